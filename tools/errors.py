@@ -1,0 +1,43 @@
+"""The exception tree: our own failures, never a candidate's (those are values, see `tools.verdict`).
+
+    KerneltuneError
+    ├── UsageError            bad input from a person: one clear line, exit code 2
+    │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
+    │   └── StoreError        an unwritable runs directory, a database of a newer schema
+    ├── WorkerError           one of our child processes died or spoke nonsense
+    │   └── WorkerTimeout     … or did not answer within its limit
+    └── GpuLost               the GPU stopped answering; the run ends, nothing is lost
+"""
+
+
+class KerneltuneError(Exception):
+    """Root of every failure that is ours."""
+
+
+class UsageError(KerneltuneError):
+    """Bad input from a person; the message names the value and the way out."""
+
+
+class TaskError(UsageError):
+    """A task that is unknown, does not load, or whose reference fails."""
+
+
+class StoreError(UsageError):
+    """A runs directory or database that cannot be used."""
+
+
+class WorkerError(KerneltuneError):
+    """A child process of ours died without an answer."""
+
+    def __init__(self, message: str, *, exit_status: int | None = None, log: str = "") -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+        self.log = log
+
+
+class WorkerTimeout(WorkerError):
+    """A child process of ours did not answer within its limit and was killed."""
+
+
+class GpuLost(KerneltuneError):
+    """The GPU does not answer to a fresh process."""

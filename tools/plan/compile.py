@@ -1,0 +1,158 @@
+"""The compiler farm's work: TTIR -> cubin for the target, with what the compiler says of it. Runs confined.
+
+The text comes from a hostile process, so this is a child that may crash, hang or be killed; it may start ptxas and
+write to its scratch folder, and nothing else.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tools.codec import Json, decode, encode
+from tools.gpus import gpu_for_arch, occupancy
+from tools.plan.messages import Compiled, CompileReply, CompileRequest
+from tools.plan.refusal import Failure
+from tools.plan.schema import Kernel
+from tools.verdict import KernelReport, Status
+
+_METADATA = (
+    "name shared num_warps num_ctas cluster_dims global_scratch_size global_scratch_align profile_scratch_size "
+    "profile_scratch_align tensordesc_meta launch_cooperative_grid launch_pdl"
+).split()
+
+
+def warm() -> None:
+    """Compile one kernel, so that forks start with LLVM's tables built."""
+    from tools.plan import warm_ttir
+
+    folder = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))
+    _compile_one(Kernel("warm", "ttir", warm_ttir.TEXT, ("*fp32",), {"num_warps": 4}), "sm_90", folder)
+
+
+def main(channel: Any) -> None:
+    """Answer CompileRequests until the supervisor closes the socket."""
+    folder = Path(os.environ["TMPDIR"])
+    while True:
+        reply, cubins = compile_kernels(decode(CompileRequest, channel.receive().body), folder)
+        channel.send(encode(reply), list(cubins))
+
+
+def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply, list[bytes]]:
+    """Compile each kernel; stop at the first that fails."""
+    done: list[Compiled] = []
+    cubins: list[bytes] = []
+    for kernel in request.kernels:
+        diagnostics: list[str] = []
+        try:
+            with _captured(folder, diagnostics):
+                compiled, cubin = _compile_one(kernel, request.arch, folder)
+        except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
+            failure = _failure(error, "".join(diagnostics))
+            return CompileReply(tuple(done), failure, kernel.name), cubins
+        done.append(compiled)
+        cubins.append(cubin)
+    return CompileReply(tuple(done)), cubins
+
+
+def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    triton.knobs.compilation.always_compile = True
+    triton.knobs.nvidia.dump_ptxas_log = True
+    started = time.perf_counter()
+    path = folder / f"{hashlib.sha256(kernel.text.encode()).hexdigest()[:16]}.ttir"
+    path.write_text(kernel.text)
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        target = GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
+        built = triton.compile(str(path), target=target, options=_options(kernel, target))
+    cubin = built.asm["cubin"]
+    metadata = {name: _plain(getattr(built.metadata, name)) for name in _METADATA if hasattr(built.metadata, name)}
+    report = _report(metadata, built.metadata.num_stages, log.getvalue(), cubin, arch, time.perf_counter() - started)
+    return Compiled(report, metadata), cubin
+
+
+def _options(kernel: Kernel, target: Any) -> dict[str, Json]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in kernel.options.items()}
+
+
+def _plain(value: Any) -> Json:
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _report(
+    metadata: dict[str, Json], num_stages: int, log: str, cubin: bytes, arch: str, compile_s: float
+) -> KernelReport:
+    """Fill a report from ptxas's -v output ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …")."""
+
+    def number(pattern: str) -> int:
+        return max((int(n) for n in re.findall(pattern, log)), default=0)
+
+    registers, shared, num_warps = number(r"Used (\d+) registers"), int(metadata["shared"]), int(metadata["num_warps"])
+    return KernelReport(
+        name=str(metadata["name"]),
+        registers=registers,
+        spill_store_bytes=number(r"(\d+) bytes spill stores"),
+        spill_load_bytes=number(r"(\d+) bytes spill loads"),
+        stack_bytes=number(r"(\d+) bytes stack frame"),
+        shared_bytes=shared,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        occupancy=_checked_occupancy(arch, registers, shared, num_warps),
+        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
+        compile_s=round(compile_s, 4),
+    )
+
+
+class TooLarge(Exception):
+    """The kernel cannot be launched on the target."""
+
+
+def _checked_occupancy(arch: str, registers: int, shared: int, num_warps: int) -> float:
+    gpu = gpu_for_arch(arch)
+    if shared > gpu.shared_per_block_bytes:
+        raise TooLarge(
+            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. "
+            "Use smaller blocks or fewer num_stages"
+        )
+    return round(occupancy(arch, registers, shared, num_warps), 3)
+
+
+@contextlib.contextmanager
+def _captured(folder: Path, into: list[str]) -> Iterator[None]:
+    """Collect what native code writes to stderr (MLIR diagnostics)."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with (folder / "diagnostics").open("w+b") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            into.append(file.read(64 << 10).decode(errors="replace"))
+
+
+def _failure(error: Exception, diagnostics: str) -> Failure:
+    lines = [int(n) for n in re.findall(r"candidate\.py\"?:(\d+)", diagnostics + str(error))]
+    useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
+    message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])
+    return Failure(Status.COMPILE_FAILED, message[:4000], lines[0] if lines else None)
+
+
+__all__ = ["CompileReply", "CompileRequest", "Compiled", "compile_kernels", "main", "warm"]

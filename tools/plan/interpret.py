@@ -1,0 +1,76 @@
+"""Replays a plan on the CPU: ATen steps by torch, kernels by the TTIR interpreter. Runs confined, in a fresh child.
+
+No code of the candidate runs here, only its plan; inputs arrive as bytes and outputs leave as bytes. What they
+should have been is known elsewhere.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tools import ttir
+from tools.codec import decode, encode
+from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
+from tools.plan.replay import Descriptor, Replay, gather_outputs
+from tools.plan.schema import Kernel, Launch
+
+class InterpreterLauncher:
+    """Launches kernels in the TTIR interpreter."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, ttir.Module] = {}
+
+    def launch(
+        self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
+    ) -> None:
+        """Run every program of the grid."""
+        if kernel.language != "ttir":
+            raise ttir.UnsupportedOp("PTX")
+        module = self._modules.setdefault(kernel.text, ttir.parse(kernel.text))
+        ttir.run(module, grid, [_argument(i, a) for i, a in enumerate(args)])
+
+
+def _argument(index: int, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _pointer(value, f"argument {index}")
+    if isinstance(value, Descriptor):
+        shape, strides = tuple(value.tensor.shape), tuple(value.tensor.stride())
+        pointer = _pointer(value.tensor, f"argument {index}")
+        return ttir.Descriptor(pointer, shape, strides, value.block_shape, str(value.tensor.dtype), value.padding)
+    return value
+
+
+def _pointer(tensor: torch.Tensor, name: str) -> Any:
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+    return ttir.Pointer(whole.numpy(), tensor.storage_offset() * tensor.element_size(), name)
+
+
+def main(channel: Any) -> None:
+    """Answer InterpretRequests until the supervisor closes the socket."""
+    while True:
+        message = channel.receive()
+        request = decode(InterpretRequest, message.body)
+        reply, blobs = interpret(request, message.blobs)
+        channel.send(encode(reply), blobs)
+
+
+def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:
+    """Replay once and return the outputs' bytes; a plan that cannot be replayed is a reply, not an exception."""
+    storages = {n: torch.frombuffer(bytearray(b), dtype=torch.uint8) for n, b in zip(request.names, blobs, strict=True)}
+    try:
+        replay = Replay(request.plan, "cpu", InterpreterLauncher(), storages)
+        replay.prepare()
+        outputs = replay.run()
+    except ttir.UnsupportedOp as error:
+        return InterpretReply(problem=UNCHECKABLE, detail=str(error)), []
+    except ttir.OutOfBounds as error:
+        return InterpretReply(problem="out_of_bounds", detail=str(error)), []
+    except ttir.StepLimit as error:
+        return InterpretReply(problem="step_limit", detail=str(error)), []
+    except (MemoryError, RuntimeError, ValueError, TypeError, ttir.TtirError, KeyError) as error:
+        return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
+    leaves: list[np.ndarray[Any, Any]] = []
+    return InterpretReply(outputs=gather_outputs(outputs, leaves)), leaves

@@ -1,0 +1,73 @@
+"""Messages between the supervisor and the workers that trace, compile and replay. Pure data: no torch, no triton."""
+
+from dataclasses import dataclass
+
+from tools.codec import Json
+from tools.plan.refusal import Failure
+from tools.plan.schema import Kernel, Plan
+from tools.spec import CaseSpec
+from tools.verdict import KernelReport
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """What the tracer is asked: a source, the cases to trace it for, and how many autotune variants to keep."""
+
+    source: str
+    cases: tuple[CaseSpec, ...]
+    max_variants: int = 1
+
+
+@dataclass(frozen=True)
+class TraceReply:
+    """Plans by case (the first is the default variant), or the failure that ended tracing."""
+
+    plans: tuple[Plan, ...] = ()
+    failure: Failure | None = None
+    failed_case: str | None = None
+    dropped_variants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Kernels to compile for "sm_90" and the like."""
+
+    kernels: tuple[Kernel, ...]
+    arch: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel's result; its cubin travels as a blob. `metadata` is what a launcher must know."""
+
+    report: KernelReport
+    metadata: dict[str, Json]
+
+
+@dataclass(frozen=True)
+class CompileReply:
+    """Results in the order of the request, up to the first failure."""
+
+    compiled: tuple[Compiled, ...] = ()
+    failure: Failure | None = None
+    failed_kernel: str | None = None
+
+
+UNCHECKABLE = "uncheckable"
+
+
+@dataclass(frozen=True)
+class InterpretRequest:
+    """A plan to replay; `names` label the blobs: "input:0", "state:weight"."""
+
+    plan: Plan
+    names: tuple[str, ...]
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class InterpretReply:
+    """`outputs` is the tree with {"$blob": index, dtype, shape} leaves; or why there is none."""
+
+    outputs: Json = None
+    problem: str | None = None  # "uncheckable", "out_of_bounds", "step_limit", "failed"
+    detail: str = ""

@@ -1,0 +1,313 @@
+"""Replays a launch plan on any device: ATen steps by torch, kernels by the launcher it is given.
+
+Knows neither CUDA nor an interpreter. Every tensor is a bounds-checked view of a flat uint8 tensor, one per storage.
+What the plan allocates as empty is poisoned, so that an element that nobody writes shows.
+"""
+
+import base64
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from tools.codec import Json
+from tools.plan.operators import (
+    EMPTY,
+    FILLS,
+    NO_OPS,
+    NotAllowed,
+    base_name,
+    decode_argument,
+    dtype_named,
+    resolve,
+    takes_device,
+    tensor_ref,
+)
+from tools.plan.schema import Aten, DescriptorArg, Kernel, Launch, LaunchArg, Plan, Step, Storage, TensorArg, TensorRef
+
+# NaN in every float format; +huge; -huge; 65504-like in fp16. As integers: -1, large, large negative, large.
+POISONS = (-1, 0x7F7F7F7F, 0xFF7FFF7F - (1 << 32), 0x7BFF7BFF)
+
+
+class ReplayError(ValueError):
+    """The plan does not fit the storages it was given, or refers outside of them."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A host-side tensor descriptor over a view."""
+
+    tensor: torch.Tensor
+    block_shape: tuple[int, ...]
+    padding: str = "zero"
+
+
+Argument = torch.Tensor | int | float | bool | Descriptor
+Allocate = Callable[[int], torch.Tensor]
+
+
+class Launcher(Protocol):
+    """Runs one kernel launch on the device of the tensors."""
+
+    def launch(
+        self,
+        kernel_index: int,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        args: Sequence[Argument],
+        launch: Launch,
+    ) -> None:
+        """Run (or enqueue) the kernel over the grid; `args` in the kernel's order."""
+        ...
+
+
+def poison(flat: torch.Tensor, turn: int) -> None:
+    """Overwrite a flat uint8 tensor with the poison of this turn."""
+    whole = flat.numel() // 4 * 4
+    if whole:
+        flat[:whole].view(torch.int32).fill_(POISONS[turn % len(POISONS)])
+    flat[whole:].fill_(0xFF)
+
+
+def view_of(flat: torch.Tensor, ref: TensorRef) -> torch.Tensor:
+    """The strided view of a flat uint8 tensor that `ref` describes. Raises ReplayError when it leaves the storage."""
+    dtype = dtype_named(ref.dtype)
+    last = ref.offset + sum((n - 1) * s for n, s in zip(ref.shape, ref.stride, strict=True))
+    negative = ref.offset < 0 or any(n < 0 for n in (*ref.shape, *ref.stride))
+    empty = 0 in ref.shape
+    if negative or (not empty and (last + 1) * dtype.itemsize > flat.numel()):
+        raise ReplayError(f"{ref} leaves its storage of {flat.numel()} bytes")
+    if empty:
+        return torch.empty(ref.shape, dtype=dtype, device=flat.device)
+    typed = flat[: flat.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+    return typed.as_strided(ref.shape, ref.stride, typed.storage_offset() + ref.offset)
+
+
+class Replay:
+    """One plan on one set of storages.
+
+    `storages` maps "input:<name>" and "state:<name>" to flat uint8 tensors on `device`. `bound` may pin scratch
+    storages (by id) to memory of the caller, who then reads the outputs there. `allocate` makes flat uint8 tensors.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: str,
+        launcher: Launcher | None,
+        storages: Mapping[str, torch.Tensor],
+        *,
+        bound: Mapping[int, torch.Tensor] | None = None,
+        allocate: Allocate | None = None,
+    ) -> None:
+        self.plan, self.device, self._launcher = plan, device, launcher
+        self._allocate = allocate or (lambda n: torch.empty(n, dtype=torch.uint8, device=device))
+        self._by_id = {s.id: s for s in plan.storages}
+        self._flat: dict[int, torch.Tensor] = {}
+        self._empty: set[int] = set()  # made by an allocation step: ours to poison
+        self._adopted: set[int] = set()  # results of library operators: a new tensor each time
+        self._pristine: dict[int, torch.Tensor] = {}
+        self.turn = 0
+        for storage in plan.storages:
+            self._bind_given(storage, storages)
+        for number, flat in (bound or {}).items():
+            self._flat[number] = _fitting(flat, self._storage(number))
+            self._empty.add(number)
+
+    def prepare(self) -> None:
+        """Do what the constructor (and a lazy first forward) did; keep copies of what must survive between runs."""
+        for step in self.plan.prepare:
+            self._step(step)
+        self._pristine = {n: f.clone() for n, f in self._flat.items() if self._storage(n).origin == "prepared"}
+        self._empty -= set(self._pristine)
+
+    def run(self) -> Any:
+        """Do one forward; returns its outputs (tensors in tuples, lists and dicts)."""
+        for step in self.plan.run:
+            self._step(step)
+        return self.outputs()
+
+    def run_step(self, step: Step) -> None:
+        """Do one step by itself (to time it)."""
+        self._step(step)
+
+    def outputs(self) -> Any:
+        """The outputs as they are now."""
+        return map_outputs(self.plan.outputs, lambda ref: self._view(ref))
+
+    def reset(self, turn: int) -> None:
+        """Before a run: nothing that an earlier run wrote remains. Poison what the plan allocates as empty, restore
+        what the constructor made."""
+        self.turn = turn
+        for number in self._empty:
+            poison(self._flat[number], turn)
+        for number, flat in self._pristine.items():
+            self._flat[number].copy_(flat)
+
+    def _bind_given(self, storage: Storage, storages: Mapping[str, torch.Tensor]) -> None:
+        if storage.origin in ("input", "state"):
+            name = f"{storage.origin}:{storage.name}"
+            if name not in storages:
+                raise ReplayError(f"the plan reads {name}; given are {', '.join(storages) or 'none'}")
+            self._flat[storage.id] = _fitting(storages[name], storage)
+        elif storage.data is not None:
+            flat = self._allocate(storage.nbytes)
+            flat.copy_(constant_bytes(storage))
+            self._flat[storage.id] = flat
+
+    def _storage(self, number: int) -> Storage:
+        if number not in self._by_id:
+            raise ReplayError(f"no storage {number} in the plan")
+        return self._by_id[number]
+
+    def _view(self, ref: TensorRef) -> torch.Tensor:
+        flat = self._flat.get(ref.storage)
+        if flat is None:
+            raise ReplayError(f"storage {ref.storage} is used before anything made it")
+        return view_of(flat, ref)
+
+    def _step(self, step: Step) -> None:
+        if isinstance(step, Launch):
+            self._launch(step)
+        else:
+            self._aten(step)
+
+    def _launch(self, step: Launch) -> None:
+        if self._launcher is None:
+            raise ReplayError("this replay has no launcher")
+        if not 0 <= step.kernel < len(self.plan.kernels):
+            raise ReplayError(f"no kernel {step.kernel} in the plan")
+        kernel = self.plan.kernels[step.kernel]
+        if len(step.args) != len(kernel.signature):
+            raise ReplayError(f"{kernel.name} takes {len(kernel.signature)} arguments, not {len(step.args)}")
+        self._launcher.launch(step.kernel, kernel, step.grid, [self._argument(a) for a in step.args], step)
+
+    def _argument(self, arg: LaunchArg) -> Argument:
+        if isinstance(arg, TensorArg):
+            return self._view(arg.tensor)
+        if isinstance(arg, DescriptorArg):
+            return Descriptor(self._view(arg.tensor), arg.block_shape, arg.padding)
+        return arg.value
+
+    def _aten(self, step: Aten) -> None:
+        name = base_name(step.op)
+        resolve(step.op)
+        if name in NO_OPS:
+            return
+        if name in EMPTY:
+            for ref in step.outs:
+                self._make_empty(ref)
+        elif name in FILLS and len(step.outs) == 1 and step.outs[0] is not None:
+            self._make(step.outs[0]).fill_(self._fill_value(step, FILLS[name]))
+        else:
+            self._call(step)
+
+    def _make_empty(self, ref: TensorRef | None) -> None:
+        if ref is not None and ref.storage not in self._flat:
+            self._make(ref)
+            self._empty.add(ref.storage)
+            poison(self._flat[ref.storage], self.turn)
+
+    def _make(self, ref: TensorRef) -> torch.Tensor:
+        if ref.storage not in self._flat:
+            self._flat[ref.storage] = self._allocate(self._storage(ref.storage).nbytes)
+        return self._view(ref)
+
+    def _fill_value(self, step: Aten, place: int | None) -> Any:
+        if place is None:
+            return 1 if "ones" in step.op else 0
+        given = step.args[place] if len(step.args) > place else step.kwargs.get("fill_value", step.kwargs.get("s"))
+        return decode_argument(given, self._view)
+
+    def _call(self, step: Aten) -> None:
+        args = [decode_argument(a, self._view) for a in step.args]
+        kwargs = {k: decode_argument(v, self._view) for k, v in step.kwargs.items()}
+        if takes_device(step.op):
+            kwargs["device"] = self.device
+        result = resolve(step.op)(*args, **kwargs)
+        results = result if isinstance(result, list | tuple) else [result]
+        for ref, value in zip(step.outs, results, strict=False):
+            if ref is not None and isinstance(value, torch.Tensor):
+                self._take(ref, value)
+
+    def _take(self, ref: TensorRef, value: torch.Tensor) -> None:
+        """Let the storage of `ref` hold a result: in place already, or adopted as it is, or copied."""
+        known = ref.storage in self._flat and ref.storage not in self._adopted
+        if known and _same_memory(self._view(ref), value):
+            return
+        if not known and _matches(ref, value, self._storage(ref.storage).nbytes):
+            self._flat[ref.storage] = torch.empty(0, dtype=torch.uint8, device=value.device).set_(
+                value.untyped_storage()  # type: ignore[call-overload]
+            )
+            self._adopted.add(ref.storage)
+            return
+        if ref.storage in self._adopted:
+            self._adopted.discard(ref.storage)
+            self._flat.pop(ref.storage, None)
+        self._make(ref).copy_(value)
+
+
+def _same_memory(view: torch.Tensor, value: torch.Tensor) -> bool:
+    return view.data_ptr() == value.data_ptr() and (view.numel() == 0 or value.data_ptr() != 0)
+
+
+def _matches(ref: TensorRef, value: torch.Tensor, nbytes: int) -> bool:
+    """Whether the result lies in its storage exactly as the plan says."""
+    layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.dtype)
+    wanted = (ref.shape, ref.stride, ref.offset, dtype_named(ref.dtype))
+    return layout == wanted and value.untyped_storage().nbytes() >= nbytes
+
+
+def _fitting(flat: torch.Tensor, storage: Storage) -> torch.Tensor:
+    if flat.dtype is not torch.uint8 or flat.dim() != 1 or flat.numel() < storage.nbytes:
+        given = f"{flat.numel() * flat.element_size()} bytes of {flat.dtype}"
+        raise ReplayError(f"storage {storage.id} ({storage.name}) needs {storage.nbytes} flat uint8 bytes, not {given}")
+    return flat[: storage.nbytes]
+
+
+def constant_bytes(storage: Storage) -> torch.Tensor:
+    """The bytes of a constant, on the CPU. Raises ReplayError when they are not `nbytes` long."""
+    raw = zlib.decompressobj().decompress(base64.b64decode(storage.data or ""), storage.nbytes + 1)
+    if len(raw) != storage.nbytes:
+        raise ReplayError(f"constant {storage.id} has {len(raw)} bytes, not {storage.nbytes}")
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
+
+
+def map_outputs(tree: Json, leaf: Callable[[TensorRef], Any]) -> Any:
+    """A plan's `outputs` with `leaf` applied to its tensors: {"$tuple"}, {"$dict"} and lists become Python's own."""
+    if isinstance(tree, dict) and "$tensor" in tree:
+        return leaf(tensor_ref(tree["$tensor"]))
+    if isinstance(tree, dict) and "$tuple" in tree:
+        return tuple(map_outputs(v, leaf) for v in tree["$tuple"])
+    if isinstance(tree, dict) and "$float" in tree:
+        return float(tree["$float"])
+    if isinstance(tree, dict):
+        return {k: map_outputs(v, leaf) for k, v in tree.get("$dict", tree).items()}
+    if isinstance(tree, list | tuple):
+        return [map_outputs(v, leaf) for v in tree]
+    return tree
+
+
+def gather_outputs(outputs: Any, leaves: list[np.ndarray[Any, Any]]) -> Json:
+    """Outputs as JSON with {"$blob": index, "dtype", "shape"} leaves; their bytes (row-major) go to `leaves`."""
+    if isinstance(outputs, torch.Tensor):
+        data = outputs.detach().cpu().contiguous().reshape(-1)
+        leaves.append(data.view(torch.uint8).numpy() if data.numel() else np.empty(0, np.uint8))
+        shape, dtype = list(outputs.shape), str(outputs.dtype).removeprefix("torch.")
+        return {"$blob": len(leaves) - 1, "dtype": dtype, "shape": shape}
+    if isinstance(outputs, tuple):
+        return {"$tuple": [gather_outputs(v, leaves) for v in outputs]}
+    if isinstance(outputs, dict):
+        return {"$dict": {k: gather_outputs(v, leaves) for k, v in outputs.items()}}
+    if isinstance(outputs, list):
+        return [gather_outputs(v, leaves) for v in outputs]
+    return outputs
+
+
+__all__ = [
+    "POISONS", "Argument", "Descriptor", "Launcher", "NotAllowed", "Replay", "ReplayError", "constant_bytes",
+    "gather_outputs", "map_outputs", "poison", "view_of",
+]  # fmt: skip

@@ -1,0 +1,284 @@
+"""The tracer: turns one candidate source into launch plans. Runs in the jail, in a process that ends afterwards.
+
+Entry points for a worker: `warm` (in the tracer's zygote) and `main` (in the forked, confined child).
+"""
+
+import linecache
+import sys
+import traceback
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from tools.codec import Json, decode, encode
+from tools.plan import kernels, stand_ins
+from tools.plan.build import Recording, Segment, build_plan
+from tools.plan.kernels import LaunchLog
+from tools.plan.messages import TraceReply, TraceRequest
+from tools.plan.recorder import Recorder, Tape
+from tools.plan.refusal import READS_VALUE, Failure, Refused
+from tools.plan.schema import Aten, Plan, Step
+from tools.spec import CaseSpec, TensorSpec
+from tools.verdict import Status
+
+FILE = "candidate.py"
+
+
+@dataclass
+class Session:
+    """The process-wide recording state that the stand-ins write to."""
+
+    arch: int
+    tape: Tape = field(default_factory=Tape)
+    log: LaunchLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = LaunchLog(self.tape)
+
+    def reset(self) -> None:
+        """Forget everything recorded, in place: the stand-ins hold references."""
+        self.tape.clear()
+        self.log.kernels.clear()
+        self.log.choices.clear()
+        self.log.offered.clear()
+
+
+_session: list[Session] = []
+
+
+def install(arch: int, gpu: dict[str, Any]) -> Session:
+    """Turn this process into a tracer for good."""
+    session = Session(arch)
+    driver = stand_ins.install(session.tape, arch, gpu)
+    kernels.install(session.log, driver.target)
+    _session.append(session)
+    return session
+
+
+def warm() -> None:
+    """Install for the default target and trace a small kernel, so that forks start with a warm compiler."""
+    from tools.gpus import gpu_named
+    from tools.plan.warm_candidate import CASE, SOURCE
+
+    gpu = gpu_named("H200")
+    install(gpu.arch, gpu.served())
+    reply = trace(TraceRequest(SOURCE, (CASE,)))
+    if reply.failure:
+        raise RuntimeError(f"the tracer does not work here: {reply.failure.message}")
+
+
+def main(channel: Any) -> None:
+    """Answer one TraceRequest, then end: a candidate's process is never reused."""
+    request = decode(TraceRequest, channel.receive().body)
+    channel.send(encode(trace(request)))
+
+
+def trace(request: TraceRequest) -> TraceReply:
+    """Trace every case of a candidate. A failure of the candidate is part of the reply; only ours raise."""
+    session = _session[0]
+    plans: list[Plan] = []
+    dropped: list[str] = []
+    for case in request.cases:
+        try:
+            plans += _trace_case(session, request, case, dropped)
+        except BaseException as error:  # noqa: BLE001 - whatever a candidate raises is its failure, SystemExit too
+            return TraceReply(failure=describe(error), failed_case=case.name)
+    return TraceReply(tuple(plans), dropped_variants=tuple(dropped))
+
+
+def _trace_case(session: Session, request: TraceRequest, case: CaseSpec, dropped: list[str]) -> list[Plan]:
+    session.reset()
+    tracer = CaseTracer(session, case)
+    with tracer.fake, Recorder(tracer.fake, session.tape), torch.no_grad():
+        tracer.construct(request.source)
+        plans = [tracer.plan("default")]
+        for key, offered in list(session.log.offered.items()):
+            for index, config in enumerate(offered):
+                if index and len(plans) < request.max_variants:
+                    session.log.choices[key] = index
+                    _variant(tracer, f"{key}: {config}", plans, dropped)
+            session.log.choices.pop(key, None)
+    return plans
+
+
+def _variant(tracer: "CaseTracer", label: str, plans: list[Plan], dropped: list[str]) -> None:
+    try:
+        plans.append(tracer.plan(label))
+    except Exception as error:  # noqa: BLE001 - a config that does not compile is left out, as Triton's autotuner does
+        dropped.append(f"{label}: {describe(error).message}"[:500])
+
+
+class CaseTracer:
+    """Traces one candidate for one case."""
+
+    def __init__(self, session: Session, case: CaseSpec) -> None:
+        self.session, self.case = session, case
+        self.fake = FakeTensorMode()
+        self.init: tuple[Step, ...] = ()
+        self.state: dict[int, str] = {}
+        self.model: Any = None
+
+    def construct(self, source: str) -> None:
+        """Import the candidate and build ModelNew(*init_args) on the (fake) GPU."""
+        module = load_candidate(source)
+        if not callable(getattr(module, "ModelNew", None)):
+            raise Refused("the file defines no class ModelNew(nn.Module); it must, with Model's constructor and forward")
+        with torch.device("cuda"):
+            self.model = module.ModelNew(*self._arguments(self.case.init_args, "init"))
+        if isinstance(self.model, torch.nn.Module):
+            self.model = self.model.cuda().eval()
+            extra = self._match_state(dict(self.model.state_dict(keep_vars=True)))
+            self.init = (*self.session.tape.steps, *extra)
+
+    def _arguments(self, trees: Any, prefix: str) -> list[Any]:
+        self._inputs: dict[int, str] = {}
+        return [self._build(tree, f"{prefix}{i}" if prefix else str(i)) for i, tree in enumerate(trees)]
+
+    def _build(self, tree: Json, name: str) -> Any:
+        if isinstance(tree, dict) and "$tensor" in tree:
+            return self._fake_input(decode(TensorSpec, tree["$tensor"]), name)
+        if isinstance(tree, dict) and "$float" in tree:
+            return float(tree["$float"])
+        if isinstance(tree, dict) and "$dtype" in tree:
+            return getattr(torch, tree["$dtype"])
+        if isinstance(tree, dict) and "$tuple" in tree:
+            return tuple(self._build(v, f"{name}.{i}") for i, v in enumerate(tree["$tuple"]))
+        if isinstance(tree, dict):
+            return {k: self._build(v, f"{name}.{k}") for k, v in tree.get("$dict", tree).items()}
+        if isinstance(tree, list):
+            return [self._build(v, f"{name}.{i}") for i, v in enumerate(tree)]
+        return tree
+
+    def _fake_input(self, spec: TensorSpec, name: str) -> torch.Tensor:
+        stride = spec.stride or _contiguous(spec.shape)
+        steps = len(self.session.tape.steps)
+        tensor = torch.empty_strided(spec.shape, stride, dtype=getattr(torch, spec.dtype), device="cuda")
+        del self.session.tape.steps[steps:]
+        self._inputs[self.session.tape.storage(tensor)] = name
+        return tensor
+
+    def _match_state(self, own: dict[str, torch.Tensor]) -> list[Step]:
+        """Tie parameters to the reference's by name, else (as KernelBench's seeding does) by order and shape."""
+        tape, extra = self.session.tape, []
+        for name, tensor in _pair(own, dict(self.case.state)).items():
+            ref = tape.ref(tensor)
+            whole = tensor.is_contiguous() and ref.offset == 0 and tape.nbytes[ref.storage] == tensor.nbytes
+            if whole and ref.storage not in self.state:
+                self.state[ref.storage] = name
+                continue
+            source = torch.empty_strided(tensor.shape, _contiguous(tuple(tensor.shape)), dtype=tensor.dtype, device="cuda")
+            self.state[tape.storage(source)] = name
+            arguments = ({"$tensor": encode(ref)}, {"$tensor": encode(tape.ref(source))})
+            extra.append(Aten("aten::copy_", arguments, {}, (ref,)))
+        return extra
+
+    def forward(self) -> Segment:
+        """Record one forward over fresh inputs."""
+        arguments = self._arguments(self.case.inputs, "")
+        inputs, start = dict(self._inputs), len(self.session.tape.steps)
+        outputs = self._output(self.model(*arguments))
+        return Segment(tuple(self.session.tape.steps[start:]), inputs, outputs)
+
+    def _output(self, value: Any) -> Json:
+        if isinstance(value, torch.Tensor):
+            return {"$tensor": encode(self.session.tape.ref(value))}
+        if isinstance(value, dict):
+            return {"$dict": {str(k): self._output(v) for k, v in value.items()}}
+        if isinstance(value, tuple):
+            return {"$tuple": [self._output(v) for v in value]}
+        if isinstance(value, list):
+            return [self._output(v) for v in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise Refused(f"forward returns {type(value).__name__}; return tensors, or tuples, lists or dicts of them")
+
+    def plan(self, variant: str) -> Plan:
+        """The plan for the autotuner choices in force."""
+        first, second, third = self.forward(), self.forward(), self.forward()
+        tape = self.session.tape
+        recording = Recording(
+            self.init, first, second, third, self.state, tape.constants, tape.nbytes, tuple(self.session.log.kernels)
+        )
+        return build_plan(recording, case=self.case.name, variant=variant, arch=f"sm_{self.session.arch}")
+
+
+def _pair(own: dict[str, torch.Tensor], wanted: dict[str, TensorSpec]) -> dict[str, torch.Tensor]:
+    """Reference key -> the candidate's tensor: by equal name and shape, the rest in order of equal shapes."""
+    paired = {k: own[k] for k, s in wanted.items() if k in own and tuple(own[k].shape) == s.shape}
+    used = {id(t) for t in paired.values()}
+    rest = [t for t in own.values() if id(t) not in used]
+    for key, spec in wanted.items():
+        if key not in paired:
+            match = next((t for t in rest if tuple(t.shape) == spec.shape), None)
+            if match is not None:
+                paired[key] = match
+                rest = [t for t in rest if t is not match]
+    return paired
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
+def load_candidate(source: str) -> types.ModuleType:
+    """Execute the candidate's file as module `candidate`. Its text is served from memory: the jail has no disk."""
+    linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
+    module = types.ModuleType("candidate")
+    module.__file__ = FILE
+    sys.modules["candidate"] = module
+    exec(compile(source, FILE, "exec"), module.__dict__)
+    return module
+
+
+def describe(error: BaseException) -> Failure:
+    """A failure in words that help the candidate's author."""
+    from triton.compiler.errors import CompilationError
+
+    if isinstance(error, Refused):
+        return Failure(Status.REJECTED, str(error), _line(error))
+    if isinstance(error, DataDependentOutputException):
+        return Failure(Status.REJECTED, READS_VALUE, _line(error))
+    if isinstance(error, CompilationError):
+        return Failure(Status.COMPILE_FAILED, str(error)[-4000:], _kernel_line(error))
+    refused = next((e for e in _causes(error) if isinstance(e, Refused)), None)
+    if refused is not None:
+        return Failure(Status.REJECTED, str(refused), _line(error))
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Failure(Status.CRASHED, f"host code raised {text}"[:4000], _line(error))
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    chain = []
+    while error is not None and len(chain) < 10:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return chain
+
+
+def _line(error: BaseException) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == FILE:
+        return error.lineno
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == FILE]
+    return lines[-1] if lines else None
+
+
+def _kernel_line(error: Any) -> int | None:
+    """The candidate's line of a Triton compilation error: the generator's first line plus the node's offset."""
+    for current in reversed(_causes(error)):
+        node = getattr(current, "node", None)
+        for frame, _ in traceback.walk_tb(current.__traceback__):
+            begin = getattr(frame.f_locals.get("self"), "begin_line", None)
+            if begin is not None and node is not None:
+                return int(begin) + int(node.lineno) - 1
+    return _line(error)
+
+
+__all__ = ["TraceReply", "TraceRequest", "install", "main", "pytree", "trace", "warm"]
