@@ -1,0 +1,15 @@
+"""Real worker processes for the tests, started once per session."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tools import machine as machines
+from tools.machine import Machine
+
+
+@pytest.fixture(scope="session")
+def machine() -> Iterator[Machine]:
+    """The real warm workers: zygotes, sandbox and all."""
+    with machines.started() as started:
+        yield started

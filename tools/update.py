@@ -1,0 +1,162 @@
+"""The `update` tool: a source becomes launch plans and cubins, or a verdict that says why not. Needs no GPU."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tools.codec import DecodeError, Json, decode, encode
+from tools.errors import WorkerError, WorkerTimeout
+from tools.plan.messages import Compiled, CompileReply, CompileRequest, TraceReply, TraceRequest
+from tools.plan.refusal import Failure
+from tools.plan.schema import Plan, plan_hash
+from tools.plan.traffic import traffic_bytes
+from tools.spec import TaskSpec
+from tools.verdict import KernelReport, Status, Verdict
+from tools.workers import Worker
+
+MAX_SOURCE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A compiled kernel: report, launch metadata, cubin."""
+
+    compiled: Compiled
+    cubin: bytes
+
+
+@dataclass(frozen=True)
+class Update:
+    """What came of a source. `plans` by case name, the default variant first; `artefacts` by Kernel.sha256; `failure`
+    when it got no further."""
+
+    plans: Mapping[str, tuple[Plan, ...]] = field(default_factory=dict)
+    artefacts: Mapping[str, Artefact] = field(default_factory=dict)
+    failure: Verdict | None = None
+    trace_s: float = 0.0
+    compile_s: float = 0.0
+    dropped_variants: tuple[str, ...] = ()
+    main_case: str = ""
+
+    @property
+    def main_plan(self) -> Plan | None:
+        """The default variant's plan of the timed case."""
+        plans = self.plans.get(self.main_case, ())
+        return plans[0] if plans else None
+
+    @property
+    def kernels(self) -> tuple[KernelReport, ...]:
+        """Compile reports of the main plan, in launch order of first use."""
+        plan = self.main_plan
+        if plan is None:
+            return ()
+        found = (self.artefacts.get(k.sha256) for k in plan.kernels)
+        return tuple(a.compiled.report for a in found if a is not None)
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes that one forward of the main plan touches at least."""
+        return traffic_bytes(self.main_plan) if self.main_plan else 0
+
+    @property
+    def sha256(self) -> str | None:
+        """The hash of the main plan, which names the work done."""
+        return plan_hash(self.main_plan) if self.main_plan else None
+
+
+@dataclass(frozen=True)
+class UpdateLimits:
+    """Seconds for one candidate's tracing and compiling; how many autotune configs become variants."""
+
+    trace_s: float = 60.0
+    compile_s: float = 120.0
+    max_variants: int = 16
+
+
+class Updater:
+    """Traces and compiles candidates, each in workers of its own."""
+
+    def __init__(
+        self,
+        task: TaskSpec,
+        arch: str,
+        new_tracer: Callable[[], Worker],
+        new_compiler: Callable[[], Worker],
+        limits: UpdateLimits | None = None,
+    ) -> None:
+        self.task, self.arch, self.limits = task, arch, limits or UpdateLimits()
+        self._new_tracer, self._new_compiler = new_tracer, new_compiler
+        self.compile_cases: Sequence[str] = [c.name for c in task.cases]
+
+    def update(self, source: str) -> Update:
+        """Trace every case, then compile every kernel of the cases that will be run or timed."""
+        if problem := _static_problem(source):
+            return Update(failure=Verdict(Status.REJECTED, problem))
+        started = time.perf_counter()
+        reply = self._trace(source)
+        trace_s = time.perf_counter() - started
+        if reply.failure:
+            return Update(failure=_verdict(reply.failure, self._case_note(reply.failed_case)), trace_s=trace_s)
+        plans = {c.name: tuple(p for p in reply.plans if p.case == c.name) for c in self.task.cases}
+        started = time.perf_counter()
+        artefacts, failure = self._compile(plans)
+        compile_s = time.perf_counter() - started
+        return Update(plans, artefacts, failure, trace_s, compile_s, reply.dropped_variants, self.task.main.name)
+
+    def _case_note(self, case: str | None) -> str:
+        if case is None or case == self.task.main.name:
+            return ""
+        return " (in a case with held-out shapes)" if self.task.case(case).held_out else f" (in case {case!r})"
+
+    def _trace(self, source: str) -> TraceReply:
+        request = TraceRequest(source, self.task.cases, self.limits.max_variants)
+        try:
+            with self._new_tracer() as worker:
+                body = worker.call(encode(request), timeout_s=self.limits.trace_s).body
+            return decode(TraceReply, body)
+        except WorkerTimeout:
+            limit = f"importing and tracing the candidate took longer than {self.limits.trace_s:g} s"
+            return TraceReply(failure=Failure(Status.TIMED_OUT, limit))
+        except WorkerError as error:
+            return TraceReply(failure=Failure(Status.CRASHED, f"while tracing, the process {_end(error)}"))
+        except DecodeError as error:
+            return TraceReply(failure=Failure(Status.REJECTED, f"the candidate's process sent a malformed plan: {error}"))
+
+    def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> tuple[dict[str, Artefact], Verdict | None]:
+        unique = {k.sha256: k for case in self.compile_cases for plan in plans[case] for k in plan.kernels}
+        kernels = list(unique.values())
+        request = CompileRequest(tuple(kernels), self.arch)
+        try:
+            with self._new_compiler() as worker:
+                message = worker.call(encode(request), timeout_s=self.limits.compile_s)
+            reply = decode(CompileReply, message.body)
+        except WorkerTimeout:
+            names = ", ".join(sorted({k.name for k in kernels}))
+            return {}, Verdict(Status.TIMED_OUT, f"compiling {names} took longer than {self.limits.compile_s:g} s")
+        except WorkerError as error:
+            return {}, Verdict(Status.COMPILE_FAILED, f"the compiler {_end(error)}")
+        done = zip(unique, reply.compiled, message.blobs, strict=False)
+        artefacts = {key: Artefact(compiled, cubin) for key, compiled, cubin in done}
+        return artefacts, _verdict(reply.failure, f" (kernel {reply.failed_kernel})") if reply.failure else None
+
+
+def _end(error: WorkerError) -> str:
+    tail = error.log.strip().splitlines()[-3:]
+    return str(error).partition(" ")[2] + (": " + " | ".join(tail) if tail else "")
+
+
+def _verdict(failure: Failure, note: str = "") -> Verdict:
+    where = f"line {failure.line}: " if failure.line else ""
+    detail: dict[str, Json] = {"line": failure.line} if failure.line else {}
+    return Verdict(failure.status, f"{where}{failure.message}{note}", receipt=detail)
+
+
+def _static_problem(source: str) -> str | None:
+    """What can be said before anything runs."""
+    if not source.strip():
+        return "the source is empty"
+    if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
+        return f"the source has {len(source)} characters; the limit is 1 MiB"
+    if "\0" in source:
+        return "the source contains NUL bytes; send Python text"
+    return None

@@ -1,0 +1,248 @@
+"""The supervisor's side of the worker processes: start a zygote, spawn workers, talk to them, end them.
+
+The supervisor itself imports neither torch nor triton. Nothing a worker sends is trusted beyond its declared type.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tools import wire
+from tools.codec import Json, encode
+from tools.errors import WorkerError, WorkerTimeout
+from tools.sandbox import Limits, Profile
+from tools.zygote import SpawnRequest
+
+LOG_BYTES = 64 << 10
+START_TIMEOUT_S = 120.0  # a cold disk cache makes `import torch` slow
+_PASSED_ENV = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
+
+
+class Worker:
+    """One child process. Use as a context manager: leaving it ends the child."""
+
+    def __init__(self, zygote: "Zygote", number: int, sock: socket.socket, log_fd: int, name: str) -> None:
+        self._zygote, self.number, self._sock, self.name = zygote, number, sock, name
+        self.pid: int | None = None
+        self.exit_status: int | None = None
+        self.exited = threading.Event()
+        self.spawned = threading.Event()
+        self._log: deque[bytes] = deque(maxlen=64)
+        self._drain = threading.Thread(target=self._read_log, args=(log_fd,), daemon=True)
+        self._drain.start()
+
+    def call(self, body: dict[str, Json], blobs: list[Any] | None = None, *, timeout_s: float) -> wire.Message:
+        """Send a message and wait for one answer. On a timeout the worker is killed and WorkerTimeout raised; a
+        worker that dies raises WorkerError with its exit status and the end of its output."""
+        self.send(body, blobs)
+        return self.receive(timeout_s=timeout_s)
+
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None:
+        """Send without waiting. Raises WorkerError when the worker is gone."""
+        try:
+            self._sock.settimeout(None)
+            wire.send(self._sock, body, blobs)
+        except OSError as error:
+            raise self._died() from error
+
+    def receive(self, *, timeout_s: float) -> wire.Message:
+        """Wait for one message; the same failures as `call`."""
+        try:
+            self._sock.settimeout(timeout_s)
+            return wire.receive(self._sock)
+        except TimeoutError as error:
+            self.kill()
+            raise WorkerTimeout(f"{self.name}: no answer within {timeout_s:g} s", log=self.log()) from error
+        except OSError as error:
+            raise self._died() from error
+
+    def _died(self) -> WorkerError:
+        self.exited.wait(2.0)
+        status = self.exit_status
+        how = "is gone" if status is None else describe_exit(status)
+        return WorkerError(f"{self.name} {how}", exit_status=status, log=self.log())
+
+    def log(self) -> str:
+        """The end of what the worker printed, at most 64 KiB, control characters replaced."""
+        text = b"".join(self._log)[-LOG_BYTES:].decode(errors="replace")
+        return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+    def kill(self) -> None:
+        """SIGKILL now, and wait until the process is gone (10 s at most)."""
+        self.spawned.wait(5.0)
+        if self.pid is not None and not self.exited.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.exited.wait(10.0)
+
+    def close(self) -> None:
+        """End the worker and free its socket."""
+        self.kill()
+        self._sock.close()
+        self._zygote.forget(self)
+
+    def _read_log(self, fd: int) -> None:
+        with open(fd, "rb", buffering=0) as pipe:
+            while chunk := pipe.read(4096):
+                self._log.append(chunk)
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def describe_exit(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+class Zygote:
+    """A handle on one zygote process."""
+
+    def __init__(self, control: socket.socket, scratch_root: Path) -> None:
+        self._control, self._root = control, scratch_root
+        self._numbers = itertools.count(1)
+        self._workers: dict[int, Worker] = {}
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Block until the zygote is warm. Raises WorkerError when it did not come up."""
+        if not self._ready.wait(timeout_s) or self._ready_failed:
+            raise WorkerError("the warm worker process did not start")
+
+    _ready_failed = False
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._dispatch(wire.receive(self._control).body)
+        self._ready_failed = not self._ready.is_set()
+        self._ready.set()
+        for worker in list(self._workers.values()):
+            worker.exited.set()
+
+    def _dispatch(self, body: dict[str, Json]) -> None:
+        if "ready" in body:
+            self._ready.set()
+        elif worker := self._workers.get(body.get("spawned", body.get("exited"))):
+            if "spawned" in body:
+                worker.pid = body["pid"]
+                worker.spawned.set()
+            else:
+                worker.exit_status = body["status"]
+                worker.exited.set()
+
+    def spawn(
+        self,
+        target: str,
+        *,
+        profile: Profile,
+        limits: Limits,
+        scratch: bool = False,
+        extra: Sequence[socket.socket] = (),
+        preload: Sequence[str] = (),
+    ) -> Worker:
+        """Fork a worker that runs `target` ("package.module:function") confined by `profile` within `limits`."""
+        self.wait_ready()
+        ours, theirs = socket.socketpair()
+        log_r, log_w = os.pipe2(os.O_CLOEXEC)
+        number = next(self._numbers)
+        folder = self._scratch(number) if scratch else None
+        request = SpawnRequest(number, target, profile, limits, str(folder) if folder else None, tuple(preload))
+        worker = Worker(self, number, ours, log_r, target.rpartition(":")[0].rpartition(".")[2])
+        self._workers[number] = worker
+        try:
+            with self._lock:
+                socket.send_fds(self._control, [b"+"], [theirs.fileno(), log_w, *(s.fileno() for s in extra)])
+                wire.send(self._control, encode(request))
+        except OSError as error:
+            raise WorkerError("the warm worker process is gone") from error
+        finally:
+            theirs.close()
+            os.close(log_w)
+        return worker
+
+    def spawn_zygote(self, *, preload: Sequence[str]) -> "Zygote":
+        """Fork a further zygote that first calls the `preload` functions (to install stand-ins, warm a compiler)."""
+        limits = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+        worker = self.spawn("tools.zygote:serve", profile=Profile.TRUSTED, limits=limits, scratch=True, preload=preload)
+        return Zygote(worker._sock, self._root)
+
+    def _scratch(self, number: int) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix=f"w{number}-", dir=self._root))
+        folder.chmod(0o700)
+        return folder
+
+    def forget(self, worker: Worker) -> None:
+        """Drop a finished worker."""
+        self._workers.pop(worker.number, None)
+
+
+class Workers:
+    """The root of all worker processes of this program, and their scratch folder."""
+
+    def __init__(self) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
+        ours, theirs = socket.socketpair()
+        self._process = _start(theirs, self._root)
+        theirs.close()
+        self._control = ours
+        self.base = Zygote(ours, self._root)
+
+    def close(self) -> None:
+        """End every worker and remove the scratch folder."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _start(theirs: socket.socket, root: Path) -> "subprocess.Popen[bytes]":
+    """Start the first zygote isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
+    path = [p for p in map(os.path.abspath, filter(None, sys.path)) if os.path.exists(p)]
+    here = str(Path(__file__).resolve().parent.parent)
+    code = f"import sys; sys.path[:] = {[here, *path]!r}; from tools.zygote import main; main({theirs.fileno()})"
+    env = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
+    env |= {"HOME": str(root), "TMPDIR": str(root), "TRITON_CACHE_DIR": str(root / "triton")}
+    env |= {"TORCHINDUCTOR_CACHE_DIR": str(root / "inductor"), "TRITON_DEFAULT_FP_FUSION": "1"}
+    env["OMP_NUM_THREADS"] = str(os.cpu_count() or 1)
+    return subprocess.Popen(
+        [sys.executable, "-I", "-B", "-c", code],
+        pass_fds=[theirs.fileno()],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,177 @@
+"""The warm process that all workers are forked from: it has imported torch and triton and has never touched CUDA.
+
+A fork from here to a working child takes milliseconds where a fresh interpreter takes 3.5-5 s. It holds no secret,
+no answer and no clock, so a hostile child inherits nothing worth having. It is single-threaded on purpose: threads
+do not survive a fork. A zygote may fork further zygotes (the tracer's, with its stand-ins installed and its compiler
+warm), which is why `serve` is itself a worker's entry point.
+"""
+
+import importlib
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools import wire
+from tools.codec import Json, decode, encode
+from tools.sandbox import Limits, Profile, enter
+
+MAX_FDS = 16
+
+
+@dataclass(frozen=True)
+class SpawnRequest:
+    """What the supervisor asks of a zygote; the file descriptors travel beside it: socket, log, then extras."""
+
+    worker: int
+    target: str  # "package.module:function", called with a Channel
+    profile: Profile
+    limits: Limits
+    scratch: str | None
+    preload: tuple[str, ...] = ()
+
+
+class Channel:
+    """A worker's end of its socket to the supervisor."""
+
+    def __init__(self, sock: socket.socket, sockets: list[socket.socket], enforced: Json = None) -> None:
+        self._sock = sock
+        self.sockets = sockets
+        self.enforced = enforced
+
+    def receive(self, timeout_s: float | None = None) -> wire.Message:
+        """The next message. Raises wire.WireError when the supervisor is gone, TimeoutError after `timeout_s`."""
+        self._sock.settimeout(timeout_s)
+        return wire.receive(self._sock)
+
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None:
+        """Answer."""
+        self._sock.settimeout(None)
+        wire.send(self._sock, body, blobs)
+
+    @property
+    def control(self) -> socket.socket:
+        """The raw socket, for a worker that is itself a zygote."""
+        return self._sock
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """The function named "package.module:function"."""
+    module, _, name = target.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    if not callable(function):
+        raise TypeError(f"{target} is not callable")
+    return function  # type: ignore[no-any-return]
+
+
+def serve(channel: Channel) -> None:
+    """Fork a worker per request until the supervisor closes the socket. Never returns."""
+    control = channel.control
+    control.settimeout(None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    children: dict[int, int] = {}
+    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_w)
+    wire.send(control, {"ready": os.getpid()})
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        selector.register(wake_r, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in selector.select()]
+            if wake_r in ready:
+                os.read(wake_r, 4096)
+            _reap(children, control)
+            if control in ready and not _handle(control, children):
+                _end(children)
+
+
+def _handle(control: socket.socket, children: dict[int, int]) -> bool:
+    data, fds, _, _ = socket.recv_fds(control, 1, MAX_FDS)
+    if not data:
+        return False
+    request = decode(SpawnRequest, wire.receive(control).body)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _child(request, fds)
+    children[pid] = request.worker
+    for fd in fds:
+        os.close(fd)
+    wire.send(control, {"spawned": request.worker, "pid": pid})
+    return True
+
+
+def _child(request: SpawnRequest, fds: list[int]) -> None:
+    """Become the worker: confine ourselves, then run the target. Never returns."""
+    status = 1
+    try:
+        sock_fd, log_fd, *extra = fds
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
+        os.close(log_fd)
+        target = resolve(request.target)  # ours; imported before the door closes
+        for name in request.preload:
+            resolve(name)()
+        scratch = Path(request.scratch) if request.scratch else None
+        if scratch:
+            os.environ.update(TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
+            tempfile.tempdir = None  # forget the parent's
+        enforced = enter(request.profile, scratch=scratch, limits=request.limits, keep_fds=[0, 1, 2, sock_fd, *extra])
+        channel = Channel(socket.socket(fileno=sock_fd), [socket.socket(fileno=fd) for fd in extra], encode(enforced))
+        target(channel)
+        status = 0
+    except wire.WireError:
+        status = 0  # the supervisor went away: nobody is left to tell
+    except BaseException:  # noqa: BLE001 - the last line of a forked child: report to the log and leave
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _reap(children: dict[int, int], control: socket.socket) -> None:
+    while children:
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        worker = children.pop(pid, None)
+        if worker is not None:
+            code = os.waitstatus_to_exitcode(status)
+            wire.send(control, {"exited": worker, "status": code, "max_rss_kb": usage.ru_maxrss})
+
+
+def _end(children: dict[int, int]) -> None:
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def warm() -> None:
+    """Import what every worker needs. One thread: an OpenMP pool would not survive the forks."""
+    import numpy  # noqa: F401
+    import torch
+    import torch._subclasses.fake_tensor
+    import triton.backends.nvidia.compiler
+    import triton.compiler  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def main(fd: int) -> None:
+    """Entry of the first zygote, started by `tools.workers`."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warm()
+    serve(Channel(socket.socket(fileno=fd), []))
