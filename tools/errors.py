@@ -1,12 +1,12 @@
 """The exception tree: our own failures, never a candidate's (those are values, see `tools.verdict`).
 
-    KerneltuneError
-    ├── UsageError            bad input from a person: one clear line, exit code 2
-    │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
-    │   └── StoreError        an unwritable runs directory, a database of a newer schema
-    ├── WorkerError           one of our child processes died or spoke nonsense
-    │   └── WorkerTimeout     … or did not answer within its limit
-    └── GpuLost               the GPU stopped answering; the run ends, nothing is lost
+KerneltuneError
+├── UsageError            bad input from a person: one clear line, exit code 2
+│   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
+│   └── StoreError        an unwritable runs directory, a database of a newer schema
+├── WorkerError           one of our child processes died or spoke nonsense
+│   └── WorkerTimeout     … or did not answer within its limit
+└── GpuLost               the GPU stopped answering; the run ends, nothing is lost
 """
 
 

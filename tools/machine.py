@@ -50,6 +50,13 @@ class Machine:
 
 
 @contextlib.contextmanager
+def started_base() -> Iterator[Machine]:
+    """Start without the tracers' and compilers' warm-up, for commands that need only trusted workers."""
+    with Workers() as workers:
+        yield Machine(workers.base, workers.base, workers.base)
+
+
+@contextlib.contextmanager
 def started() -> Iterator[Machine]:
     """Start the worker processes; end them all on the way out."""
     with Workers() as workers:

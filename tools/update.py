@@ -120,7 +120,7 @@ class Updater:
         except WorkerError as error:
             return TraceReply(failure=Failure(Status.CRASHED, f"while tracing, the process {_end(error)}"))
         except DecodeError as error:
-            return TraceReply(failure=Failure(Status.REJECTED, f"the candidate's process sent a malformed plan: {error}"))
+            return TraceReply(failure=Failure(Status.REJECTED, f"its process sent a malformed plan: {error}"))
 
     def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> tuple[dict[str, Artefact], Verdict | None]:
         unique = {k.sha256: k for case in self.compile_cases for plan in plans[case] for k in plan.kernels}

@@ -79,12 +79,16 @@ class Worker:
         text = b"".join(self._log)[-LOG_BYTES:].decode(errors="replace")
         return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
+    def detach(self) -> socket.socket:
+        """Hand the socket to somebody else, who closes it."""
+        return self._sock
+
     def kill(self) -> None:
         """SIGKILL now, and wait until the process is gone (10 s at most)."""
         self.spawned.wait(5.0)
         if self.pid is not None and not self.exited.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # it leads its session: ptxas and the like end with it
             self.exited.wait(10.0)
 
     def close(self) -> None:
@@ -124,7 +128,9 @@ class Zygote:
         self._workers: dict[int, Worker] = {}
         self._lock = threading.Lock()
         self._ready = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._children: list[Zygote] = []
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Block until the zygote is warm. Raises WorkerError when it did not come up."""
@@ -145,7 +151,7 @@ class Zygote:
     def _dispatch(self, body: dict[str, Json]) -> None:
         if "ready" in body:
             self._ready.set()
-        elif worker := self._workers.get(body.get("spawned", body.get("exited"))):
+        elif worker := self._workers.get(int(body.get("spawned") or body.get("exited") or 0)):
             if "spawned" in body:
                 worker.pid = body["pid"]
                 worker.spawned.set()
@@ -187,12 +193,22 @@ class Zygote:
         """Fork a further zygote that first calls the `preload` functions (to install stand-ins, warm a compiler)."""
         limits = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
         worker = self.spawn("tools.zygote:serve", profile=Profile.TRUSTED, limits=limits, scratch=True, preload=preload)
-        return Zygote(worker._sock, self._root)
+        self._children.append(Zygote(worker.detach(), self._root))
+        return self._children[-1]
 
     def _scratch(self, number: int) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"w{number}-", dir=self._root))
         folder.chmod(0o700)
         return folder
+
+    def close(self) -> None:
+        """Close the control socket: the zygote ends its workers and itself."""
+        for child in self._children:
+            child.close()
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._listener.join(2.0)
+        self._control.close()
 
     def forget(self, worker: Worker) -> None:
         """Drop a finished worker."""
@@ -207,14 +223,11 @@ class Workers:
         ours, theirs = socket.socketpair()
         self._process = _start(theirs, self._root)
         theirs.close()
-        self._control = ours
         self.base = Zygote(ours, self._root)
 
     def close(self) -> None:
         """End every worker and remove the scratch folder."""
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)
-        self._control.close()
+        self.base.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._process.kill()

@@ -8,7 +8,7 @@ import pytest
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
 from tools.machine import Machine
 from tools.spec import CaseSpec, TaskSpec
-from tools.update import Update, Updater, UpdateLimits
+from tools.update import Update, UpdateLimits, Updater
 from tools.verdict import Status
 
 GOOD = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
@@ -79,7 +79,7 @@ HOSTILE = {
         {Status.REJECTED, Status.CRASHED},
     ),
     "never returns from threads": (
-        "import threading\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()\nimport time; time.sleep(99)",
+        "import threading, time\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()\ntime.sleep(99)",
         {Status.TIMED_OUT},
     ),
 }

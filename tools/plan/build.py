@@ -115,7 +115,7 @@ def build_plan(recording: Recording, *, case: str, variant: str, arch: str) -> P
     steps = _live(run)
     external = _external(steps, run) - set(recording.state) - set(recording.constants)
     prepare = _prepare(recording, external)
-    return _assemble(recording, prepare, steps, case=case, variant=variant, arch=arch)
+    return _assemble(recording, prepare, steps, case, variant, arch)
 
 
 def _check_stable(recording: Recording) -> None:
@@ -191,7 +191,7 @@ def _beyond(first: Segment, steady: Segment, external: set[int]) -> list[Step]:
     return beyond
 
 
-def _assemble(recording: Recording, prepare: list[Step], run: list[Step], **labels: str) -> Plan:
+def _assemble(recording: Recording, prepare: list[Step], run: list[Step], case: str, variant: str, arch: str) -> Plan:
     segment = recording.third
     order: dict[int, int] = {}
     for number in [*segment.inputs, *recording.state]:
@@ -205,12 +205,14 @@ def _assemble(recording: Recording, prepare: list[Step], run: list[Step], **labe
     storages = tuple(_storage(recording, old, new, made) for old, new in order.items())
     kernels, numbers = _used_kernels(recording.kernels, [*prepare, *run])
     return Plan(
+        case=case,
+        variant=variant,
+        arch=arch,
         storages=storages,
         kernels=kernels,
         prepare=tuple(_renumber(s, order, numbers) for s in prepare),
         run=tuple(_renumber(s, order, numbers) for s in run),
         outputs=_rename(segment.outputs, order),
-        **labels,
     )
 
 

@@ -16,6 +16,7 @@ from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.replay import Descriptor, Replay, gather_outputs
 from tools.plan.schema import Kernel, Launch
 
+
 class InterpreterLauncher:
     """Launches kernels in the TTIR interpreter."""
 
@@ -44,8 +45,8 @@ def _argument(index: int, value: Any) -> Any:
 
 def _pointer(tensor: torch.Tensor, name: str) -> Any:
     storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-    return ttir.Pointer(whole.numpy(), tensor.storage_offset() * tensor.element_size(), name)
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return ttir.Pointer(whole.numpy(), int(tensor.storage_offset()) * tensor.element_size(), name)
 
 
 def main(channel: Any) -> None:
@@ -70,6 +71,8 @@ def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[Interp
         return InterpretReply(problem="out_of_bounds", detail=str(error)), []
     except ttir.StepLimit as error:
         return InterpretReply(problem="step_limit", detail=str(error)), []
+    except ttir.AssertFailed as error:
+        return InterpretReply(problem="assert_failed", detail=str(error)), []
     except (MemoryError, RuntimeError, ValueError, TypeError, ttir.TtirError, KeyError) as error:
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
     leaves: list[np.ndarray[Any, Any]] = []

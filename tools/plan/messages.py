@@ -8,6 +8,7 @@ from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec
 from tools.verdict import KernelReport
 
+
 @dataclass(frozen=True)
 class TraceRequest:
     """What the tracer is asked: a source, the cases to trace it for, and how many autotune variants to keep."""

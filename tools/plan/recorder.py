@@ -9,7 +9,7 @@ import base64
 import ctypes
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,12 +113,12 @@ def tensors_in(*trees: Any) -> Iterator[torch.Tensor]:
             yield leaf
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that writes the tape. Must be entered inside (after) its FakeTensorMode."""
 
-    def __init__(self, fake: FakeTensorMode, tape: Tape) -> None:
-        super().__init__()
-        self.fake, self.tape = fake, tape
+    def __init__(self, fake: FakeTensorMode, tape: Tape, read_constant: Callable[[Tape, torch.Tensor], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fake, self.tape, self._read_constant = fake, tape, read_constant
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator on fakes and write it down."""
@@ -132,7 +132,7 @@ class Recorder(TorchDispatchMode):
         if name == "aten::lift_fresh":
             return args[0]
         if name in ("aten::_local_scalar_dense", "aten::item"):
-            return self._scalar(args[0])
+            return self._read_constant(self.tape, args[0])
         known = [t.untyped_storage()._cdata for t in tensors_in(args, kwargs)]
         try:
             out = func(*args, **kwargs)
@@ -174,11 +174,6 @@ class Recorder(TorchDispatchMode):
         if not self.tape.knows(fake):
             self.tape.add_constant(fake, tensor)
         return fake
-
-    def _scalar(self, tensor: torch.Tensor) -> Any:
-        from tools.plan.constants import constant_scalar
-
-        return constant_scalar(self.tape, tensor)
 
     def _custom(self, func: Any, args: Any, kwargs: Any) -> Any:
         """torch.library operators: run their Python body, so that the launches inside are seen."""

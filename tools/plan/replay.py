@@ -240,7 +240,7 @@ class Replay:
             return
         if not known and _matches(ref, value, self._storage(ref.storage).nbytes):
             self._flat[ref.storage] = torch.empty(0, dtype=torch.uint8, device=value.device).set_(
-                value.untyped_storage()  # type: ignore[call-overload]
+                value.untyped_storage()
             )
             self._adopted.add(ref.storage)
             return

@@ -57,7 +57,8 @@ class RecordingDriver:
 
     def get_device_capability(self, device: int = 0) -> tuple[int, int]:
         """(9, 0) for sm_90."""
-        return divmod(self.target.arch, 10)
+        major, minor = divmod(int(self.target.arch), 10)
+        return major, minor
 
     def is_active(self) -> bool:
         """Always."""
@@ -79,7 +80,7 @@ def install_cuda_guard() -> None:
     guard that counts zero devices is registered. A CPU build registers none, so we register one whose every virtual
     function returns 0; torch calls its deviceCount() and replaces it.
     """
-    if torch.backends.cuda.is_built():
+    if torch.version.cuda is not None:
         torch._C._ensureCUDADeviceGuardSet()
         return
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
@@ -126,7 +127,9 @@ def graph_class(tape: Tape) -> type:
     """torch.cuda.CUDAGraph: captured steps are cut out of the tape, each replay() writes them down again."""
 
     class CUDAGraph(_Handle):
-        steps: list[Step] = []
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            self.steps: list[Step] = []
 
         def replay(self) -> None:
             tape.steps.extend(self.steps)
@@ -179,11 +182,15 @@ def _refuse_compile(*_: Any, **__: Any) -> Any:
 
 def install_fake_tensors(tape: Tape) -> None:
     """Fake CUDA tensors that have addresses, refuse to leave the device, and can be module parameters."""
-    fake_tensor.init_gpu_context = _nothing()
+    fake_tensor.init_gpu_context = _nothing()  # type: ignore[assignment]
     torch._C._set_only_lift_cpu_tensors(True)
-    # Addresses: 2 MiB-aligned per storage, so alignment tests and pointer-keyed caches see what a GPU would show.
-    FakeTensor.data_ptr = lambda t: ((tape.storage(t) + 1) << 40) + t.storage_offset() * t.element_size()
-    torch.nn.Module._apply = _apply
+
+    # Addresses: 1 TiB apart per storage, so alignment tests and pointer-keyed caches see what a GPU would show.
+    def data_ptr(fake: FakeTensor) -> int:
+        return ((tape.storage(fake) + 1) << 40) + int(fake.storage_offset()) * fake.element_size()
+
+    FakeTensor.data_ptr = data_ptr  # type: ignore[method-assign, assignment]
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
     torch.compile = _refuse_compile
     torch.jit.script = _refuse_compile
     torch.jit.trace = _refuse_compile

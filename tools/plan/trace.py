@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from tools.codec import Json, decode, encode
 from tools.plan import kernels, stand_ins
 from tools.plan.build import Recording, Segment, build_plan
+from tools.plan.constants import constant_scalar
 from tools.plan.kernels import LaunchLog
 from tools.plan.messages import TraceReply, TraceRequest
 from tools.plan.recorder import Recorder, Tape
@@ -93,7 +94,7 @@ def trace(request: TraceRequest) -> TraceReply:
 def _trace_case(session: Session, request: TraceRequest, case: CaseSpec, dropped: list[str]) -> list[Plan]:
     session.reset()
     tracer = CaseTracer(session, case)
-    with tracer.fake, Recorder(tracer.fake, session.tape), torch.no_grad():
+    with tracer.fake, Recorder(tracer.fake, session.tape, constant_scalar), torch.no_grad():
         tracer.construct(request.source)
         plans = [tracer.plan("default")]
         for key, offered in list(session.log.offered.items()):
@@ -126,7 +127,7 @@ class CaseTracer:
         """Import the candidate and build ModelNew(*init_args) on the (fake) GPU."""
         module = load_candidate(source)
         if not callable(getattr(module, "ModelNew", None)):
-            raise Refused("the file defines no class ModelNew(nn.Module); it must, with Model's constructor and forward")
+            raise Refused("the file defines no class ModelNew(nn.Module) with Model's constructor and forward")
         with torch.device("cuda"):
             self.model = module.ModelNew(*self._arguments(self.case.init_args, "init"))
         if isinstance(self.model, torch.nn.Module):
@@ -163,14 +164,16 @@ class CaseTracer:
 
     def _match_state(self, own: dict[str, torch.Tensor]) -> list[Step]:
         """Tie parameters to the reference's by name, else (as KernelBench's seeding does) by order and shape."""
-        tape, extra = self.session.tape, []
+        tape = self.session.tape
+        extra: list[Step] = []
         for name, tensor in _pair(own, dict(self.case.state)).items():
             ref = tape.ref(tensor)
             whole = tensor.is_contiguous() and ref.offset == 0 and tape.nbytes[ref.storage] == tensor.nbytes
             if whole and ref.storage not in self.state:
                 self.state[ref.storage] = name
                 continue
-            source = torch.empty_strided(tensor.shape, _contiguous(tuple(tensor.shape)), dtype=tensor.dtype, device="cuda")
+            stride = _contiguous(tuple(tensor.shape))
+            source = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cuda")
             self.state[tape.storage(source)] = name
             arguments = ({"$tensor": encode(ref)}, {"$tensor": encode(tape.ref(source))})
             extra.append(Aten("aten::copy_", arguments, {}, (ref,)))
@@ -256,7 +259,7 @@ def describe(error: BaseException) -> Failure:
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    chain = []
+    chain: list[BaseException] = []
     while error is not None and len(chain) < 10:
         chain.append(error)
         error = error.__cause__ or error.__context__

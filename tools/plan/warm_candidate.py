@@ -9,7 +9,7 @@ CASE = CaseSpec(
     outputs={"$tensor": {"shape": [64, 64], "dtype": "float32", "stride": None}},
 )
 
-SOURCE = '''
+SOURCE = """
 import torch
 import triton
 import triton.language as tl
@@ -28,4 +28,4 @@ class ModelNew(torch.nn.Module):
         y = torch.empty_like(x)
         double_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
         return y
-'''
+"""

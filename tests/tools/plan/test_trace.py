@@ -76,7 +76,9 @@ def test_parameters_with_other_names_are_tied_by_order_and_shape(trace: Trace) -
 
 def test_weights_packed_in_init_are_prepared_from_the_parameter(trace: Trace) -> None:
     init = "self.w = nn.Parameter(torch.randn(6, 4)); self.packed = self.w.detach().t().contiguous()"
-    result = plan(trace(module("return scale(self.packed)", init), tensor(4), state={"w": TensorSpec((6, 4), "float32")}))
+    result = plan(
+        trace(module("return scale(self.packed)", init), tensor(4), state={"w": TensorSpec((6, 4), "float32")})
+    )
     assert [s.op for s in result.prepare if isinstance(s, Aten)] == ["aten::clone"]
     assert {s.origin for s in result.storages} == {"input", "state", "prepared", "scratch"}
 
@@ -143,7 +145,8 @@ def test_a_compiled_kernel_launched_as_in_the_softmax_tutorial_is_seen(trace: Tr
 
 
 def test_properties_of_the_target_gpu_are_served(trace: Trace) -> None:
-    body = "n = torch.cuda.get_device_properties(x.device).multi_processor_count; return scale(torch.empty(n, device=x.device))"
+    body = """n = torch.cuda.get_device_properties(x.device).multi_processor_count
+        return scale(torch.empty(n, device=x.device))"""
     assert plan(trace(module(body), tensor(8))).launches[0].args[2].value == 132  # type: ignore[union-attr]
 
 

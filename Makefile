@@ -1,0 +1,53 @@
+# Everything a person needs: `make demo`, `make test`, `make check`. The environment is .venv; it is reinstalled only
+# when pyproject.toml or the pinned versions change.
+PYTHON ?= python3
+TASK ?= softmax
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+FLAVOUR := $(shell if command -v nvidia-smi >/dev/null 2>&1 || test -e /dev/nvidiactl; then echo gpu; else echo cpu; fi)
+CONSTRAINTS := constraints/$(FLAVOUR).txt
+
+# Without a GPU the CPU build of torch (200 MB) is preferred to the CUDA build (gigabytes). Its index is only named when
+# it answers within seconds, so that pip neither stalls nor fails where it cannot be reached.
+PROBE := import signal, urllib.request as u; signal.alarm(5); u.urlopen('$(CPU_INDEX)/torch/', timeout=4)
+EXTRA_INDEX = $$(test $(FLAVOUR) = cpu && $(BIN)/python -c "$(PROBE)" >/dev/null 2>&1 && echo --extra-index-url $(CPU_INDEX))
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(EXTRA_INDEX)
+
+.PHONY: demo test check format clean help
+
+help: ## what there is to make
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+demo: $(VENV)/.installed-$(FLAVOUR) ## optimise a kernel here and now; no key and no GPU needed
+	$(BIN)/optimize --task $(TASK) $(ARGS)
+
+test: $(VENV)/.developed-$(FLAVOUR) ## the tests that need neither key nor GPU
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.developed-$(FLAVOUR) ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.developed-$(FLAVOUR) ## put the sources into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and the caches; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .grimp_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kerneltune needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.developed-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.installed-$(FLAVOUR)

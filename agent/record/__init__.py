@@ -1,0 +1,1 @@
+"""What happened, kept: events, and the database that holds them."""

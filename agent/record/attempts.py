@@ -1,0 +1,46 @@
+"""Attempts as folds over the events of a run. Pure."""
+
+from collections.abc import Iterable
+
+from agent.authors.base import Attempt, Proposal
+from agent.record.events import Event, Judged, Proposed, Reflected, Updated
+
+
+def finished(events: Iterable[Event]) -> list[Attempt]:
+    """The attempts that have a verdict, in the order in which they got it."""
+    events = list(events)
+    proposed = {e.attempt_id: e for e in events if isinstance(e, Proposed)}
+    updated = {e.attempt_id: e for e in events if isinstance(e, Updated)}
+    reflected = {e.attempt_id: e for e in events if isinstance(e, Reflected)}
+    return [
+        _attempt(proposed[e.attempt_id], updated.get(e.attempt_id), e, reflected.get(e.attempt_id))
+        for e in events
+        if isinstance(e, Judged)
+    ]
+
+
+def unfinished(events: Iterable[Event]) -> list[Proposed]:
+    """What was proposed and never judged: the process ended first."""
+    events = list(events)
+    judged = {e.attempt_id for e in events if isinstance(e, Judged)}
+    return [e for e in events if isinstance(e, Proposed) and e.attempt_id not in judged]
+
+
+def _attempt(proposed: Proposed, updated: Updated | None, judged: Judged, reflected: Reflected | None) -> Attempt:
+    proposal = Proposal(
+        proposed.source,
+        proposed.rationale,
+        proposed.parent_id,
+        proposed.params,
+        hypothesis=reflected.hypothesis if reflected else "",
+        prediction=reflected.prediction if reflected else "",
+    )
+    return Attempt(
+        proposed.attempt_id,
+        proposed.number,
+        proposed.parent_id,
+        proposal,
+        judged.verdict,
+        kernels=updated.kernels if updated else (),
+        rank_key=judged.rank_key,
+    )

@@ -1,0 +1,56 @@
+"""The best kernel of a run as a file that a person can use: source under a header that says what was proved."""
+
+import os
+from pathlib import Path
+
+from agent.authors.base import Attempt
+from agent.record.events import RunStarted
+from tools.spec import TaskSpec
+from tools.verdict import Verdict
+
+
+def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) -> Path:
+    """Write `folder`/best.py atomically and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "best.py"
+    aside = folder / f".best.{os.getpid()}.py"
+    aside.write_text(header(attempt, run, task) + attempt.proposal.source)
+    aside.replace(path)
+    return path
+
+
+def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
+    """What was proved, where, and how to use it, as comments."""
+    verdict = attempt.verdict
+    lines = [
+        f"{task.name}: attempt {attempt.number} of run {run.run_id} ({attempt.proposal.rationale})",
+        "",
+        f"Verdict: {verdict.status.value}. {verdict.detail}",
+        *_measured(verdict),
+        *_compiled(attempt),
+        f"Where: {run.gpu or 'no GPU (TTIR interpreter)'}; compiled for {run.arch}; "
+        + ", ".join(f"{k} {v}" for k, v in run.versions.items() if k in ("torch", "triton", "kerneltune")),
+        f"Task: sha256 {run.task_sha256[:16]}, precision {task.precision}",
+        "",
+        "Use: from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model.",
+    ]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "\n"
+
+
+def _measured(verdict: Verdict) -> list[str]:
+    if verdict.timing is None:
+        return ["Not timed: there was no GPU."]
+    timing = verdict.timing
+    lines = [f"Time: median {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], cold L2"]
+    return lines + [
+        f"Speed-up over {c.baseline}: {c.speedup:.3f}x [{c.low:.3f}, {c.high:.3f}] ({c.baseline_us:.2f} us)"
+        for c in verdict.comparisons
+    ]
+
+
+def _compiled(attempt: Attempt) -> list[str]:
+    return [
+        f"Kernel {k.name}: {k.registers} registers, {k.spill_store_bytes + k.spill_load_bytes} bytes spilled, "
+        f"{k.shared_bytes} bytes shared, occupancy {k.occupancy:.2f}"
+        for k in attempt.kernels
+    ]

@@ -1,0 +1,212 @@
+"""The only module that opens the database. One short transaction per event; reading folds the events again.
+
+WAL lets readers go on while one process writes; several processes queue for up to 30 s. A commit is in the kernel's
+hands when `write` returns, so `kill -9` loses nothing that was written (a power cut may lose the last moments).
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, select
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.event import listen
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from agent.authors.base import Attempt
+from agent.record import attempts as folds
+from agent.record import tables as t
+from agent.record.events import Event, Proposed
+from agent.record.listing import RunSummary, summaries
+from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
+from agent.record.schema import SHIPPED, Schema, prepare
+from tools.codec import DecodeError
+from tools.errors import StoreError
+
+FILE_NAME = "runs.db"
+BUSY_TIMEOUT_MS = 30_000
+WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
+EVENTS, RUNS, ATTEMPTS, TEXTS = (t.table(m) for m in (t.EventRow, t.RunRow, t.AttemptRow, t.TextRow))
+
+
+@dataclass(frozen=True)
+class StoredAttempt:
+    """An attempt found by its id. `finished` is None when it never got a verdict."""
+
+    proposed: Proposed
+    finished: Attempt | None
+
+
+class Store:
+    """The record of all runs of one runs directory. Safe to use from several threads; close it, or use `with`."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self.path = path
+        self._engine = engine
+        self._writer = engine.execution_options(begin="BEGIN IMMEDIATE")
+        self._lock = threading.Lock()  # threads take turns here; SQLite's own wait sleeps between tries
+
+    @classmethod
+    def open(cls, runs_dir: Path, schema: Schema = SHIPPED) -> Self:
+        """Open the record in `runs_dir`, made or upgraded as needed. Raises StoreError when that cannot be done."""
+        path = runs_dir / FILE_NAME
+        with _one_line(path, "opening"):
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            store = cls(_engine(path), path)
+            try:
+                with _locked(runs_dir):
+                    prepare(store._writer, path, schema)
+            except BaseException:
+                store.close()
+                raise
+        return store
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, event: Event) -> None:
+        """Store an event; nothing happens when it is stored already, or is of a kind that is only shown."""
+        if not is_stored(event):
+            return
+        rows = to_rows(event)
+        texts = [{"sha256": sha256, "data": zlib.compress(raw)} for sha256, raw in rows.texts.items()]
+        with self._lock, _one_line(self.path, f"{event.kind!r} of {rows.name}"), self._writer.begin() as connection:
+            if connection.scalar(select(EVENTS.c.seq).where(EVENTS.c.digest == rows.event["digest"])) is not None:
+                return
+            if texts:
+                connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
+            seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
+            for model, values in rows.details:
+                connection.execute(insert(t.table(model)), [v | {"seq": seq} for v in values])
+
+    def run_ids(self) -> list[str]:
+        """All runs, oldest first."""
+        with self._reading() as connection:
+            return list(connection.scalars(select(RUNS.c.run_id).order_by(RUNS.c.seq)))
+
+    def runs(self, limit: int = 20, task: str | None = None) -> list[RunSummary]:
+        """The latest runs in short, newest first; with `task`, those of one task."""
+        with self._reading() as connection:
+            return summaries(connection, limit, task)
+
+    def load_events(self, run_id: str) -> list[Event]:
+        """What happened in a run, in order, equal to what was written; empty when there is no such run."""
+        return self._events(EVENTS.c.run_id == run_id)
+
+    def attempts(self, run_id: str) -> list[Attempt]:
+        """The finished attempts of a run, in the order in which they got their verdict."""
+        return folds.finished(self.load_events(run_id))
+
+    def unfinished(self, run_id: str) -> list[Proposed]:
+        """What was proposed in a run and never judged."""
+        return folds.unfinished(self.load_events(run_id))
+
+    def find_attempt(self, text: str) -> StoredAttempt:
+        """The attempt with this id, or the only one whose id starts so; "<start of a run id>/<number>" will do.
+
+        Raises StoreError when there is none, or more than one.
+        """
+        attempt_id = self._attempt_id(text)
+        events = self._events(EVENTS.c.attempt_id == attempt_id)
+        proposed = next(e for e in events if isinstance(e, Proposed))
+        return StoredAttempt(proposed, next(iter(folds.finished(events)), None))
+
+    def _attempt_id(self, text: str) -> str:
+        run, slash, number = text.rpartition("/")
+        column = ATTEMPTS.c.attempt_id
+        where = column.startswith(text, autoescape=True)
+        if run and number.isdecimal():
+            where = column.startswith(run, autoescape=True) & column.endswith(slash + number, autoescape=True)
+        with self._reading() as connection:
+            found = list(connection.scalars(select(column).where(where).order_by(ATTEMPTS.c.seq)))
+        if text in found or len(found) == 1:
+            return text if text in found else found[0]
+        if not found:
+            raise StoreError(f"no attempt {text!r} in {self.path}; an id looks like 20261121-093000-softmax-1a2b/7")
+        raise StoreError(f"{text!r} could be {len(found)} attempts: {', '.join(found[:3])}{', …' * (len(found) > 3)}")
+
+    def _events(self, where: ColumnElement[bool]) -> list[Event]:
+        chosen = select(EVENTS.c.seq).where(where)
+        with self._reading() as connection:
+            rows = _select(connection, select(EVENTS).where(where).order_by(EVENTS.c.seq))
+            tables = map(t.table, DETAILS)
+            details = {x.name: _select(connection, select(x).where(x.c.seq.in_(chosen))) for x in tables}
+            reader = Reader(details, _texts(connection, addresses(details)))
+            return [reader.event(row) for row in rows]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """One view of the database, whatever is written meanwhile."""
+        with _one_line(self.path, "reading"), self._engine.begin() as connection:
+            yield connection
+
+
+def _select(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in connection.execute(query).mappings()]
+
+
+def _texts(connection: Connection, wanted: Iterable[str]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    wanted = sorted(wanted)
+    for start in range(0, len(wanted), 500):  # SQLite limits the variables of a statement
+        query = select(TEXTS.c.sha256, TEXTS.c.data).where(TEXTS.c.sha256.in_(wanted[start : start + 500]))
+        found |= {sha256: zlib.decompress(data) for sha256, data in connection.execute(query)}
+    return found
+
+
+def _engine(path: Path) -> Engine:
+    """SQLAlchemy over `path`. We begin transactions ourselves: the driver would begin them late, and not for reads."""
+    engine = create_engine(URL.create("sqlite", database=str(path.absolute())))
+
+    def connected(driver: Any, _: Any) -> None:
+        driver.isolation_level = None
+        for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", "synchronous = NORMAL"):
+            driver.execute(f"PRAGMA {pragma}")
+
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+
+    listen(engine, "connect", connected)
+    listen(engine, "begin", begun)
+    return engine
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's advisory lock while the database is made or upgraded."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _one_line(path: Path, doing: str) -> Iterator[None]:
+    """Every way in which SQLite, the disk or a damaged file can fail, as a StoreError of one line."""
+    try:
+        yield
+    except IntegrityError as error:
+        hint = "; is the same run open in another process?" if "UNIQUE" in str(error.orig) else ""
+        raise StoreError(f"{path}: {doing}: contradicts what is stored ({error.orig}){hint}") from error
+    except DBAPIError as error:
+        raise StoreError(f"{path}: {doing}: {error.orig}; {WAY_OUT}") from error
+    except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError, zlib.error, DecodeError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+        raise StoreError(f"{path}: {doing}: {why}; {WAY_OUT}") from error

@@ -1,0 +1,86 @@
+"""The only reader of the environment and of kerneltune.toml. Precedence: flags > environment > file > defaults."""
+
+import os
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from tools.errors import UsageError
+
+CONFIG_FILE = "kerneltune.toml"
+_PREFIX = "KERNELTUNE_"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What flags left open. Field names are the flags' names, the toml keys, and KERNELTUNE_<NAME>."""
+
+    runs_dir: Path = Path("runs")
+    max_attempts: int = 24
+    max_time_s: float | None = None
+    patience: int | None = None
+    width: int = 2
+    seed: int = 0
+    arch: str = ""  # "" = the GPU's, or sm_90 without one
+    model: str = ""  # "" = the first provider whose key is set, else offline
+    allow_unsandboxed: bool = False
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Facts of the process environment that decide how we talk to a person."""
+
+    keys: tuple[str, ...]  # providers whose API key is set
+    term: str
+    no_color: bool
+    ci: bool
+
+
+def environment() -> Environment:
+    """Read the environment once."""
+    providers = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+    return Environment(
+        keys=tuple(p for p, name in providers.items() if os.environ.get(name)),
+        term=os.environ.get("TERM", ""),
+        no_color=bool(os.environ.get("NO_COLOR")),
+        ci=bool(os.environ.get("CI")),
+    )
+
+
+def load_settings(folder: Path) -> Settings:
+    """Settings from `folder`/kerneltune.toml and KERNELTUNE_* variables. Raises UsageError naming a bad value."""
+    values: dict[str, object] = {}
+    path = folder / CONFIG_FILE
+    if path.is_file():
+        values |= _read_toml(path)
+    for field in fields(Settings):
+        if (text := os.environ.get(_PREFIX + field.name.upper())) is not None:
+            values[field.name] = text
+    return Settings(**{name: _convert(name, value) for name, value in values.items()})  # type: ignore[arg-type]
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        values = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    known = [f.name for f in fields(Settings)]
+    if unknown := sorted(set(values) - set(known)):
+        raise UsageError(f"{path}: unknown setting {unknown[0]!r}; known: {', '.join(known)}")
+    return values
+
+
+def _convert(name: str, value: object) -> object:
+    kind = {f.name: f.type for f in fields(Settings)}[name]
+    try:
+        if kind is Path:
+            return Path(str(value))
+        if kind is bool:
+            return {"1": True, "true": True, "0": False, "false": False}[str(value).lower()]
+        if kind is int or kind == int | None:
+            return int(str(value))
+        if kind == float | None:
+            return float(str(value))
+        return str(value)
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{name} = {value!r} is not a {getattr(kind, '__name__', kind)}") from error

@@ -1,0 +1,1 @@
+"""What a person sees of a run: a fold over events, and pure renderings of it. Knows no loop and no database."""

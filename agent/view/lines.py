@@ -1,0 +1,36 @@
+"""One line at a time into a stream that may be closed at the other end, from several threads."""
+
+import contextlib
+import os
+from threading import Lock
+from typing import IO, TextIO
+
+
+class LineWriter:
+    """Writes and flushes whole lines. When the reader is gone (`| head`), it goes quiet and `broken` turns true."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.broken = False
+        self._stream = stream
+        self._lock = Lock()
+
+    def write(self, line: str) -> None:
+        """Write one line; characters that the stream's encoding lacks become `?`."""
+        encoding = self._stream.encoding or "utf-8"
+        with self._lock:
+            if self.broken:
+                return
+            try:
+                self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+                self._stream.flush()
+            except BrokenPipeError:
+                self.broken = True
+                silence(self._stream)
+
+
+def silence(stream: IO[str]) -> None:
+    """Point a stream whose reader is gone at /dev/null: the interpreter's own last flush must not fail (exit 120)."""
+    with contextlib.suppress(OSError, ValueError):  # not backed by a file descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -1,0 +1,74 @@
+"""Tables of tasks and runs, for people and as JSON."""
+
+import json as jsonlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from agent.view import text as words
+from tools.codec import Json, encode
+from tools.gpus import GPUS
+from tools.roofline import speed_of_light_us
+from tools.spec import CaseSpec, TaskSpec
+
+if TYPE_CHECKING:
+    from agent.record.listing import RunSummary
+
+
+def print_tasks(tasks: Sequence[TaskSpec], *, json: bool) -> None:
+    """One row per case of each task: shapes, dtypes, bytes, flops, and the floor on each known GPU."""
+    if json:
+        print(jsonlib.dumps([_task_json(t) for t in tasks], indent=2))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("task", "inputs", "precision", "bytes", "flops"):
+        table.add_column(name, justify="right" if name in ("bytes", "flops") else "left")
+    for gpu in GPUS:
+        table.add_column(f"{gpu.name} floor", justify="right")
+    for task in tasks:
+        floors = [f"{speed_of_light_us(task, gpu):.1f} µs" for gpu in GPUS]
+        main = task.main
+        flops = f"{main.flops:.2e}" if main.flops else "-"
+        table.add_row(task.name, shapes(main), task.precision, words.size(main.bytes_moved), flops, *floors)
+    Console(soft_wrap=True).print(table)
+    print("\nThe floor is the speed of light: bytes / bandwidth or flops / rate, whichever is longer; no measurement.")
+
+
+def _task_json(task: TaskSpec) -> Json:
+    floors = {gpu.name: round(speed_of_light_us(task, gpu), 3) for gpu in GPUS}
+    cases = [encode(c) for c in task.cases if not c.held_out]
+    return {"name": task.name, "precision": task.precision, "cases": cases, "speed_of_light_us": floors}
+
+
+def shapes(case: CaseSpec) -> str:
+    """The inputs in short: "8192x8192 float32, 8192 int64"."""
+    return ", ".join(_leaf(tree) for tree in case.inputs)
+
+
+def _leaf(tree: Json) -> str:
+    if isinstance(tree, dict) and "$tensor" in tree:
+        spec = tree["$tensor"]
+        return f"{'x'.join(map(str, spec['shape']))} {spec['dtype']}"
+    return str(tree)
+
+
+def print_runs(runs: "Sequence[RunSummary]", *, json: bool) -> None:
+    """The stored runs, latest first."""
+    if json:
+        print(jsonlib.dumps([asdict(r) for r in runs], indent=2, default=str))
+        return
+    if not runs:
+        print("no runs yet; start one with: optimize --task softmax")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", "task", "author", "where", "attempts", "accepted", "best", "ended"):
+        table.add_column(name)
+    for run in runs:
+        best = f"{run.best_us:.2f} µs, {run.best_speedup or 0:.2f}x" if run.best_us else run.best_attempt_id or "-"
+        where = run.gpu or f"no GPU ({run.arch})"
+        counts = (str(run.attempts), str(run.accepted))
+        table.add_row(run.run_id, run.task, run.author, where, *counts, best.rpartition("/")[2], run.why or "-")
+    Console(soft_wrap=True).print(table)

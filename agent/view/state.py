@@ -1,0 +1,278 @@
+"""What there is to see, as an immutable value, and the fold that makes it from events. Knows no terminal."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+from agent.record.events import (
+    Event,
+    Judged,
+    Progress,
+    Proposed,
+    Reflected,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    Said,
+    Updated,
+    Warned,
+)
+from tools.codec import Json
+from tools.verdict import KernelReport, Verdict
+
+GPU_STAGE = "gpu"  # Progress(stage="gpu", detail="H200  41 %  612 W …") is a sample for the GPU strip, not a stage
+UNFINISHED = "unfinished"
+_LOG_ENTRIES = 200
+_STREAM_CHARACTERS = 8000
+
+Who = Literal["author", "judge", "reflection", "warning", "run"]
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One attempt. `stage` says what is being done to it until `verdict` is there."""
+
+    attempt_id: str
+    number: int
+    parent_id: str | None
+    source: str
+    rationale: str
+    stage: str = "proposed"
+    kernels: tuple[KernelReport, ...] = ()
+    library_ops: tuple[str, ...] = ()
+    variants: int = 0
+    verdict: Verdict | None = None
+    hypothesis: str = ""
+    outcome: str = ""
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """Something said or decided."""
+
+    at: float
+    who: Who
+    text: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of one limit is used."""
+
+    name: Literal["attempts", "time", "patience"]
+    used: float
+    limit: float
+
+    @property
+    def fraction(self) -> float:
+        """Used / limit, at most 1."""
+        return min(1.0, self.used / self.limit) if self.limit > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """Everything that the views show. `started` is the run's first event, `ended` its last."""
+
+    started: RunStarted | None = None
+    ended: RunEnded | None = None
+    attempts: tuple[AttemptRow, ...] = ()
+    best_id: str | None = None
+    stage: str = "starting"
+    log: tuple[LogEntry, ...] = ()
+    streaming: str = ""  # what the author is saying right now
+    warnings: tuple[str, ...] = ()
+    gpu_sample: str = ""
+    unseen_attempts: int = 0  # finished before this process, when their events were not replayed
+    process_at: float | None = None  # when the process that runs now began
+    earlier_s: float = 0.0  # elapsed in the processes before it
+    last_at: float = 0.0
+
+    @property
+    def run_id(self) -> str | None:
+        """The run, once it is known."""
+        return self.started.run_id if self.started else self.ended.run_id if self.ended else None
+
+    @property
+    def task(self) -> str | None:
+        """The task's name, once it is known."""
+        return self.started.task if self.started else None
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that times this run; None: nothing is timed."""
+        return self.started.gpu if self.started else None
+
+    @property
+    def best(self) -> AttemptRow | None:
+        """The best attempt so far."""
+        return self.row(self.best_id)
+
+    @property
+    def current(self) -> AttemptRow | None:
+        """The attempt whose source is worth showing: the newest one."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def finished(self) -> int:
+        """How many attempts have a verdict."""
+        return self.unseen_attempts + sum(a.verdict is not None for a in self.attempts)
+
+    @property
+    def accepted(self) -> int:
+        """How many attempts are right, as far as this machine can tell."""
+        return sum(a.verdict is not None and a.verdict.accepted for a in self.attempts)
+
+    @property
+    def by_status(self) -> dict[str, int]:
+        """Counts by verdict, most frequent first."""
+        counts = Counter(a.verdict.status.value for a in self.attempts if a.verdict)
+        return dict(counts.most_common())
+
+    def row(self, attempt_id: str | None) -> AttemptRow | None:
+        """The attempt of that id, when it was seen."""
+        return next((a for a in reversed(self.attempts) if a.attempt_id == attempt_id), None)
+
+    def number_of(self, attempt_id: str) -> str:
+        """`#3` for an attempt, also for one of a run whose events were not replayed."""
+        row = self.row(attempt_id)
+        return f"#{row.number if row else attempt_id.rpartition('/')[2]}"
+
+    def elapsed_s(self, now: float) -> float:
+        """Time spent on the run, without the pause before a resume."""
+        if self.ended:
+            return self.ended.elapsed_s
+        return self.earlier_s + self.process_s(now)
+
+    def process_s(self, now: float) -> float:
+        """Time spent by the process that runs now: what the time limit counts."""
+        end = self.ended.at if self.ended else now
+        return 0.0 if self.process_at is None else max(0.0, end - self.process_at)
+
+    def budgets(self, now: float) -> tuple[Budget, ...]:
+        """The limits that were given, in the order attempts, time, patience."""
+        limits = self.started.limits if self.started else {}
+        best = self.best
+        stale = sum(a.verdict is not None and a.number > best.number for a in self.attempts) if best else 0
+        rows = (
+            _budget("attempts", self.finished, limits.get("max_attempts")),
+            _budget("time", self.process_s(now), limits.get("max_time_s")),
+            _budget("patience", stale, limits.get("patience")),
+        )
+        return tuple(b for b in rows if b)
+
+
+def _budget(name: Literal["attempts", "time", "patience"], used: float, limit: Json) -> Budget | None:
+    return Budget(name, used, limit) if isinstance(limit, int | float) else None
+
+
+def fold(state: ViewState, event: Event) -> ViewState:
+    """The state after one more event. Pure: the same events give the same state."""
+    return replace(_fold(state, event), last_at=max(state.last_at, event.at))
+
+
+def _fold(state: ViewState, event: Event) -> ViewState:
+    match event:
+        case RunStarted() | RunResumed() | RunEnded():
+            return _fold_run(state, event)
+        case Proposed() | Updated() | Judged() | Reflected():
+            return _fold_attempt(state, event)
+        case Said():
+            return _said(state, event)
+        case Progress():
+            return _progress(state, event)
+        case Warned():
+            return _log(replace(state, warnings=(*state.warnings, event.text)), event.at, "warning", event.text)
+        case _:
+            assert_never(event)
+
+
+def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> ViewState:
+    match event:
+        case RunStarted():
+            return replace(state, started=event, process_at=event.at)
+        case RunResumed():
+            return _resumed(state, event)
+        case RunEnded():
+            stopped = replace(_stop_attempts(state), ended=event, stage="ended", streaming="")
+            return replace(stopped, best_id=event.best_attempt_id or state.best_id)
+
+
+def _resumed(state: ViewState, event: RunResumed) -> ViewState:
+    seen = sum(a.verdict is not None for a in state.attempts)
+    return replace(
+        _stop_attempts(state),
+        ended=None,
+        stage="starting",
+        streaming="",
+        unseen_attempts=max(0, event.finished_attempts - seen),
+        earlier_s=state.elapsed_s(state.last_at),
+        process_at=event.at,
+    )
+
+
+def _stop_attempts(state: ViewState) -> ViewState:
+    rows = (a if a.verdict else replace(a, stage=UNFINISHED) for a in state.attempts)
+    return replace(state, attempts=tuple(rows))
+
+
+def _fold_attempt(state: ViewState, event: Proposed | Updated | Judged | Reflected) -> ViewState:
+    match event:
+        case Proposed():
+            return _proposed(state, event)
+        case Updated():
+            return _change(state, event.attempt_id, lambda row: _updated(row, event))
+        case Judged():
+            return _judged(state, event)
+        case Reflected():
+            told = _change(
+                state, event.attempt_id, lambda row: replace(row, hypothesis=event.hypothesis, outcome=event.outcome)
+            )
+            words = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
+            return _log(told, event.at, "reflection", words)
+
+
+def _proposed(state: ViewState, event: Proposed) -> ViewState:
+    row = AttemptRow(event.attempt_id, event.number, event.parent_id, event.source, event.rationale)
+    others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
+    return replace(state, attempts=(*others, row), streaming="")
+
+
+def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
+    return replace(row, kernels=event.kernels, library_ops=event.library_ops, variants=event.variants, stage="updated")
+
+
+def _judged(state: ViewState, event: Judged) -> ViewState:
+    state = _change(state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, stage=""))
+    if event.best:
+        state = replace(state, best_id=event.attempt_id)
+    words = f"{state.number_of(event.attempt_id)} {event.verdict.status.value}: {event.verdict.detail}"
+    return _log(state, event.at, "judge", words)
+
+
+def _said(state: ViewState, event: Said) -> ViewState:
+    if event.role != "assistant":
+        return state
+    if event.final:
+        return _log(replace(state, streaming=""), event.at, "author", event.text)
+    return replace(state, streaming=(state.streaming + event.text)[-_STREAM_CHARACTERS:])
+
+
+def _progress(state: ViewState, event: Progress) -> ViewState:
+    if event.stage == GPU_STAGE:
+        return replace(state, gpu_sample=event.detail)
+    if event.attempt_id is None:
+        return replace(state, stage=f"{event.stage} {event.detail}".strip())
+    row = state.row(event.attempt_id)
+    if row is None or row.verdict:
+        return state
+    return _change(state, event.attempt_id, lambda found: replace(found, stage=event.stage))
+
+
+def _change(state: ViewState, attempt_id: str, change: Callable[[AttemptRow], AttemptRow]) -> ViewState:
+    rows = (change(a) if a.attempt_id == attempt_id else a for a in state.attempts)
+    return replace(state, attempts=tuple(rows))
+
+
+def _log(state: ViewState, at: float, who: Who, text: str) -> ViewState:
+    return replace(state, log=(*state.log, LogEntry(at, who, text))[-_LOG_ENTRIES:])

@@ -1,0 +1,115 @@
+"""What is said when a run is over: what was proved, where, the best attempt, and what to type next."""
+
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from typing import NamedTuple
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agent.view import text as words
+from agent.view.panels import best_lines
+from agent.view.state import AttemptRow, ViewState
+from agent.view.styles import verdict_style
+from tools.verdict import Status, Verdict
+
+_WHY = {
+    "attempts": "the limit of attempts is reached",
+    "time": "the limit of time is reached",
+    "patience": "no improvement for as long as the limit allows",
+    "interrupted": "interrupted; every finished attempt is kept",
+    "author_done": "the author has nothing left to try",
+    "failed": "failed",
+}
+
+
+class NextCommand(NamedTuple):
+    """A command to type, and what it is good for."""
+
+    command: str
+    purpose: str
+
+
+class Fact(NamedTuple):
+    """One line of the summary."""
+
+    name: str
+    value: Text
+
+
+def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> RenderableType:
+    """The closing summary, for a terminal of any width."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for fact in _facts(state, next_commands):
+        table.add_row(fact.name, fact.value)
+    return table
+
+
+def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *, width: int = 200) -> str:
+    """The same without escape codes, for pipes and logs."""
+    page = StringIO()
+    Console(file=page, width=width, color_system=None, force_terminal=False).print(summary(state, next_commands))
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[Fact]:
+    yield Fact("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
+    yield Fact("proved", Text(_proved(state)))
+    if best := state.best:
+        yield from _best(best)
+    if state.ended and state.ended.best_path:
+        yield Fact("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
+    if state.by_status:
+        yield Fact("verdicts", _counts(state))
+    for warning in dict.fromkeys(state.warnings):
+        yield Fact("warning", Text(words.one_line(warning), style="yellow"))
+    yield from _next(next_commands)
+
+
+def _why(state: ViewState) -> str:
+    if state.ended is None:
+        return "stopped before it ended"
+    why = _WHY.get(state.ended.why, state.ended.why)
+    return f"ended after {words.duration(state.ended.elapsed_s)}: {why}"
+
+
+def _proved(state: ViewState) -> str:
+    verdict = state.best.verdict if state.best else None
+    if verdict is None or not verdict.accepted:
+        return f"nothing: none of {words.plural(state.finished, 'attempt')} was right"
+    if verdict.status is Status.CORRECT:
+        return f"right and timed on {words.one_line(state.gpu or 'a GPU')}: {_evidence(verdict)}"
+    return f"right in the CPU interpreter, not timed (no GPU): {_evidence(verdict)}"
+
+
+def _evidence(verdict: Verdict) -> str:
+    if not verdict.cases:
+        return words.one_line(verdict.detail)
+    shapes = words.plural(len({c.case for c in verdict.cases}), "case")
+    worst = max(c.error_ratio for c in verdict.cases)
+    return f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
+
+
+def _best(best: AttemptRow) -> Iterator[Fact]:
+    yield Fact("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
+    for line in best_lines(best):
+        line.no_wrap = False
+        yield Fact("", line)
+
+
+def _counts(state: ViewState) -> Text:
+    counts = Text()
+    for status, n in state.by_status.items():
+        style = verdict_style(Status(status))
+        counts.append(f"{style.symbol} {status} {n}   ", style=style.colour)
+    return counts
+
+
+def _next(next_commands: Sequence[NextCommand]) -> Iterator[Fact]:
+    width = max((len(c.command) for c in next_commands), default=0)
+    for i, entry in enumerate(next_commands):
+        line = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
+        yield Fact("" if i else "next", line)

@@ -1,0 +1,98 @@
+"""Words and numbers for people: pure formatting, and the one place that makes foreign text safe to show.
+
+Rationales, sources and compiler messages are written by a model or by a candidate: an escape sequence in them must
+not reach the terminal, and a control character must not move the cursor.
+"""
+
+import re
+from collections.abc import Sequence
+
+from tools.verdict import Comparison, KernelReport, Timing
+
+# C0 (but tab and newline), DEL, C1, zero-width and bidirectional marks, lone surrogates (they cannot be written)
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_ESCAPE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)?")
+NO_GPU = "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times"
+
+
+def clean(text: str) -> str:
+    """Text without anything that a terminal would obey; lines are kept."""
+    return _UNSAFE.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n"))).expandtabs(4)
+
+
+def one_line(text: str) -> str:
+    """The same on one line, with runs of blanks made one."""
+    return " ".join(clean(text).split())
+
+
+def duration(seconds: float) -> str:
+    """Wall-clock time in words: 7s, 1m 02s, 2h 03m."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+
+
+def size(n_bytes: int) -> str:
+    """Bytes as a compiler would say them: 0 B, 528 B, 33 KiB."""
+    return f"{n_bytes} B" if n_bytes < 1024 else f"{n_bytes / 1024:.3g} KiB"
+
+
+def plural(n: int, noun: str) -> str:
+    """1 attempt, 2 attempts."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def microseconds(us: float) -> str:
+    """A device time with four digits."""
+    return f"{_digits(us)} µs"
+
+
+def timing(measured: Timing) -> str:
+    """Median and 95 % interval."""
+    return f"{microseconds(measured.median_us)} ({_digits(measured.low_us)}-{_digits(measured.high_us)})"
+
+
+def speedup(comparison: Comparison) -> str:
+    """The speed-up with its interval, or that there is none to speak of."""
+    interval = f"({comparison.low:.3f}-{comparison.high:.3f})"
+    if comparison.low <= 1.0 <= comparison.high:
+        return f"no difference {interval}"
+    return f"{comparison.speedup:.2f}x {interval}"
+
+
+def short_speedup(comparison: Comparison) -> str:
+    """The same for a column of a table."""
+    return "no diff." if comparison.low <= 1.0 <= comparison.high else f"{comparison.speedup:.2f}x"
+
+
+def fastest_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The baseline that is hardest to beat comes first."""
+    return sorted(comparisons, key=lambda c: (c.baseline_us, c.baseline))
+
+
+def registers(kernels: Sequence[KernelReport]) -> str:
+    """Registers per thread of each kernel: 40, or 40+32; nothing before the compiler has spoken."""
+    shown = "+".join(str(k.registers) for k in kernels[:3])
+    return shown + "+…" * (len(kernels) > 3)
+
+
+def spill_bytes(kernels: Sequence[KernelReport]) -> int:
+    """Bytes spilled per thread, stores and loads of all kernels."""
+    return sum(k.spill_store_bytes + k.spill_load_bytes for k in kernels)
+
+
+def occupancy(kernels: Sequence[KernelReport]) -> float:
+    """Resident warps / maximum of the least occupied kernel."""
+    return min((k.occupancy for k in kernels), default=0.0)
+
+
+def shared_bytes(kernels: Sequence[KernelReport]) -> int:
+    """Shared memory per block of the kernel that wants most."""
+    return max((k.shared_bytes for k in kernels), default=0)
+
+
+def _digits(us: float) -> str:
+    return f"{us:.0f}" if us >= 1000 else f"{us:.1f}" if us >= 100 else f"{us:.2f}" if us >= 10 else f"{us:.3f}"

@@ -1,0 +1,139 @@
+"""The screen, as stored text.
+
+After a wanted change: `python -m tests.agent.view.test_view_render`, then read the diff of `renderings/`.
+"""
+
+import re
+from functools import reduce
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from agent.record.events import Event, Proposed
+from agent.view.panels import first_line
+from agent.view.render import render
+from agent.view.state import ViewState, fold
+from agent.view.styles import verdict_label, verdict_style
+from agent.view.summary import NextCommand, summary, summary_text
+from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, many_attempts
+from tools.verdict import Status
+
+FOLDER = Path(__file__).parent / "renderings"
+SIZES = ((80, 24), (120, 40), (200, 60))
+RUNS = {"cpu": CPU_RUN, "gpu": GPU_RUN}
+NEXT = (
+    NextCommand("optimize --resume r-7f3a", "go on with this run"),
+    NextCommand("optimize --task softmax", "on a machine with an NVIDIA GPU: get times"),
+    NextCommand("optimize runs", "list the stored runs"),
+)
+
+
+def state_of(events: list[Event]) -> ViewState:
+    return reduce(fold, events, ViewState())
+
+
+def drawn(page: RenderableType, width: int, height: int, *, colour: bool = False) -> str:
+    console = Console(
+        file=StringIO(), width=width, height=height, force_terminal=colour, color_system="256" if colour else None
+    )
+    console.print(page)
+    assert isinstance(console.file, StringIO)
+    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+
+
+def stored_renderings() -> dict[str, str]:
+    """File name -> what it should hold."""
+    pages = {}
+    for name, events in RUNS.items():
+        for width, height in SIZES:
+            page = render(state_of(events), width, height, NOW)
+            pages[f"{name}_{width}x{height}.txt"] = drawn(page, width, height)
+        pages[f"{name}_summary.txt"] = summary_text(state_of([*events, ENDED]), NEXT, width=100)
+    return pages
+
+
+@pytest.mark.parametrize("name", sorted(stored_renderings()))
+def test_the_screen_is_as_stored(name: str) -> None:
+    assert stored_renderings()[name] == (FOLDER / name).read_text(encoding="utf-8")
+
+
+def test_no_rendering_of_a_run_without_a_gpu_contains_a_time() -> None:
+    states = [state_of(CPU_RUN[:n]) for n in range(len(CPU_RUN) + 1)]
+    for width, height in ((20, 5), (80, 24), (120, 40), (200, 60), (300, 90)):
+        pages = "".join(drawn(render(s, width, height, NOW), width, height) for s in states)
+        pages += drawn(summary(states[-1], NEXT), width, height)
+        for word in ("µs", "speed-up", "speed of light", "baseline"):
+            assert word not in pages
+
+
+def test_a_run_without_a_gpu_says_so_and_how_to_get_times() -> None:
+    page = drawn(render(state_of(CPU_RUN), 120, 40, NOW), 120, 40)
+    assert "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times" in page
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 79, 80, 100, 150, 400])
+@pytest.mark.parametrize("height", [1, 5, 11, 12, 24, 33, 100])
+def test_a_frame_fills_exactly_the_terminal_at_every_size(width: int, height: int) -> None:
+    for events in ([], GPU_RUN[:1], CPU_RUN, [*GPU_RUN, ENDED], many_attempts(60)):
+        lines = drawn(render(state_of(events), width, height, NOW), max(width, 20), height).split("\n")[:-1]
+        assert len(lines) == max(height, 4)
+        assert max(map(len, lines)) <= max(width, 20)
+
+
+def test_the_newest_attempt_is_visible_however_many_there_are() -> None:
+    page = drawn(render(state_of(many_attempts(100)), 80, 24, NOW), 80, 24)
+    assert "⋮ " in page
+    assert " earlier" in page
+    assert "\n 100 " in page
+
+
+def test_the_screen_fits_before_anything_is_known() -> None:
+    assert "starting" in drawn(render(ViewState(), 80, 24, NOW), 80, 24)
+
+
+def test_what_a_model_writes_cannot_drive_the_terminal() -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07[bold]x[/bold]\x9b31m\rrow\u202e \ud800"
+    proposed = Proposed("r-7f3a", "r-7f3a/8", 8, None, evil, evil, at=NOW)
+    state = state_of([*GPU_RUN, proposed])
+    page = drawn(render(state, 200, 60, NOW), 200, 60)
+    assert not set("\x1b\x07\x9b\r\u202e\ud800") & set(page)
+    assert "[bold]x[/bold]" in page
+    page.encode()
+
+
+def test_every_status_has_a_symbol_and_a_word_of_its_own() -> None:
+    assert len({verdict_style(s).symbol for s in Status}) == len(Status)
+    assert {len(verdict_label(s)) for s in Status} == {len(verdict_label(Status.CORRECT))}
+    assert all(s.value in verdict_label(s).plain for s in Status)
+
+
+def test_no_information_is_in_colour_alone() -> None:
+    page = render(state_of(GPU_RUN), 120, 40, NOW)
+    coloured = drawn(page, 120, 40, colour=True)
+    assert "\x1b[" in coloured
+    uncoloured = re.sub("\x1b\\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in uncoloured.splitlines()] == drawn(page, 120, 40).splitlines()
+
+
+def test_a_long_source_is_shown_from_its_first_kernel() -> None:
+    lines = [*["import x"] * 30, "@triton.jit", *["    body"] * 30]
+    assert first_line(lines, 20) == 30
+    assert first_line(lines, 61) == 0
+    assert first_line([*["x"] * 50, "@triton.jit", "y"], 20) == 32
+
+
+def test_the_summary_names_what_was_proved_where_and_what_to_type() -> None:
+    told = summary_text(state_of([*CPU_RUN, ENDED]), NEXT)
+    assert "right in the CPU interpreter, not timed" in told
+    assert "runs/r-7f3a/best.py" in told
+    assert all(entry.command in told for entry in NEXT)
+    assert "right and timed on NVIDIA H200" in summary_text(state_of([*GPU_RUN, ENDED]))
+    assert "nothing: none of 0 attempts was right" in summary_text(ViewState())
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file_name, text in stored_renderings().items():
+        (FOLDER / file_name).write_text(text, encoding="utf-8")

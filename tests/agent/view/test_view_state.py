@@ -1,0 +1,96 @@
+"""The fold: the same events give the same state, and an earlier state never changes."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import reduce
+
+from agent.record.events import Event, Judged, Progress, Proposed, RunResumed, Said
+from agent.view.state import ViewState, fold
+from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, START, attempt, started
+from tools.verdict import Status
+
+
+def folded(events: list[Event]) -> ViewState:
+    return reduce(fold, events, ViewState())
+
+
+def test_fold_is_pure() -> None:
+    states = [ViewState()]
+    for event in CPU_RUN:
+        before = repr(states[-1])
+        states.append(fold(states[-1], event))
+        assert repr(states[-2]) == before
+    assert states[-1] == folded(CPU_RUN)
+
+
+def test_the_state_names_best_counts_and_current_attempt() -> None:
+    state = folded(GPU_RUN)
+    assert state.best is not None
+    assert state.best.number == 3
+    assert state.current is not None
+    assert (state.current.number, state.current.stage) == (7, "tracing")
+    assert state.by_status == {"correct": 3, "wrong": 1, "rejected": 1, "compile_failed": 1}
+    assert (state.finished, state.accepted) == (6, 3)
+    assert state.gpu_sample.startswith("H200")
+
+
+def test_budgets_follow_the_limits_that_were_given() -> None:
+    used = {b.name: (b.used, b.limit) for b in folded(CPU_RUN).budgets(NOW)}
+    assert used == {"attempts": (6, 24), "time": (72.0, 600.0), "patience": (3, 8)}
+    unlimited = replace(started(None), limits={"max_attempts": 24, "max_time_s": None})
+    assert [b.name for b in fold(ViewState(), unlimited).budgets(NOW)] == ["attempts"]
+
+
+def test_progress_of_a_judged_attempt_does_not_reopen_it() -> None:
+    state = fold(folded(CPU_RUN), Progress("r-7f3a", "checking", attempt_id="r-7f3a/3", at=NOW))
+    row = state.row("r-7f3a/3")
+    assert row is not None
+    assert row.stage == ""
+    assert row.verdict is not None
+
+
+def test_streamed_words_give_way_to_the_full_message() -> None:
+    state = folded(CPU_RUN)
+    assert state.streaming == "Or split the row over"
+    state = fold(state, Said("r-7f3a", "assistant", "Or split the row over two blocks.", at=NOW))
+    assert (state.streaming, state.log[-1].text) == ("", "Or split the row over two blocks.")
+
+
+def test_a_resumed_run_goes_on_counting_without_the_pause() -> None:
+    killed = folded(CPU_RUN)
+    resumed = fold(killed, RunResumed("r-7f3a", 6, at=START + 10_000))
+    assert resumed.elapsed_s(START + 10_005) == (killed.last_at - START) + 5
+    assert resumed.attempts[-1].stage == "unfinished"
+    assert resumed.finished == 6
+
+
+def test_a_resumed_run_whose_events_are_not_replayed_still_counts_them() -> None:
+    state = folded([RunResumed("r-7f3a", 6, at=START), *attempt(7, "more", 3, Status.WRONG)])
+    assert state.finished == 7
+    assert state.number_of("r-7f3a/3") == "#3"
+
+
+def test_an_ended_run_leaves_no_attempt_in_progress() -> None:
+    state = fold(folded(CPU_RUN), ENDED)
+    assert state.attempts[-1].stage == "unfinished"
+    assert state.elapsed_s(NOW + 1000) == ENDED.elapsed_s
+
+
+def test_events_of_unknown_attempts_are_survived() -> None:
+    judged = next(e for e in CPU_RUN if isinstance(e, Judged))
+    assert folded([judged]).attempts == ()
+    assert folded([judged]).best is None
+
+
+def test_an_attempt_proposed_again_after_a_resume_is_one_row() -> None:
+    again = next(e for e in CPU_RUN if isinstance(e, Proposed) and e.number == 7)
+    assert [a.number for a in folded([*CPU_RUN, again]).attempts] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_the_views_do_not_load_torch() -> None:
+    code = (
+        "import sys, agent.view.live, agent.view.plain, agent.view.ndjson, agent.view.summary, agent.view.choose;"
+        "print(sorted({'torch', 'triton', 'sqlmodel'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

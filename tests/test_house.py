@@ -1,0 +1,78 @@
+"""The house rules that no linter knows: sizes, the tree in the README, and what must not appear in the sources."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("agent", "tools", "prompts")
+MAX_LINES = 300
+HEAVY = {"torch", "triton", "anthropic", "openai", "sqlalchemy", "sqlmodel", "ray", "numpy"}
+TREE = "<!-- tree -->"
+MACHINE_PATHS = tuple(f"/{name}/" for name in ("work", "root"))  # spelled so that this file does not name them
+
+
+def sources(*rooms: str) -> list[Path]:
+    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
+
+
+def lines_of_code(path: Path) -> int:
+    return sum(1 for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#"))
+
+
+def kept_files() -> list[Path]:
+    """Files that are, or would be, in the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_file_is_longer_than_300_lines_of_code() -> None:
+    sizes = {str(path.relative_to(ROOT)): lines_of_code(path) for path in sources(*ROOMS)}
+    assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
+
+
+def test_the_readme_s_tree_names_every_source_file() -> None:
+    readme = ROOT / "README.md"
+    text = readme.read_text() if readme.exists() else ""
+    if TREE not in text:
+        pytest.skip(f"README.md has no {TREE}")
+    tree = text.split(TREE)[1]
+    named = [path for path in sources(*ROOMS) if path.name != "__init__.py" and lines_of_code(path)]
+    assert [str(p.relative_to(ROOT)) for p in named if p.name not in tree and f"{p.parent.name}/" not in tree] == []
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    code = "import sys, agent.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_no_file_names_a_path_of_the_machine_it_was_written_on() -> None:
+    found = []
+    for path in kept_files():
+        text = path.read_bytes().decode(errors="replace")
+        found += [f"{path.relative_to(ROOT)}: {place}" for place in MACHINE_PATHS if place in text]
+    assert found == []
+
+
+def test_nothing_is_mocked() -> None:
+    assert [str(path) for path in sources(*ROOMS, "tests") if "mock" in imported(path)] == []
+
+
+def imported(path: Path) -> set[str]:
+    """The last name of every imported module."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [node.module or "", *(alias.name for alias in node.names)]
+    return {name.rpartition(".")[2] for name in names}

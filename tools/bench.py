@@ -1,0 +1,109 @@
+"""The `bench` tool: a compiled candidate gets its verdict. Two ways to run a plan, one judge.
+
+Without a GPU the plan is replayed by the TTIR interpreter in a confined child and judged outside it: `checked`, never
+a time. With a GPU it is replayed from cubins in the runner and judged and timed by the judge: `correct`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tools.codec import DecodeError, Json, decode, encode
+from tools.errors import WorkerError, WorkerTimeout
+from tools.judge.protocol import Compare, Judgement, NewInputs, PreparedInputs
+from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
+from tools.plan.schema import Plan, plan_hash
+from tools.spec import TaskSpec
+from tools.update import Update
+from tools.verdict import CaseResult, Status, Verdict
+from tools.workers import Worker
+
+BATTERIES = ("own", "zero_mean", "scaled")  # tools.judge.inputs says what they are; a battery may not apply
+
+
+class Bench(Protocol):
+    """Judges compiled candidates."""
+
+    def bench(self, update: Update) -> Verdict:
+        """The verdict on a candidate that compiled."""
+        ...
+
+
+class CpuBench:
+    """Checks plans in the interpreter. `judge` keeps seeds and answers; `new_interpreter` makes a confined child."""
+
+    def __init__(
+        self, task: TaskSpec, judge: Worker, new_interpreter: Callable[[], Worker], *, case_timeout_s: float = 120.0
+    ) -> None:
+        self.task, self.judge, self.timeout_s = task, judge, case_timeout_s
+        self._new_interpreter = new_interpreter
+
+    def bench(self, update: Update) -> Verdict:
+        """Replay every case that is small enough, with every battery, and stop at the first that is wrong."""
+        results: list[CaseResult] = []
+        for case in self.task.cases:
+            if not case.runs_on_cpu:
+                continue
+            outcome = self._case(update.plans[case.name][0], results)
+            if outcome is not None:
+                return outcome
+        if not results:
+            return Verdict(Status.UNCHECKED, "compiled; no case of this task is small enough to be replayed on a CPU")
+        worst = max(r.error_ratio for r in results)
+        shapes = len({r.case for r in results})
+        return Verdict(
+            Status.CHECKED,
+            f"right on {shapes} small case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} of "
+            "the tolerance; not timed: no GPU",
+            cases=tuple(results),
+            receipt={"interpreter": "ttir", "plan": update.sha256},
+        )
+
+    def _case(self, plan: Plan, results: list[CaseResult]) -> Verdict | None:
+        """Judge one case with every battery; appends to `results`, returns a verdict when it is not right."""
+        sha256 = plan_hash(plan)
+        for battery in BATTERIES:
+            prepared = self.judge.call(encode(NewInputs(plan.case, battery, sha256)), timeout_s=self.timeout_s)
+            inputs = decode(PreparedInputs, prepared.body)
+            if not inputs.applies:
+                continue
+            reply, blobs = self._replay(InterpretRequest(plan, inputs.names), prepared.blobs)
+            if reply.problem:
+                return _not_run(reply, plan.case, results)
+            judged = self.judge.call(encode(Compare(plan.case, battery, sha256, reply.outputs)), blobs, timeout_s=300.0)
+            result = decode(Judgement, judged.body).result
+            results.append(result)
+            if not result.ok:
+                hidden = self.task.case(plan.case).held_out
+                where = "a held-out case" if hidden else f"case {plan.case} ({battery} inputs)"
+                return Verdict(Status.WRONG, f"{where}: {result.detail}", cases=tuple(results))
+        return None
+
+    def _replay(self, request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[bytes]]:
+        try:
+            with self._new_interpreter() as worker:
+                message = worker.call(encode(request), list(blobs), timeout_s=self.timeout_s)
+            return decode(InterpretReply, message.body), message.blobs
+        except WorkerTimeout:
+            return InterpretReply(
+                problem="timed_out", detail=f"longer than {self.timeout_s:g} s in the interpreter"
+            ), []
+        except WorkerError as error:
+            return InterpretReply(problem="crashed", detail=str(error)), []
+        except DecodeError as error:
+            return InterpretReply(problem="crashed", detail=f"malformed reply: {error}"), []
+
+
+_PROBLEMS: dict[str | None, Status] = {
+    UNCHECKABLE: Status.UNCHECKED,
+    "out_of_bounds": Status.WRONG,
+    "assert_failed": Status.CRASHED,
+    "step_limit": Status.TIMED_OUT,
+    "timed_out": Status.TIMED_OUT,
+}
+
+
+def _not_run(reply: InterpretReply, case: str, results: list[CaseResult]) -> Verdict:
+    status = _PROBLEMS.get(reply.problem, Status.CRASHED)
+    words = "not checkable without a GPU" if status is Status.UNCHECKED else str(reply.problem).replace("_", " ")
+    receipt: dict[str, Json] = {"problem": reply.problem, "case": case}
+    return Verdict(status, f"case {case}: {words}: {reply.detail}"[:2000], cases=tuple(results), receipt=receipt)

@@ -1,0 +1,25 @@
+"""The three tool calls of one task, joined: what the loop, the command line and later an MCP server all use."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tools.bench import Bench
+from tools.update import Update, Updater
+from tools.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Tools:
+    """`update` and `bench` for one task on one machine (`reflect` is pure: see `tools.reflect`)."""
+
+    updater: Updater
+    benches: Bench
+    bench_stage: Literal["checking", "timing"]
+
+    def update(self, source: str) -> Update:
+        """Trace and compile a source."""
+        return self.updater.update(source)
+
+    def bench(self, update: Update) -> Verdict:
+        """Judge a compiled candidate."""
+        return self.benches.bench(update)
