@@ -84,7 +84,15 @@ def _number(run: Run, proposals: Sequence[Proposal]) -> Iterator[tuple[str, int,
         attempt_id = f"{run.run_id}/{number}"
         run.emit(
             Proposed(
-                run.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.params
+                run.run_id,
+                attempt_id,
+                number,
+                proposal.parent_id,
+                proposal.source,
+                proposal.rationale,
+                proposal.params,
+                proposal.hypothesis,
+                proposal.prediction,
             )
         )
         yield attempt_id, number, proposal

@@ -88,6 +88,8 @@ class Verdict:
     def __post_init__(self) -> None:
         if (self.timing is not None) != (self.status is Status.CORRECT):
             raise ValueError(f"timing belongs to 'correct' and nothing else, not to {self.status.value!r}")
+        if self.timing is None and (self.comparisons or self.sol_fraction is not None):
+            raise ValueError(f"speed-ups need a timing; {self.status.value!r} has none")
 
     @property
     def accepted(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from agent.authors.base import Attempt, Proposal
-from agent.record.events import Event, Judged, Proposed, Reflected, Updated
+from agent.record.events import Event, Judged, Proposed, Updated
 
 
 def finished(events: Iterable[Event]) -> list[Attempt]:
@@ -11,12 +11,7 @@ def finished(events: Iterable[Event]) -> list[Attempt]:
     events = list(events)
     proposed = {e.attempt_id: e for e in events if isinstance(e, Proposed)}
     updated = {e.attempt_id: e for e in events if isinstance(e, Updated)}
-    reflected = {e.attempt_id: e for e in events if isinstance(e, Reflected)}
-    return [
-        _attempt(proposed[e.attempt_id], updated.get(e.attempt_id), e, reflected.get(e.attempt_id))
-        for e in events
-        if isinstance(e, Judged)
-    ]
+    return [_attempt(proposed[e.attempt_id], updated.get(e.attempt_id), e) for e in events if isinstance(e, Judged)]
 
 
 def unfinished(events: Iterable[Event]) -> list[Proposed]:
@@ -26,14 +21,14 @@ def unfinished(events: Iterable[Event]) -> list[Proposed]:
     return [e for e in events if isinstance(e, Proposed) and e.attempt_id not in judged]
 
 
-def _attempt(proposed: Proposed, updated: Updated | None, judged: Judged, reflected: Reflected | None) -> Attempt:
+def _attempt(proposed: Proposed, updated: Updated | None, judged: Judged) -> Attempt:
     proposal = Proposal(
         proposed.source,
         proposed.rationale,
         proposed.parent_id,
         proposed.params,
-        hypothesis=reflected.hypothesis if reflected else "",
-        prediction=reflected.prediction if reflected else "",
+        hypothesis=proposed.hypothesis,
+        prediction=proposed.prediction,
     )
     return Attempt(
         proposed.attempt_id,

@@ -19,7 +19,7 @@ def now() -> float:
 
 @dataclass(frozen=True)
 class RunStarted:
-    """A run begins. `limits` are the budgets as given; `machine` names GPU, driver, torch, triton, sandbox, host cpu."""
+    """A run begins. `limits` are the budgets as given; `machine` names the GPU, the sandbox and the task file."""
 
     run_id: str
     task: str
@@ -74,6 +74,8 @@ class Proposed:
     source: str
     rationale: str
     params: dict[str, Json] = field(default_factory=dict)  # launch parameters, when a search chose them
+    hypothesis: str = ""  # why it should be better, and what would show it
+    prediction: str = ""
     kind: Literal["proposed"] = "proposed"
     at: float = field(default_factory=now)
 

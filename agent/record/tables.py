@@ -174,6 +174,8 @@ class AttemptRow(SQLModel, table=True):
     parent_id: str | None = Field(sa_type=Words)
     source_ref: str = _text_ref()
     rationale: str = Field(sa_type=Words)
+    hypothesis: str = Field(sa_type=Words)
+    prediction: str = Field(sa_type=Words)
     params: Json = Field(sa_type=Document)
 
 

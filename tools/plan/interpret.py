@@ -17,6 +17,9 @@ from tools.plan.replay import Descriptor, Replay, gather_outputs
 from tools.plan.schema import Kernel, Launch
 
 
+MAX_OPS = 2_000_000  # batched operations; an endless loop costs 28 µs each, so this ends it after about a minute
+
+
 class InterpreterLauncher:
     """Launches kernels in the TTIR interpreter."""
 
@@ -30,7 +33,7 @@ class InterpreterLauncher:
         if kernel.language != "ttir":
             raise ttir.UnsupportedOp("PTX")
         module = self._modules.setdefault(kernel.text, ttir.parse(kernel.text))
-        ttir.run(module, grid, [_argument(i, a) for i, a in enumerate(args)])
+        ttir.run(module, grid, [_argument(i, a) for i, a in enumerate(args)], max_ops=MAX_OPS)
 
 
 def _argument(index: int, value: Any) -> Any:

@@ -127,7 +127,16 @@ def attempt(number: int, run_id: str = RUN, status: Status = Status.CHECKED, *, 
     comparisons = (Comparison("eager", 280.0, 2.08, 2.07, 2.09), Comparison("compile", 150.0, 1.12, 1.11, 1.13))
     judged = Verdict(status, "", (case,), timing, comparisons if timing else (), receipt={"plan": f"{number}"})
     return [
-        Proposed(*ids, number, f"{run_id}/{number - 1}" if number > 1 else None, source, "wider rows", {"BLOCK": 1024}),
+        Proposed(
+            *ids,
+            number,
+            f"{run_id}/{number - 1}" if number > 1 else None,
+            source,
+            "wider rows",
+            {"BLOCK": 1024},
+            "memory-bound",
+            "10% faster",
+        ),
         Updated(*ids, plan, "cd" * 32, (kernel,), ("aten.empty",), 1, 0.1, 0.2),
         Judged(*ids, judged, 1.5, best, (float(number),)),
         Reflected(*ids, "memory-bound", "10% faster", {"registers": [40]}, "confirmed"),

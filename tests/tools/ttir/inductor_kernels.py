@@ -55,7 +55,7 @@ def looped_welford(in_ptr0, out_ptr0, out_ptr1, xnumel, r0_numel, XBLOCK: tl.con
         mean = tl.where(r0_mask & xmask, mean_next, mean)
         m2 = tl.where(r0_mask & xmask, m2_next, m2)
         weight = tl.where(r0_mask & xmask, weight_next, weight)
-    tmp2, tmp3, tmp4 = triton_helpers.welford(mean, m2, weight, 1)
+    tmp2, tmp3, _ = triton_helpers.welford(mean, m2, weight, 1)
     tl.store(out_ptr0 + (xindex), tmp2[:, None], xmask)
     tl.store(out_ptr1 + (xindex), libdevice.rsqrt(tmp3[:, None] / r0_numel + 1e-05), xmask)
 

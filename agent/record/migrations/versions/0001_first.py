@@ -66,6 +66,8 @@ def upgrade() -> None:
         sa.Column("parent_id", sa.Text(), nullable=True),
         sa.Column("source_ref", sa.String(), nullable=False),
         sa.Column("rationale", sa.Text(), nullable=False),
+        sa.Column("hypothesis", sa.Text(), nullable=False),
+        sa.Column("prediction", sa.Text(), nullable=False),
         sa.Column("params", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.run_id"]),
         sa.ForeignKeyConstraint(["seq"], ["events.seq"]),

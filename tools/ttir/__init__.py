@@ -1,0 +1,33 @@
+"""An interpreter for Triton's TTIR on the CPU.
+
+It checks a recorded kernel launch for correctness on a machine without a GPU, and without running the candidate's
+Python: the MLIR text in `asm["ttir"]` is data, so hostile input can at worst raise one of the typed errors below.
+
+    module = parse(text)
+    run(module, (rows, 1, 1), [Pointer(x_bytes, 0, "x"), Pointer(y_bytes, 0, "y"), 1024])
+
+`UnsupportedOp` means "not checkable here", never "wrong". Where Triton leaves a value undefined (masked-off lanes of a
+load without `other`), the value is NaN or garbage, so that a kernel which depends on it does not pass.
+"""
+
+from tools.ttir.errors import AssertFailed, OutOfBounds, StepLimit, TtirError, TtirSyntaxError, UnsupportedOp
+from tools.ttir.interpreter import Stats, run
+from tools.ttir.ir import Module
+from tools.ttir.memory import Argument, Descriptor, Pointer
+from tools.ttir.parser import parse
+
+__all__ = [
+    "Argument",
+    "AssertFailed",
+    "Descriptor",
+    "Module",
+    "OutOfBounds",
+    "Pointer",
+    "Stats",
+    "StepLimit",
+    "TtirError",
+    "TtirSyntaxError",
+    "UnsupportedOp",
+    "parse",
+    "run",
+]
