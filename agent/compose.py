@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.authors.base import Attempt, Author
-from agent.authors.offline.author import OfflineAuthor
+from agent.authors.offline.author import OfflineAuthor, through
 from agent.loop import Emit, Run, optimize
 from agent.policy import Limits, best
 from agent.record.best import write_best
@@ -239,12 +239,11 @@ def _why_offline(settings: Settings, environment: Environment) -> str:
 def _author(parts: _Parts, seed: int) -> Author:
     arch = int(parts.arch.removeprefix("sm_"))
 
-    def lower(source: str, overrides: dict[str, Json]) -> list[str]:
-        body = {"source": source, "overrides": overrides, "arch": arch}
+    def call(body: dict[str, Json]) -> dict[str, Json]:
         with parts.machine.trusted("agent.authors.offline.inductor:main") as worker:
-            return list(worker.call(body, timeout_s=LOWER_TIMEOUT_S).body["codes"])
+            return worker.call(body, timeout_s=LOWER_TIMEOUT_S).body
 
-    return OfflineAuthor(lower, arch=arch, seed=seed)
+    return OfflineAuthor(through(call), arch=arch, seed=seed)
 
 
 def _drive(started: Started, parts: _Parts, limits: Limits, settings: Settings, store: Store, show: Emit) -> Outcome:

@@ -1,9 +1,12 @@
 """What is known of each GPU: limits that decide occupancy, and data-sheet rates that decide the speed of light.
 
 Sources: NVIDIA data sheets (dense rates, no sparsity) and the CUDA C++ Programming Guide's table of compute
-capabilities. `measured_copy_gbps` is a device-to-device copy, bytes read plus written, where somebody measured one.
+capabilities. `bandwidth_gbps` and `tflops` are data-sheet figures; `measured_copy_gbps` is measured: a device-to-device
+copy, bytes read plus written, where somebody has run one (H200: design.md section 6). L2 sizes of H200 are what the
+driver reports. GeForce rates are those with float32 accumulation.
 """
 
+import re
 from dataclasses import dataclass, field
 
 from tools.codec import Json
@@ -27,6 +30,7 @@ class Gpu:
     warps_per_sm: int = 64
     blocks_per_sm: int = 32
     measured_copy_gbps: float | None = None
+    registers_per_sm: int = 65536
 
     def served(self) -> dict[str, Json]:
         """The fields of torch.cuda.get_device_properties that host code asks for."""
@@ -55,17 +59,25 @@ _ADA = {"shared_per_sm_bytes": 100 << 10, "shared_per_block_bytes": 99 << 10, "w
 GPUS: tuple[Gpu, ...] = (
     Gpu("H200", 90, 132, 141 * _GIB, 60 * _MIB, 4800, _rates(67, 494, 989, 1979), measured_copy_gbps=4300),
     Gpu("H100 SXM", 90, 132, 80 * _GIB, 50 * _MIB, 3350, _rates(67, 494, 989, 1979)),
+    Gpu("H100 PCIe", 90, 114, 80 * _GIB, 50 * _MIB, 2039, _rates(51, 378, 756, 1513)),
     Gpu("A100 80GB SXM", 80, 108, 80 * _GIB, 40 * _MIB, 2039, _rates(19.5, 156, 312), **_AMPERE),
+    Gpu("A100 40GB SXM", 80, 108, 40 * _GIB, 40 * _MIB, 1555, _rates(19.5, 156, 312), **_AMPERE),
     Gpu("L40S", 89, 142, 48 * _GIB, 96 * _MIB, 864, _rates(91.6, 183, 362, 733), **_ADA),
+    Gpu("L4", 89, 58, 24 * _GIB, 48 * _MIB, 300, _rates(30.3, 60, 121, 242), **_ADA),
     Gpu("RTX 4090", 89, 128, 24 * _GIB, 72 * _MIB, 1008, _rates(82.6, 82.6, 165, 330), **_ADA),
-    Gpu("B200", 100, 148, 180 * _GIB, 126 * _MIB, 7700, _rates(75, 1100, 2250, 4500)),
+    Gpu("B200", 100, 148, 180 * _GIB, 126 * _MIB, 8000, _rates(75, 1100, 2250, 4500)),
 )
+
+_DRIVER_NAMES = {r"H100 80GB HBM3": "H100 SXM", r"A100.*80GB": "A100 80GB SXM", r"A100.*40GB": "A100 40GB SXM"}
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU whose name occurs in `name` ("NVIDIA H200" finds H200). Raises KeyError."""
+    """The GPU that the driver calls `name` ("NVIDIA H200", "NVIDIA A100-SXM4-80GB"). Raises KeyError: a close relative
+    ("RTX 4090 Laptop GPU") has other rates, so near is not good enough."""
+    bare = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    bare = next((ours for theirs, ours in _DRIVER_NAMES.items() if re.fullmatch(theirs, bare)), bare)
     for gpu in GPUS:
-        if gpu.name in name or gpu.name.split()[0] in name.split():
+        if gpu.name == bare:
             return gpu
     raise KeyError(f"no data for GPU {name!r}; known: {', '.join(g.name for g in GPUS)}")
 
@@ -79,11 +91,12 @@ def gpu_for_arch(arch: str) -> Gpu:
 
 
 def occupancy(arch: str, registers: int, shared_bytes: int, num_warps: int) -> float:
-    """Resident warps / maximum, after the CUDA occupancy calculator: registers are given out per warp in units of 256
-    of 65,536 per multiprocessor; each block costs 1 KiB of shared memory beyond its own."""
+    """Resident warps / maximum, after the CUDA occupancy calculator: registers are given out per warp in units of 256,
+    from a quarter of the file for each of four schedulers; shared memory in units of 128 bytes, and 1 KiB more a block.
+    Raises KeyError for an unknown target."""
     gpu = gpu_for_arch(arch)
     per_warp = -(-max(registers, 1) * 32 // 256) * 256
-    by_registers = (65536 // per_warp) // num_warps
-    by_shared = gpu.shared_per_sm_bytes // (shared_bytes + 1024)
+    by_registers = 4 * (gpu.registers_per_sm // 4 // per_warp) // num_warps
+    by_shared = gpu.shared_per_sm_bytes // (-(-shared_bytes // 128) * 128 + 1024)
     blocks = min(gpu.blocks_per_sm, gpu.warps_per_sm // num_warps, by_registers, by_shared)
     return max(blocks, 0) * num_warps / gpu.warps_per_sm

@@ -166,5 +166,5 @@ class Reader:
 
 
 def _restrict(cls: type[Any], facts: Mapping[str, Any]) -> Values:
-    """The fields of a class; one without a column has its default (`final` of a message, or a field newer than the row)."""
+    """The fields of a class; one without a column has its default (a `final`, or a field newer than the row)."""
     return {f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts}

@@ -11,7 +11,7 @@ from rich.table import Table
 from agent.view import text as words
 from tools.codec import Json, encode
 from tools.gpus import GPUS
-from tools.roofline import speed_of_light_us
+from tools.roofline import speed_of_light
 from tools.spec import CaseSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def print_tasks(tasks: Sequence[TaskSpec], *, json: bool) -> None:
     for gpu in GPUS:
         table.add_column(f"{gpu.name} floor", justify="right")
     for task in tasks:
-        floors = [f"{speed_of_light_us(task, gpu):.1f} µs" for gpu in GPUS]
+        floors = [f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs" for gpu in GPUS]
         main = task.main
         flops = f"{main.flops:.2e}" if main.flops else "-"
         table.add_row(task.name, shapes(main), task.precision, words.size(main.bytes_moved), flops, *floors)
@@ -38,7 +38,7 @@ def print_tasks(tasks: Sequence[TaskSpec], *, json: bool) -> None:
 
 
 def _task_json(task: TaskSpec) -> Json:
-    floors = {gpu.name: round(speed_of_light_us(task, gpu), 3) for gpu in GPUS}
+    floors = {gpu.name: round(speed_of_light(task.main, gpu, task.precision).us, 3) for gpu in GPUS}
     cases = [encode(c) for c in task.cases if not c.held_out]
     return {"name": task.name, "precision": task.precision, "cases": cases, "speed_of_light_us": floors}
 

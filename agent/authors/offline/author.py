@@ -1,0 +1,144 @@
+"""The author that needs no key and no network: Inductor's kernels, expert kernels, and a search over both."""
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agent.authors.base import Attempt, Proposal
+from agent.authors.offline.clean import clean
+from agent.authors.offline.library import experts
+from agent.authors.offline.search import Move, moves
+from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
+from agent.authors.offline.trailer import split
+from agent.authors.offline.words import describe
+from tools.codec import Json, decode, encode
+from tools.errors import WorkerError
+from tools.spec import CaseSpec, TaskSpec, TensorSpec
+
+Lower = Callable[[str, dict[str, Json], int], list[str]]
+
+# What Inductor may be told to do otherwise; a setting that changes nothing yields the same text and is not proposed.
+_SETTINGS: dict[str, dict[str, Json]] = {
+    "inductor": {},
+    "inductor_looped": {"triton.persistent_reductions": False},
+    "inductor_unsplit": {"split_reductions": False},
+}
+
+
+def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
+    """`lower` by way of a child process that runs `inductor.main`: `call` sends a body and returns the answer's."""
+
+    def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+        reply = call({"source": source, "overrides": overrides, "arch": arch})
+        if "error" in reply:
+            raise CannotLower(str(reply["error"]))
+        return decode(list[str], reply["codes"])
+
+    return lower
+
+
+class OfflineAuthor:
+    """Proposes Inductor's candidate, then the experts', then neighbours of the best by launch parameters.
+
+    What comes next depends on the seed and the history only, so that a resumed run goes on where it was.
+    """
+
+    name = "offline"
+
+    def __init__(self, lower: Lower, arch: int, seed: int = 0) -> None:
+        self._lower, self._arch, self._seed = lower, arch, seed
+        self._sketches: dict[str, list[Sketch]] = {}
+        self._given: dict[str, set[str]] = {}
+        self.problems: list[str] = []  # why Inductor's kernels are missing, for a warning to the user
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        """Up to `width` candidates that were not proposed before; [] when there is nothing left."""
+        sketches = self._sketches_of(task)
+        seen = self._given.setdefault(task.sha256, set())
+        seen |= {fingerprint(a.proposal.source) for a in history}
+        found: list[Proposal] = []
+        while len(found) < width:
+            proposal = self._next(sketches, history, seen)
+            if proposal is None:
+                break
+            seen.add(fingerprint(proposal.source))
+            found.append(proposal)
+        return found
+
+    def _next(self, sketches: Sequence[Sketch], history: Sequence[Attempt], seen: set[str]) -> Proposal | None:
+        for move in moves(sketches, history, seed=self._seed, turn=len(seen)):
+            source = move.sketch.render(move.params)
+            if fingerprint(source) not in seen:
+                return _proposal(move, source)
+        return None
+
+    def _sketches_of(self, task: TaskSpec) -> list[Sketch]:
+        if task.sha256 not in self._sketches:
+            self._sketches[task.sha256] = [*self._inductor(task), *experts(task.name)]
+        return self._sketches[task.sha256]
+
+    def _inductor(self, task: TaskSpec) -> list[Sketch]:
+        found = []
+        others: list[str] | None = None
+        for name, config in _SETTINGS.items():
+            try:
+                main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
+                others = self._other_cases(task, main) if others is None else others
+                found.append(clean(task.name, task.source, [*main, *others], name))
+            except (CannotLower, WorkerError) as error:
+                self.problems.append(f"TorchInductor's kernels ({name}) are missing: {error}")
+        return found
+
+    def _other_cases(self, task: TaskSpec, main: list[str]) -> list[str]:
+        """Code for what the timed case's code does not cover: any shape if Inductor manages, else each case's own."""
+        codes: list[str] = []
+        for case in (c for c in task.cases if not c.held_out):
+            facts = [split(code)[1] for code in codes]  # the timed case counts as uncovered: its shape may vary
+            if not any(f.covers(*_arguments(case, list(f.state))) for f in facts):
+                codes += self._lower_case(task, case)
+        return [code for code in codes if code not in main]
+
+    def _lower_case(self, task: TaskSpec, case: CaseSpec) -> list[str]:
+        try:
+            codes = self._lower(task.source, {**overrides(task, case), "dynamic": True}, self._arch)
+            if all(f.covers(*_arguments(case, list(f.state))) for f in (split(code)[1] for code in codes)):
+                clean(task.name, task.source, codes)
+                return codes
+        except (CannotLower, WorkerError) as error:
+            self.problems.append(f"no kernels for all shapes, only for known ones: {error}")
+        return [] if case is task.main else self._lower(task.source, overrides(task, case), self._arch)
+
+
+def _proposal(move: Move, source: str) -> Proposal:
+    rationale, hypothesis, prediction = describe(move)
+    params: dict[str, Json] = {"sketch": move.sketch.name, **move.params}
+    parent_id = move.parent.attempt_id if move.parent else None
+    return Proposal(source, rationale, parent_id, params, hypothesis, prediction)
+
+
+def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
+    """What `inductor.lower` needs to see one case: its inputs, its constructor's arguments, its module constants."""
+    constants = {k: v for k, v in _constants(task.source, case.name).items() if k not in ("name", "cpu", "held_out")}
+    return {**constants, "inputs": encode(case.inputs), "init_args": encode(case.init_args)}
+
+
+def _constants(source: str, name: str) -> dict[str, Any]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES":
+            cases = ast.literal_eval(node.value)
+            return next((case for case in cases if case.get("name") == name), {})
+    return {}
+
+
+def _arguments(case: CaseSpec, state: list[str]) -> tuple[list[tuple[int, ...]], list[str]]:
+    """Shapes of the state and the inputs, and the inputs' dtypes, as `Facts.covers` wants them."""
+    inputs = list(_tensors(encode(case.inputs)))
+    held = [case.state[name].shape if name in case.state else () for name in state]
+    return [*held, *(spec.shape for spec in inputs)], [spec.dtype for spec in inputs]
+
+
+def _tensors(tree: Json) -> list[TensorSpec]:
+    if isinstance(tree, dict) and "$tensor" in tree:
+        return [decode(TensorSpec, tree["$tensor"])]
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [spec for child in children for spec in _tensors(child)]

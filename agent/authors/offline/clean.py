@@ -1,0 +1,205 @@
+"""Turns what Inductor wrote for a task into one readable candidate file. Text in, text out; imports no torch.
+
+Several lowerings go into one file: the first is the timed case's, the others serve further shapes or dtypes.
+"""
+
+import ast
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.authors.offline.host import Names, forward_body
+from agent.authors.offline.kernels import OWN_MATH, Kernel, clean_helper, clean_kernel
+from agent.authors.offline.module_source import model_parts
+from agent.authors.offline.sketch import CannotLower, Sketch
+from agent.authors.offline.trailer import Facts, split
+from tools.codec import Json
+
+_LIMITS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024, "R0_BLOCK": 16384}
+_HEADER = '''"""{task}: the kernels that TorchInductor writes, made self-contained{scope}.
+
+Matrix multiplications and convolutions stay library calls. Launch parameters are the constants below.
+"""'''
+_VIEW = '''def view(tensor, size, stride, offset=0):
+    """The same memory with another shape."""
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)'''
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """One lowering as a method: when it applies, what it does, and the kernels it launches."""
+
+    name: str
+    when: list[str]
+    body: list[str]
+    kernels: dict[str, Kernel]
+    facts: Facts
+
+
+def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") -> Sketch:
+    """A candidate from one or more lowerings of a task. Raises CannotLower if more than Triton and ATen is needed."""
+    statements, model, parameters = model_parts(source)
+    arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
+    lowered = [split(code) for code in codes]
+    taken: set[str] = set()
+    first = lowered[0][1]
+    forwards = [_forward(i, text, facts, first, arguments, taken) for i, (text, facts) in enumerate(lowered)]
+    kernels = [k for f in forwards for k in f.kernels.values()]
+    if not forwards[0].kernels:
+        raise CannotLower("Inductor writes no kernel for this task, only library calls")
+    scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
+    parts = [_HEADER.format(task=task, scope=scope), _imports(statements, kernels, lowered), *_plain(statements)]
+    parts += [_constants(kernels), *_helpers(lowered, kernels), *(k.text for k in kernels)]
+    if any("view(" in line for f in forwards for line in f.body):
+        parts.append(_VIEW)
+    parts.append(_model(model, parameters, forwards))
+    main = forwards[0].kernels.values()
+    params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
+    space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
+    return Sketch(name, "\n\n\n".join(p for p in parts if p) + "\n", _says(forwards[0]), params, space)
+
+
+def _says(forward: _Forward) -> str:
+    names = ", ".join(k.name for k in forward.kernels.values())
+    scope = "any shape" if forward.facts.symbols else "specialised to the timed shape"
+    return f"TorchInductor's own kernels, {scope}: {names}"
+
+
+def _forward(number: int, text: str, facts: Facts, first: Facts, arguments: list[str], taken: set[str]) -> _Forward:
+    sources = _kernel_texts(text)
+    kernels = {old: clean_kernel(old, body, facts.kernels[old], taken) for old, body in sources.items()}
+    leaves = _leaf_texts(arguments, facts.inputs)
+    state = [_state_text(path, dtype, first.state.get(path)) for path, dtype in facts.state.items()]
+    bare = [*(_state_text(path, dtype, dtype) for path, dtype in facts.state.items()), *leaves]
+    symbols = {s: f"{bare[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()}
+    if not leaves:
+        raise CannotLower("forward takes no tensor")
+    names = Names([*state, *leaves], symbols, kernels, f"{leaves[0]}.device")
+    body = [*_contiguous(arguments, leaves, facts), *forward_body(text, names, facts.outputs)]
+    name = f"forward_any_{number}" if facts.symbols else f"forward_case_{number}"
+    return _Forward(name, _condition(facts, leaves, symbols), body, kernels, facts)
+
+
+def _kernel_texts(code: str) -> dict[str, str]:
+    calls = (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call))
+    found = [c for c in calls if ast.unparse(c.func) == "async_compile.triton"]
+    return {ast.literal_eval(c.args[0]): ast.literal_eval(c.args[1]) for c in found}
+
+
+def _leaf_texts(arguments: list[str], inputs: list[Json]) -> list[str]:
+    """How the forward reaches each tensor: `x`, `pair[0]`, `batch['mask']`."""
+    found: list[str] = []
+    for name, tree in zip(arguments, inputs, strict=False):
+        _walk(tree, name, found)
+    return found
+
+
+def _walk(tree: Json, text: str, found: list[str]) -> None:
+    if isinstance(tree, list):
+        for index, value in enumerate(tree):
+            _walk(value, f"{text}[{index}]", found)
+    elif isinstance(tree, dict) and "$i" in tree:
+        found.append(text)
+    elif isinstance(tree, dict):
+        for key, value in tree["$dict"].items():
+            _walk(value, f"{text}[{key!r}]", found)
+
+
+def _state_text(path: str, dtype: str, usual: str | None) -> str:
+    text = "self"
+    for part in path.split("."):
+        text += f".{part}" if part.isidentifier() else f"[{part}]"
+    # parameters have the timed case's dtype; a cast to the same dtype does nothing
+    return text if dtype == usual else f"{text}.to(torch.{dtype})"
+
+
+def _contiguous(arguments: list[str], leaves: list[str], facts: Facts) -> list[str]:
+    rows = [leaf for leaf, (_, _, row_major) in zip(leaves, facts.tensors, strict=True) if row_major]
+    return [f"{leaf} = {leaf}.contiguous()" for leaf in rows if leaf in arguments]
+
+
+def _condition(facts: Facts, leaves: list[str], symbols: dict[str, str]) -> list[str]:
+    tests = []
+    free = {(i - len(facts.state), d) for i, d in facts.symbols.values()}
+    for index, (leaf, (shape, dtype, _)) in enumerate(zip(leaves, facts.tensors, strict=True)):
+        fixed = [d for d in range(len(shape)) if (index, d) not in free]
+        tests.append(f"{leaf}.dtype == torch.{dtype}")
+        if len(fixed) == len(shape):
+            tests.append(f"{leaf}.shape == {tuple(shape)}")
+            continue
+        tests.append(f"{leaf}.dim() == {len(shape)}")
+        tests += [f"{leaf}.shape[{d}] == {shape[d]}" for d in fixed]
+    tests += [_substitute(guard, symbols) for guard in facts.guards]
+    return list(dict.fromkeys(tests))
+
+
+def _substitute(text: str, symbols: dict[str, str]) -> str:
+    class Names(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return ast.parse(symbols[node.id], mode="eval").body if node.id in symbols else node
+
+    return ast.unparse(Names().visit(ast.parse(text, mode="eval")))
+
+
+def _imports(statements: list[str], kernels: list[Kernel], lowered: list[tuple[str, Facts]]) -> str:
+    own = [s for s in statements if s.startswith(("import ", "from ")) and "__future__" not in s]
+    lines = ["import torch", "import triton", "import triton.language as tl"]
+    texts = [*(k.text for k in kernels), *(clean_helper(t) for _, f in lowered for t in f.helpers.values())]
+    if any("libdevice." in text for text in texts):
+        lines.append("from triton.language.extra import libdevice")
+    return "\n".join([*lines, *(s for s in own if s not in lines)])
+
+
+def _plain(statements: list[str]) -> list[str]:
+    return [s for s in statements if not s.startswith(("import ", "from "))]
+
+
+def _constants(kernels: list[Kernel]) -> str:
+    return "\n".join(f"{k.parameter(key)} = {value}" for k in kernels for key, value in k.defaults.items())
+
+
+def _helpers(lowered: list[tuple[str, Facts]], kernels: list[Kernel]) -> list[str]:
+    found = {name: clean_helper(text) for _, facts in lowered for name, text in facts.helpers.items()}
+    used = "\n".join([*found.values(), *(k.text for k in kernels)])
+    own = [text.rstrip() for name, text in OWN_MATH.items() if f"{name}(" in used]
+    return [*own, *found.values()]
+
+
+def _model(model: ast.ClassDef, parameters: ast.arguments, forwards: list[_Forward]) -> str:
+    arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]]
+    lines = [ast.unparse(model)] if model.body else [f"class ModelNew({', '.join(map(ast.unparse, model.bases))}):"]
+    lines.append(f"\n    def forward({_signature(parameters)}):")
+    for forward in forwards:
+        lines += [f"        if ({forward.when[0]}", *(f"                and {test}" for test in forward.when[1:])]
+        lines[-1] += "):"
+        lines.append(f"            return self.{forward.name}({', '.join(arguments[1:])})")
+    shapes = ", ".join(f"tuple({leaf}.shape)" for leaf in _leaf_texts(arguments[1:], forwards[0].facts.inputs))
+    lines.append(f'        raise NotImplementedError(f"no kernels for inputs of shape {{({shapes},)}} in this dtype")')
+    for forward in forwards:
+        lines.append(f"\n    def {forward.name}({', '.join(arguments)}):")
+        lines.append(textwrap.indent("\n".join(forward.body), " " * 8))
+    return "\n".join(lines)
+
+
+def _signature(parameters: ast.arguments) -> str:
+    copy = ast.parse(f"def f({ast.unparse(parameters)}): pass").body[0]
+    assert isinstance(copy, ast.FunctionDef)
+    for argument in [*copy.args.posonlyargs, *copy.args.args, *copy.args.kwonlyargs]:
+        argument.annotation = None
+    return ast.unparse(copy.args)
+
+
+def _space(kernel: Kernel) -> dict[str, tuple[int, ...]]:
+    """Powers of two around Inductor's choice, and what else its heuristics would try."""
+    space: dict[str, tuple[int, ...]] = {}
+    for key, value in kernel.defaults.items():
+        offered = {c[key] for c in kernel.facts.configs if key in c}
+        if key == "num_stages":
+            near = {1, 2, 3, 4} if "R0_BLOCK" in kernel.defaults else {value}  # only loops are pipelined
+        elif key == "num_warps":
+            near = {w for w in (value // 4, value // 2, value, value * 2, value * 4) if 1 <= w <= 32}
+        else:
+            limit = _LIMITS.get(key, value)
+            near = {b for b in (value // 4, value // 2, value, value * 2, value * 4) if 1 <= b <= limit}
+        space[key] = tuple(sorted(near | offered))
+    return space

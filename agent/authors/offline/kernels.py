@@ -1,0 +1,154 @@
+"""Makes one of Inductor's Triton kernels self-contained and readable. Text in, text out; no torch."""
+
+import ast
+import re
+from dataclasses import dataclass
+
+from agent.authors.offline.sketch import CannotLower
+from agent.authors.offline.trailer import KernelFacts
+
+# libdevice functions with a Triton operator that is as exact as the tolerances need, and that needs no bitcode
+_TL = {"abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma", "log", "log2", "rsqrt", "sin", "sqrt"}
+# Operators that the interpreter cannot run; written out with those it can.
+OWN_MATH = {
+    "tanh": """@triton.jit
+def tanh(x):
+    # a polynomial near zero, where 1 - 2 / (exp(2x) + 1) cancels
+    square = x * x
+    poly = -5.70498872745e-3 * square + 2.06390887954e-2
+    poly = (poly * square - 5.37397155531e-2) * square + 1.33314422036e-1
+    small = x + x * square * (poly * square - 3.33332819422e-1)
+    large = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(x)) + 1.0)
+    return tl.where(tl.abs(x) < 0.625, small, tl.where(x < 0, -large, large))
+""",
+    "log1p": """@triton.jit
+def log1p(x):
+    # Kahan: exact where 1 + x rounds
+    u = 1.0 + x
+    ratio = tl.where(u == 1.0, 1.0, x / tl.where(u == 1.0, 1.0, u - 1.0))
+    return tl.where(u == float("inf"), u, tl.where(u == 1.0, x, tl.log(u) * ratio))
+""",
+    "expm1": """@triton.jit
+def expm1(x):
+    # Kahan: exact where exp(x) rounds to 1
+    u = tl.exp(x)
+    near = (u - 1.0) * x / tl.where((u == 1.0) | (u <= 0.0) | (x > 1.0), 1.0, tl.log(u))
+    return tl.where(u == 1.0, x, tl.where((tl.abs(x) > 1.0), u - 1.0, near))
+""",
+}
+_NAMES = {
+    "native_layer_norm": "layer_norm", "native_group_norm": "group_norm", "native_batch_norm": "batch_norm",
+    "prepare_softmax_online": "softmax", "nll_loss_forward": "nll_loss", "max_pool2d_with_indices": "max_pool2d",
+    "low_memory_max_pool_with_offsets": "max_pool",
+}  # fmt: skip
+_NOISE = set("to copy view unsafe fused default t transpose permute unsqueeze expand clone".split())
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A cleaned kernel: `runtime` names its original positional arguments, `kept` those it still takes."""
+
+    name: str
+    text: str
+    runtime: tuple[str, ...]
+    kept: tuple[str, ...]
+    facts: KernelFacts
+    defaults: dict[str, int]
+
+    def parameter(self, key: str) -> str:
+        """The module constant that holds a launch parameter."""
+        return f"{self.name.removesuffix('_kernel')}_{key}".upper()
+
+
+def readable_name(name: str, taken: set[str]) -> str:
+    """`triton_per_fused__softmax_add_0` -> `softmax_add_kernel`."""
+    body = re.sub(r"^triton_(?:poi|red|per|tem|spl)_fused_|_\d+$", "", name)
+    for long, short in _NAMES.items():
+        body = body.replace(long, short)
+    words = list(dict.fromkeys(w for w in body.split("_") if w and w not in _NOISE))[:6]
+    stem = "_".join(words) or "copy"
+    stem = f"op_{stem}" if stem[0].isdigit() else stem
+    number, found = 2, f"{stem}_kernel"
+    while found in taken:
+        found, number = f"{stem}_{number}_kernel", number + 1
+    taken.add(found)
+    return found
+
+
+def clean_kernel(original: str, text: str, facts: KernelFacts, taken: set[str]) -> Kernel:
+    """The kernel named `original` in Inductor's module text."""
+    function = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == original)
+    parameters = function.args.args
+    runtime = tuple(p.arg for p in parameters if p.annotation is None)
+    function.decorator_list = [ast.parse("triton.jit", mode="eval").body]
+    function.name = readable_name(original, taken)
+    function = Rewrite().visit(function)
+    _drop_unread(function)
+    read = _reads_of_arguments(function)
+    kept = tuple(p for p in runtime if p in read)
+    constants = [p for p in parameters if p.annotation is not None]
+    function.args.args = [p for p in parameters if p.arg in kept or p in constants]
+    wanted = {p.arg for p in constants} | {"num_warps", "num_stages"}
+    defaults = {k: v for k, v in facts.configs[0].items() if k in wanted}
+    if missing := wanted - set(defaults):
+        raise CannotLower(f"kernel {original}: no value for {sorted(missing)}")
+    return Kernel(function.name, ast.unparse(ast.fix_missing_locations(function)), runtime, kept, facts, defaults)
+
+
+class Rewrite(ast.NodeTransformer):
+    """Replaces what only Inductor's runtime has by plain Triton."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """No bounds checks: they cost, and what they check are the task's own indices."""
+        if ast.unparse(node).startswith("tl.device_assert"):
+            return None
+        return self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """`triton_helpers.max2` -> `max2`, `libdevice.exp` -> `tl.exp`."""
+        self.generic_visit(node)
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if owner == "triton_helpers" or (owner == "libdevice" and node.attr in OWN_MATH):
+            return ast.Name(node.attr, ast.Load())
+        if owner in ("libdevice", "tl_math", "math") and node.attr in _TL:
+            return ast.Attribute(ast.Name("tl", ast.Load()), node.attr, ast.Load())
+        return node
+
+
+def clean_helper(text: str) -> str:
+    """A function of Inductor's runtime, self-contained."""
+    return ast.unparse(ast.fix_missing_locations(Rewrite().visit(ast.parse(text))))
+
+
+def _drop_unread(function: ast.FunctionDef) -> None:
+    """Remove assignments to names that nothing reads, until there is none."""
+    while True:
+        read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        drop = _DropAssignments(read)
+        drop.visit(function)
+        if not drop.dropped:
+            return
+
+
+class _DropAssignments(ast.NodeTransformer):
+    def __init__(self, read: set[str]) -> None:
+        self.read, self.dropped = read, False
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        return self._keep(node, node.targets[0])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return self._keep(node, node.target)
+
+    def _keep(self, node: ast.stmt, target: ast.expr) -> ast.AST | None:
+        if isinstance(target, ast.Name) and target.id not in self.read:
+            self.dropped = True
+            return None
+        return node
+
+
+def _reads_of_arguments(function: ast.FunctionDef) -> set[str]:
+    """Names read that the body does not set itself (a specialised kernel sets `xnumel` in its first line)."""
+    targets = [statement.targets[0] for statement in function.body if isinstance(statement, ast.Assign)]
+    set_here = {target.id for target in targets if isinstance(target, ast.Name)}
+    return {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - set_here

@@ -1,0 +1,81 @@
+"""What a move means, in words for a person: why it is tried, what it would show, and what it should do."""
+
+from agent.authors.offline.search import Move
+
+# parameter suffix -> (grows, shrinks): hypothesis and prediction of each
+_REASONS = {
+    "NUM_WARPS": (
+        (
+            "more warps keep more loads in flight and leave fewer values to each thread",
+            "fewer registers; faster if spilling or latency held it back",
+        ),
+        (
+            "fewer warps shorten the reduction across warps and leave room for more programs",
+            "more registers a thread; faster unless it spills",
+        ),
+    ),
+    "NUM_STAGES": (
+        (
+            "a deeper pipeline starts loads earlier",
+            "more shared memory; faster if loads were waited for",
+        ),
+        (
+            "a shallower pipeline needs less shared memory, so more programs fit",
+            "less shared memory, higher occupancy",
+        ),
+    ),
+    "BLOCK": (
+        (
+            "a larger block means fewer steps or programs, with more work in flight in each",
+            "more registers; faster if the overhead of a step mattered",
+        ),
+        (
+            "a smaller block leaves room for more programs at once",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "TILE": (
+        (
+            "a larger tile shares a program's start-up among more rows",
+            "fewer programs; faster for short rows",
+        ),
+        (
+            "a smaller tile makes more programs, which balance better",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "PROGRAMS": (
+        (
+            "more programs cover more latency",
+            "faster if the multiprocessors had idle warps",
+        ),
+        (
+            "fewer programs each keep a longer pipeline",
+            "faster if starting programs cost more than waiting",
+        ),
+    ),
+    "SPLITS": (
+        (
+            "more programs a row fill the GPU when rows are few",
+            "faster if fewer programs than multiprocessors ran",
+        ),
+        (
+            "fewer programs a row mean less to combine",
+            "faster if the GPU was already full",
+        ),
+    ),
+}
+
+
+def describe(move: Move) -> tuple[str, str, str]:
+    """Rationale, hypothesis and prediction."""
+    values = ", ".join(f"{name.lower()} {value}" for name, value in move.params.items() if len(move.params) <= 6)
+    at = f" ({values})" if values else ""
+    if move.parent is None and move.params == move.sketch.params:
+        return f"{move.sketch.says}{at}", "", ""
+    if move.parent is None or move.changed is None:
+        return f"a jump, to leave the neighbourhood of the best so far: {move.sketch.says}{at}", "", ""
+    grows, shrinks = next((r for key, r in _REASONS.items() if move.changed.endswith(key)), _REASONS["BLOCK"])
+    hypothesis, prediction = grows if move.up else shrinks
+    rationale = f"{move.changed} = {move.params[move.changed]} in attempt {move.parent.number}: {hypothesis}"
+    return rationale, hypothesis, prediction

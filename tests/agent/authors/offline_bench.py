@@ -1,0 +1,168 @@
+"""Runs one step of the offline author's tests in a process of its own: propose, trace, compile, or check numbers.
+
+Each step is a process in the product, too: tracing and lowering change torch and Triton for good. JSON in, JSON out.
+"""
+
+import json
+import sys
+import tempfile
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tools.codec import Json, decode, encode
+from tools.spec import CaseSpec, TaskSpec, TensorSpec
+
+CASE_KEYS = ("name", "cpu", "held_out")
+
+
+def spec_of(value: Any) -> Json:
+    """A tensor's spec, or the value."""
+    if isinstance(value, torch.Tensor):
+        return {"$tensor": encode(TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch.")))}
+    return [spec_of(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def module_of(source: str, case: dict[str, Json]) -> types.ModuleType:
+    """The task's module with a case's constants."""
+    module = types.ModuleType("task")
+    exec(source, module.__dict__)
+    module.__dict__.update({k: v for k, v in case.items() if k not in CASE_KEYS})
+    return module
+
+
+def task_spec(name: str, source: str) -> TaskSpec:
+    """What the judge would say of a task file."""
+    cases = [{"name": "main"}, *getattr(module_of(source, {}), "CASES", [])]
+    with FakeTensorMode():
+        return TaskSpec(name, name, "float32", source, tuple(_case(source, case) for case in cases))
+
+
+def _case(source: str, case: dict[str, Json]) -> CaseSpec:
+    module = module_of(source, case)
+    arguments = module.get_init_inputs()
+    state = module.Model(*arguments).state_dict()
+    specs = {k: decode(TensorSpec, spec_of(v)["$tensor"]) for k, v in state.items()}
+    inputs = tuple(spec_of(v) for v in module.get_inputs())
+    held_out = bool(case.get("held_out"))
+    return CaseSpec(case["name"], inputs, tuple(arguments), None, specs, held_out=held_out)
+
+
+def propose(tasks: dict[str, str]) -> Json:
+    """{task: {sketch: source}} at default parameters, and what the author complained about."""
+    from agent.authors.offline.author import OfflineAuthor
+    from agent.authors.offline.inductor import lower
+
+    found: dict[str, Json] = {}
+    for name, source in tasks.items():
+        author = OfflineAuthor(lower, 90)
+        proposals = author.propose(task_spec(name, source), [], 8)
+        candidates: dict[str, str] = {}
+        for proposal in proposals:
+            candidates.setdefault(str(proposal.params["sketch"]), proposal.source)
+        found[name] = {"source": source, "candidates": candidates, "problems": author.problems}
+    return found
+
+
+def trace(work: dict[str, Json]) -> Json:
+    """[[task, sketch, plan or failure]] for every case of every candidate."""
+    from tools.gpus import gpu_named
+    from tools.plan import trace as tracer
+    from tools.plan.messages import TraceRequest
+
+    gpu = gpu_named("H200")
+    specs = {name: task_spec(name, job["source"]) for name, job in work.items()}
+    tracer.install(gpu.arch, gpu.served())
+    found = []
+    for name, job in work.items():
+        for sketch, source in job["candidates"].items():
+            reply = tracer.trace(TraceRequest(source, specs[name].cases))
+            failure = f"{reply.failed_case}: {reply.failure.message}" if reply.failure else None
+            found.append([name, sketch, [encode(plan) for plan in reply.plans], failure])
+    return found
+
+
+def check(traced: list[Json]) -> Json:
+    """Compile every kernel to a cubin and compare every plan's result with torch's: [[task, sketch, case, problem]]."""
+    from tools.plan.schema import Plan
+
+    found = []
+    for name, source, sketch, plans, failure in traced:
+        if failure:
+            found.append([name, sketch, "", failure])
+        for plan in (decode(Plan, p) for p in plans):
+            found.append([name, sketch, plan.case, _compile(plan) or _compare(source, plan)])
+    return found
+
+
+def _compile(plan: Any) -> str:
+    from tools.plan.compile import compile_kernels
+    from tools.plan.messages import CompileRequest
+
+    with tempfile.TemporaryDirectory() as folder:
+        reply, cubins = compile_kernels(CompileRequest(plan.kernels, "sm_90"), Path(folder))
+    if reply.failure:
+        return f"{reply.failed_kernel}: {reply.failure.message}"
+    return "" if cubins and all(cubins) else "no kernel"
+
+
+def _compare(source: str, plan: Any) -> str:
+    from tools.plan.interpret import interpret
+    from tools.plan.messages import InterpretRequest
+
+    torch.manual_seed(0)
+    cases = [{"name": "main"}, *getattr(module_of(source, {}), "CASES", [])]
+    module = module_of(source, next(case for case in cases if case["name"] == plan.case))
+    model, inputs = module.Model(*module.get_init_inputs()).eval(), module.get_inputs()
+    blobs = {f"input:{i}": v for i, v in enumerate(inputs) if isinstance(v, torch.Tensor)}
+    blobs |= {f"state:{k}": v for k, v in model.state_dict().items()}
+    request = InterpretRequest(plan, tuple(blobs))
+    reply, results = interpret(request, [v.contiguous().view(torch.uint8).numpy().tobytes() for v in blobs.values()])
+    if reply.problem:
+        return f"{reply.problem}: {reply.detail}"
+    with torch.no_grad():
+        expected = model(*inputs)
+    wanted = list(expected) if isinstance(expected, tuple | list) else [expected]
+    for want, got in zip(wanted, results, strict=True):
+        own = torch.frombuffer(bytearray(got.tobytes()), dtype=want.dtype).reshape(want.shape)
+        tolerance = 2e-5 if want.dtype == torch.float32 else 2e-2
+        if not torch.allclose(own, want, rtol=tolerance, atol=tolerance):
+            return f"wrong by {(own.double() - want.double()).abs().max():.3g}"
+    return ""
+
+
+def interpret_on_cpu(candidates: dict[str, str]) -> Json:
+    """{sketch: problem} of softmax candidates called with CPU tensors; needs TRITON_INTERPRET=1 in the environment."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for sketch, source in candidates.items():
+            path = Path(folder) / f"{sketch}.py"
+            path.write_text(source)  # Triton reads a kernel's source from its file
+            found[sketch] = _softmax_problem(path)
+    return found
+
+
+def _softmax_problem(path: Path) -> str:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for shape, dtype in [((3, 129), "float32"), ((2, 3, 1), "float32"), ((5, 257), "float16"), ((1, 4100), "bfloat16")]:
+        x = (torch.randn(shape) * 4).to(getattr(torch, dtype))
+        want, got = torch.softmax(x, -1), module.ModelNew()(x)
+        if got.dtype != want.dtype or not torch.allclose(got, want, atol=1e-6 if dtype == "float32" else 1e-2):
+            return f"{shape} {dtype}: wrong by {(got.double() - want.double()).abs().max():.3g}"
+    return ""
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    step = {"propose": propose, "trace": trace, "check": check, "cpu": interpret_on_cpu}[sys.argv[1]]
+    answer = step(json.loads(sys.stdin.read()))
+    print("\n" + json.dumps(answer))

@@ -1,0 +1,133 @@
+"""The offline author's candidates, from a task's text to compiled kernels and numbers, without a GPU."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from agent.authors.offline.library import experts
+from tools.codec import Json
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+TASKS = {
+    "softmax": """
+ROWS, COLS = 33, 1000
+DTYPE = "float32"
+CASES = [{"name": "ragged", "ROWS": 7, "COLS": 129}, {"name": "half", "ROWS": 5, "COLS": 300, "DTYPE": "bfloat16"},
+         {"name": "unseen", "ROWS": 3, "COLS": 2053, "held_out": True}]
+class Model(nn.Module):
+    def forward(self, x): return torch.softmax(x, dim=-1)
+def get_inputs(): return [torch.randn(ROWS, COLS).to(getattr(torch, DTYPE))]
+def get_init_inputs(): return []
+""",
+    "layer_norm": """
+ROWS, COLS = 33, 1000
+CASES = [{"name": "unseen", "ROWS": 3, "COLS": 77, "held_out": True}]
+class Model(nn.Module):
+    def __init__(self, cols):
+        super(Model, self).__init__()
+        self.weight = nn.Parameter(torch.randn(cols))
+        self.bias = nn.Parameter(torch.randn(cols))
+    def forward(self, x): return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
+def get_inputs(): return [torch.randn(ROWS, COLS)]
+def get_init_inputs(): return [COLS]
+""",
+    "gelu_bias": """
+class Model(nn.Module):
+    def __init__(self, cols, approximate):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(cols))
+        self.approximate = approximate
+    def forward(self, x): return F.gelu(x + self.bias, approximate=self.approximate)
+def get_inputs(): return [torch.randn(9, 300)]
+def get_init_inputs(): return [300, "tanh"]
+""",
+    "linear_relu": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 48), nn.ReLU())
+    def forward(self, x): return self.layers(x)
+def get_inputs(): return [torch.randn(16, 64)]
+def get_init_inputs(): return []
+""",
+    "cross_entropy": """
+CASES = [{"name": "mean"}]
+class Model(nn.Module):
+    def forward(self, logits, target): return F.cross_entropy(logits, target)
+def get_inputs(): return [torch.randn(17, 1003), torch.randint(0, 1003, (17,))]
+def get_init_inputs(): return []
+""",
+    "conv2d_relu": """
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = nn.Conv2d(3, channels, 3, padding=1)
+    def forward(self, x): return torch.relu(self.conv(x)), x.mean()
+def get_inputs(): return [torch.randn(2, 3, 16, 16)]
+def get_init_inputs(): return [8]
+""",
+}
+
+
+def run(step: str, body: Json, **env: str) -> Json:
+    script = Path(__file__).with_name("offline_bench.py")
+    done = subprocess.run(
+        [sys.executable, str(script), step],
+        input=json.dumps(body),
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@cache
+def proposed() -> dict[str, Json]:
+    found: dict[str, Json] = run("propose", {name: HEAD + text for name, text in TASKS.items()})
+    return found
+
+
+@cache
+def checked() -> list[tuple[str, str, str, str]]:
+    work = proposed()
+    traced = [[name, work[name]["source"], *rest] for name, *rest in run("trace", work)]
+    return [(row[0], row[1], row[2], row[3]) for row in run("check", traced)]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_candidate_is_self_contained_python(task: str) -> None:
+    job = proposed()[task]
+    assert "inductor" in job["candidates"]
+    assert job["problems"] == []
+    for source in job["candidates"].values():
+        ast.parse(source)
+        assert "_inductor" not in source
+        assert "class ModelNew(nn.Module)" in source
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_candidates_trace_compile_for_the_target_and_compute_what_torch_computes(task: str) -> None:
+    rows = [row for row in checked() if row[0] == task]
+    assert {row[1] for row in rows} == set(proposed()[task]["candidates"])
+    assert [row for row in rows if row[3]] == []
+
+
+def test_inductors_candidate_serves_shapes_that_the_author_never_saw() -> None:
+    rows = [row for row in checked() if row[2] == "unseen" and row[1] == "inductor"]
+    assert {row[0] for row in rows} == {"softmax", "layer_norm"}
+
+
+def test_expert_softmax_kernels_match_torch_in_the_interpreter() -> None:
+    problems = run("cpu", {s.name: s.source for s in experts("softmax")}, TRITON_INTERPRET="1")
+    assert len(problems) == 5
+    assert {name: problem for name, problem in problems.items() if problem} == {}

@@ -1,0 +1,82 @@
+"""The speed of light and the occupancy calculator, against figures worked out by hand."""
+
+import pytest
+
+from tools.gpus import GPUS, gpu_for_arch, gpu_named, occupancy
+from tools.roofline import rate_tflops, speed_of_light
+from tools.spec import CaseSpec
+
+
+def case(shape: tuple[int, ...], *, bytes_moved: int, flops: int = 0) -> CaseSpec:
+    outputs = {"$tensor": {"shape": list(shape), "dtype": "float32", "stride": None}}
+    return CaseSpec("main", inputs=(), init_args=(), outputs=outputs, bytes_moved=bytes_moved, flops=flops)
+
+
+H200 = gpu_named("NVIDIA H200")
+
+
+def test_a_softmax_of_512_mib_takes_an_h200_112_us_at_least_and_is_bound_by_memory() -> None:
+    light = speed_of_light(case((8192, 8192), bytes_moved=2 * 4 * 8192**2), H200, "float32")
+    assert light.us == pytest.approx(111.8, abs=0.1)
+    assert light.target_us == pytest.approx(124.9, abs=0.1)  # by the measured copy, not the data sheet
+    assert light.bound == "memory"
+
+
+def test_a_large_bfloat16_matmul_is_bound_by_compute() -> None:
+    light = speed_of_light(case((8192, 8192), bytes_moved=3 * 2 * 8192**2, flops=2 * 8192**3), H200, "bfloat16")
+    assert light.bound == "compute"
+    assert light.us == pytest.approx(1112, rel=0.01)
+
+
+def test_an_output_that_stays_in_the_l2_does_not_make_a_time_impossible() -> None:
+    small = case((1024, 1024), bytes_moved=2 * 4 * 1024**2)
+    light = speed_of_light(small, H200, "float32")
+    assert light.least_us == pytest.approx(light.memory_us / 2)
+
+
+def test_float32_may_be_emulated_by_three_tf32_products() -> None:
+    assert rate_tflops(H200, "float32") > H200.tflops["float32"]
+    assert rate_tflops(H200, "float32") < rate_tflops(H200, "tf32_ok") < rate_tflops(H200, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "ours"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB SXM"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+    ],
+)
+def test_a_gpu_is_found_by_what_the_driver_calls_it(driver_name: str, ours: str) -> None:
+    assert gpu_named(driver_name).name == ours
+
+
+def test_a_laptop_gpu_is_not_taken_for_its_desktop_namesake() -> None:
+    with pytest.raises(KeyError, match="known: H200"):
+        gpu_named("NVIDIA GeForce RTX 4090 Laptop GPU")
+
+
+def test_every_gpu_has_the_rates_that_tasks_may_declare() -> None:
+    for gpu in GPUS:
+        assert all(rate_tflops(gpu, p) > 0 for p in ("float32", "tf32_ok", "float16", "bfloat16", "float8_e4m3fn"))
+        assert gpu_for_arch(f"sm_{gpu.arch}").arch == gpu.arch
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared_bytes", "num_warps", "wanted"),
+    [
+        (32, 0, 4, 1.0),  # 64 warps x 32 lanes x 32 registers are the whole file
+        (64, 0, 4, 0.5),
+        (96, 0, 8, 16 / 64),  # 20 warps fit, 2 blocks of 8
+        (255, 0, 8, 8 / 64),
+        (32, 100 << 10, 4, 8 / 64),  # 2 blocks of 101 KiB in 228
+        (16, 0, 1, 0.5),  # 32 blocks of one warp
+        (255, 0, 16, 0.0),  # cannot be launched
+    ],
+)
+def test_occupancy_agrees_with_nvidia_s_calculator(
+    registers: int, shared_bytes: int, num_warps: int, wanted: float
+) -> None:
+    assert occupancy("sm_90", registers, shared_bytes, num_warps) == wanted

@@ -1,0 +1,127 @@
+"""Task files are read without being run, and every mistake in one is told in one line."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.errors import TaskError
+from tools.task import builtin_tasks, find_task, int_constants, read_task, visible_source, with_overrides
+
+MINIMAL = """
+import torch
+ROWS = 4
+class Model(torch.nn.Module):
+    def forward(self, x): return x * 2
+def get_inputs(): return [torch.randn(ROWS, 8)]
+"""
+
+
+def write(folder: Path, source: str) -> Path:
+    path = folder / "mine.py"
+    path.write_text(source)
+    return path
+
+
+def run(source: str, **overrides: object) -> dict[str, object]:
+    names: dict[str, object] = {}
+    exec(compile(with_overrides(source, overrides), "task", "exec"), names)
+    return names
+
+
+def test_a_built_in_task_is_found_by_its_name() -> None:
+    softmax = find_task("softmax")
+    assert (softmax.name, softmax.cases[0].name, softmax.precision) == ("softmax", "main", "float32")
+
+
+def test_a_misspelt_task_gets_a_suggestion_and_the_list() -> None:
+    with pytest.raises(TaskError, match=r"no task 'sotfmax'; did you mean softmax\? known tasks: causal_attention, "):
+        find_task("sotfmax")
+
+
+def test_a_file_without_extras_has_its_main_case_and_no_declared_precision(tmp_path: Path) -> None:
+    task = find_task(str(write(tmp_path, MINIMAL)))
+    assert ([c.name for c in task.cases], task.precision, task.declared) == (["main"], None, False)
+
+
+def test_reading_a_task_runs_nothing_of_it(tmp_path: Path) -> None:
+    assert read_task(write(tmp_path, MINIMAL + "raise SystemExit('ran')\n")).name == "mine"
+
+
+def test_reading_tasks_does_not_load_torch() -> None:
+    code = "import sys; sys.path.insert(0, '.'); from tools.task import builtin_tasks; builtin_tasks();"
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-I", "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = = 1", r"mine\.py, line 1: invalid syntax"),
+        ("x = 1", r"does not define class Model\(torch\.nn\.Module\) nor get_inputs\(\)"),
+        (MINIMAL + "PRECISION = 'fp23'", r"PRECISION = 'fp23' is not one of float64, float32"),
+        (MINIMAL + "CASES = [{'name': 'a', 'ROW': 2}]", r"sets 'ROW', which is not a constant.*did you mean ROWS\?"),
+        (MINIMAL + "CASES = [{'name': 'main'}]", r"two cases are called 'main'"),
+        (MINIMAL + "CASES = [{'ROWS': 2}]", r"a case has no name"),
+        (MINIMAL + "CASES = [{'name': 'a', 'ROWS': ROWS}]", r"CASES must be a literal"),
+        (MINIMAL + "CASES = 'many'", r"CASES must be a list of dicts"),
+    ],
+)
+def test_a_faulty_file_is_one_clear_line(tmp_path: Path, source: str, message: str) -> None:
+    with pytest.raises(TaskError, match=message) as caught:
+        read_task(write(tmp_path, source))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_binary_file_is_not_a_task(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TaskError, match="is not a Python file"):
+        find_task(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize("name", ["/nowhere/mine.py", "a/b", "/tmp"])
+def test_a_path_that_is_not_a_file_is_named(name: str) -> None:
+    with pytest.raises(TaskError, match="no task file at"):
+        find_task(name)
+
+
+def test_derived_constants_follow_an_override() -> None:
+    assert run("A = 4\nB = A * 2\nM, N = 1, B\n", A=8)["N"] == 16
+
+
+def test_overrides_reach_annotated_and_tuple_assignments_and_strings() -> None:
+    names = run("A: int = 1\nM, N = 2, 3\nD = 'float32'\nS = (4, 4)\n", A=7, N=9, D="bfloat16", S=(1, 2))
+    assert [names[k] for k in ("A", "M", "N", "D", "S")] == [7, 2, 9, "bfloat16", (1, 2)]
+
+
+def test_an_override_keeps_line_numbers() -> None:
+    tree = with_overrides("A = 1\n\nB = 2\n", {"A": (1, 2)})
+    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Constant)] == [1, 1, 3] or [
+        node.lineno for node in tree.body
+    ] == [1, 3]
+
+
+def test_int_constants_are_those_that_do_not_depend_on_others() -> None:
+    source = "A = 4 * 1024\nB = A\nC = (2, 3)\nD = 1.5\nE = True\nF = 2**10\n"
+    assert int_constants(source) == {"A": 4096, "C": (2, 3), "F": 1024}
+
+
+def test_the_author_does_not_see_held_out_cases() -> None:
+    for task in builtin_tasks():
+        seen = visible_source(task)
+        assert "held_out" in task.source
+        assert "held_out" not in seen
+        assert [c.name for c in task.cases if not c.held_out][1:] == [
+            item["name"] for item in ast.literal_eval(seen.split("CASES = ")[1].split("\n]")[0] + "]")
+        ]
+
+
+def test_every_built_in_task_has_small_cases_a_held_out_one_and_a_docstring() -> None:
+    tasks = builtin_tasks()
+    assert len(tasks) >= 10
+    for task in tasks:
+        assert sum(case.cpu and not case.held_out for case in task.cases) >= 2, task.name
+        assert any(case.held_out for case in task.cases), task.name
+        assert ast.get_docstring(ast.parse(task.source)), task.name

@@ -1,0 +1,103 @@
+"""The judge's desk: a trusted worker that knows the task, the secret, the inputs and the answers.
+
+It draws inputs for a frozen plan and later compares what came back. It needs no GPU. Its caller sees inputs (as
+blobs to hand on) and results, never seeds or answers.
+"""
+
+import os
+import secrets
+from typing import Any
+
+import numpy as np
+import torch
+
+from tools.codec import Json, decode, encode
+from tools.errors import TaskError
+from tools.judge import compare as comparing
+from tools.judge.inputs import case_seed
+from tools.judge.protocol import Compare, Judgement, NewInputs, Open, Opened, PreparedInputs
+from tools.judge.reference import Problem, describe, expanded
+from tools.spec import TaskSpec
+from tools.task import TaskFile, find_task
+
+
+class Desk:
+    """Answers for one task."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._problems: dict[str, Problem] = {}
+        self._file: TaskFile | None = None
+        self._spec: TaskSpec | None = None
+        self._drawn: dict[tuple[str, str, str], Any] = {}
+
+    def open(self, request: Open) -> Opened:
+        """Load and describe the task; the user's mistakes come back as one line."""
+        try:
+            self._file = expanded(find_task(request.path))
+            self._spec = describe(self._file)
+        except TaskError as error:
+            return Opened(problem=str(error))
+        return Opened(task=self._spec)
+
+    def new_inputs(self, request: NewInputs) -> tuple[PreparedInputs, list[Any]]:
+        """Draw the inputs of a case for this plan."""
+        problem = self._problem(request.case)
+        seed = case_seed(self._secret, request.plan_sha256, request.case, request.battery)
+        drawn = problem.draw(seed, request.battery)
+        if drawn is None:
+            return PreparedInputs((), applies=False), []
+        self._drawn = {(request.plan_sha256, request.case, request.battery): drawn}
+        blobs = drawn.blobs()
+        return PreparedInputs(tuple(blobs)), list(blobs.values())
+
+    def compare(self, request: Compare, blobs: list[bytes]) -> Judgement:
+        """Compare outputs with the float64 reference on the inputs that were drawn for this plan."""
+        drawn = self._drawn[(request.plan_sha256, request.case, request.battery)]
+        problem = self._problem(request.case)
+        actual = from_blobs(request.outputs, blobs)
+        result = comparing.judge(problem, drawn, actual, case=request.case, battery=request.battery)
+        return Judgement(result)
+
+    def _problem(self, case: str) -> Problem:
+        assert self._file is not None, "open a task first"
+        if case not in self._problems:
+            self._problems[case] = Problem.load(self._file, case)
+        return self._problems[case]
+
+
+def from_blobs(tree: Json, blobs: list[bytes]) -> Any:
+    """Rebuild an output tree from {"$blob": i, "dtype": …, "shape": …} leaves."""
+    if isinstance(tree, dict) and "$blob" in tree:
+        data = np.frombuffer(bytearray(blobs[tree["$blob"]]), dtype=np.uint8)
+        dtype = getattr(torch, tree["dtype"])
+        flat = torch.from_numpy(data).view(dtype) if data.size else torch.empty(0, dtype=dtype)
+        return flat.reshape(tree["shape"])
+    if isinstance(tree, dict) and "$tuple" in tree:
+        return tuple(from_blobs(v, blobs) for v in tree["$tuple"])
+    if isinstance(tree, dict) and "$dict" in tree:
+        return {k: from_blobs(v, blobs) for k, v in tree["$dict"].items()}
+    if isinstance(tree, list):
+        return [from_blobs(v, blobs) for v in tree]
+    return tree
+
+
+def main(channel: Any) -> None:
+    """Answer Open, NewInputs and Compare until the supervisor closes the socket."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    desk = Desk()
+    while True:
+        message = channel.receive()
+        request = decode(Open | NewInputs | Compare, message.body)  # type: ignore[arg-type]
+        blobs: list[Any] = []
+        answer: Any
+        if isinstance(request, Open):
+            answer = desk.open(request)
+        elif isinstance(request, NewInputs):
+            answer, blobs = desk.new_inputs(request)
+        else:
+            answer = desk.compare(request, message.blobs)
+        channel.send(encode(answer), blobs)
+
+
+__all__ = ["Desk", "from_blobs", "main"]

@@ -1,0 +1,135 @@
+"""Say what is wrong with an output so that the author of a kernel learns from it: where, how much, and what such a
+pattern usually means."""
+
+import math
+
+import torch
+from torch import Tensor
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def explain(
+    exact: Tensor, got: Tensor, wrong: Tensor, *, uneven: Tensor | None = None, before: Tensor | None = None
+) -> str:
+    """One line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements, `uneven` rows whose
+    error is too large as a whole; `before` is what the output held before the candidate ran."""
+    hint = _pattern(exact, got, wrong, before)
+    if not bool(wrong.any()):
+        rows = int(uneven.sum()) if uneven is not None else 0
+        total = uneven.numel() if uneven is not None else 0
+        size = f"error {_relative_error(exact, got):.1e} of the values (root mean square)"
+        return "; ".join(filter(None, (f"too imprecise in {rows} of {total} rows: {size}", hint)))
+    share = f"{int(wrong.sum())} of {wrong.numel()} elements wrong ({_percent(wrong)})"
+    return "; ".join(filter(None, (share, _worst(exact, got, wrong), hint)))
+
+
+def _percent(wrong: Tensor) -> str:
+    return f"{100 * float(wrong.double().mean()):.3g} %"
+
+
+def _worst(exact: Tensor, got: Tensor, wrong: Tensor) -> str:
+    error = torch.nan_to_num((got.double() - exact.double()).abs(), nan=math.inf)
+    flat = int(torch.where(wrong, error, -1.0).flatten().argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), exact.shape)) if exact.dim() else ()
+    where = f"at {list(index)}: " if index else ""
+    return f"worst {where}expected {exact.flatten()[flat].item():.9g}, got {got.flatten()[flat].item():.9g}"
+
+
+def _pattern(exact: Tensor, got: Tensor, wrong: Tensor, before: Tensor | None) -> str:
+    """The first of the known patterns that fits, or nothing."""
+    hints = (_unwritten(got, wrong, before), _not_finite(got, wrong), _constant(got), _place(wrong))
+    first = next(filter(None, hints), "")
+    return first or (_relation(exact, got) if got.is_floating_point() else "")
+
+
+def _unwritten(got: Tensor, wrong: Tensor, before: Tensor | None) -> str:
+    if before is None or before.shape != got.shape or before.dtype != got.dtype or not bool(wrong.any()):
+        return ""
+    kind = _BITS[got.element_size()]
+    same = before.to(got.device).contiguous().view(kind) == got.contiguous().view(kind)
+    share = float((same & wrong).sum()) / float(wrong.sum())
+    if share < 0.5:
+        return ""
+    return f"{100 * share:.3g} % of the wrong elements were never written: {_place(wrong) or 'check grid and mask'}"
+
+
+def _not_finite(got: Tensor, wrong: Tensor) -> str:
+    if not got.is_floating_point():
+        return ""
+    bad = ~torch.isfinite(got) & wrong
+    if not bool(bad.any()):
+        return ""
+    kind = "NaN" if bool(torch.isnan(got[bad]).all()) else "NaN or Inf"
+    if bool(bad.all()):
+        return f"all {kind}"
+    place = _place(bad)
+    return f"{int(bad.sum())} of them are {kind}" + (f": {place}" if place else "")
+
+
+def _constant(got: Tensor) -> str:
+    if got.numel() < 2:
+        return ""
+    first = got.flatten()[0]
+    if not bool((got == first).all()):
+        return ""
+    return "the output is all zeros" if first == 0 else f"the output is {first.item():.6g} everywhere"
+
+
+def _place(wrong: Tensor) -> str:
+    """Where the wrong elements lie, when they are a block at an edge of the matrix."""
+    if wrong.dim() == 0 or wrong.numel() < 4 or bool(wrong.all()) or not bool(wrong.any()):
+        return ""
+    matrix = wrong.reshape(-1, wrong.shape[-1])
+    columns, rows = matrix.any(0), matrix.any(1)
+    if start := _suffix(columns):
+        return f"only columns {start}..{columns.numel() - 1} are wrong, the tail of each row; check the mask"
+    if start := _suffix(rows):
+        return f"only rows {start}..{rows.numel() - 1} are wrong: the grid is too small, or the mask of the last rows"
+    if (bad := int(rows.sum())) <= 0.5 * rows.numel() and bool(matrix[rows].all()):
+        return f"{bad} of {rows.numel()} rows are wrong throughout, the first is row {int(rows.int().argmax())}"
+    return ""
+
+
+def _suffix(marks: Tensor) -> int:
+    """Start of the last stretch of marks when nothing before it is marked, else 0."""
+    start = int(marks.int().argmax())
+    return start if start and bool(marks[start:].double().mean() > 0.9) else 0
+
+
+def _relation(exact: Tensor, got: Tensor) -> str:
+    """How values relate as a whole: a missing factor or constant, a transposition, a narrower arithmetic."""
+    expected, actual = exact.double(), got.double()
+    if not bool(torch.isfinite(expected).all() & torch.isfinite(actual).all()) or exact.numel() < 4:
+        return ""
+    error = _relative_error(exact, got)
+    if got.dtype in (torch.float32, torch.float64) and error < 8e-3:
+        return _narrow(error)
+    scale = float((expected * actual).sum() / expected.square().sum().clamp_min(1e-300))
+    if _close(actual, scale * expected) and scale != 0:
+        return f"every element is {scale:.6g} times the right value"
+    offset = float((actual - expected).mean())
+    if _close(actual, expected + offset):
+        return f"every element is off by {offset:.6g}"
+    if exact.dim() >= 2 and exact.shape[-1] == exact.shape[-2] and _close(actual.transpose(-1, -2), expected):
+        return "the right values, transposed: check strides"
+    return ""
+
+
+def _narrow(error: float) -> str:
+    if 5e-5 <= error < 9e-4:
+        return f"relative error {error:.1e} looks like TF32 or float16 operands; use input_precision='ieee' in tl.dot"
+    if 9e-4 <= error:
+        return f"relative error {error:.1e} looks like bfloat16 arithmetic; compute and store in float32"
+    return ""
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    size = float(b.square().mean().sqrt())
+    return size > 0 and float((a - b).square().mean().sqrt()) <= 1e-2 * size
+
+
+def _relative_error(exact: Tensor, got: Tensor) -> float:
+    expected = exact.double()
+    size = float(expected.square().mean().sqrt())
+    return float((got.double() - expected).square().mean().sqrt()) / size if size else math.inf

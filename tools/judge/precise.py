@@ -1,0 +1,88 @@
+"""Two ways to run a reference: in float64 throughout, and with rounding noise on every operation.
+
+The first gives the answer; the spread of the second tells, element by element, how far an honest evaluation in
+less precise arithmetic may be from it (cancellation, long sums, steep functions), whatever the operation is.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+NOISE = 2.0**-24  # small enough to stay linear, far above float64's own rounding
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every narrower floating tensor, cast or factory dtype becomes float64; integers and fp8 formats stay."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        keep = func._schema.is_mutable  # an in-place or out= operation must hit the tensor that it names
+        wide = {k: _wide(v, keep=keep) for k, v in (kwargs or {}).items()}
+        return self.finish(func, func(*tree_map(lambda a: _wide(a, keep=keep), args), **wide))
+
+    def finish(self, func: Any, result: Any) -> Any:
+        """What becomes of an operation's result."""
+        return result
+
+
+class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
+    """Float64 as above, and each result multiplied by 1 ± NOISE, element by element."""
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.generator = generator
+
+    def finish(self, func: Any, result: Any) -> Any:
+        """Disturb new values; views, and what an in-place operation wrote, stay."""
+        if any(r.alias_info is not None for r in func._schema.returns):
+            return result
+        return tree_map(self.disturb, result)
+
+    def disturb(self, value: Any) -> Any:
+        """The value with relative noise, when it is a floating tensor."""
+        if not isinstance(value, Tensor) or value.dtype != torch.float64:
+            return value
+        with torch.utils._python_dispatch._disable_current_modes():
+            signs = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.int8)
+            return value * (1 + NOISE * (2 * signs - 1).double())
+
+
+def in_float64() -> InFloat64:
+    """Run what follows in float64 (a context)."""
+    return InFloat64()  # type: ignore[no-untyped-call]
+
+
+def _wide(value: Any, *, keep: bool) -> Any:
+    if isinstance(value, torch.dtype) and value in _NARROW:
+        return torch.float64
+    if isinstance(value, Tensor) and value.dtype in _NARROW and not keep:
+        return value.double()
+    return value
+
+
+@contextlib.contextmanager
+def default_float64() -> Iterator[None]:
+    """Factories without a dtype make float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def plain_arithmetic(*, tf32: bool) -> Iterator[None]:
+    """Library calls at the precision of their dtype: TF32 only where declared, no narrow accumulators."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

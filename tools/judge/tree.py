@@ -1,0 +1,99 @@
+"""Arguments and results of a model as trees: tuples, lists and dicts with tensors or plain values as leaves.
+
+Paths are those of a launch plan ("0", "2.mask"); specs are the JSON of `tools.spec` ({"$tensor": …}).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tools.codec import Json, encode
+from tools.spec import TensorSpec
+
+Tree = Any  # Tensor, tuple, list, dict, int, float, bool, str or None, recursively
+
+
+def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """All leaves with their paths, in order; the path of a lone leaf is "" ."""
+    if isinstance(tree, dict):
+        items = [(str(key), value) for key, value in tree.items()]
+    elif isinstance(tree, list | tuple):
+        items = [(str(index), value) for index, value in enumerate(tree)]
+    else:
+        yield path, tree
+        return
+    for key, value in items:
+        yield from leaves(value, f"{path}.{key}" if path else key)
+
+
+def tensors(tree: Tree) -> Iterator[Tensor]:
+    """All tensors, in order."""
+    return (leaf for _, leaf in leaves(tree) if isinstance(leaf, Tensor))
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
+    """The same tree with `function` applied to each tensor; named tuples become tuples."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: map_tensors(function, value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [map_tensors(function, value) for value in tree]
+    if isinstance(tree, tuple):
+        return tuple(map_tensors(function, value) for value in tree)
+    return tree
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch's name without `torch.`"""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensor_spec(tensor: Tensor) -> TensorSpec:
+    """Shape and dtype, and strides unless they are row-major."""
+    stride = None if tensor.is_contiguous() else tuple(tensor.stride())
+    return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), stride)
+
+
+def spec_of(tree: Tree) -> Json:
+    """The tree as JSON with {"$tensor": …}, {"$tuple": …} and {"$dict": …}."""
+    if isinstance(tree, Tensor):
+        return {"$tensor": encode(tensor_spec(tree))}
+    if isinstance(tree, tuple):
+        return {"$tuple": [spec_of(value) for value in tree]}
+    if isinstance(tree, dict):
+        return {"$dict": {str(key): spec_of(value) for key, value in tree.items()}}
+    if isinstance(tree, list):
+        return [spec_of(value) for value in tree]
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return encode(tree)
+    if isinstance(tree, torch.dtype):
+        return {"$dtype": dtype_name(tree)}
+    raise TypeError(f"a {type(tree).__name__} among arguments or results; tensors, numbers, strings and None can be")
+
+
+def nbytes(tree: Tree) -> int:
+    """Bytes of all tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors(tree))
+
+
+def numel(tree: Tree) -> int:
+    """Elements of all tensors."""
+    return sum(t.numel() for t in tensors(tree))
+
+
+def is_finite(tree: Tree) -> bool:
+    """Whether no floating tensor holds NaN or Inf."""
+    return all(bool(torch.isfinite(t).all()) for t in tensors(tree) if t.is_floating_point())
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The bytes from the tensor's first element to its last, as they lie in memory (strides included)."""
+    tensor = tensor.detach().cpu()
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = tensor.as_strided((extent,), (1,), tensor.storage_offset()).clone()
+    return flat.view(torch.uint8).numpy().data
