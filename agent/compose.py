@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.authors.base import Attempt, Author
+from agent.authors.base import Attempt
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.loop import Emit, Run, optimize
 from agent.policy import Limits, best
@@ -108,7 +108,7 @@ class Started:
     event: RunStarted
     attempts: list[Attempt] = field(default_factory=list)
     next_number: int = 1
-    resumed: bool = False
+    events: tuple[Event, ...] = ()  # of the earlier process
 
 
 def run_task(task: str, settings: Settings, environment: Environment, show: Emit) -> Outcome:
@@ -140,7 +140,7 @@ def _stored(store: Store, run_id: str) -> Started:
         known = ", ".join(store.run_ids()[-5:]) or "none yet"
         raise StoreError(f"no run {run_id!r}; the latest are: {known}")
     numbers = [e.number for e in events if hasattr(e, "number")]
-    return Started(event, store.attempts(event.run_id), max(numbers, default=0) + 1, resumed=True)
+    return Started(event, store.attempts(event.run_id), max(numbers, default=0) + 1, tuple(events))
 
 
 def _limits(settings: Settings) -> Limits:
@@ -236,7 +236,7 @@ def _why_offline(settings: Settings, environment: Environment) -> str:
     return "neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set"
 
 
-def _author(parts: _Parts, seed: int) -> Author:
+def _author(parts: _Parts, seed: int) -> OfflineAuthor:
     arch = int(parts.arch.removeprefix("sm_"))
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
@@ -250,13 +250,14 @@ def _drive(started: Started, parts: _Parts, limits: Limits, settings: Settings, 
     """Run the loop; whatever ends it, the end is an event and the best kernel is on disk."""
     event = started.event
     emit = _fan_out(store.write, show)
-    emit(RunResumed(event.run_id, len(started.attempts)) if started.resumed else event)
-    if started.resumed:
-        show(event)
+    for earlier in started.events:
+        show(earlier)
+    emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
     if parts.gpu is None:
         emit(Warned(event.run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))
+    author = _author(parts, event.seed)
     run = Run(
-        event.run_id, parts.task, _author(parts, event.seed), parts.tools, limits, emit, settings.width,
+        event.run_id, parts.task, author, parts.tools, limits, emit, settings.width,
         started.attempts, started.next_number,
     )  # fmt: skip
     why = "failed"
@@ -265,6 +266,8 @@ def _drive(started: Started, parts: _Parts, limits: Limits, settings: Settings, 
     except KeyboardInterrupt:
         why = "interrupted"
     finally:
+        for problem in dict.fromkeys(author.problems):
+            emit(Warned(event.run_id, problem))
         path = _finish(run, why, event, settings, emit)
     return Outcome(event.run_id, event.task, why, path)
 

@@ -23,18 +23,42 @@ def print_tasks(tasks: Sequence[TaskSpec], *, json: bool) -> None:
     if json:
         print(jsonlib.dumps([_task_json(t) for t in tasks], indent=2))
         return
+    console = _console()
+    console.print(_tasks_table(tasks))
+    console.print("\nThe floor on each GPU: bytes / bandwidth or flops / rate, whichever is longer. No measurement.\n")
+    console.print(_floors_table(tasks))
+
+
+def _console() -> Console:
+    """A console that would rather be wider than the window than cut a column."""
+    console = Console()
+    return Console(width=max(console.width, 130))
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("task", "inputs", "precision", "bytes", "flops"):
-        table.add_column(name, justify="right" if name in ("bytes", "flops") else "left")
-    for gpu in GPUS:
-        table.add_column(f"{gpu.name} floor", justify="right")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left")
+    return table
+
+
+def _tasks_table(tasks: Sequence[TaskSpec]) -> Table:
+    table = _table("task", "precision", "bytes", "flops", "cases", "inputs of the timed case", right=("bytes", "flops"))
     for task in tasks:
-        floors = [f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs" for gpu in GPUS]
         main = task.main
         flops = f"{main.flops:.2e}" if main.flops else "-"
-        table.add_row(task.name, shapes(main), task.precision, words.size(main.bytes_moved), flops, *floors)
-    Console(soft_wrap=True).print(table)
-    print("\nThe floor is the speed of light: bytes / bandwidth or flops / rate, whichever is longer; no measurement.")
+        shown = str(sum(not c.held_out for c in task.cases))
+        table.add_row(task.name, task.precision, words.size(main.bytes_moved), flops, shown, shapes(main))
+    return table
+
+
+def _floors_table(tasks: Sequence[TaskSpec]) -> Table:
+    names = [gpu.name for gpu in GPUS]
+    table = _table("task", *names, right=names)
+    for task in tasks:
+        floors = [f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs" for gpu in GPUS]
+        table.add_row(task.name, *floors)
+    return table
 
 
 def _task_json(task: TaskSpec) -> Json:
@@ -63,12 +87,10 @@ def print_runs(runs: "Sequence[RunSummary]", *, json: bool) -> None:
     if not runs:
         print("no runs yet; start one with: optimize --task softmax")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "task", "author", "where", "attempts", "accepted", "best", "ended"):
-        table.add_column(name)
+    table = _table("run", "task", "author", "where", "attempts", "accepted", "best", "ended")
     for run in runs:
         best = f"{run.best_us:.2f} µs, {run.best_speedup or 0:.2f}x" if run.best_us else run.best_attempt_id or "-"
         where = run.gpu or f"no GPU ({run.arch})"
         counts = (str(run.attempts), str(run.accepted))
         table.add_row(run.run_id, run.task, run.author, where, *counts, best.rpartition("/")[2], run.why or "-")
-    Console(soft_wrap=True).print(table)
+    _console().print(table)

@@ -1,0 +1,134 @@
+"""The command itself, as a person types it: real processes, exit codes, one clear line for bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BROKEN_TASKS = {
+    "no_model.py": ("import torch\ndef get_inputs():\n    return []\n", "Model"),
+    "syntax.py": ("def f(:\n", "syntax"),
+    "fails.py": (
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x @ torch.ones(3, 3)\n"
+        "def get_inputs():\n    return [torch.randn(2, 2)]\ndef get_init_inputs():\n    return []\n",
+        "failed",
+    ),
+}
+
+
+def optimize(*arguments: str, cwd: Path, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command(*arguments), cwd=cwd, env=env(), capture_output=True, text=True, timeout=timeout_s)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from agent.cli import main; main()", *arguments]
+
+
+def env() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY") and not k.startswith("KERNELTUNE_")}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def test_help_loads_neither_torch_nor_an_llm_sdk(tmp_path: Path) -> None:
+    heavy = ("torch", "triton", "anthropic", "openai", "sqlalchemy", "ray")
+    code = f"""
+import sys
+from agent.cli import _exit_code, app
+_exit_code(lambda: app(["--help"], result_action="return_value", exit_on_error=False))
+print([m for m in {heavy!r} if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env(), capture_output=True, text=True)
+    assert done.stdout.strip().endswith("[]"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--task", "sotfmax"], "did you mean softmax?"),
+        (["--task", "softmax", "--max-attempts", "0"], "at least 1 attempt"),
+        (["--task", "softmax", "--max-attempts", "many"], "max-attempts"),
+        (["--task", "softmax", "--max-time", "-1"], "above 0"),
+        (["--task", "softmax", "--runs-dir", "/proc/nowhere"], "/proc/nowhere"),
+        (["--resume", "nothing"], "no run 'nothing'"),
+        (["--tsak", "softmax"], "--task"),
+        (["--task", "missing/file.py"], "missing/file.py"),
+        (["--task", "softmax", "--model", "gpt"], "offline"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = optimize(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("runs/*-softmax-*"))
+
+
+@pytest.mark.parametrize("name", BROKEN_TASKS)
+def test_a_task_file_that_cannot_be_used_is_one_line_and_leaves_no_run(tmp_path: Path, name: str) -> None:
+    source, words = BROKEN_TASKS[name]
+    (tmp_path / name).write_text(source)
+    done = optimize("--task", name, "--plain", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr.strip().splitlines()[-1]
+    assert optimize("runs", "--json", cwd=tmp_path).stdout.strip() == "[]"
+
+
+def test_a_run_without_a_gpu_checks_candidates_and_never_mentions_a_time(tmp_path: Path) -> None:
+    done = optimize("--task", "softmax", "--max-attempts", "3", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    result = events[-1]
+    assert (result["type"], result["by_status"], result["internal_errors"]) == ("result", {"checked": 3}, 0)
+    assert all(e["verdict"]["timing"] is None for e in events if e["type"] == "judged")
+    best = (tmp_path / result["best"]["path"]).read_text()
+    assert "class ModelNew" in best
+    assert "Not timed" in best
+
+
+def test_kill_9_loses_no_finished_attempt_and_resume_goes_on(tmp_path: Path) -> None:
+    arguments = command("--task", "row_sum", "--max-attempts", "4", "--width", "1", "--json")
+    process = subprocess.Popen(arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        seen = next(json.loads(line) for line in process.stdout if '"judged"' in line)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    run_id = seen["run_id"]
+    done = optimize("--resume", run_id, "--max-attempts", "3", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["attempts"] == 3
+    (stored,) = json.loads(optimize("runs", "--json", cwd=tmp_path).stdout)
+    assert (stored["run_id"], stored["attempts"]) == (run_id, 3)
+
+
+def test_ctrl_c_ends_the_run_cleanly_with_exit_code_130(tmp_path: Path) -> None:
+    arguments = command("--task", "row_sum", "--max-attempts", "50", "--json")
+    process = subprocess.Popen(arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        next(line for line in process.stdout if '"judged"' in line)
+        process.send_signal(signal.SIGINT)
+        lines = process.stdout.read().splitlines()
+    assert process.wait(30) == 130
+    assert json.loads(lines[-1])["subtype"] == "interrupted"
+    time.sleep(0.2)
+    assert not _children_named(str(tmp_path))
+
+
+def _children_named(text: str) -> list[str]:
+    """Processes whose working directory lies in `text`: nothing of ours may be left."""
+    left = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(folder / "cwd").startswith(text):
+                left.append(folder.name)
+        except OSError:
+            continue
+    return left
