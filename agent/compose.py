@@ -26,6 +26,7 @@ from tools.bench import Bench, CpuBench
 from tools.codec import Json, decode, encode
 from tools.device import GpuInfo, gpu_info
 from tools.errors import StoreError, TaskError, UsageError
+from tools.gpu_bench import gpu_bench
 from tools.gpus import DEFAULT_ARCH
 from tools.judge.protocol import Open, Opened
 from tools.machine import Machine
@@ -202,8 +203,6 @@ def _bench(
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
         yield CpuBench(task, desk, machine.interpreter)
         return
-    from tools.gpu_bench import gpu_bench
-
     with gpu_bench(task_file, task, machine) as bench:
         yield bench
 
@@ -216,7 +215,7 @@ def _run_started(parts: _Parts, settings: Settings, environment: Environment, li
         run_id=f"{stamp}-{parts.file.name}-{secrets.token_hex(2)}",
         task=parts.file.name,
         task_sha256=parts.file.sha256,
-        task_source=parts.file.source,
+        task_source=parts.task.source,  # without the held-out cases
         author="offline",
         author_why=_why_offline(settings, environment),
         arch=parts.arch,
@@ -236,12 +235,11 @@ def _why_offline(settings: Settings, environment: Environment) -> str:
     return "neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set"
 
 
-def _author(parts: _Parts, seed: int) -> OfflineAuthor:
+def _author(parts: _Parts, lowering: Worker, seed: int) -> OfflineAuthor:
     arch = int(parts.arch.removeprefix("sm_"))
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
-        with parts.machine.trusted("agent.authors.offline.inductor:main") as worker:
-            return worker.call(body, timeout_s=LOWER_TIMEOUT_S).body
+        return lowering.call(body, timeout_s=LOWER_TIMEOUT_S).body
 
     return OfflineAuthor(through(call), arch=arch, seed=seed)
 
@@ -255,7 +253,8 @@ def _drive(started: Started, parts: _Parts, limits: Limits, settings: Settings, 
     emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
     if parts.gpu is None:
         emit(Warned(event.run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))
-    author = _author(parts, event.seed)
+    lowering = parts.machine.trusted("agent.authors.offline.inductor:main")
+    author = _author(parts, lowering, event.seed)
     run = Run(
         event.run_id, parts.task, author, parts.tools, limits, emit, settings.width,
         started.attempts, started.next_number,
@@ -266,6 +265,7 @@ def _drive(started: Started, parts: _Parts, limits: Limits, settings: Settings, 
     except KeyboardInterrupt:
         why = "interrupted"
     finally:
+        lowering.close()
         for problem in dict.fromkeys(author.problems):
             emit(Warned(event.run_id, problem))
         path = _finish(run, why, event, settings, emit)

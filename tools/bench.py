@@ -53,7 +53,7 @@ class CpuBench:
         return Verdict(
             Status.CHECKED,
             f"right on {shapes} small case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} of "
-            "the tolerance; not timed: no GPU",
+            "the tolerance; the timed shape is compiled, not run: no GPU",
             cases=tuple(results),
             receipt={"interpreter": "ttir", "plan": update.sha256},
         )

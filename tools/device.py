@@ -1,8 +1,9 @@
 """The GPU as NVML sees it. The only importer of pynvml. Reads; never sets anything."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pynvml
 
@@ -59,6 +60,59 @@ def gpu_info() -> GpuInfo | None:
             memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
             driver=_text(pynvml.nvmlSystemGetDriverVersion()),
         )
+
+
+class Sampler:
+    """Reads the GPU's state again and again; opening NVML once, since that takes longer than a reading."""
+
+    def __init__(self, uuid: str | None = None) -> None:
+        self._stack = contextlib.ExitStack()
+        self._handle = self._stack.enter_context(_nvml())
+        if self._handle is not None and uuid is not None:
+            with contextlib.suppress(pynvml.NVMLError):
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+    def sample(self) -> GpuSample | None:
+        """The state now; None without a GPU. What this GPU or container does not tell is None in the sample."""
+        if self._handle is None:
+            return None
+        utilisation = _told(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
+        memory = _told(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
+        power_mw = _told(pynvml.nvmlDeviceGetPowerUsage, self._handle)
+        return GpuSample(
+            sm_clock_mhz=_told(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_SM),
+            memory_clock_mhz=_told(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_MEM),
+            temperature_c=_told(pynvml.nvmlDeviceGetTemperature, self._handle, pynvml.NVML_TEMPERATURE_GPU),
+            power_w=None if power_mw is None else power_mw / 1000,
+            utilisation_percent=None if utilisation is None else int(utilisation.gpu),
+            memory_used_bytes=None if memory is None else int(memory.used),
+            throttle_reasons=_told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, self._handle),
+        )
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        self._stack.close()
+        self._handle = None
+
+    def __enter__(self) -> "Sampler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sample() -> GpuSample | None:
+    """The first GPU's state now, or None when there is none."""
+    with Sampler() as sampler:
+        return sampler.sample()
+
+
+def _told(ask: Callable[..., Any], *args: object) -> Any:
+    """NVML's answer, or None where it is not supported here."""
+    try:
+        return ask(*args)
+    except pynvml.NVMLError:
+        return None
 
 
 def _text(value: str | bytes) -> str:

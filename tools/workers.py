@@ -122,8 +122,8 @@ def describe_exit(status: int) -> str:
 class Zygote:
     """A handle on one zygote process."""
 
-    def __init__(self, control: socket.socket, scratch_root: Path) -> None:
-        self._control, self._root = control, scratch_root
+    def __init__(self, control: socket.socket, scratch_root: Path, origin: Worker | None = None) -> None:
+        self._control, self._root, self._origin = control, scratch_root, origin
         self._numbers = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._lock = threading.Lock()
@@ -135,7 +135,9 @@ class Zygote:
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Block until the zygote is warm. Raises WorkerError when it did not come up."""
         if not self._ready.wait(timeout_s) or self._ready_failed:
-            raise WorkerError("the warm worker process did not start")
+            log = self._origin.log() if self._origin else ""
+            reason = log.strip().rpartition("\n")[2] or "it ended without a word"
+            raise WorkerError(f"the warm worker process did not start: {reason}", log=log)
 
     _ready_failed = False
 
@@ -193,7 +195,7 @@ class Zygote:
         """Fork a further zygote that first calls the `preload` functions (to install stand-ins, warm a compiler)."""
         limits = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
         worker = self.spawn("tools.zygote:serve", profile=Profile.TRUSTED, limits=limits, scratch=True, preload=preload)
-        self._children.append(Zygote(worker.detach(), self._root))
+        self._children.append(Zygote(worker.detach(), self._root, worker))
         return self._children[-1]
 
     def _scratch(self, number: int) -> Path:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from agent.view import text as words
 from tools.codec import Json, encode
 from tools.gpus import GPUS
 from tools.roofline import speed_of_light
@@ -48,7 +47,7 @@ def _tasks_table(tasks: Sequence[TaskSpec]) -> Table:
         main = task.main
         flops = f"{main.flops:.2e}" if main.flops else "-"
         shown = str(sum(not c.held_out for c in task.cases))
-        table.add_row(task.name, task.precision, words.size(main.bytes_moved), flops, shown, shapes(main))
+        table.add_row(task.name, task.precision, f"{main.bytes_moved / 1e6:.1f} MB", flops, shown, shapes(main))
     return table
 
 

@@ -67,7 +67,7 @@ class Log:
 def run(sources: list[str], **limits: int) -> tuple[Run, Log]:
     log = Log()
     tools = Tools(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
-    limit = Limits(**{"max_attempts": 10, **limits})  # type: ignore[arg-type]
+    limit = Limits(**{"max_attempts": 10, **limits})
     return Run("r", TASK, ListAuthor(sources), tools, limit, log), log
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from tools.judge.compare import as_rows, compare
 from tools.judge.inputs import BATTERIES
-from tools.judge.problem import Problem
-from tools.judge.reference import expanded, is_small
+from tools.judge.reference import Problem, expanded, is_small
 from tools.judge.tree import Tree, is_finite, map_tensors, tensors
 from tools.task import TaskFile
 
@@ -29,6 +28,14 @@ class AdmissionResult:
     null_kernel: str
     refused: bool
     error_ratio: float
+
+
+def unsound(results: list[AdmissionResult]) -> list[str]:
+    """Cases that a null kernel passes with every battery, as "case: null kernel"; empty for a sound task. One battery
+    that refuses it is enough: a candidate has to pass them all."""
+    refused = {(r.case, r.null_kernel) for r in results if r.refused}
+    tried = dict.fromkeys((r.case, r.null_kernel) for r in results)
+    return [f"{case}: {name}" for case, name in tried if (case, name) not in refused]
 
 
 def admit(task: TaskFile, *, device: str = "cpu") -> list[AdmissionResult]:

@@ -10,7 +10,7 @@ operation of the reference does to it, so that cancellation widens the budget ex
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,9 +18,6 @@ from torch import Tensor
 from tools.judge.explain import explain
 from tools.judge.tree import Tree, dtype_name, leaves
 from tools.verdict import CaseResult
-
-if TYPE_CHECKING:
-    from tools.judge.problem import Drawn, Problem
 
 _CHUNK = 1 << 24  # elements compared at once: a 6 GB output needs no 50 GB of float64 temporaries
 _ROW = 32  # a "row" has at least so many elements, or is the whole tensor
@@ -63,7 +60,25 @@ class Gate:
     detail: str = ""
 
 
-def judge(problem: "Problem", drawn: "Drawn", actual: Tree, *, case: str, battery: str) -> CaseResult:
+class Drawn(Protocol):
+    """Inputs of one check and the seed they are from (`tools.judge.problem.Drawn`)."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def inputs(self) -> tuple[Any, ...]: ...
+
+
+class Reference(Protocol):
+    """Who knows the answer (`tools.judge.reference.Problem`)."""
+
+    def reseed(self, seed: int) -> None: ...
+
+    def expect(self, inputs: tuple[Any, ...]) -> Expected: ...
+
+
+def judge(problem: Reference, drawn: Drawn, actual: Tree, *, case: str, battery: str) -> CaseResult:
     """Compare what a candidate made of drawn inputs with the answer for them."""
     problem.reseed(drawn.seed)
     return compare(problem.expect(drawn.inputs), actual, case=case, battery=battery)
@@ -118,6 +133,8 @@ def _leaf(expected: Expected, native: Any, exact: Any, got: Any, noise: Tensor |
     if native.shape != got.shape or native.dtype != got.dtype:
         return Gate(False, math.inf, math.inf, f"expected {_shape_of(native)}, got {_shape_of(got)}")
     got = got.detach().to(exact.device)
+    if native.is_complex():
+        native, exact, got, noise = *map(torch.view_as_real, (native, exact, got)), None
     if not native.is_floating_point():
         return _exactly(exact, got, before)
     return _floating(expected, native, exact, got, noise, before)
@@ -136,14 +153,16 @@ def _exactly(exact: Tensor, got: Tensor, before: Tensor | None) -> Gate:
     return Gate(False, math.inf, float(error), explain(exact, got, wrong, before=before))
 
 
-def _floating(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, noise: Any, before: Any) -> Gate:
-    rows = as_rows(exact)
-    step = max(1, _CHUNK // max(1, rows.shape[1]))
-    parts = [(as_rows(t) if t is not None else None) for t in (native, got, noise)]
-    chunks = [
-        _chunk(expected, rows[at : at + step], *(None if p is None else p[at : at + step] for p in parts))
-        for at in range(0, rows.shape[0], step)
-    ]
+def _floating(
+    expected: Expected, native: Tensor, exact: Tensor, got: Tensor, noise: Tensor | None, before: Tensor | None
+) -> Gate:
+    rows = [as_rows(exact), as_rows(native), as_rows(got)]
+    disturbed = None if noise is None else as_rows(noise)
+    step = max(1, _CHUNK // max(1, rows[0].shape[1]))
+    chunks = []
+    for at in range(0, rows[0].shape[0], step):
+        part = slice(at, at + step)
+        chunks.append(_chunk(expected, *(r[part] for r in rows), noise=None if disturbed is None else disturbed[part]))
     ratio = max((chunk.ratio for chunk in chunks), default=0.0)
     error = max((chunk.max_abs_error for chunk in chunks), default=0.0)
     if all(chunk.ok for chunk in chunks):
@@ -172,10 +191,7 @@ class _Chunk:
     uneven: Tensor  # rows whose RMS error is over its budget
 
 
-def _chunk(
-    expected: Expected, exact: Tensor, native: Tensor | None, got: Tensor | None, noise: Tensor | None
-) -> _Chunk:
-    assert native is not None and got is not None
+def _chunk(expected: Expected, exact: Tensor, native: Tensor, got: Tensor, *, noise: Tensor | None) -> _Chunk:
     rounded, actual = exact.to(native.dtype).double(), got.double()
     special = ~torch.isfinite(rounded) | ~torch.isfinite(actual)
     same = (torch.isnan(rounded) & torch.isnan(actual)) | (rounded == actual)

@@ -119,7 +119,7 @@ def _relation(exact: Tensor, got: Tensor) -> str:
 def _narrow(error: float) -> str:
     if 5e-5 <= error < 9e-4:
         return f"relative error {error:.1e} looks like TF32 or float16 operands; use input_precision='ieee' in tl.dot"
-    if 9e-4 <= error:
+    if error >= 9e-4:
         return f"relative error {error:.1e} looks like bfloat16 arithmetic; compute and store in float32"
     return ""
 

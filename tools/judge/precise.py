@@ -21,6 +21,10 @@ class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Every narrower floating tensor, cast or factory dtype becomes float64; integers and fp8 formats stay."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.view.dtype and any(
+            t.is_floating_point() for t in (args[0], torch.empty((), dtype=args[1]))
+        ):
+            raise TypeError("the reference reinterprets the bits of a float, which have another meaning in float64")
         keep = func._schema.is_mutable  # an in-place or out= operation must hit the tensor that it names
         wide = {k: _wide(v, keep=keep) for k, v in (kwargs or {}).items()}
         return self.finish(func, func(*tree_map(lambda a: _wide(a, keep=keep), args), **wide))

@@ -56,10 +56,10 @@ class Drawn:
         return {name: raw_bytes(tensor) for name, tensor in (inputs | state).items()}
 
 
-class Problem:
-    """One case of one task on one device. `load` is the way in."""
+class LoadedCase:
+    """One case of one task on one device, as declared; `tools.judge.reference.Problem.load` finds it by name."""
 
-    def __init__(self, task: TaskFile, case: CaseDef, device: str) -> None:
+    def __init__(self, task: TaskFile, case: CaseDef, device: str = "cpu") -> None:
         self.task, self.case, self.device = task, case, device
         self._seed = 0
         with blame(task, "the task file"):
@@ -68,13 +68,6 @@ class Problem:
             seed_everything(0)
             self.init_args: tuple[Any, ...] = tuple(self._call("get_init_inputs", optional=True))
         self.reseed(0)
-
-    @classmethod
-    def load(cls, task: TaskFile, case_name: str = "main", *, seed: int = 0, device: str = "cpu") -> "Problem":
-        """Run the task file with the case's constants and build its model. Raises TaskError."""
-        problem = cls(task, task.case(case_name), device)
-        problem.reseed(seed)
-        return problem
 
     @property
     def precision(self) -> str:

@@ -1,10 +1,11 @@
 """Describe a task as data: shapes, dtypes and costs of every case, found without allocating its tensors.
 
-`Problem` (one case with values) lives beside it. Runs the task file's code: for a trusted child process only.
+`Problem` is one case with values. Runs the task file's code: for a trusted child process only.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tools.codec import Json
 from tools.errors import TaskError
-from tools.judge.problem import Answer, Drawn, Problem
+from tools.judge.problem import Answer, Drawn, LoadedCase, blame
 from tools.judge.tree import Tree, is_finite, nbytes, numel, spec_of, tensor_spec
 from tools.spec import CaseSpec, TaskSpec
 from tools.task import MAIN, CaseDef, TaskFile, int_constants, visible_source
@@ -25,6 +26,19 @@ SMALL_ELEMENTS = 2_000_000  # inputs, parameters and outputs of a case for the i
 SMALL_FLOPS = 2_000_000_000
 _SMALLEST = 8  # constants below are kernel sizes, heads, flags
 _MOST_HALVINGS = 96
+
+
+class Problem(LoadedCase):
+    """One case of a task, found by name: its inputs, parameters and answers."""
+
+    @classmethod
+    def load(cls, task: TaskFile, case_name: str = MAIN, *, seed: int = 0, device: str = "cpu") -> "Problem":
+        """Run the task file with the case's constants and build its model. Raises TaskError."""
+        if case_name == SMALL and all(case.name != SMALL for case in task.cases):
+            task = expanded(task)
+        problem = cls(task, task.case(case_name), device)
+        problem.reseed(seed)
+        return problem
 
 
 def describe(task: TaskFile) -> TaskSpec:
@@ -77,16 +91,22 @@ class _Size:
         """Measure without allocating; with real tensors where the reference needs values."""
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
-                return cls._measured(Problem(task, case, "cpu"))
+                return cls._measured(LoadedCase(task, case))
         except TaskError:
-            return cls._measured(Problem(task, case, "cpu"))
+            return cls._measured(LoadedCase(task, case))
 
     @classmethod
-    def _measured(cls, problem: Problem) -> "_Size":
+    def _measured(cls, problem: LoadedCase) -> "_Size":
         inputs = problem.inputs(0) or ()
+        logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # we report what fails
         with FlopCounterMode(display=False, custom_mapping=_CAUSAL) as counter:
             outputs = problem.native(inputs)
         return cls(problem.init_args, inputs, problem.state(), outputs, int(counter.get_total_flops()))
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """Smaller is smaller."""
+        return self.elements, self.flops
 
     @property
     def elements(self) -> int:
@@ -101,11 +121,13 @@ class _Size:
 
 def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
     size = _Size.of(task, case)
+    with blame(task, "describing"):
+        init_args, inputs, outputs = (spec_of(part) for part in (list(size.init_args), list(size.inputs), size.outputs))
     return CaseSpec(
         name=case.name,
-        inputs=tuple(spec_of(value) for value in size.inputs),
-        init_args=tuple(spec_of(value) for value in size.init_args),
-        outputs=spec_of(size.outputs),
+        inputs=tuple(inputs),
+        init_args=tuple(init_args),
+        outputs=outputs,
         state={name: tensor_spec(tensor) for name, tensor in size.state.items()},
         bytes_moved=nbytes((size.inputs, size.state, size.outputs)),
         flops=size.flops,
@@ -114,51 +136,62 @@ def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
     )
 
 
+_Place = tuple[str, int]  # the name of a constant, and the index into it when it is a tuple (else 0)
+
+
 def _scaled_down(task: TaskFile) -> dict[str, Json] | None:
     """Overrides that make the file's own case small: halve the largest constant that matters until it fits."""
     constants: dict[str, Any] = dict(int_constants(task.source))
     overrides: dict[str, Json] = {}
     size = _try(task, overrides)
-    frozen: set[tuple[str, int]] = set()
+    stuck: set[_Place] = set()
     for _ in range(_MOST_HALVINGS):
         if size is None or size.is_small:
             break
-        largest = _largest(constants | overrides, frozen)
-        if largest is None:
-            return None
-        attempt = overrides | {largest[0]: _halved(constants | overrides, *largest)}
-        smaller = _try(task, attempt)
-        if smaller is None or (smaller.elements, smaller.flops) >= (size.elements, size.flops):
-            frozen.add(largest)  # another constant depends on it, or nothing does
+        places = _largest(constants | overrides, stuck)
+        smaller = None
+        for chosen in (places[:1], places) if places else ():  # alone, or with all constants of its value
+            attempt = overrides | _halved(constants | overrides, chosen)
+            if (smaller := _try(task, attempt)) is not None and smaller.cost < size.cost:
+                overrides, size = attempt, smaller
+                break
         else:
-            overrides, size = attempt, smaller
+            stuck |= set(places[:1])  # another constant depends on it, or nothing does
+        if not places:
+            return None
     return overrides if size is not None and size.is_small else None
 
 
 def _try(task: TaskFile, overrides: Mapping[str, Json]) -> _Size | None:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            return _Size._measured(Problem(task, CaseDef(SMALL, tuple(overrides.items())), "cpu"))
+            return _Size._measured(LoadedCase(task, CaseDef(SMALL, tuple(overrides.items()))))
     except TaskError:
         return None
 
 
-def _largest(constants: Mapping[str, Any], frozen: set[tuple[str, int]]) -> tuple[str, int] | None:
-    """Name and index of the largest constant left; index 0 for a plain int."""
+def _largest(constants: Mapping[str, Any], stuck: set[_Place]) -> list[_Place]:
+    """Where the largest constant is that still may be halved; several places when several have its value."""
     found = [
-        (item, name, index)
+        (item, (name, index))
         for name, value in constants.items()
         for index, item in enumerate(value if isinstance(value, tuple) else (value,))
-        if item > _SMALLEST and (name, index) not in frozen
+        if item > _SMALLEST
     ]
-    return max(found, key=lambda f: f[0])[1:] if found else None
+    largest = max((item for item, place in found if place not in stuck), default=0)
+    same = [place for item, place in found if item == largest]
+    return sorted(same, key=lambda place: place in stuck)
 
 
-def _halved(constants: Mapping[str, Any], name: str, index: int) -> Json:
-    value = constants[name]
-    if not isinstance(value, tuple):
-        return _half(value)
-    return tuple(_half(item) if at == index else item for at, item in enumerate(value))
+def _halved(constants: Mapping[str, Any], places: Sequence[_Place]) -> dict[str, Json]:
+    """New values for the constants at these places."""
+    new = {name: constants[name] for name, _ in places}
+    for name, index in places:
+        value = new[name]
+        new[name] = (
+            (*value[:index], _half(value[index]), *value[index + 1 :]) if isinstance(value, tuple) else _half(value)
+        )
+    return new
 
 
 def _half(value: int) -> int:

@@ -71,7 +71,7 @@ def spec_of(tree: Tree) -> Json:
         return encode(tree)
     if isinstance(tree, torch.dtype):
         return {"$dtype": dtype_name(tree)}
-    raise TypeError(f"a {type(tree).__name__} among arguments or results; tensors, numbers, strings and None can be")
+    raise TypeError(f"arguments and results are tensors, numbers, strings or None, not {type(tree).__name__}")
 
 
 def nbytes(tree: Tree) -> int:

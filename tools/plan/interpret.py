@@ -16,7 +16,6 @@ from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.replay import Descriptor, Replay, gather_outputs
 from tools.plan.schema import Kernel, Launch
 
-
 MAX_OPS = 2_000_000  # batched operations; an endless loop costs 28 µs each, so this ends it after about a minute
 
 

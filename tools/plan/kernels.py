@@ -127,8 +127,9 @@ def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
         return TensorArg(tape.ref(tensor))
     if isinstance(value, bool | int | float):
         return ScalarArg(value, kind)
-    if hasattr(value, "data_ptr"):
-        raise Refused(f"a kernel argument of type {type(value).__name__} that only looks like a tensor")
+    if hasattr(value, "data_ptr") and isinstance(getattr(value, "dtype", None), torch.dtype):
+        dtype = value.dtype  # an object that only looks like a tensor: known by its address
+        return TensorArg(tape.at(int(value.data_ptr()), str(dtype).removeprefix("torch."), dtype.itemsize))
     raise TypeError(f"cannot pass {type(value).__name__} to a kernel")
 
 

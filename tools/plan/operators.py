@@ -40,6 +40,9 @@ _prelu_kernel prelu rad2deg reciprocal relu relu6 remainder round rsqrt rsub sel
 sinc sinh softplus softshrink sqrt square sub tan tanh threshold trunc true_divide where xlogy special_entr
 special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri special_xlog1py special_zeta
 """
+_OPERATOR_SIGNS = """
+__and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__
+"""
 _REDUCTIONS = """
 all amax amin aminmax any argmax argmin argsort bincount cummax cummin cumprod cumsum count_nonzero kthvalue
 log_softmax _log_softmax logcumsumexp logsumexp max mean median min mode nanmedian nansum norm prod softmax _softmax
@@ -70,11 +73,11 @@ binary_cross_entropy binary_cross_entropy_with_logits kl_div soft_margin_loss mu
 upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d
 upsample_trilinear3d _upsample_nearest_exact2d _upsample_bilinear2d_aa grid_sampler_2d grid_sampler_3d
 reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
-_thnn_fused_lstm_cell _thnn_fused_gru_cell complex polar view_as_real_copy real_copy _fft_c2c _fft_r2c _fft_c2r
+_thnn_fused_lstm_cell _thnn_fused_gru_cell complex polar view_as_real_copy _fft_c2c _fft_r2c _fft_c2r
 _foreach_add _foreach_mul _foreach_copy_ _pdist_forward cosine_similarity bernoulli multinomial
 """
 
-_TEXT = _OTHER_GLUE + _ELEMENTWISE + _REDUCTIONS + _INDEXING + _CONTRACTIONS + _LAYERS
+_TEXT = _OTHER_GLUE + _ELEMENTWISE + _OPERATOR_SIGNS + _REDUCTIONS + _INDEXING + _CONTRACTIONS + _LAYERS
 ALLOWED = frozenset(_TEXT.split()) | EMPTY | NO_OPS | frozenset(FILLS)
 
 

@@ -30,6 +30,7 @@ from tools.plan.refusal import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, UNKNOWN_OPERAT
 from tools.plan.schema import Aten, Step, TensorRef
 
 MAX_CONSTANT_BYTES = 64 << 20
+_ADDRESS_BITS = 40
 _RANDOM_SIDE_EFFECT_FREE = ("aten::sym_", "aten::is_", "prim::", "aten::_has_")
 
 
@@ -58,6 +59,18 @@ class Tape:
         number = self._ids[key]
         self.nbytes[number] = int(storage.nbytes())
         return number
+
+    def address(self, tensor: torch.Tensor) -> int:
+        """A synthetic device address, 1 TiB apart per storage: alignment tests and pointer-keyed caches see what a GPU
+        would show."""
+        return ((self.storage(tensor) + 1) << _ADDRESS_BITS) + int(tensor.storage_offset()) * tensor.element_size()
+
+    def at(self, address: int, dtype: str, item_bytes: int) -> TensorRef:
+        """What lies at a synthetic address, to the end of its storage. Raises Refused for a made-up address."""
+        number, offset = (address >> _ADDRESS_BITS) - 1, address & ((1 << _ADDRESS_BITS) - 1)
+        if number not in self.nbytes or offset % item_bytes:
+            raise Refused(f"a kernel argument points to {address:#x}, which is no tensor's address")
+        return TensorRef(number, dtype, ((self.nbytes[number] - offset) // item_bytes,), (1,), offset // item_bytes)
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a step, an input or a constant has mentioned this tensor's storage."""

@@ -52,5 +52,9 @@ COMPILED = (
     "torch.compile / torch.jit inside a candidate: TorchInductor is a baseline, not a kernel of yours. Write the "
     "Triton kernel and launch it directly"
 )
+BACKWARD = (
+    "forward runs autograd (`backward()`, `torch.autograd.grad`): a plan is one forward. Launch the backward kernels "
+    "directly"
+)
 FOREIGN_TENSOR = "a kernel argument is on the {device} device; move it to the GPU with .to(x.device) first"
 GLUON = "Gluon kernels are not supported yet: write the kernel with triton.language"

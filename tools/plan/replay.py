@@ -72,6 +72,11 @@ def poison(flat: torch.Tensor, turn: int) -> None:
     flat[whole:].fill_(0xFF)
 
 
+def dtype_bytes(name: str) -> int:
+    """Bytes of one element of the torch dtype of that name."""
+    return dtype_named(name).itemsize
+
+
 def view_of(flat: torch.Tensor, ref: TensorRef) -> torch.Tensor:
     """The strided view of a flat uint8 tensor that `ref` describes. Raises ReplayError when it leaves the storage."""
     dtype = dtype_named(ref.dtype)
@@ -91,6 +96,7 @@ class Replay:
 
     `storages` maps "input:<name>" and "state:<name>" to flat uint8 tensors on `device`. `bound` may pin scratch
     storages (by id) to memory of the caller, who then reads the outputs there. `allocate` makes flat uint8 tensors.
+    `ready` are constants and prepared storages of another replay of the same plan, which `shareable` gives.
     """
 
     def __init__(
@@ -102,11 +108,12 @@ class Replay:
         *,
         bound: Mapping[int, torch.Tensor] | None = None,
         allocate: Allocate | None = None,
+        ready: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         self.plan, self.device, self._launcher = plan, device, launcher
         self._allocate = allocate or (lambda n: torch.empty(n, dtype=torch.uint8, device=device))
         self._by_id = {s.id: s for s in plan.storages}
-        self._flat: dict[int, torch.Tensor] = {}
+        self._flat: dict[int, torch.Tensor] = dict(ready or {})
         self._empty: set[int] = set()  # made by an allocation step: ours to poison
         self._adopted: set[int] = set()  # results of library operators: a new tensor each time
         self._pristine: dict[int, torch.Tensor] = {}
@@ -124,6 +131,11 @@ class Replay:
         self._pristine = {n: f.clone() for n, f in self._flat.items() if self._storage(n).origin == "prepared"}
         self._empty -= set(self._pristine)
 
+    def shareable(self) -> dict[int, torch.Tensor]:
+        """What further replays of this plan need not make again, once this one is prepared."""
+        shared = {n for n in self._flat if self._storage(n).origin in ("constant", "prepared")}
+        return {n: self._flat[n] for n in shared}
+
     def run(self) -> Any:
         """Do one forward; returns its outputs (tensors in tuples, lists and dicts)."""
         for step in self.plan.run:
@@ -136,7 +148,7 @@ class Replay:
 
     def outputs(self) -> Any:
         """The outputs as they are now."""
-        return map_outputs(self.plan.outputs, lambda ref: self._view(ref))
+        return map_outputs(self.plan.outputs, self.view)
 
     def reset(self, turn: int) -> None:
         """Before a run: nothing that an earlier run wrote remains. Poison what the plan allocates as empty, restore
@@ -153,7 +165,7 @@ class Replay:
             if name not in storages:
                 raise ReplayError(f"the plan reads {name}; given are {', '.join(storages) or 'none'}")
             self._flat[storage.id] = _fitting(storages[name], storage)
-        elif storage.data is not None:
+        elif storage.data is not None and storage.id not in self._flat:
             flat = self._allocate(storage.nbytes)
             flat.copy_(constant_bytes(storage))
             self._flat[storage.id] = flat
@@ -163,7 +175,8 @@ class Replay:
             raise ReplayError(f"no storage {number} in the plan")
         return self._by_id[number]
 
-    def _view(self, ref: TensorRef) -> torch.Tensor:
+    def view(self, ref: TensorRef) -> torch.Tensor:
+        """The tensor that `ref` names, as it is now."""
         flat = self._flat.get(ref.storage)
         if flat is None:
             raise ReplayError(f"storage {ref.storage} is used before anything made it")
@@ -187,9 +200,9 @@ class Replay:
 
     def _argument(self, arg: LaunchArg) -> Argument:
         if isinstance(arg, TensorArg):
-            return self._view(arg.tensor)
+            return self.view(arg.tensor)
         if isinstance(arg, DescriptorArg):
-            return Descriptor(self._view(arg.tensor), arg.block_shape, arg.padding)
+            return Descriptor(self.view(arg.tensor), arg.block_shape, arg.padding)
         return arg.value
 
     def _aten(self, step: Aten) -> None:
@@ -214,17 +227,17 @@ class Replay:
     def _make(self, ref: TensorRef) -> torch.Tensor:
         if ref.storage not in self._flat:
             self._flat[ref.storage] = self._allocate(self._storage(ref.storage).nbytes)
-        return self._view(ref)
+        return self.view(ref)
 
     def _fill_value(self, step: Aten, place: int | None) -> Any:
         if place is None:
             return 1 if "ones" in step.op else 0
         given = step.args[place] if len(step.args) > place else step.kwargs.get("fill_value", step.kwargs.get("s"))
-        return decode_argument(given, self._view)
+        return decode_argument(given, self.view)
 
     def _call(self, step: Aten) -> None:
-        args = [decode_argument(a, self._view) for a in step.args]
-        kwargs = {k: decode_argument(v, self._view) for k, v in step.kwargs.items()}
+        args = [decode_argument(a, self.view) for a in step.args]
+        kwargs = {k: decode_argument(v, self.view) for k, v in step.kwargs.items()}
         if takes_device(step.op):
             kwargs["device"] = self.device
         result = resolve(step.op)(*args, **kwargs)
@@ -236,12 +249,12 @@ class Replay:
     def _take(self, ref: TensorRef, value: torch.Tensor) -> None:
         """Let the storage of `ref` hold a result: in place already, or adopted as it is, or copied."""
         known = ref.storage in self._flat and ref.storage not in self._adopted
-        if known and _same_memory(self._view(ref), value):
+        if known and _same_memory(self.view(ref), value):
             return
-        if not known and _matches(ref, value, self._storage(ref.storage).nbytes):
-            self._flat[ref.storage] = torch.empty(0, dtype=torch.uint8, device=value.device).set_(
-                value.untyped_storage()
-            )
+        nbytes = self._storage(ref.storage).nbytes
+        if not known and _matches(ref, value, nbytes):
+            whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
+            self._flat[ref.storage] = whole[:nbytes]
             self._adopted.add(ref.storage)
             return
         if ref.storage in self._adopted:
@@ -309,5 +322,5 @@ def gather_outputs(outputs: Any, leaves: list[np.ndarray[Any, Any]]) -> Json:
 
 __all__ = [
     "POISONS", "Argument", "Descriptor", "Launcher", "NotAllowed", "Replay", "ReplayError", "constant_bytes",
-    "gather_outputs", "map_outputs", "poison", "view_of",
+    "dtype_bytes", "gather_outputs", "map_outputs", "poison", "view_of",
 ]  # fmt: skip

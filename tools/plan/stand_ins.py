@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from triton.backends.compiler import GPUTarget
 
 from tools.plan.recorder import Tape
-from tools.plan.refusal import COMPILED, Refused
+from tools.plan.refusal import BACKWARD, COMPILED, READS_VALUE, Refused
 from tools.plan.schema import Step
 
 _CUDA = 1  # c10::DeviceType::CUDA
@@ -74,19 +74,14 @@ class RecordingDriver:
 
 
 def install_cuda_guard() -> None:
-    """Let CPU-only torch index, copy and convert fake CUDA tensors.
+    """Let torch index, copy and convert fake CUDA tensors where there is no CUDA, or none that may be touched.
 
-    A CUDA build without a GPU swaps in a no-op device guard by itself (`_ensureCUDADeviceGuardSet`), but only when a
-    guard that counts zero devices is registered. A CPU build registers none, so we register one whose every virtual
-    function returns 0; torch calls its deviceCount() and replaces it.
+    `_ensureCUDADeviceGuardSet` swaps in a no-op device guard, but only in the place of one that counts zero devices. A
+    CPU build has registered none, and a CUDA build on a machine with a GPU one that would initialise CUDA. So we
+    register one whose every virtual function returns 0; torch calls its deviceCount() and replaces it.
     """
-    if torch.version.cuda is not None:
-        torch._C._ensureCUDADeviceGuardSet()
-        return
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     registry = (ctypes.c_void_p * 24).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
-    if registry[_CUDA]:
-        return
     zero = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
     table = (ctypes.c_void_p * 64)(*[ctypes.cast(zero, ctypes.c_void_p).value] * 64)
     guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
@@ -94,6 +89,19 @@ def install_cuda_guard() -> None:
     torch._C._ensureCUDADeviceGuardSet()
     if registry[_CUDA] == ctypes.addressof(guard):
         raise RuntimeError("torch did not replace the placeholder CUDA guard; this torch version is not supported")
+
+
+def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+
+def _refuser(message: str) -> Callable[..., Any]:
+    """A function that refuses; a new one each time, as for `_nothing`."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Refused(message)
+
+    return refuse
 
 
 class _Handle:
@@ -176,24 +184,23 @@ def install_torch_cuda(tape: Tape, arch: int, gpu: dict[str, Any]) -> None:
         setattr(torch.cuda, name, value)
 
 
-def _refuse_compile(*_: Any, **__: Any) -> Any:
-    raise Refused(COMPILED)
-
-
 def install_fake_tensors(tape: Tape) -> None:
     """Fake CUDA tensors that have addresses, refuse to leave the device, and can be module parameters."""
     fake_tensor.init_gpu_context = _nothing()  # type: ignore[assignment]
     torch._C._set_only_lift_cpu_tensors(True)
 
-    # Addresses: 1 TiB apart per storage, so alignment tests and pointer-keyed caches see what a GPU would show.
-    def data_ptr(fake: FakeTensor) -> int:
-        return ((tape.storage(fake) + 1) << 40) + int(fake.storage_offset()) * fake.element_size()
-
-    FakeTensor.data_ptr = data_ptr  # type: ignore[method-assign, assignment]
+    FakeTensor.data_ptr = lambda fake: tape.address(fake)  # type: ignore[method-assign, assignment, arg-type]
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
-    torch.compile = _refuse_compile
-    torch.jit.script = _refuse_compile
-    torch.jit.trace = _refuse_compile
+    torch.Tensor.cuda = lambda t, *_, **__: t.to("cuda:0")  # type: ignore[method-assign]
+    torch.Tensor.numpy = _refuser(READS_VALUE)  # type: ignore[method-assign]
+    torch._C._dynamo.guards._empty_strided_cuda = _empty_strided  # type: ignore[attr-defined]
+    torch._C._cuda_getCurrentRawStream = lambda device: 0
+    torch.Tensor.backward = _refuser(BACKWARD)  # type: ignore[method-assign]
+    torch.autograd.grad = _refuser(BACKWARD)
+    torch.autograd.backward = _refuser(BACKWARD)
+    torch.compile = _refuser(COMPILED)
+    torch.jit.script = _refuser(COMPILED)
+    torch.jit.trace = _refuser(COMPILED)
 
 
 def _apply(module: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:

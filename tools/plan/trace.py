@@ -162,11 +162,22 @@ class CaseTracer:
         self._inputs[self.session.tape.storage(tensor)] = name
         return tensor
 
+    def _paired(self, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Pair by name or shape; a parameter of another dtype than this case's is converted, as `.to(dtype)` would."""
+        wanted = dict(self.case.state)
+        paired = _pair(own, wanted)
+        names = {id(t): n for n, t in own.items()}
+        for key, tensor in paired.items():
+            dtype = getattr(torch, wanted[key].dtype)
+            if tensor.dtype != dtype:
+                _convert(self.model, names[id(tensor)], dtype)
+        return _pair(dict(self.model.state_dict(keep_vars=True)), wanted)
+
     def _match_state(self, own: dict[str, torch.Tensor]) -> list[Step]:
         """Tie parameters to the reference's by name, else (as KernelBench's seeding does) by order and shape."""
         tape = self.session.tape
         extra: list[Step] = []
-        for name, tensor in _pair(own, dict(self.case.state)).items():
+        for name, tensor in self._paired(own).items():
             ref = tape.ref(tensor)
             whole = tensor.is_contiguous() and ref.offset == 0 and tape.nbytes[ref.storage] == tensor.nbytes
             if whole and ref.storage not in self.state:
@@ -221,6 +232,18 @@ def _pair(own: dict[str, torch.Tensor], wanted: dict[str, TensorSpec]) -> dict[s
                 paired[key] = match
                 rest = [t for t in rest if t is not match]
     return paired
+
+
+def _convert(model: torch.nn.Module, name: str, dtype: torch.dtype) -> None:
+    """Give one parameter or buffer another dtype."""
+    path, _, leaf = name.rpartition(".")
+    owner = model.get_submodule(path)
+    old = getattr(owner, leaf)
+    new = old.detach().to(dtype)
+    if leaf in owner._parameters:
+        owner._parameters[leaf] = torch.nn.Parameter(new, requires_grad=old.requires_grad)
+    else:
+        owner._buffers[leaf] = new
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.traceback import preserve_node_meta
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -196,7 +197,8 @@ def _inductor(call: _Call) -> str:
     from torch._inductor.graph import GraphLowering
 
     flat = call.flat()
-    with preserve_node_meta():  # kernels are named after the operators they came from
+    # kernels are named after the operators they came from; attention is written out, or it would be one library call
+    with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH):
         functional = torch.func.functionalize(call, remove="mutations")
         graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
 

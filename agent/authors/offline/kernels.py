@@ -77,7 +77,8 @@ def readable_name(name: str, taken: set[str]) -> str:
 
 def clean_kernel(original: str, text: str, facts: KernelFacts, taken: set[str]) -> Kernel:
     """The kernel named `original` in Inductor's module text."""
-    function = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == original)
+    functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
+    function = next(f for f in functions if f.name == original)
     parameters = function.args.args
     runtime = tuple(p.arg for p in parameters if p.annotation is None)
     function.decorator_list = [ast.parse("triton.jit", mode="eval").body]
@@ -92,7 +93,22 @@ def clean_kernel(original: str, text: str, facts: KernelFacts, taken: set[str]) 
     defaults = {k: v for k, v in facts.configs[0].items() if k in wanted}
     if missing := wanted - set(defaults):
         raise CannotLower(f"kernel {original}: no value for {sorted(missing)}")
-    return Kernel(function.name, ast.unparse(ast.fix_missing_locations(function)), runtime, kept, facts, defaults)
+    whole = "\n\n\n".join([*_combiners(functions, function), ast.unparse(ast.fix_missing_locations(function))])
+    return Kernel(function.name, whole, runtime, kept, facts, defaults)
+
+
+def _combiners(functions: list[ast.FunctionDef], kernel: ast.FunctionDef) -> list[str]:
+    """The functions that a scan or reduction of this kernel combines with, under names of their own in the file."""
+    texts = []
+    for function in (f for f in functions if f is not kernel):
+        own = f"{kernel.name.removesuffix('kernel')}{function.name.removeprefix('_triton_helper_fn_')}"
+        for node in ast.walk(kernel):
+            if isinstance(node, ast.Name) and node.id == function.name:
+                node.id = own
+        function.name = own
+        function = Rewrite().visit(function)
+        texts.append(ast.unparse(ast.fix_missing_locations(function)))
+    return texts
 
 
 class Rewrite(ast.NodeTransformer):

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import types
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ def _compile(plan: Any) -> str:
     return "" if cubins and all(cubins) else "no kernel"
 
 
+def _leaves(tree: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
+    if isinstance(tree, torch.Tensor):
+        return [(path, tree)]
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list | tuple) else ()
+    return [leaf for key, value in pairs for leaf in _leaves(value, f"{path}.{key}" if path else str(key))]
+
+
 def _compare(source: str, plan: Any) -> str:
     from tools.plan.interpret import interpret
     from tools.plan.messages import InterpretRequest
@@ -118,7 +126,7 @@ def _compare(source: str, plan: Any) -> str:
     cases = [{"name": "main"}, *getattr(module_of(source, {}), "CASES", [])]
     module = module_of(source, next(case for case in cases if case["name"] == plan.case))
     model, inputs = module.Model(*module.get_init_inputs()).eval(), module.get_inputs()
-    blobs = {f"input:{i}": v for i, v in enumerate(inputs) if isinstance(v, torch.Tensor)}
+    blobs = {f"input:{path}": v for path, v in _leaves(inputs)}
     blobs |= {f"state:{k}": v for k, v in model.state_dict().items()}
     request = InterpretRequest(plan, tuple(blobs))
     reply, results = interpret(request, [v.contiguous().view(torch.uint8).numpy().tobytes() for v in blobs.values()])
@@ -126,7 +134,7 @@ def _compare(source: str, plan: Any) -> str:
         return f"{reply.problem}: {reply.detail}"
     with torch.no_grad():
         expected = model(*inputs)
-    wanted = list(expected) if isinstance(expected, tuple | list) else [expected]
+    wanted = [value for _, value in _leaves(expected)]
     for want, got in zip(wanted, results, strict=True):
         own = torch.frombuffer(bytearray(got.tobytes()), dtype=want.dtype).reshape(want.shape)
         tolerance = 2e-5 if want.dtype == torch.float32 else 2e-2
@@ -150,7 +158,8 @@ def _softmax_problem(path: Path) -> str:
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for shape, dtype in [((3, 129), "float32"), ((2, 3, 1), "float32"), ((5, 257), "float16"), ((1, 4100), "bfloat16")]:
@@ -163,6 +172,12 @@ def _softmax_problem(path: Path) -> str:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    step = {"propose": propose, "trace": trace, "check": check, "cpu": interpret_on_cpu}[sys.argv[1]]
+    steps: dict[str, Callable[[Any], Json]] = {
+        "propose": propose,
+        "trace": trace,
+        "check": check,
+        "cpu": interpret_on_cpu,
+    }
+    step = steps[sys.argv[1]]
     answer = step(json.loads(sys.stdin.read()))
     print("\n" + json.dumps(answer))

@@ -64,6 +64,20 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(17, 1003), torch.randint(0, 1003, (17,))]
 def get_init_inputs(): return []
 """,
+    "scan_and_norm": """
+class Model(nn.Module):
+    def forward(self, pair, scale=2.0):
+        x, y = pair
+        return {"sum": torch.cumsum(x, 1), "norm": torch.tanh(y) / y.norm(dim=0, keepdim=True) * scale}
+def get_inputs(): return [[torch.randn(5, 200), torch.randn(70, 9)]]
+def get_init_inputs(): return []
+""",
+    "attention": """
+class Model(nn.Module):
+    def forward(self, q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+def get_inputs(): return [torch.randn(1, 2, 33, 16) for _ in range(3)]
+def get_init_inputs(): return []
+""",
     "conv2d_relu": """
 class Model(nn.Module):
     def __init__(self, channels):

@@ -1,0 +1,36 @@
+"""Lowering in the child process that the product uses."""
+
+import pytest
+
+from agent.authors.offline.author import through
+from agent.authors.offline.sketch import CannotLower
+from agent.authors.offline.trailer import split
+from tools.codec import Json
+from tools.machine import started_base
+
+SOURCE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x): return x.relu()
+def get_inputs(): return [torch.ones(SIZE, 4)]
+def get_init_inputs(): return []
+SIZE = 3
+"""
+
+
+def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
+    with started_base() as machine, machine.trusted("agent.authors.offline.inductor:main") as worker:
+
+        def call(body: dict[str, Json]) -> dict[str, Json]:
+            return worker.call(body, timeout_s=120).body
+
+        lower = through(call)
+        with pytest.raises(CannotLower, match="NameError"):
+            lower("missing", {}, 90)
+        text, facts = split(lower(SOURCE, {"SIZE": 7}, 90)[0])
+        assert facts.tensors == [([7, 4], "float32", True)]
+        assert "def call(" in text
+        _, anything = split(lower(SOURCE, {"dynamic": True}, 90)[0])
+        assert anything.covers([(100, 100)], ["float32"])
+        assert not anything.covers([(100, 100)], ["float16"])
+        assert not anything.covers([(100,)], ["float32"])

@@ -1,0 +1,263 @@
+"""A small supervisor for tests on a GPU: forks judge and runners from this process, which must not touch CUDA.
+
+Does by hand, and without confinement, what `tools.workers` does for the product.
+"""
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tools import wire
+from tools.codec import decode, encode
+from tools.judge.gpu_protocol import (
+    Bench,
+    EndRunner,
+    JudgeMessage,
+    KernelImage,
+    NeedRunner,
+    OpenTask,
+    Ready,
+    SupervisorMessage,
+)
+from tools.judge.runner_link import pass_runner
+from tools.judge.timing import Rules
+from tools.plan.schema import Aten, DescriptorArg, Kernel, Launch, LaunchArg, Plan, ScalarArg, Step, Storage, TensorArg
+from tools.plan.schema import TensorRef as Ref
+from tools.spec import TaskSpec
+from tools.verdict import Verdict
+
+WAIT_S = 600.0
+SOFTMAX_TASK = """
+import torch
+from torch import nn
+
+ROWS, COLUMNS = 4096, 4096
+CASES = [{"name": "odd", "ROWS": 257, "COLUMNS": 1023}]
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.rand(ROWS, COLUMNS)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+class Channel:
+    """What a worker's entry is given."""
+
+    def __init__(self, sock: socket.socket, sockets: list[socket.socket]) -> None:
+        self._sock, self.sockets = sock, sockets
+
+    def receive(self, timeout_s: float | None = None) -> wire.Message:
+        """The next message."""
+        self._sock.settimeout(timeout_s)
+        return wire.receive(self._sock)
+
+    def send(self, body: dict[str, Any], blobs: list[Any] | None = None) -> None:
+        """Answer."""
+        self._sock.settimeout(None)
+        wire.send(self._sock, body, blobs)
+
+
+def forked(entry: Callable[[Channel], None], extra: Sequence[socket.socket]) -> tuple[int, socket.socket]:
+    """Run an entry in a forked child: its pid and our end of its channel."""
+    ours, theirs = socket.socketpair()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, ours
+    status = 1
+    try:
+        ours.close()
+        entry(Channel(theirs, list(extra)))
+        status = 0
+    except wire.WireError:
+        status = 0
+    except BaseException:  # noqa: BLE001 - the last line of a forked child
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class Supervisor:
+    """One judge and its runners."""
+
+    def __init__(self) -> None:
+        from tools.judge.session import main
+
+        self._door, theirs = socket.socketpair()
+        self._judge, self._sock = forked(main, [theirs])
+        theirs.close()
+        self._runner: tuple[int, socket.socket] | None = None
+        self.runners = 0
+
+    def call(self, message: SupervisorMessage, blobs: list[bytes] | None = None) -> Any:
+        """Send and wait for the answer, giving the judge runners as it asks for them."""
+        wire.send(self._sock, encode(message), blobs)
+        while True:
+            self._sock.settimeout(WAIT_S)
+            answer: Any = decode(JudgeMessage, wire.receive(self._sock).body)  # type: ignore[arg-type]
+            if isinstance(answer, EndRunner):
+                self._end()
+            elif isinstance(answer, NeedRunner):
+                self._end()
+                self._start()
+            else:
+                return answer
+
+    def _start(self) -> None:
+        from tools.runner.main import main
+
+        judge_end, runner_end = socket.socketpair()
+        self._runner = forked(main, [runner_end])
+        runner_end.close()
+        with judge_end:
+            pass_runner(self._door, judge_end)
+        self.runners += 1
+
+    def _end(self) -> None:
+        if self._runner is None:
+            return
+        pid, sock = self._runner
+        kill(pid)
+        sock.close()
+        self._runner = None
+
+    def open(self, path: Path, task: TaskSpec, baselines: tuple[str, ...]) -> Ready:
+        """Load a task."""
+        ready: Ready = self.call(OpenTask(str(path), task, baselines))
+        return ready
+
+    def bench(self, plans: Sequence[Plan], images: dict[str, "Image"], rules: Rules | None = None) -> Verdict:
+        """Judge plans whose kernels are all among the images."""
+        used = {k.sha256 for p in plans for k in p.kernels}
+        listed = [(sha, image) for sha, image in images.items() if sha in used]
+        named = tuple(KernelImage(sha, image[0]) for sha, image in listed)
+        request = Bench(tuple(plans), named, rules or Rules())
+        verdict: Verdict = self.call(request, [image[1] for _, image in listed]).verdict
+        return verdict
+
+    def close(self) -> None:
+        """End everything."""
+        self._end()
+        kill(self._judge)
+        self._sock.close()
+        self._door.close()
+
+
+Image = tuple[dict[str, Any], bytes]  # metadata, cubin
+
+
+def kill(pid: int) -> None:
+    """SIGKILL and reap."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+METADATA = (
+    "name shared num_warps num_ctas cluster_dims global_scratch_size global_scratch_align profile_scratch_size "
+    "tensordesc_meta launch_cooperative_grid launch_pdl"
+).split()
+
+
+def compiled(
+    name: str, signature: dict[str, str], constants: dict[str, int], num_warps: int = 8
+) -> tuple[Kernel, Image]:
+    """One of our test kernels, compiled without touching a device."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from tests.gpu import kernels
+
+    source = ASTSource(getattr(kernels, name), signature | dict.fromkeys(constants, "constexpr"), constants)
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+    metadata = {key: getattr(built.metadata, key) for key in METADATA if hasattr(built.metadata, key)}
+    kernel = Kernel(name, "ttir", built.asm["ttir"], tuple(signature.values()), {"num_warps": num_warps, **constants})
+    return kernel, (encode_plain(metadata), built.asm["cubin"])
+
+
+def encode_plain(value: Any) -> Any:
+    """Metadata as JSON values."""
+    if isinstance(value, dict):
+        return {str(k): encode_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode_plain(v) for v in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def ref(storage: int, *shape: int, dtype: str = "float32") -> Ref:
+    """A row-major tensor from the start of a storage."""
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= size
+    return Ref(storage, dtype, shape, tuple(reversed(stride)), 0)
+
+
+def tagged(tensor: Ref) -> dict[str, Any]:
+    """A tensor inside an output tree or an operator's arguments."""
+    return {"$tensor": encode(tensor)}
+
+
+def empty(out: Ref) -> Aten:
+    """torch.empty."""
+    return Aten("aten::empty.memory_format", (list(out.shape),), {"dtype": {"$dtype": out.dtype}}, (out,))
+
+
+def row_plan(case: str, rows: int, columns: int, kernel: Kernel, *, library: bool = False) -> Plan:
+    """One program per row of x, into a fresh y; with `library`, softmax is torch's and the kernel comes after it."""
+    x, y = ref(0, rows, columns), ref(1, rows, columns)
+    nbytes = rows * columns * 4
+    args: tuple[LaunchArg, ...] = (TensorArg(x), TensorArg(y), ScalarArg(columns, "i32"))
+    steps: list[Step] = [empty(y), Launch(0, (rows, 1, 1), args)]
+    if library:
+        after: tuple[LaunchArg, ...] = (TensorArg(y), ScalarArg(rows * columns, "i32"))
+        softmax = Aten("aten::_softmax", (tagged(x), 1, False), {}, (y,), library=True)
+        steps = [softmax, Launch(0, (-(-rows * columns // 4096), 1, 1), after)]
+    storages = (Storage(0, nbytes, "input", "0"), Storage(1, nbytes, "scratch"))
+    return Plan(case, "", "sm_90", storages, (kernel,), (), tuple(steps), tagged(y))
+
+
+def descriptor_plan(case: str, rows: int, columns: int, kernel: Kernel) -> Plan:
+    """Twice the input, tile by tile, by TMA."""
+    x, y = ref(0, rows, columns), ref(1, rows, columns)
+    args: tuple[LaunchArg, ...] = (DescriptorArg(x, (32, 64)), DescriptorArg(y, (32, 64)))
+    grid = (-(-rows // 32), -(-columns // 64), 1)
+    storages = (Storage(0, rows * columns * 4, "input", "0"), Storage(1, rows * columns * 4, "scratch"))
+    return Plan(case, "", "sm_90", storages, (kernel,), (), (empty(y), Launch(0, grid, args)), tagged(y))
+
+
+def task_file(text: str) -> Path:
+    """A task file in a folder of its own."""
+    path = Path(tempfile.mkdtemp()) / "task.py"
+    path.write_text(text)
+    return path
+
+
+def spec_of(path: Path) -> TaskSpec:
+    """The task as the supervisor knows it; described in a child, so that nothing here touches CUDA."""
+    from tools.judge.reference import describe
+    from tools.task import find_task
+
+    pid, sock = forked(lambda channel: channel.send({"task": encode(describe(find_task(str(path))))}), [])
+    with sock:
+        body = wire.receive(sock).body
+    os.waitpid(pid, 0)
+    return decode(TaskSpec, body["task"])

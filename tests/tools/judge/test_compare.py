@@ -1,0 +1,327 @@
+"""The tolerance lets honest arithmetic of the declared precision through and nothing else, and failures teach."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tools.judge.compare import Expected, compare
+from tools.judge.inputs import BATTERIES
+from tools.judge.reference import Problem
+from tools.judge.tree import Tree
+from tools.task import builtin_tasks, find_task, read_task
+
+Kernel = Callable[..., Tree]
+LOG2E = 1.4426950408889634
+
+
+def pieces(x: Tensor, size: int, *, dim: int) -> list[Tensor]:
+    """Consecutive slices; the last may be shorter."""
+    return [x.narrow(dim, at, min(size, x.shape[dim] - at)) for at in range(0, x.shape[dim], size)]
+
+
+def block_sum(x: Tensor, block: int = 64) -> Tensor:
+    """Sum over the last dimension one block after another, as a looping kernel does: float32 all the way."""
+    total = torch.zeros(x.shape[:-1])
+    for part in pieces(x.float(), block, dim=-1):
+        total = total + part.sum(-1)
+    return total
+
+
+def sequential_sum(x: Tensor) -> Tensor:
+    """The noisiest honest order: one element after another."""
+    return block_sum(x, block=1)
+
+
+def online_softmax(x: Tensor, block: int = 128) -> Tensor:
+    largest, total = torch.full(x.shape[:-1], -math.inf), torch.zeros(x.shape[:-1])
+    for part in pieces(x.float(), block, dim=-1):
+        new = torch.maximum(largest, part.amax(-1))
+        total = total * torch.exp2((largest - new) * LOG2E) + torch.exp2((part - new[..., None]) * LOG2E).sum(-1)
+        largest = new
+    return (torch.exp2((x.float() - largest[..., None]) * LOG2E) / total[..., None]).to(x.dtype)
+
+
+def layer_norm(x: Tensor, *, weight: Tensor, bias: Tensor) -> Tensor:
+    mean = block_sum(x) / x.shape[-1]
+    centred = x.float() - mean[..., None]
+    scale = (block_sum(centred * centred) / x.shape[-1] + 1e-5).rsqrt()
+    return (centred * scale[..., None] * weight.float() + bias.float()).to(x.dtype)
+
+
+def rms_norm(x: Tensor, *, weight: Tensor) -> Tensor:
+    scale = (block_sum(x.float() ** 2) / x.shape[-1] + 1e-6).rsqrt()
+    return (x.float() * scale[..., None] * weight.float()).to(x.dtype)
+
+
+def gelu_bias(x: Tensor, *, bias: Tensor) -> Tensor:
+    z = x.float() + bias.float()
+    return (0.5 * z * (1 + torch.erf(z * 0.70710678))).to(x.dtype)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    g = gate.float()
+    return (g / (1 + torch.exp2(-g * LOG2E)) * up.float()).to(gate.dtype)
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    largest = logits.amax(-1)
+    total = block_sum(torch.exp(logits - largest[:, None]))
+    return torch.log(total) + largest - logits.gather(1, target[:, None])[:, 0]
+
+
+def matmul_bias_relu(x: Tensor, *, weight: Tensor, bias: Tensor) -> Tensor:
+    total = torch.zeros(x.shape[0], weight.shape[1])
+    for a, b in zip(pieces(x.float(), 32, dim=1), pieces(weight.float(), 32, dim=0), strict=True):
+        total = total + a @ b
+    return torch.relu(total + bias.float()).to(x.dtype)
+
+
+def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(x: Tensor) -> Tensor:
+        a, b = x.float().chunk(2, -1)
+        return torch.cat((a * cos.float() - b * sin.float(), b * cos.float() + a * sin.float()), -1).to(x.dtype)
+
+    return rotate(q), rotate(k)
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Scores in float32, probabilities rounded to the storage format before the second product, as on tensor cores."""
+    scores = q.float() @ k.float().mT * q.shape[-1] ** -0.5
+    mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    scores = scores.masked_fill(mask, -math.inf)
+    weights = torch.exp2((scores - scores.amax(-1, keepdim=True)) * LOG2E)
+    products = weights.to(v.dtype).float() @ v.float()
+    return (products / weights.sum(-1, keepdim=True)).to(q.dtype)
+
+
+HONEST: dict[str, Kernel] = {
+    "softmax": online_softmax,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "gelu_bias": gelu_bias,
+    "swiglu": swiglu,
+    "cross_entropy": cross_entropy,
+    "matmul_bias_relu": matmul_bias_relu,
+    "rope": rope,
+    "row_sum": sequential_sum,
+    "causal_attention": causal_attention,
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_kernel_passes_every_case_and_battery(name: str) -> None:
+    task = find_task(name)
+    for case in [c for c in task.cases if c.cpu]:
+        problem = Problem.load(task, case.name)
+        for seed, battery in enumerate(BATTERIES):
+            if (drawn := problem.draw(seed, battery)) is None:
+                continue
+            result = compare(problem.expect(drawn.inputs), HONEST[name](*drawn.inputs, **drawn.state))
+            assert result.ok, (case.name, battery, result)
+            assert result.error_ratio < 0.7, (case.name, battery, result)
+
+
+def test_there_is_an_honest_kernel_for_every_built_in_task() -> None:
+    assert sorted(HONEST) == [task.name for task in builtin_tasks()]
+
+
+LINEAR = """
+import torch
+K = 1024
+class Model(torch.nn.Module):
+    def forward(self, a, b): return a @ b
+def get_inputs(): return [torch.DRAW(64, K), torch.DRAW(K, 96)]
+"""
+
+
+def linear(folder: Path, draw: str = "randn", precision: str = "float32") -> Problem:
+    path = folder / "linear.py"
+    path.write_text(LINEAR.replace("DRAW", draw) + f"PRECISION = {precision!r}\n")
+    return Problem.load(read_task(path))
+
+
+def to_tf32(x: Tensor) -> Tensor:
+    """Round to 10 bits of mantissa."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def sequential_matmul(a: Tensor, b: Tensor) -> Tensor:
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for k in range(a.shape[1]):
+        total = total + a[:, k : k + 1] * b[k : k + 1]
+    return total
+
+
+def three_tf32(a: Tensor, b: Tensor) -> Tensor:
+    a_high, b_high = to_tf32(a), to_tf32(b)
+    return (to_tf32(a - a_high) @ b_high + a_high @ to_tf32(b - b_high)) + a_high @ b_high
+
+
+@pytest.mark.parametrize("draw", ["randn", "rand"])
+def test_float32_matmul_in_any_honest_order_passes_and_tf32_or_bfloat16_does_not(tmp_path: Path, draw: str) -> None:
+    problem = linear(tmp_path, draw)
+    inputs = problem.inputs(5)
+    assert inputs is not None
+    a, b = inputs
+    expected = problem.expect(inputs)
+    assert compare(expected, sequential_matmul(a, b)).ok
+    assert compare(expected, three_tf32(a, b)).ok
+    downgraded = compare(expected, to_tf32(a) @ to_tf32(b))
+    assert not downgraded.ok
+    assert not compare(expected, (a.bfloat16().float() @ b.bfloat16().float())).ok
+    if draw == "randn":
+        assert "looks like TF32" in downgraded.detail
+        assert downgraded.error_ratio > 10
+
+
+def test_tf32_passes_where_the_task_allows_it(tmp_path: Path) -> None:
+    problem = linear(tmp_path, precision="tf32_ok")
+    a, b = problem.inputs(5) or ()
+    expected = problem.expect((a, b))
+    assert compare(expected, to_tf32(a) @ to_tf32(b)).ok
+    assert not compare(expected, a.bfloat16().float() @ b.bfloat16().float()).ok
+
+
+def test_float8_operands_do_not_pass_for_bfloat16(tmp_path: Path) -> None:
+    task = find_task("matmul_bias_relu")
+    problem = Problem.load(task, "small")
+    drawn = problem.draw(3)
+    assert drawn is not None
+    weight = drawn.state["weight"].to(torch.float8_e4m3fn).float()
+    x = drawn.inputs[0].to(torch.float8_e4m3fn).float()
+    assert not compare(problem.expect(drawn.inputs), matmul_bias_relu(x, weight=weight, bias=drawn.state["bias"])
+                       .bfloat16()).ok  # fmt: skip
+
+
+def test_the_tanh_form_of_gelu_is_not_the_exact_one() -> None:
+    problem = Problem.load(find_task("gelu_bias"), "ragged")
+    drawn = problem.draw(1)
+    assert drawn is not None
+    z = drawn.inputs[0] + drawn.state["bias"]
+    assert not compare(problem.expect(drawn.inputs), torch.nn.functional.gelu(z, approximate="tanh")).ok
+
+
+def test_softmax_without_subtracting_the_maximum_fails_on_scaled_inputs() -> None:
+    problem = Problem.load(find_task("softmax"), "ragged")
+    drawn = problem.draw(1, "scaled")
+    assert drawn is not None
+    naive = torch.exp(drawn.inputs[0])
+    result = compare(problem.expect(drawn.inputs), naive / naive.sum(-1, keepdim=True))
+    assert not result.ok
+    assert "NaN" in result.detail
+
+
+def expected_of(values: Tensor, *, dtype: torch.dtype = torch.float32, precision: str = "float32") -> Expected:
+    exact = values.double() if values.is_floating_point() else values
+    return Expected(exact, values.to(dtype) if values.is_floating_point() else values, precision, 8)
+
+
+VALUES = torch.randn(40, 100, generator=torch.Generator().manual_seed(1)) + 3
+
+
+def changed(change: Callable[[Tensor], object]) -> Tensor:
+    result = VALUES.clone()
+    change(result)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("actual", "hint"),
+    [
+        (torch.full_like(VALUES, math.nan), "all NaN"),
+        (torch.zeros_like(VALUES), "the output is all zeros"),
+        (torch.ones_like(VALUES), "the output is 1 everywhere"),
+        (changed(lambda t: t[:, 96:].zero_()), "only columns 96..99 are wrong, the tail of each row; check the mask"),
+        (changed(lambda t: t[32:].zero_()), "only rows 32..39 are wrong"),
+        (changed(lambda t: t[7].zero_()), "1 of 40 rows are wrong throughout, the first is row 7"),
+        (changed(lambda t: t[3, 5].fill_(math.nan)), "1 of them are NaN"),
+        (VALUES * 2, "every element is 2 times the right value"),
+        (VALUES + 7, "every element is off by 7"),
+        (VALUES.bfloat16().float(), "looks like bfloat16"),
+    ],
+)
+def test_a_failure_names_the_pattern(actual: Tensor, hint: str) -> None:
+    result = compare(expected_of(VALUES), actual)
+    assert not result.ok
+    assert hint in result.detail
+
+
+def test_a_failure_shows_the_worst_element() -> None:
+    result = compare(expected_of(VALUES), changed(lambda t: t[3, 5].fill_(1000.0)))
+    assert result.detail.startswith("1 of 4000 elements wrong (0.025 %); worst at [3, 5]: expected ")
+    assert "got 1000" in result.detail
+    assert result.error_ratio > 1
+    assert result.max_abs_error == pytest.approx(1000 - float(VALUES[3, 5]))
+
+
+def test_a_transposed_square_is_recognised() -> None:
+    square = VALUES[:40, :40].contiguous()
+    assert "transposed" in compare(expected_of(square), square.T.contiguous()).detail
+
+
+def test_what_was_never_written_is_told_from_what_is_wrong() -> None:
+    poison = torch.full_like(VALUES, -1e30)
+    actual = VALUES.clone()
+    actual[:, 64:] = poison[:, 64:]
+    detail = compare(expected_of(VALUES), actual, poison=poison).detail
+    assert "100 % of the wrong elements were never written: only columns 64..99" in detail
+
+
+@pytest.mark.parametrize(
+    ("actual", "detail"),
+    [
+        (VALUES[:1], "expected a float32 tensor of shape (40, 100), got a float32 tensor of shape (1, 100)"),
+        (VALUES.double(), "got a float64 tensor"),
+        ((VALUES,), "expected a float32 tensor of shape (40, 100), got a tuple of 1"),
+        ({"y": VALUES}, "got a dict with keys y"),
+        (None, "got None"),
+    ],
+)
+def test_structure_shape_and_dtype_must_be_exact(actual: Tree, detail: str) -> None:
+    result = compare(expected_of(VALUES), actual)
+    assert not result.ok
+    assert result.error_ratio == math.inf
+    assert detail in result.detail
+
+
+def test_infinities_and_nans_must_be_where_the_reference_has_them() -> None:
+    values = VALUES.clone()
+    values[0, 0], values[1, 1], values[2, 2] = math.nan, math.inf, -math.inf
+    expected = expected_of(values)
+    assert compare(expected, values.clone()).ok
+    flipped = values.clone()
+    flipped[1, 1] = -math.inf
+    assert not compare(expected, flipped).ok
+    assert not compare(expected, torch.nan_to_num(values)).ok
+
+
+def test_one_wrong_element_of_a_million_fails() -> None:
+    values = torch.randn(1000, 1000, generator=torch.Generator().manual_seed(1))
+    actual = values.clone()
+    actual[999, 999] += 1e-3
+    assert not compare(expected_of(values), actual).ok
+
+
+def test_integers_must_be_exact() -> None:
+    values = torch.arange(100).reshape(10, 10)
+    assert compare(expected_of(values), values.clone()).ok
+    result = compare(expected_of(values), values + (values == 42))
+    assert not result.ok
+    assert "worst at [4, 2]: expected 42, got 43" in result.detail
+
+
+def test_each_of_several_outputs_is_named() -> None:
+    both = (VALUES, VALUES[0])
+    expected = Expected(tuple(t.double() for t in both), both, "float32", 8)
+    assert compare(expected, [VALUES.clone(), VALUES[0].clone()]).ok
+    assert compare(expected, (VALUES, VALUES[1])).detail.startswith("output 1: ")
+
+
+def test_an_empty_output_and_a_single_number_can_be_compared() -> None:
+    assert compare(expected_of(torch.empty(0, 5)), torch.empty(0, 5)).ok
+    assert compare(expected_of(torch.tensor(2.5)), torch.tensor(2.5)).ok
+    assert not compare(expected_of(torch.tensor(2.5)), torch.tensor(2.6)).ok

@@ -1,0 +1,46 @@
+"""How the judge lays tensors into flat buffers. On the CPU: the same code writes device memory."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from tools.judge.layout import extent_bytes, like, regions_of, same_bits, tree_bytes, write
+
+TENSORS = [
+    torch.arange(12.0).reshape(3, 4),
+    torch.arange(12.0).reshape(3, 4).t(),
+    torch.arange(12.0)[3:7],
+    torch.arange(24, dtype=torch.int64).reshape(2, 3, 4)[:, ::2],
+    torch.tensor(3.0, dtype=torch.bfloat16),
+    torch.zeros(0, 4),
+    torch.tensor([True, False]),
+    torch.ones(1, 3).expand(5, 3),
+    torch.tensor([1.0, float("nan")]).to(torch.float8_e4m3fn),
+]
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=str)
+def test_a_tensor_written_to_flat_bytes_reads_back_with_its_strides(tensor: torch.Tensor) -> None:
+    region = torch.zeros(1024, dtype=torch.uint8)[256:]
+    write(region, tensor)
+    found = like(region, tensor)
+    assert found.stride() == tensor.stride()
+    assert same_bits(found, tensor)
+
+
+def test_places_do_not_overlap_and_are_aligned() -> None:
+    regions, end = regions_of([(str(i), t) for i, t in enumerate(TENSORS)])
+    assert all(r.offset % 512 == 0 for r in regions)
+    assert all(a.offset + a.nbytes <= b.offset for a, b in pairwise(regions))
+    assert end >= regions[-1].offset + regions[-1].nbytes
+
+
+def test_an_expanded_tensor_takes_the_bytes_that_it_has() -> None:
+    assert extent_bytes(torch.ones(1, 3).expand(5, 3)) == 12
+    assert tree_bytes({"a": (torch.ones(4), 3), "b": [torch.ones(2, dtype=torch.int8)]}) == 18
+
+
+def test_nan_has_the_same_bits_as_itself() -> None:
+    assert same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))

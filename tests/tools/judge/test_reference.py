@@ -1,0 +1,224 @@
+"""A task is described without its memory, answered in float64, and its faults are one line with their place."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tools.codec import decode, encode
+from tools.errors import TaskError
+from tools.judge.reference import Problem, describe, expanded
+from tools.judge.tree import leaves
+from tools.spec import TaskSpec
+from tools.task import TaskFile, builtin_tasks, find_task, read_task
+
+
+def task_of(folder: Path, source: str, name: str = "mine") -> TaskFile:
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    return read_task(path)
+
+
+def model(forward: str, inputs: str, extra: str = "") -> str:
+    return f"""
+import torch
+import torch.nn as nn
+{extra}
+class Model(nn.Module):
+    def forward(self, {forward.split(":")[0]}):
+        {forward.split(":", 1)[1]}
+def get_inputs():
+    return {inputs}
+"""
+
+
+def test_softmax_is_described_in_no_time_and_without_its_half_gigabyte() -> None:
+    start = time.monotonic()
+    task = describe(find_task("softmax"))
+    assert time.monotonic() - start < 5.0
+    assert task.main.inputs == ({"$tensor": {"shape": [8192, 8192], "dtype": "float32", "stride": None}},)
+    assert task.main.bytes_moved == 2 * 4 * 8192**2
+    assert (task.main.runs_on_cpu, task.case("ragged").runs_on_cpu, task.case("prime").held_out) == (False, True, True)
+
+
+def test_every_built_in_task_is_described_and_survives_the_wire() -> None:
+    for file in builtin_tasks():
+        task = describe(file)
+        assert decode(TaskSpec, encode(task)) == task
+        assert 50e6 < task.main.bytes_moved < 2e9, task.name
+        assert "held_out" not in task.source
+
+
+def test_flops_count_contractions_and_a_causal_mask_halves_them() -> None:
+    assert describe(find_task("matmul_bias_relu")).main.flops == 2 * 8192 * 4096 * 4096
+    attention = describe(find_task("causal_attention")).main
+    assert attention.flops == pytest.approx(4 * 4 * 16 * 4096**2 * 64 / 2, rel=1e-3)
+
+
+def test_parameters_are_in_the_state_and_none_of_them_is_an_identity() -> None:
+    problem = Problem.load(find_task("layer_norm"), "narrow", seed=3)
+    state = problem.state()
+    assert sorted(state) == ["bias", "weight"]
+    assert all(float(t.std()) > 0.1 for t in state.values())
+
+
+def test_foreign_ones_and_zeros_are_randomised_with_their_sign_kept(tmp_path: Path) -> None:
+    source = model("x: return self.n(x)", "[torch.rand(8, 4, 5, 5)]").replace(
+        "    def forward",
+        "    def __init__(self):\n        super().__init__()\n        self.n = nn.BatchNorm2d(4)\n    def forward",
+    )
+    problem = Problem.load(task_of(tmp_path, source), seed=1)
+    first = {name: t.clone() for name, t in problem.state().items()}
+    assert all(len(set(t.tolist())) == 4 for name, t in first.items() if t.is_floating_point())
+    assert bool((first["n.running_var"] > 0).all())
+    problem.reseed(2)
+    assert not torch.equal(problem.state()["n.weight"], first["n.weight"])
+    problem.reseed(1)
+    assert all(torch.equal(t, first[name]) for name, t in problem.state().items())
+
+
+def test_the_answer_is_float64_even_where_the_model_casts_by_itself(tmp_path: Path) -> None:
+    forward = "x: return (x.float() @ torch.ones(6, 2, dtype=torch.float32) + torch.zeros(2)).to(torch.bfloat16)"
+    problem = Problem.load(task_of(tmp_path, model(forward, "[torch.rand(4, 6).bfloat16()]")))
+    inputs = problem.inputs(1)
+    assert inputs is not None
+    answer = problem.reference(inputs)
+    assert answer.exact
+    assert torch.equal(answer.values, inputs[0].double().sum(1, keepdim=True).expand(4, 2))
+    assert problem.native(inputs).dtype == torch.bfloat16
+    assert problem.precision == "bfloat16"
+
+
+def test_a_reference_that_cannot_run_in_float64_answers_in_its_own_dtype_and_says_so(tmp_path: Path) -> None:
+    source = model("x: return (x.view(torch.int32) & -4096).view(torch.float32) * 2", "[torch.rand(3, 4)]")
+    problem = Problem.load(task_of(tmp_path, source))
+    inputs = problem.inputs(1) or ()
+    answer = problem.reference(inputs)
+    assert not answer.exact
+    assert "float64" in answer.note
+    assert torch.allclose(answer.values, inputs[0].double() * 2, rtol=1e-3)
+    assert problem.expect(inputs).noise is None
+
+
+def test_a_reference_that_writes_into_its_input_leaves_ours_alone(tmp_path: Path) -> None:
+    problem = Problem.load(task_of(tmp_path, model("x: return x.mul_(2)", "[torch.rand(3, 4)]")))
+    inputs = problem.inputs(1) or ()
+    before = inputs[0].clone()
+    problem.native(inputs), problem.reference(inputs), problem.expect(inputs)
+    assert torch.equal(inputs[0], before)
+
+
+def test_mixed_arguments_and_several_outputs_are_supported(tmp_path: Path) -> None:
+    forward = 'x, mask, n, pair: return {"y": x * n + pair[0], "arg": x.argmax(-1), "any": mask.any(-1)}'
+    inputs = "[torch.randn(5, 7), torch.rand(5, 7) > 0.5, 3, (torch.rand(7), 1.5)]"
+    task = task_of(tmp_path, model(forward, inputs))
+    case = describe(task).main
+    assert case.inputs[2] == 3
+    assert case.outputs["$dict"]["arg"]["$tensor"]["dtype"] == "int64"
+    drawn = Problem.load(task).draw(1)
+    assert drawn is not None
+    assert list(drawn.blobs()) == ["input:0", "input:1", "input:3.0"]
+    assert [path for path, _ in leaves(drawn.inputs)] == ["0", "1", "2", "3.0", "3.1"]
+
+
+def test_blobs_hold_the_bytes_of_every_input_and_parameter() -> None:
+    drawn = Problem.load(find_task("rms_norm"), "ragged").draw(4)
+    assert drawn is not None
+    blobs = drawn.blobs()
+    assert {name: len(blob) for name, blob in blobs.items()} == {"input:0": 129 * 1000 * 2, "state:weight": 2000}
+    again = torch.frombuffer(bytearray(blobs["state:weight"]), dtype=torch.bfloat16)
+    assert torch.equal(again, drawn.state["weight"])
+
+
+def test_draws_differ_by_seed_and_repeat_by_seed() -> None:
+    problem = Problem.load(find_task("layer_norm"), "narrow")
+    first, other, again = (drawn.blobs() for drawn in map(problem.draw, (1, 2, 1)) if drawn is not None)
+    assert first == again
+    assert all(first[name] != other[name] for name in first)
+
+
+def test_a_battery_on_which_the_reference_is_not_finite_does_not_apply(tmp_path: Path) -> None:
+    problem = Problem.load(task_of(tmp_path, model("x: return torch.log(x)", "[torch.rand(30, 40) + 0.5]")))
+    assert problem.batteries() == ("own", "scaled")
+
+
+def test_what_a_task_prints_stays_inside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = "print('hello')\n" + model("x: print('forward'); return x", "[torch.rand(3)]")
+    describe(task_of(tmp_path, source))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "import torch\nraise SystemExit(3)\nclass Model: pass\ndef get_inputs(): pass",
+            r"mine\.py, line 2: the task file",
+        ),
+        (model("x: return x @ x", "[torch.rand(3, 4)]"), r"mine\.py, line 7: forward\(\) failed: RuntimeError: .*mul"),
+        (model("x: return x", "1 / 0"), r"mine\.py, line 9: get_inputs\(\) failed: ZeroDivisionError"),
+        (model("x: return x", "torch.rand(3)"), r"get_inputs\(\) failed: TypeError: get_inputs\(\) returned a Tensor"),
+        ("class Model: pass\ndef get_inputs(): return []", r"Model\(…\) failed: TypeError: Model is not a torch"),
+        (
+            "import nonesuch_\n" + model("x: return x", "[]"),
+            r"line 1: .*ModuleNotFoundError: No module named 'nonesuch_'",
+        ),
+        (
+            model("x: return x, object()", "[torch.rand(2)]"),
+            r"describing failed: TypeError: arguments and results are tensors, .* not object",
+        ),
+    ],
+)
+def test_a_reference_that_fails_is_one_line_with_its_place(tmp_path: Path, source: str, message: str) -> None:
+    with pytest.raises(TaskError, match=message) as caught:
+        describe(task_of(tmp_path, source))
+    assert "\n" not in str(caught.value)
+
+
+FOREIGN = {
+    "large_softmax": model("x: return torch.softmax(x, 1)", "[torch.rand(batch, dim)]", "batch = 4096\ndim = 393216"),
+    "large_matmul": model(
+        "a, b: return a @ b", "[torch.rand(M, K), torch.rand(K, N)]", "M = 1024 * 8\nK, N = 4096, 2048"
+    ),
+    "tuple_of_sizes": model("x: return x.relu()", "[torch.rand(batch, *shape)]", "batch = 128\nshape = (256, 64, 64)"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_foreign_task_gets_a_small_case_for_the_cpu(tmp_path: Path, name: str) -> None:
+    task = task_of(tmp_path, FOREIGN[name])
+    spec = describe(task)
+    assert [c.name for c in spec.cases] == ["main", "small"]
+    assert [c.runs_on_cpu for c in spec.cases] == [False, True]
+    assert spec.case("small").bytes_moved <= 4 * 2_000_000
+    assert expanded(task).cases[1] == expanded(expanded(task)).cases[1]
+    assert Problem.load(task, "small").draw(1) is not None
+
+
+def test_constants_that_depend_on_each_other_stay_compatible(tmp_path: Path) -> None:
+    source = model(
+        "x: return nn.functional.group_norm(x, groups)", "[torch.rand(batch, channels, size, size)]",
+        "batch = 64\nchannels = 96\ngroups = 32\nsize = 256",
+    )  # fmt: skip
+    small = describe(task_of(tmp_path, source)).case("small")
+    assert small.runs_on_cpu
+    assert small.inputs[0]["$tensor"]["shape"][1] % 32 == 0
+
+
+def test_constants_that_must_be_equal_are_halved_together(tmp_path: Path) -> None:
+    source = model(
+        "x, y: return x * y", "[torch.rand(batch, *shape), torch.rand(batch)]", "batch = 32768\nshape = (32768,)"
+    )
+    small = describe(task_of(tmp_path, source)).case("small")
+    assert small.inputs[0]["$tensor"]["shape"] == [512, 512]
+
+
+def test_a_foreign_task_that_is_small_already_needs_no_further_case(tmp_path: Path) -> None:
+    spec = describe(task_of(tmp_path, model("x: return x + 1", "[torch.rand(64, 64)]")))
+    assert ([c.name for c in spec.cases], spec.main.runs_on_cpu) == (["main"], True)
+
+
+def test_a_task_that_nothing_makes_small_keeps_its_main_case_alone(tmp_path: Path) -> None:
+    spec = describe(task_of(tmp_path, model("x: return x + 1", "[torch.rand(5000, 1, 5000)]")))
+    assert ([c.name for c in spec.cases], spec.main.runs_on_cpu) == (["main"], False)

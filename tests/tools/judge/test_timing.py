@@ -1,0 +1,159 @@
+"""The statistics of paired timing."""
+
+import math
+import random
+
+import pytest
+
+from tools.judge.clock import Reading, agreement
+from tools.judge.timing import (
+    CANDIDATE,
+    Round,
+    Rules,
+    Series,
+    bootstrap_median,
+    floor_us,
+    palindrome,
+    passes_for,
+    resolution,
+    slots_for,
+)
+
+
+def series_of(
+    candidate_us: float, baseline_us: float, *, rounds: int, noise: float = 0.0, drift: float = 0.0
+) -> Series:
+    """Rounds in which both arms slow down by `drift` per block and jitter by `noise`."""
+    rng = random.Random(7)
+    series = Series(Rules(), ("eager",))
+    clock = 0
+    for _ in range(rounds):
+        blocks: dict[str, list[float]] = {CANDIDATE: [], "eager": []}
+        for arm in palindrome(list(blocks), rng):
+            clock += 1
+            base = candidate_us if arm == CANDIDATE else baseline_us
+            blocks[arm].append(base * (1 + drift * clock) * math.exp(rng.gauss(0, noise)))
+        series.add(blocks, 0.024)
+    return series
+
+
+def test_a_round_is_a_palindrome_of_all_arms() -> None:
+    order = palindrome(["a", "b", "c"], random.Random(1))
+    assert order == order[::-1]
+    assert sorted(order) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_the_order_of_arms_changes_from_round_to_round() -> None:
+    rng = random.Random(1)
+    assert len({palindrome(["a", "b"], rng)[0] for _ in range(20)}) == 2
+
+
+def test_the_speed_up_is_the_baseline_s_time_over_the_candidate_s() -> None:
+    (found,) = series_of(10, 20, rounds=20).comparisons()
+    assert found.speedup == pytest.approx(2.0)
+    assert found.baseline_us == pytest.approx(20.0)
+
+
+def test_a_linear_drift_cancels() -> None:
+    (found,) = series_of(10, 20, rounds=20, drift=0.001).comparisons()
+    assert found.speedup == pytest.approx(2.0, rel=1e-4)
+
+
+def test_the_interval_covers_the_truth_and_narrows_with_more_rounds() -> None:
+    few = series_of(10, 11, rounds=20, noise=0.01).ratio("eager")
+    many = series_of(10, 11, rounds=200, noise=0.01).ratio("eager")
+    assert many.low < math.log(1.1) < many.high
+    assert many.half_width < few.half_width
+
+
+def test_comparisons_begin_with_the_fastest_baseline() -> None:
+    series = Series(Rules(), ("eager", "compile"))
+    series.add({CANDIDATE: [1, 1], "eager": [3, 3], "compile": [2, 2]}, 0.01)
+    assert [c.baseline for c in series.comparisons()] == ["compile", "eager"]
+
+
+def test_a_quiet_series_is_enough_after_the_fewest_rounds_and_not_before() -> None:
+    assert not series_of(10, 20, rounds=19).enough
+    assert series_of(10, 20, rounds=20).enough
+
+
+def test_a_noisy_series_goes_on_until_its_time_is_used_up() -> None:
+    assert not series_of(10, 20, rounds=40, noise=0.05).enough
+    assert series_of(10, 20, rounds=84, noise=0.05).enough
+
+
+def test_slow_launches_need_fewer_rounds() -> None:
+    series = Series(Rules(), ("eager",))
+    for _ in range(6):
+        series.add({CANDIDATE: [1e5, 1e5], "eager": [1e5, 1e5]}, 1.5)
+    assert series.enough
+
+
+def test_the_bootstrap_of_equal_values_has_no_width() -> None:
+    found = bootstrap_median([3.0] * 10)
+    assert (found.low, found.median, found.high) == (3.0, 3.0, 3.0)
+
+
+def test_a_median_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        bootstrap_median([])
+
+
+def test_the_resolution_is_the_largest_difference_of_equals_but_for_one_in_a_hundred() -> None:
+    rounds = [Round({"a": (1.0, 1.0), "b": (math.exp(n / 1000),) * 2}) for n in range(100)]
+    assert resolution(rounds, "a", "b") == pytest.approx(0.098)
+
+
+def test_timing_counts_blocks_and_launches() -> None:
+    found = series_of(10, 20, rounds=20).timing(launches_per_block=30)
+    assert (found.n_blocks, found.n_launches) == (40, 1200)
+    assert found.median_us == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("footprint", "estimate_us", "slots"),
+    [(512 << 20, 135.0, 8), (1 << 30, 5000.0, 3), (4 << 10, 2.7, 96), (10 << 20, 6.5, 96), (4 << 30, 1.0, 3)],
+)
+def test_slots_cover_the_cache_and_a_millisecond_within_memory(footprint: int, estimate_us: float, slots: int) -> None:
+    assert slots_for(footprint, 60 << 20, estimate_us) == slots
+
+
+def test_a_block_holds_at_least_one_pass() -> None:
+    assert (passes_for(0.006, 1000.0), passes_for(0.006, 1e6)) == (6, 1)
+
+
+def test_the_floor_leaves_out_outputs_that_may_still_be_in_the_cache() -> None:
+    assert floor_us(2_000_000, 1_000_000, 60 << 20, 3, 1000.0) == pytest.approx(1.0)
+    assert floor_us(2 << 30, 1 << 30, 60 << 20, 3, 4300.0) == pytest.approx(((2 << 30) - (20 << 20)) / 4.3e6)
+
+
+def readings(slope: float, constant_us: float, noise_us: float = 0.0) -> list[Reading]:
+    rng = random.Random(3)
+    lengths = [6000.0, 24000.0, 6000.0, 24000.0, 9000.0, 12000.0]
+    return [Reading(us, slope * us + constant_us + rng.gauss(0, noise_us), int(us / 30)) for us in lengths]
+
+
+def test_clocks_that_differ_by_a_constant_agree() -> None:
+    found = agreement(readings(1.0, 400.0, noise_us=30.0))
+    assert found.ok
+    assert found.slope == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("slope", [2.0, 1.2, 0.5])
+def test_a_device_clock_that_runs_at_another_rate_is_not_believed(slope: float) -> None:
+    assert not agreement(readings(slope, 200.0)).ok
+
+
+def test_launches_of_a_microsecond_are_allowed_a_microsecond() -> None:
+    short = [Reading(us, 1.5 * us + 100.0, int(us)) for us in (6000.0, 24000.0)]
+    assert agreement(short).ok
+
+
+def test_a_block_cannot_take_longer_on_the_device_than_on_the_host() -> None:
+    found = agreement([*readings(1.0, 300.0), Reading(10000.0, 5000.0, 100)])
+    assert not found.ok
+    assert "claims" in found.detail
+
+
+def test_blocks_of_one_length_prove_nothing() -> None:
+    assert not agreement([Reading(6000.0, 6100.0, 10)] * 5).ok

@@ -1,0 +1,160 @@
+"""The statistics of paired timing: order of blocks, log ratios, intervals, when to stop. Pure.
+
+A round times every arm twice in a palindrome (A B B A, or A B C C B A), which cancels drift to first order. Its
+result for a baseline is the difference of the logarithms of the two arms' means.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from tools.verdict import Comparison, Timing
+
+CANDIDATE = "candidate"
+_RESAMPLES = 2000
+_FEWEST_ROUNDS = 6
+_OVERTIME = 4
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When enough has been measured. Seconds are device time of all arms."""
+
+    min_rounds: int = 20
+    half_width: float = 0.003
+    max_s: float = 2.0
+    block_s: float = 0.006
+    rounds_per_group: int = 10  # then the outputs are verified and the contents replaced
+    preheat_s: float = 0.3
+    floor_tolerance: float = 0.98
+
+
+SCREENING = Rules(min_rounds=5, half_width=0.01, max_s=0.1, block_s=0.003, rounds_per_group=10, preheat_s=0.05)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Time per launch in µs of every arm's two blocks."""
+
+    blocks: Mapping[str, tuple[float, float]]
+
+    def log_us(self, arm: str) -> float:
+        """Logarithm of the arm's geometric mean."""
+        first, second = self.blocks[arm]
+        return (math.log(first) + math.log(second)) / 2
+
+    def log_ratio(self, baseline: str, arm: str = CANDIDATE) -> float:
+        """ln(baseline / arm): positive when the arm is faster."""
+        return self.log_us(baseline) - self.log_us(arm)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+
+def palindrome(arms: Sequence[str], rng: random.Random) -> list[str]:
+    """A secret order of the arms and then its mirror image: A B C C B A."""
+    order = list(arms)
+    rng.shuffle(order)
+    return order + order[::-1]
+
+
+def bootstrap_median(values: Sequence[float], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
+    """The median and the 95 % interval of the median over resampled values. Raises ValueError without values."""
+    if not values:
+        raise ValueError("no values to take a median of")
+    rng = random.Random(seed)
+    count = len(values)
+    medians = sorted(median(rng.choices(values, k=count)) for _ in range(resamples))
+    return Interval(median(values), medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1])
+
+
+@dataclass
+class Series:
+    """The rounds of one session and what follows from them."""
+
+    rules: Rules
+    baselines: tuple[str, ...]
+    rounds: list[Round] = field(default_factory=list)
+    measured_s: float = 0.0
+
+    def add(self, blocks: Mapping[str, Sequence[float]], measured_s: float) -> None:
+        """Take one round."""
+        self.rounds.append(Round({arm: (times[0], times[1]) for arm, times in blocks.items()}))
+        self.measured_s += measured_s
+
+    def ratio(self, baseline: str) -> Interval:
+        """ln(baseline / candidate) over the rounds."""
+        return bootstrap_median([r.log_ratio(baseline) for r in self.rounds])
+
+    @property
+    def enough(self) -> bool:
+        """Whether the stop rule is met: enough rounds, and all intervals narrow or the time used up."""
+        if len(self.rounds) >= _FEWEST_ROUNDS and self.measured_s >= _OVERTIME * self.rules.max_s:
+            return True  # launches of many milliseconds: the noise is small, and nobody waits a minute for it
+        if len(self.rounds) < self.rules.min_rounds:
+            return False
+        if self.measured_s >= self.rules.max_s:
+            return True
+        return all(self.ratio(b).half_width <= self.rules.half_width for b in self.baselines)
+
+    def microseconds(self, arm: str) -> Interval:
+        """Time per launch over all blocks of an arm."""
+        return bootstrap_median([t for r in self.rounds for t in r.blocks[arm]])
+
+    def timing(self, launches_per_block: int) -> Timing:
+        """The candidate's time."""
+        us = self.microseconds(CANDIDATE)
+        blocks = 2 * len(self.rounds)
+        return Timing(us.median, us.low, us.high, blocks, blocks * launches_per_block)
+
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Against each baseline, the fastest baseline first."""
+        found = [self._comparison(b) for b in self.baselines]
+        return tuple(sorted(found, key=lambda c: c.baseline_us))
+
+    def _comparison(self, baseline: str) -> Comparison:
+        ratio = self.ratio(baseline)
+        us = self.microseconds(baseline).median
+        return Comparison(baseline, us, math.exp(ratio.median), math.exp(ratio.low), math.exp(ratio.high))
+
+
+def resolution(pairs: Sequence[Round], first: str, second: str) -> float:
+    """What two arms of the same code differ by: the 99th percentile of |ln ratio|. Less than that is no difference."""
+    sizes = sorted(abs(r.log_ratio(first, second)) for r in pairs)
+    return sizes[min(len(sizes) - 1, math.ceil(0.99 * len(sizes)) - 1)]
+
+
+def passes_for(block_s: float, pass_us: float) -> int:
+    """How many passes fill a block; at least one."""
+    return max(1, round(block_s * 1e6 / max(pass_us, 1e-3)))
+
+
+def slots_for(
+    footprint_bytes: int, l2_bytes: int, estimate_us: float, *, most: int = 96, most_bytes: int = 4 << 30
+) -> int:
+    """How many buffer sets rotate: at least 3 and three times the L2 together, and enough for a pass of 1 ms, within
+    a bound of memory. What stays smaller than the L2 is cold all the same: each set is used once per flush."""
+    footprint = max(1, footprint_bytes)
+    wanted = max(3, -(-3 * l2_bytes // footprint), math.ceil(1000.0 / max(estimate_us, 1.0)))
+    affordable = max(3, most_bytes // footprint)
+    return max(3, min(wanted, affordable, most))
+
+
+def floor_us(bytes_moved: int, output_bytes: int, l2_bytes: int, slots: int, bandwidth_gbps: float) -> float:
+    """The least time per launch: every byte once at full bandwidth, less what of the outputs may still be in the L2
+    when a pass of `slots` launches ends."""
+    kept = min(output_bytes, l2_bytes // max(1, slots))
+    return max(0.0, bytes_moved - kept) / (bandwidth_gbps * 1e3)

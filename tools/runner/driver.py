@@ -1,0 +1,195 @@
+"""The CUDA driver calls that a runner and a judge need; every return code is checked.
+
+Plain memory only (never managed memory), and nothing that sets clocks, power or the device's mode. The current
+context is the caller's: torch's primary context.
+"""
+
+import contextlib
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda.bindings import driver as cu  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+from tools.runner.packing import Parameter, TensorMap
+
+_TENSOR_MAP_BYTES = 128
+_LAZY_PEER_ACCESS = 1
+_STATIC_LIMIT = 48 << 10
+
+
+class DriverError(RuntimeError):
+    """A CUDA driver call failed; the context may be lost."""
+
+    def __init__(self, call: str, code: int, text: str) -> None:
+        super().__init__(f"{call}: {text}")
+        self.call, self.code = call, code
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """How a kernel is launched. `cluster` is the number of blocks per cluster (1: none)."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+    cluster: int = 1
+    cooperative: bool = False
+    pdl: bool = False
+
+
+def check(call: str, result: tuple[Any, ...]) -> Any:
+    """The value of a driver call. Raises DriverError with the error's name and text."""
+    code = result[0]
+    if int(code) != 0:
+        raise DriverError(call, int(code), error_text(code))
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def error_text(code: Any) -> str:
+    """ "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"."""
+    words = []
+    for ask in (cu.cuGetErrorName, cu.cuGetErrorString):
+        failed, text = ask(code)
+        if int(failed) == 0 and text:
+            words.append(text.decode() if isinstance(text, bytes) else str(text))
+    return ": ".join(words) or f"CUDA error {int(code)}"
+
+
+class Kernel:
+    """A function of a loaded cubin."""
+
+    def __init__(self, cubin: bytes, name: str, shared_bytes: int, *, large_cluster: bool = False) -> None:
+        self._module = check("cuModuleLoadData", cu.cuModuleLoadData(cubin))
+        self.function = check("cuModuleGetFunction", cu.cuModuleGetFunction(self._module, name.encode()))
+        if shared_bytes > _STATIC_LIMIT:
+            prefer = cu.CUfunc_cache.CU_FUNC_CACHE_PREFER_SHARED
+            check("cuFuncSetCacheConfig", cu.cuFuncSetCacheConfig(self.function, prefer))
+            self._set("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
+        if large_cluster:
+            self._set("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+
+    def _set(self, name: str, value: int) -> None:
+        attribute = getattr(cu.CUfunction_attribute, name)
+        check("cuFuncSetAttribute", cu.cuFuncSetAttribute(self.function, attribute, value))
+
+    def launch(self, shape: LaunchShape, parameters: Sequence[bytes], stream: int) -> None:
+        """Enqueue on a stream (given as torch gives it)."""
+        config = cu.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+        config.sharedMemBytes = shape.shared_bytes
+        config.hStream = cu.CUstream(stream)
+        attributes = _attributes(shape)
+        config.numAttrs = len(attributes)
+        if attributes:
+            config.attrs = attributes
+        memory, addresses = _parameter_block(parameters)
+        check("cuLaunchKernelEx", cu.cuLaunchKernelEx(config, self.function, ctypes.addressof(addresses), 0))
+        del memory  # the driver has copied the parameters
+
+    def unload(self) -> None:
+        """Free the module; nothing that was launched from it may still run."""
+        check("cuModuleUnload", cu.cuModuleUnload(self._module))
+
+
+def _attributes(shape: LaunchShape) -> list[Any]:
+    """Launch attributes, as Triton sets them: nothing else (no access-policy window, no priority)."""
+    ids, found = cu.CUlaunchAttributeID, []
+    if shape.pdl:
+        found.append(_attribute(ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION))
+        found[-1].value.programmaticStreamSerializationAllowed = 1
+    if shape.cooperative:
+        found.append(_attribute(ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE))
+        found[-1].value.cooperative = 1
+    if shape.cluster != 1:
+        found.append(_attribute(ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION))
+        dims = found[-1].value.clusterDim
+        dims.x, dims.y, dims.z = shape.cluster, 1, 1
+        found.append(_attribute(ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE))
+        spread = cu.CUclusterSchedulingPolicy.CU_CLUSTER_SCHEDULING_POLICY_SPREAD
+        found[-1].value.clusterSchedulingPolicyPreference = spread
+    return found
+
+
+def _attribute(number: Any) -> Any:
+    attribute = cu.CUlaunchAttribute()
+    attribute.id = number
+    return attribute
+
+
+def _parameter_block(parameters: Sequence[bytes]) -> tuple[Any, Any]:
+    """Aligned copies of the parameters, and the array of their addresses."""
+    offsets, end = [], 0
+    for data in parameters:
+        align = 64 if len(data) == _TENSOR_MAP_BYTES else 8
+        end = -(-end // align) * align
+        offsets.append(end)
+        end += len(data)
+    memory = ctypes.create_string_buffer(end + 64)
+    base = -(-ctypes.addressof(memory) // 64) * 64
+    for offset, data in zip(offsets, parameters, strict=True):
+        ctypes.memmove(base + offset, data, len(data))
+    return memory, (ctypes.c_void_p * max(1, len(parameters)))(*(base + offset for offset in offsets))
+
+
+def encode(parameter: Parameter) -> bytes:
+    """A parameter's bytes; a tensor map is made by the driver."""
+    return _encode_tensor_map(parameter) if isinstance(parameter, TensorMap) else parameter
+
+
+def _encode_tensor_map(wanted: TensorMap) -> bytes:
+    fill = cu.CUtensorMapFloatOOBfill
+    rank = len(wanted.global_dim)
+    result = cu.cuTensorMapEncodeTiled(
+        cu.CUtensorMapDataType(wanted.dtype),
+        rank,
+        wanted.address,
+        [cu.cuuint64_t(n) for n in wanted.global_dim],
+        [cu.cuuint64_t(n) for n in wanted.global_strides],
+        [cu.cuuint32_t(n) for n in wanted.box_dim],
+        [cu.cuuint32_t(1) for _ in range(rank)],
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        cu.CUtensorMapSwizzle(wanted.swizzle),
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        fill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
+        if wanted.nan_fill
+        else fill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    made = check(f"cuTensorMapEncodeTiled({wanted})", result)
+    return ctypes.string_at(int(made.getPtr()), _TENSOR_MAP_BYTES)
+
+
+def allocate(nbytes: int) -> int:
+    """Device memory of its own (cuMemAlloc); the address."""
+    return int(check("cuMemAlloc", cu.cuMemAlloc(nbytes)))
+
+
+def free(address: int) -> None:
+    """Give memory from `allocate` back."""
+    check("cuMemFree", cu.cuMemFree(cu.CUdeviceptr(address)))
+
+
+def export(address: int) -> bytes:
+    """A handle by which another process can map this allocation."""
+    handle = check("cuIpcGetMemHandle", cu.cuIpcGetMemHandle(cu.CUdeviceptr(address)))
+    return bytes(handle.reserved)
+
+
+def open_exported(data: bytes) -> int:
+    """Map another process's allocation; the address here."""
+    handle = cu.CUipcMemHandle()
+    handle.reserved = data
+    return int(check("cuIpcOpenMemHandle", cu.cuIpcOpenMemHandle(handle, _LAZY_PEER_ACCESS)))
+
+
+def close_exported(address: int) -> None:
+    """Unmap memory from `open_exported`."""
+    check("cuIpcCloseMemHandle", cu.cuIpcCloseMemHandle(cu.CUdeviceptr(address)))
+
+
+def forget_persisting_lines() -> None:
+    """No line of the L2 keeps a preference that an earlier kernel gave it."""
+    with contextlib.suppress(DriverError):  # not every driver or GPU has persisting lines
+        check("cuCtxResetPersistingL2Cache", cu.cuCtxResetPersistingL2Cache())

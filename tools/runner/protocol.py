@@ -1,0 +1,141 @@
+"""Messages between the judge and a runner. Pure data; the runner never learns a seed, an answer or a verdict."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tools.codec import Json
+from tools.plan.schema import Plan
+
+
+@dataclass(frozen=True)
+class Region:
+    """A named piece of a buffer."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A device buffer of the judge: its IPC handle in hexadecimal, and its size."""
+
+    handle: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Load a plan (its cubins are the blobs, in the order of `metadata` and of the plan's kernels) on shared buffers.
+
+    Slot i reads its inputs at i * inputs_stride and writes its outputs at i * outputs_stride; the state is shared.
+    """
+
+    plan: Plan
+    metadata: tuple[dict[str, Json], ...]
+    inputs: Shared
+    state: Shared
+    outputs: Shared
+    slots: int
+    input_regions: tuple[Region, ...]
+    inputs_stride: int
+    state_regions: tuple[Region, ...]
+    outputs_stride: int
+    flush_bytes: int
+    kind: Literal["setup"] = "setup"
+
+
+@dataclass(frozen=True)
+class RunOnce:
+    """Reset with poison `turn`, run every slot once without a graph, copy out. The answer is Done."""
+
+    turn: int
+    kind: Literal["run_once"] = "run_once"
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Make a CUDA graph of one pass over all slots. The answer is Done."""
+
+    kind: Literal["capture"] = "capture"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Time `passes` cold passes: reset, flush, then the graph between two events. The answer is Times."""
+
+    passes: int
+    turn: int
+    kind: Literal["block"] = "block"
+
+
+@dataclass(frozen=True)
+class Replays:
+    """Replay the graph `passes` times back to back, with nothing in between. The answer is Times (span only)."""
+
+    passes: int
+    kind: Literal["replays"] = "replays"
+
+
+@dataclass(frozen=True)
+class CopyOut:
+    """Copy outputs that do not lie in the judge's buffer into it. The answer is Done."""
+
+    kind: Literal["copy_out"] = "copy_out"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Time the plan's own kernels and its other steps apart, over `passes` runs of slot 0. The answer is Shares."""
+
+    passes: int
+    kind: Literal["steps"] = "steps"
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Forget the plan and unmap the buffers. The answer is Done."""
+
+    kind: Literal["drop"] = "drop"
+
+
+Request = Setup | RunOnce | Capture | Block | Replays | CopyOut | Steps | Drop
+
+
+@dataclass(frozen=True)
+class Done:
+    """It is done, and the device is idle."""
+
+    kind: Literal["done"] = "done"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Device times of each pass and of the whole, from the first event to the last."""
+
+    pass_us: tuple[float, ...]
+    span_us: float
+    kind: Literal["times"] = "times"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Device time in the plan's own kernels, in library operators, and in glue (copies, fills)."""
+
+    own_us: float
+    library_us: float
+    glue_us: float
+    kind: Literal["shares"] = "shares"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The plan failed, and the runner exits: its context may be lost. `refused`: the plan itself is at fault, before
+    anything ran."""
+
+    detail: str
+    refused: bool = False
+    kind: Literal["failed"] = "failed"
+
+
+Reply = Done | Times | Shares | Failed

@@ -1,0 +1,181 @@
+"""One plan, loaded on the judge's buffers: a replay per slot, one graph over all of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tools.plan.operators import EMPTY, base_name
+from tools.plan.outputs import OutputLayout, aligned, dense, dense_bytes, output_layout
+from tools.plan.replay import Replay, ReplayError, poison, view_of
+from tools.plan.schema import Aten, Plan, Step
+from tools.runner import passes
+from tools.runner.launcher import CudaLauncher, Image
+from tools.runner.memory import PAGE_BYTES, Bump, DeviceBuffer
+from tools.runner.protocol import Region, Setup, Shared, Shares, Times
+
+MAX_SCRATCH_SHARE = 0.5  # of the memory that is free
+
+
+class Stage:
+    """Holds everything of one plan; `close` gives it all back."""
+
+    def __init__(self, setup: Setup, cubins: Sequence[bytes], stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._buffers: list[DeviceBuffer] = []
+        plan, self._layout = setup.plan, output_layout(setup.plan)
+        if setup.outputs_stride < self._layout.nbytes:
+            raise ReplayError(f"a slot's outputs need {self._layout.nbytes} bytes, not {setup.outputs_stride}")
+        images = [Image(cubin, meta) for cubin, meta in zip(cubins, setup.metadata, strict=True)]
+        self._launcher = CudaLauncher(images, plan.kernels)
+        self._inputs, self._state, self._outputs = map(self._open, (setup.inputs, setup.state, setup.outputs))
+        self._scratch = DeviceBuffer.allocate(_scratch_bytes(plan, self._layout, setup.slots))
+        self._buffers.append(self._scratch)
+        self._flush = passes.Flush(setup.flush_bytes)
+        self._setup, self._pieces = setup, Bump(self._scratch.tensor)
+        with torch.cuda.stream(stream):
+            first = self._replay(plan, 0, {})
+            first.prepare()
+            ready = first.shareable()
+            self._kept = [(tensor, tensor.clone()) for tensor in ready.values()]
+            self._replays = [first, *(self._replay(plan, slot, ready) for slot in range(1, setup.slots))]
+        torch.cuda.synchronize()
+
+    def _open(self, shared: Shared) -> torch.Tensor:
+        buffer = DeviceBuffer.open(bytes.fromhex(shared.handle), shared.nbytes)
+        self._buffers.append(buffer)
+        return buffer.tensor
+
+    def _replay(self, plan: Plan, slot: int, ready: dict[int, torch.Tensor]) -> Replay:
+        setup = self._setup
+        storages = _regions("input", self._inputs, setup.input_regions, slot * setup.inputs_stride)
+        storages |= _regions("state", self._state, setup.state_regions, 0)
+        base = slot * setup.outputs_stride
+        bound = {
+            n: self._outputs[base + at : base + at + plan.storage(n).nbytes] for n, at in self._layout.bound.items()
+        }
+        return Replay(plan, "cuda", self._launcher, storages, bound=bound, allocate=self._pieces.take, ready=ready)
+
+    def _pass(self) -> None:
+        for replay in self._replays:
+            replay.run()
+
+    def reset(self, turn: int) -> None:
+        """Nothing that the plan can write keeps what an earlier pass wrote (inputs are checked by the judge)."""
+        poison(self._outputs, turn)
+        self._launcher.poison(turn)
+        poison(self._scratch.tensor, turn + 1)
+        for tensor, pristine in self._kept:
+            tensor.copy_(pristine)
+
+    def _on_stream(self, work: Callable[[], Any]) -> Any:
+        with torch.cuda.stream(self._stream):
+            return work()
+
+    def run_once(self, turn: int) -> None:
+        """Every slot once, without a graph."""
+
+        def work() -> None:
+            self.reset(turn)
+            self._pass()
+            self._copy_out()
+
+        self._on_stream(work)
+        torch.cuda.synchronize()
+
+    def capture(self) -> None:
+        """Make the graph, after one run that loads and allocates."""
+        self.run_once(0)
+        self._graph = None
+        self._graph = passes.captured(self._pass, self._stream)
+
+    def _replayed(self) -> Callable[[], object]:
+        if self._graph is None:
+            raise ReplayError("nothing is captured")
+        return self._graph.replay
+
+    def block(self, count: int, turn: int) -> Times:
+        """A block of cold passes."""
+        work = self._replayed()
+
+        def timed() -> Times:
+            return passes.cold_passes(count, work, lambda i: self.reset(turn + i), self._flush)
+
+        times: Times = self._on_stream(timed)
+        return times
+
+    def replays(self, count: int) -> Times:
+        """Passes back to back."""
+        work = self._replayed()
+        times: Times = self._on_stream(lambda: passes.warm_passes(count, work))
+        return times
+
+    def copy_out(self) -> None:
+        """Bring the outputs that do not lie in the judge's buffer there."""
+        self._on_stream(self._copy_out)
+        torch.cuda.synchronize()
+
+    def _copy_out(self) -> None:
+        for slot, replay in enumerate(self._replays):
+            base = slot * self._setup.outputs_stride
+            for ref, at in self._layout.copied:
+                region = self._outputs[base + at : base + at + dense_bytes(ref)]
+                view_of(region, dense(ref)).copy_(replay.view(ref))
+
+    def shares(self, count: int) -> Shares:
+        """Time the plan's own kernels, its library operators and its glue, each as a graph of its own. The steps do
+        the same work whatever data they find; results are rubbish afterwards, and the graph has to be made again."""
+        self._graph = None
+        own, library, glue = (self._time_steps(kind, count) for kind in ("own", "library", "glue"))
+        return Shares(own, library, glue)
+
+    def _time_steps(self, kind: str, count: int) -> float:
+        """Device time per forward of the steps of one kind; 0 when there are none."""
+        pairs = [(r, step) for r in self._replays for step in r.plan.run if _kind(step) == kind]
+        if not pairs:
+            return 0.0
+
+        def work() -> None:
+            for replay, step in pairs:
+                replay.run_step(step)
+
+        self.run_once(0)
+        graph = passes.captured(work, self._stream)
+        times = self._on_stream(lambda: passes.cold_passes(count, graph.replay, lambda _: None, self._flush))
+        return float(sorted(times.pass_us)[count // 2]) / len(self._replays)
+
+    def close(self) -> None:
+        """Give everything back."""
+        torch.cuda.synchronize()
+        self._graph, self._replays, self._kept = None, [], []
+        self._launcher.unload()
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers = []
+        torch.cuda.empty_cache()
+
+
+def _kind(step: Step) -> str:
+    """Who does the work of a step: allocations are nobody's."""
+    if isinstance(step, Aten):
+        if base_name(step.op) in EMPTY:
+            return "none"
+        return "library" if step.library else "glue"
+    return "own"
+
+
+def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[Region], base: int) -> dict[str, torch.Tensor]:
+    return {f"{origin}:{r.name}": buffer[base + r.offset : base + r.offset + r.nbytes] for r in regions}
+
+
+def _scratch_bytes(plan: Plan, layout: OutputLayout, slots: int) -> int:
+    once = sum(aligned(s.nbytes) for s in plan.storages if s.origin in ("constant", "prepared"))
+    each = sum(aligned(s.nbytes) for s in plan.storages if s.origin == "scratch" and s.id not in layout.bound)
+    wanted = once + slots * each
+    free, _ = torch.cuda.mem_get_info()
+    if wanted > MAX_SCRATCH_SHARE * free:
+        raise ReplayError(
+            f"the plan needs {wanted >> 20} MiB of workspace for {slots} slots; {free >> 20} MiB are free"
+        )
+    return aligned(wanted, PAGE_BYTES)
