@@ -7,6 +7,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 CPU_INDEX := https://download.pytorch.org/whl/cpu
+comma := ,
+GPU_EXTRA = $(if $(filter gpu,$(FLAVOUR)),[gpu])
 FLAVOUR := $(shell if command -v nvidia-smi >/dev/null 2>&1 || test -e /dev/nvidiactl; then echo gpu; else echo cpu; fi)
 CONSTRAINTS := constraints/$(FLAVOUR).txt
 
@@ -45,9 +47,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(INSTALL) -e .
+	$(INSTALL) -e ".$(GPU_EXTRA)"
 	@touch $@
 
 $(VENV)/.developed-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e ".[dev$(if $(filter gpu,$(FLAVOUR)),$(comma)gpu)]"
 	@touch $@ $(VENV)/.installed-$(FLAVOUR)
