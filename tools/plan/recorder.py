@@ -139,6 +139,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.name()
         if name.startswith(_RANDOM_SIDE_EFFECT_FREE):
             return func(*args, **kwargs)
+        if name == "inductor::_reinterpret_tensor":  # a view in Inductor's words
+            return func(*args, **kwargs)
         if not name.startswith("aten::"):
             return self._custom(func, args, kwargs)
         args, kwargs = pytree.tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
