@@ -55,8 +55,11 @@ class GpuBench:
         return ready.gpu
 
     def warm(self) -> Baselines:
-        """Build and time the baselines."""
-        return self._ask(Warm(), Baselines, timeout_s=WARM_TIMEOUT_S)
+        """Build and time the baselines. Raises TaskError when that cannot be done."""
+        baselines = self._ask(Warm(), Baselines, timeout_s=WARM_TIMEOUT_S)
+        if baselines.problem:
+            raise TaskError(baselines.problem)
+        return baselines
 
     def bench(self, update: Update) -> Verdict:
         """The verdict on the fastest variant of a candidate that compiled."""

@@ -156,9 +156,21 @@ class LoadedCase:
         with FlopCounterMode(display=False) as counter:
             native = self.native(inputs)
         answer = self.reference(inputs)
-        noise = self._noise(inputs, answer, noise_samples) if answer.exact and noise_samples else None
+        noise = self._noise_if_it_fits(inputs, answer, noise_samples) if answer.exact and noise_samples else None
         longest = reduction_length_of((inputs, self.state()), native, int(counter.get_total_flops()))
         return Expected(answer.values, native, self.precision, longest, noise)
+
+    def _noise_if_it_fits(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> Tree | None:
+        """None when the memory does not hold it: the tolerance is then what the other terms give, which is tighter."""
+        try:
+            return self._noise(inputs, answer, samples)
+        except torch.OutOfMemoryError:
+            pass
+        except TaskError as error:
+            if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise
+        torch.cuda.empty_cache()
+        return None
 
     def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> Tree | None:
         """Root mean square change of each output, relative to the rounding that causes it."""

@@ -34,6 +34,7 @@ from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.timing import SCREENING, Rules
 from tools.judge.track import Track
 from tools.judge.trial import Compiled, Images, Trial
+from tools.runner.driver import DriverError
 from tools.spec import TaskSpec
 from tools.task import TaskFile, find_task
 from tools.verdict import Status, Verdict
@@ -65,7 +66,7 @@ class Session:
             case Screen():
                 return self._screen(request, blobs)
             case Bench():
-                return Judged(self._bench(request, blobs))
+                return Judged(self._bench_in_memory(request, blobs))
 
     def _open(self, request: OpenTask) -> Ready:
         self._gpu = describe_gpu()
@@ -92,6 +93,8 @@ class Session:
             track = self._track()
         except TaskError as error:
             return Baselines(problem=str(error))
+        except (torch.OutOfMemoryError, DriverError) as error:
+            return Baselines(problem=f"the timed case does not fit this GPU's memory beside its baselines: {error}")
         return Baselines(dict(track.times_us), track.resolution, track.copy_gbps, tuple(track.notes))
 
     def _screen(self, request: Screen, blobs: Sequence[bytes]) -> Screened:
@@ -109,6 +112,17 @@ class Session:
 
     def _race(self, images: Images, rules: Rules) -> Race:
         return Race(self._track(), self._link, images, rules, self._secret, self._gpu)
+
+    def _bench_in_memory(self, request: Bench, blobs: Sequence[bytes]) -> Verdict:
+        try:
+            return self._bench(request, blobs)
+        except (torch.OutOfMemoryError, DriverError) as error:
+            self._link.distrust("the judge is out of memory")
+            torch.cuda.empty_cache()
+            first = str(error).partition("\n")[0]
+            return Verdict(
+                Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
+            )
 
     def _bench(self, request: Bench, blobs: Sequence[bytes]) -> Verdict:
         file, task = self._opened()

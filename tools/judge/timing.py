@@ -142,12 +142,18 @@ def passes_for(block_s: float, pass_us: float) -> int:
     return max(1, round(block_s * 1e6 / max(pass_us, 1e-3)))
 
 
+_ALONE_BYTES = 2 << 30
+
+
 def slots_for(
     footprint_bytes: int, l2_bytes: int, estimate_us: float, *, most: int = 96, most_bytes: int = 4 << 30
 ) -> int:
     """How many buffer sets rotate: at least 3 and three times the L2 together, and enough for a pass of 1 ms, within
-    a bound of memory. What stays smaller than the L2 is cold all the same: each set is used once per flush."""
+    a bound of memory. What stays smaller than the L2 is cold all the same: each set is used once per flush. One set of
+    over 2 GiB is enough by itself: it leaves nothing of its beginning in any L2."""
     footprint = max(1, footprint_bytes)
+    if footprint > _ALONE_BYTES:
+        return 1
     wanted = max(3, -(-3 * l2_bytes // footprint), math.ceil(1000.0 / max(estimate_us, 1.0)))
     affordable = max(3, most_bytes // footprint)
     return max(3, min(wanted, affordable, most))

@@ -40,6 +40,8 @@ class Runner:
 
     def __init__(self) -> None:
         torch.zeros(1, device="cuda")  # makes the primary context, and makes it current
+        torch.backends.cudnn.allow_tf32 = False  # library steps of a float32 task are float32, as the baselines are
+        torch.backends.cuda.matmul.allow_tf32 = False
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._stage: Stage | None = None
 

@@ -33,7 +33,12 @@ class DeviceBuffer:
     def allocate(cls, nbytes: int) -> "DeviceBuffer":
         """A dedicated allocation of whole pages; `tensor` shows all of it, slack included."""
         whole = aligned(nbytes, PAGE_BYTES)
-        return cls(driver.allocate(whole), whole, mapped=False)
+        try:
+            address = driver.allocate(whole)
+        except driver.DriverError:  # torch keeps freed memory for itself
+            torch.cuda.empty_cache()
+            address = driver.allocate(whole)
+        return cls(address, whole, mapped=False)
 
     @classmethod
     def open(cls, handle: bytes, nbytes: int) -> "DeviceBuffer":

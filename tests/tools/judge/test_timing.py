@@ -112,7 +112,7 @@ def test_timing_counts_blocks_and_launches() -> None:
 
 @pytest.mark.parametrize(
     ("footprint", "estimate_us", "slots"),
-    [(512 << 20, 135.0, 8), (1 << 30, 5000.0, 3), (4 << 10, 2.7, 96), (10 << 20, 6.5, 96), (4 << 30, 1.0, 3)],
+    [(512 << 20, 135.0, 8), (1 << 30, 5000.0, 3), (4 << 10, 2.7, 96), (10 << 20, 6.5, 96), (4 << 30, 1.0, 1)],
 )
 def test_slots_cover_the_cache_and_a_millisecond_within_memory(footprint: int, estimate_us: float, slots: int) -> None:
     assert slots_for(footprint, 60 << 20, estimate_us) == slots
