@@ -3,6 +3,7 @@
 Exit codes: 0 done (some attempt accepted), 1 nothing accepted or our own failure, 2 bad input, 130 Ctrl-C.
 """
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -96,7 +97,8 @@ def _settings(flags: dict[str, Any]) -> Settings:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script. SIGTERM ends a run as Ctrl-C does: all stored, the screen restored."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(_exit_code(lambda: app(result_action="return_value", exit_on_error=False, print_error=False)))
 
 

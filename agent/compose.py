@@ -18,6 +18,7 @@ from agent.record.events import Event, Progress, RunEnded, RunResumed, RunStarte
 from agent.record.store import Store
 from agent.settings import Environment, Settings
 from agent.view.choose import choose_view
+from agent.view.gpu_line import gpu_line
 from agent.view.listing import print_runs, print_tasks
 from agent.view.open import close_view, open_view
 from agent.view.summary import NextCommand
@@ -261,7 +262,8 @@ def _drive(started: Started, parts: _Parts, limits: Limits, settings: Settings, 
     )  # fmt: skip
     why = "failed"
     try:
-        why = optimize(run)
+        with gpu_line(parts.gpu, event.run_id, show):
+            why = optimize(run)
     except KeyboardInterrupt:
         why = "interrupted"
     finally:

@@ -193,7 +193,8 @@ def install_torch_cuda(tape: Tape, arch: int, gpu: dict[str, Any]) -> None:
         "synchronize": _nothing(), "empty_cache": _nothing(), "_lazy_init": _nothing(), "init": _nothing(),
         "memory_allocated": lambda *_: 0, "max_memory_allocated": lambda *_: 0, "ipc_collect": _nothing(),
         "is_current_stream_capturing": lambda: False, "CUDAGraph": graph_class(tape), "graph": _capture(tape),
-        "graph_pool_handle": _Handle, "is_bf16_supported": lambda *_, **__: major >= 8, "_DeviceGuard": device, "default_generators": (_Generator(),),
+        "graph_pool_handle": _Handle, "is_bf16_supported": lambda *_, **__: major >= 8, "_DeviceGuard": device,
+        "default_generators": (_Generator(),),
         "manual_seed": _nothing(), "manual_seed_all": _nothing(), "_exchange_device": lambda i: 0,
         "_maybe_exchange_device": lambda i: 0, "can_device_access_peer": lambda *_: False,
     }  # fmt: skip
