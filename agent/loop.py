@@ -146,6 +146,3 @@ def _reflect(run: Run, attempt: Attempt) -> None:
     facts = evidence(run.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
     held = outcome(attempt.rank_key, parent.rank_key if parent else ())
     run.emit(Reflected(run.run_id, attempt.attempt_id, proposal.hypothesis, proposal.prediction, facts, held))
-
-
-__all__ = ["Emit", "Run", "optimize"]

@@ -98,6 +98,3 @@ def main(channel: Any) -> None:
         else:
             answer = desk.compare(request, message.blobs)
         channel.send(encode(answer), blobs)
-
-
-__all__ = ["Desk", "from_blobs", "main"]

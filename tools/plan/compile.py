@@ -153,6 +153,3 @@ def _failure(error: Exception, diagnostics: str) -> Failure:
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])
     return Failure(Status.COMPILE_FAILED, message[:4000], lines[0] if lines else None)
-
-
-__all__ = ["CompileReply", "CompileRequest", "Compiled", "compile_kernels", "main", "warm"]

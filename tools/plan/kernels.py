@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import triton
-from torch._subclasses.fake_tensor import FakeTensor
 from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.autotuner import Autotuner
 
@@ -236,6 +235,3 @@ def install(log: LaunchLog, target: Any) -> None:
     triton.compiler.compile = compile_stand_in(log, target)
     triton.compile = triton.compiler.compile
     Autotuner.run = run_autotuned(log)
-
-
-__all__ = ["FakeTensor", "LaunchLog", "TracedKernel", "install", "lower_to_ttir"]

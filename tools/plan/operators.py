@@ -4,7 +4,7 @@ A closed list: an operator that is not on it is refused by whoever replays a pla
 None of them reads files, starts threads or touches anything but its tensors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,7 @@ NO_OPS = frozenset("resize_ set_ detach alias lift_fresh".split())
 
 _OTHER_GLUE = """
 fill_ zero_ copy_ clone _to_copy arange linspace eye tril_indices triu_indices constant_pad_nd uniform_ normal_ rand
-randn randint rand_like randn_like random_ bernoulli_ normal exponential_ copy contiguous fill native_dropout
+randn randint rand_like randn_like random_ bernoulli_ normal exponential_ copy contiguous fill
 """
 _ELEMENTWISE = """
 abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
@@ -65,6 +65,7 @@ cudnn_convolution_transpose _fused_rms_norm _flash_attention_forward _efficient_
 linalg_inv_ex linalg_cholesky_ex linalg_solve_triangular triangular_solve linalg_cross cdist _cdist_forward
 """
 _LAYERS = """
+native_dropout
 _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d
 max_pool2d_with_indices max_pool3d_with_indices max_pool2d native_batch_norm _native_batch_norm_legit cudnn_batch_norm
 _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update native_group_norm
@@ -78,6 +79,7 @@ _foreach_add _foreach_mul _foreach_copy_ _pdist_forward cosine_similarity bernou
 """
 
 _TEXT = _OTHER_GLUE + _ELEMENTWISE + _OPERATOR_SIGNS + _REDUCTIONS + _INDEXING + _CONTRACTIONS + _LAYERS
+GLUE = frozenset(_OTHER_GLUE.split()) | EMPTY | NO_OPS | frozenset(FILLS)
 ALLOWED = frozenset(_TEXT.split()) | EMPTY | NO_OPS | frozenset(FILLS)
 
 
@@ -88,6 +90,22 @@ class NotAllowed(ValueError):
 def base_name(op: str) -> str:
     """ "aten::add.Tensor" -> "add"."""
     return op.removeprefix("aten::").partition(".")[0]
+
+
+def is_library(op: str) -> bool:
+    """Whether the operator ("aten::mm", "aten::add.Tensor") computes, and so counts as library time."""
+    return base_name(op) not in GLUE
+
+
+def fill_of(op: str, args: Sequence[Any]) -> list[Any] | None:
+    """For an allocating operator what fills the result: [] nothing, [value] a number; None for any other operator."""
+    name = base_name(op)
+    if name in EMPTY:
+        return []
+    if name == "scalar_tensor" or name not in FILLS:
+        return None
+    place = FILLS[name]
+    return [args[place] if place is not None else int("ones" in name)]
 
 
 def is_allowed(op: str) -> bool:

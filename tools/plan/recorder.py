@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
@@ -24,8 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from tools.codec import Json, encode
-from tools.plan.glue import fill_of, is_library
-from tools.plan.operators import is_allowed
+from tools.plan.operators import fill_of, is_allowed, is_library
 from tools.plan.refusal import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, UNKNOWN_OPERATOR, Refused
 from tools.plan.schema import Aten, Step, TensorRef
 
@@ -201,6 +199,3 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         body = definition._backend_fns.get("cuda", definition._init_fn)
         with self:
             return body(*args, **kwargs)
-
-
-__all__ = ["DataDependentOutputException", "Recorder", "Tape", "argument_json", "tensors_in"]

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from tools.codec import Json, decode, encode
 from tools.plan import kernels, stand_ins
@@ -305,6 +304,3 @@ def _kernel_line(error: Any) -> int | None:
             if begin is not None and node is not None:
                 return int(begin) + int(node.lineno) - 1
     return _line(error)
-
-
-__all__ = ["TraceReply", "TraceRequest", "install", "main", "pytree", "trace", "warm"]

@@ -203,3 +203,51 @@ def test_a_host_exception_is_a_crash_with_its_line(trace: Trace) -> None:
     assert reply.failure is not None
     assert (reply.failure.status, "no such shape" in reply.failure.message) == (Status.CRASHED, True)
     assert reply.failure.line is not None
+
+
+def test_parameters_take_the_dtype_of_the_case(trace: Trace) -> None:
+    source = module("return scale(self.w)", "self.w = nn.Parameter(torch.randn(6, 4))")
+    result = plan(trace(source, tensor(4), state={"w": TensorSpec((6, 4), "bfloat16")}))
+    assert result.launches[0].args[0].tensor.dtype == "bfloat16"  # type: ignore[union-attr]
+
+
+def test_an_object_that_wraps_a_tensor_is_known_by_its_address(trace: Trace) -> None:
+    source = """
+class Strided:
+    def __init__(self, base):
+        self.inner, self.dtype = base, base.dtype
+
+    def data_ptr(self):
+        return self.inner.data_ptr() + 16
+
+""" + module("y = torch.empty_like(x); scale_kernel[(1,)](Strided(x), y, 4, 2.0, B=256); return y")
+    first = plan(trace(source, tensor(8))).launches[0].args[0]
+    assert first.tensor.offset == 4  # type: ignore[union-attr]
+
+
+def test_a_kernel_argument_from_a_made_up_address_is_rejected(trace: Trace) -> None:
+    source = """
+class Wild:
+    dtype = torch.float32
+
+    def data_ptr(self):
+        return 1 << 45
+
+""" + module("y = torch.empty_like(x); scale_kernel[(1,)](Wild(), y, 4, 2.0, B=256); return y")
+    assert "no tensor's address" in rejected(trace(source, tensor(8)))
+
+
+@pytest.mark.parametrize("body", ["return x.numpy()", "x.sum().backward(); return scale(x)"])
+def test_what_leaves_the_device_or_runs_autograd_is_rejected(trace: Trace, body: str) -> None:
+    assert rejected(trace(module(body), tensor(8)))
+
+
+def test_host_code_may_take_a_philox_seed_from_the_device_generator(trace: Trace) -> None:
+    body = """state = torch.cuda.default_generators[0].get_state().view(torch.int64)
+        return scale(x, float(int(state[0]) + 1))"""
+    assert plan(trace(module(body), tensor(8))).launches[0].args[3].value == 1.0  # type: ignore[union-attr]
+
+
+def test_a_view_of_inductor_is_a_view(trace: Trace) -> None:
+    body = "v = torch.ops.inductor._reinterpret_tensor(x, [2, 2], [2, 1], 4); return scale(v)"
+    assert plan(trace(module(body), tensor(8))).launches[0].args[0].tensor.offset == 4  # type: ignore[union-attr]
