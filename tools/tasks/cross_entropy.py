@@ -11,6 +11,7 @@ COLS = 32000
 CASES = [
     {"name": "ragged", "ROWS": 129, "COLS": 1003, "cpu": True},
     {"name": "narrow", "ROWS": 65, "COLS": 77, "cpu": True},
+    {"name": "timed_columns", "ROWS": 8, "cpu": True},
     {"name": "large_vocabulary", "ROWS": 4096, "COLS": 128256},
     {"name": "prime", "ROWS": 37, "COLS": 2053, "held_out": True, "cpu": True},
 ]

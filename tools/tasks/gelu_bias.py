@@ -11,6 +11,7 @@ COLS = 8192
 CASES = [
     {"name": "ragged", "ROWS": 257, "COLS": 500, "cpu": True},
     {"name": "narrow", "ROWS": 63, "COLS": 129, "cpu": True},
+    {"name": "timed_columns", "ROWS": 16, "cpu": True},
     {"name": "bfloat16", "ROWS": 8192, "COLS": 11008, "DTYPE": "bfloat16"},
     {"name": "prime", "ROWS": 37, "COLS": 1031, "held_out": True, "cpu": True},
 ]

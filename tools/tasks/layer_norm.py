@@ -11,6 +11,7 @@ COLS = 4096
 CASES = [
     {"name": "ragged", "ROWS": 129, "COLS": 1000, "cpu": True},
     {"name": "narrow", "ROWS": 65, "COLS": 77, "cpu": True},
+    {"name": "timed_columns", "ROWS": 16, "cpu": True},
     {"name": "bfloat16", "ROWS": 8192, "COLS": 5120, "DTYPE": "bfloat16"},
     {"name": "prime", "ROWS": 31, "COLS": 2053, "held_out": True, "cpu": True},
 ]

@@ -11,6 +11,7 @@ COLS = 8192
 CASES = [
     {"name": "ragged", "ROWS": 257, "COLS": 1000, "cpu": True},
     {"name": "narrow", "ROWS": 63, "COLS": 129, "cpu": True},
+    {"name": "timed_columns", "ROWS": 16, "cpu": True},
     {"name": "few_rows", "ROWS": 64, "COLS": 2097152},
     {"name": "prime", "ROWS": 37, "COLS": 4099, "held_out": True, "cpu": True},
 ]

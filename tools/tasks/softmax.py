@@ -11,6 +11,7 @@ COLS = 8192
 CASES = [
     {"name": "ragged", "ROWS": 257, "COLS": 1000, "cpu": True},
     {"name": "narrow", "ROWS": 63, "COLS": 129, "cpu": True},
+    {"name": "timed_columns", "ROWS": 16, "cpu": True},
     {"name": "wide_bfloat16", "ROWS": 1024, "COLS": 50257, "DTYPE": "bfloat16"},
     {"name": "prime", "ROWS": 37, "COLS": 2053, "held_out": True, "cpu": True},
 ]

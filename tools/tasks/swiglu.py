@@ -11,6 +11,7 @@ COLS = 11008
 CASES = [
     {"name": "ragged", "ROWS": 129, "COLS": 1000, "cpu": True},
     {"name": "narrow_float32", "ROWS": 63, "COLS": 129, "DTYPE": "float32", "cpu": True},
+    {"name": "timed_columns", "ROWS": 16, "cpu": True},
     {"name": "float32", "ROWS": 4096, "COLS": 8192, "DTYPE": "float32"},
     {"name": "prime", "ROWS": 37, "COLS": 1031, "held_out": True, "cpu": True},
 ]
