@@ -6,15 +6,24 @@ from dataclasses import dataclass, field
 
 from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import Compiled, CompileReply, CompileRequest, TraceReply, TraceRequest
+from tools.plan.messages import (
+    AskCompiler,
+    Compiled,
+    CompileReply,
+    CompileRequest,
+    KernelFacts,
+    TraceReply,
+    TraceRequest,
+)
 from tools.plan.refusal import Failure
-from tools.plan.schema import Plan, plan_hash
+from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
 from tools.spec import TaskSpec
 from tools.verdict import KernelReport, Status, Verdict
 from tools.workers import Worker
 
 MAX_SOURCE_BYTES = 1 << 20
+MAX_QUESTIONS = 32  # that one trace may put to the compiler
 
 
 @dataclass(frozen=True)
@@ -112,8 +121,8 @@ class Updater:
         request = TraceRequest(source, self.task.cases, self.limits.max_variants)
         try:
             with self._new_tracer() as worker:
-                body = worker.call(encode(request), timeout_s=self.limits.trace_s).body
-            return decode(TraceReply, body)
+                worker.send(encode(request))
+                return self._answered(worker)
         except WorkerTimeout:
             limit = f"importing and tracing the candidate took longer than {self.limits.trace_s:g} s"
             return TraceReply(failure=Failure(Status.TIMED_OUT, limit))
@@ -122,22 +131,48 @@ class Updater:
         except DecodeError as error:
             return TraceReply(failure=Failure(Status.REJECTED, f"its process sent a malformed plan: {error}"))
 
+    def _answered(self, worker: Worker) -> TraceReply:
+        """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
+        deadline = time.monotonic() + self.limits.trace_s
+        for _ in range(MAX_QUESTIONS):
+            body = worker.receive(timeout_s=max(0.1, deadline - time.monotonic())).body
+            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, body)  # type: ignore[arg-type]
+            if isinstance(message, TraceReply):
+                return message
+            worker.send(encode(self._facts(message.kernel)))
+        return TraceReply(
+            failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")
+        )
+
+    def _facts(self, kernel: Kernel) -> KernelFacts:
+        reply, _ = self._compiled([kernel])
+        if isinstance(reply, Verdict) or reply.failure:
+            return KernelFacts(problem=reply.detail if isinstance(reply, Verdict) else "it does not compile")
+        report = reply.compiled[0].report
+        spilled = report.spill_store_bytes + report.spill_load_bytes
+        return KernelFacts(report.registers, spilled, report.shared_bytes)
+
     def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> tuple[dict[str, Artefact], Verdict | None]:
         unique = {k.sha256: k for case in self.compile_cases for plan in plans[case] for k in plan.kernels}
-        kernels = list(unique.values())
+        reply, cubins = self._compiled(list(unique.values()))
+        if isinstance(reply, Verdict):
+            return {}, reply
+        done = zip(unique, reply.compiled, cubins, strict=False)
+        artefacts = {key: Artefact(compiled, cubin) for key, compiled, cubin in done}
+        return artefacts, _verdict(reply.failure, f" (kernel {reply.failed_kernel})") if reply.failure else None
+
+    def _compiled(self, kernels: Sequence[Kernel]) -> tuple[CompileReply | Verdict, list[bytes]]:
+        """Compile in a fresh worker; a verdict when the compiler died or took too long."""
         request = CompileRequest(tuple(kernels), self.arch)
         try:
             with self._new_compiler() as worker:
                 message = worker.call(encode(request), timeout_s=self.limits.compile_s)
-            reply = decode(CompileReply, message.body)
+            return decode(CompileReply, message.body), message.blobs
         except WorkerTimeout:
             names = ", ".join(sorted({k.name for k in kernels}))
-            return {}, Verdict(Status.TIMED_OUT, f"compiling {names} took longer than {self.limits.compile_s:g} s")
+            return Verdict(Status.TIMED_OUT, f"compiling {names} took longer than {self.limits.compile_s:g} s"), []
         except WorkerError as error:
-            return {}, Verdict(Status.COMPILE_FAILED, f"the compiler {_end(error)}")
-        done = zip(unique, reply.compiled, message.blobs, strict=False)
-        artefacts = {key: Artefact(compiled, cubin) for key, compiled, cubin in done}
-        return artefacts, _verdict(reply.failure, f" (kernel {reply.failed_kernel})") if reply.failure else None
+            return Verdict(Status.COMPILE_FAILED, f"the compiler {_end(error)}"), []
 
 
 def _end(error: WorkerError) -> str:

@@ -61,6 +61,23 @@ class ModelNew(nn.Module):
     assert "shared memory" in failure.detail
 
 
+def test_host_code_may_ask_for_registers_and_shared_memory_as_the_softmax_tutorial_does(update: Updates) -> None:
+    source = """
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        kernel = scale_kernel.warmup(x, y, x.numel(), 2.0, B=256, grid=(1,))
+        kernel._init_handles()
+        programs = 4 if kernel.n_regs > 0 and kernel.metadata.shared >= 0 else 1
+        kernel[(programs, 1, 1)](x, y, x.numel(), 2.0, 256)
+        return y
+"""
+    result = update(source)
+    assert result.failure is None
+    assert result.main_plan is not None
+    assert result.main_plan.launches[0].grid == (4, 1, 1)
+
+
 HOSTILE = {
     "loops forever at import": ("while True: pass", {Status.TIMED_OUT}),
     "crashes the process": ("import ctypes; ctypes.string_at(0)", {Status.CRASHED}),

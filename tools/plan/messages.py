@@ -1,6 +1,7 @@
 """Messages between the supervisor and the workers that trace, compile and replay. Pure data: no torch, no triton."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tools.codec import Json
 from tools.plan.refusal import Failure
@@ -26,6 +27,26 @@ class TraceReply:
     failure: Failure | None = None
     failed_case: str | None = None
     dropped_variants: tuple[str, ...] = ()
+    kind: Literal["trace_reply"] = "trace_reply"
+
+
+@dataclass(frozen=True)
+class AskCompiler:
+    """Sent by a tracer in the middle of a trace, when host code asks for registers or shared memory of a kernel (the
+    official softmax tutorial does). The answer is KernelFacts; the tracer itself may not start ptxas."""
+
+    kernel: Kernel
+    kind: Literal["ask_compiler"] = "ask_compiler"
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What host code may know of a compiled kernel; or why there is nothing to know."""
+
+    n_regs: int = 0
+    n_spills: int = 0
+    shared: int = 0
+    problem: str | None = None
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,7 @@ def install_fake_tensors(tape: Tape) -> None:
     torch.Tensor.backward = _refuser(BACKWARD)  # type: ignore[method-assign]
     torch.autograd.grad = _refuser(BACKWARD)
     torch.autograd.backward = _refuser(BACKWARD)
+    torch.library.wrap_triton = lambda kernel: kernel
     torch.compile = _refuser(COMPILED)
     torch.jit.script = _refuser(COMPILED)
     torch.jit.trace = _refuser(COMPILED)

@@ -18,10 +18,10 @@ from tools.plan import kernels, stand_ins
 from tools.plan.build import Recording, Segment, build_plan
 from tools.plan.constants import constant_scalar
 from tools.plan.kernels import LaunchLog
-from tools.plan.messages import TraceReply, TraceRequest
+from tools.plan.messages import AskCompiler, KernelFacts, TraceReply, TraceRequest
 from tools.plan.recorder import Recorder, Tape
 from tools.plan.refusal import READS_VALUE, Failure, Refused
-from tools.plan.schema import Aten, Plan, Step
+from tools.plan.schema import Aten, Kernel, Plan, Step
 from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import Status
 
@@ -74,6 +74,15 @@ def warm() -> None:
 def main(channel: Any) -> None:
     """Answer one TraceRequest, then end: a candidate's process is never reused."""
     request = decode(TraceRequest, channel.receive().body)
+
+    def ask_compiler(kernel: Kernel) -> dict[str, Json]:
+        channel.send(encode(AskCompiler(kernel)))
+        facts = decode(KernelFacts, channel.receive().body)
+        if facts.problem:
+            raise Refused(f"host code asks for registers or shared memory of a kernel: {facts.problem}")
+        return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
+
+    _session[0].log.ask_compiler = ask_compiler
     channel.send(encode(trace(request)))
 
 
