@@ -89,8 +89,12 @@ def serve(channel: Channel) -> None:
             ready = [key.fileobj for key, _ in selector.select()]
             if wake_r in ready:
                 os.read(wake_r, 4096)
-            _reap(children, control)
-            if control in ready and not _handle(control, children):
+            try:
+                _reap(children, control)
+                alive = control not in ready or _handle(control, children)
+            except (ConnectionError, wire.WireError):  # the supervisor went away in the middle of a word
+                alive = False
+            if not alive:
                 _end(children)
 
 

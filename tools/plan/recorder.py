@@ -24,11 +24,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from tools.codec import Json, encode
 from tools.plan.operators import fill_of, is_allowed, is_library
-from tools.plan.refusal import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, UNKNOWN_OPERATOR, Refused
+from tools.plan.refusal import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, POINTER_TABLE, UNKNOWN_OPERATOR, Refused
 from tools.plan.schema import Aten, Step, TensorRef
 
 MAX_CONSTANT_BYTES = 64 << 20
 _ADDRESS_BITS = 40
+_MOST_ADDRESSES = 4096  # a longer table of integers is data
 _RANDOM_SIDE_EFFECT_FREE = ("aten::sym_", "aten::is_", "prim::", "aten::_has_")
 
 
@@ -83,12 +84,21 @@ class Tape:
 
     def add_constant(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Note that `tensor` holds the bytes of the real CPU tensor `value`."""
+        if self._holds_addresses(value):
+            raise Refused(POINTER_TABLE)
         number = self.storage(tensor)
         data = _bytes_of(value)
         if len(data) > MAX_CONSTANT_BYTES:
             raise Refused(f"a constant of {len(data) >> 20} MiB made by host code; the limit is 64 MiB")
         self.nbytes[number] = len(data)
         self.constants[number] = base64.b64encode(zlib.compress(data, 1)).decode()
+
+    def _holds_addresses(self, value: torch.Tensor) -> bool:
+        """Whether an integer constant contains the synthetic address of a known storage."""
+        if value.dtype != torch.int64 or value.numel() > _MOST_ADDRESSES:
+            return False
+        with _disable_current_modes():
+            return any((int(v) >> _ADDRESS_BITS) - 1 in self.nbytes for v in value.flatten().tolist())
 
 
 def _bytes_of(value: torch.Tensor) -> bytes:

@@ -56,5 +56,9 @@ BACKWARD = (
     "forward runs autograd (`backward()`, `torch.autograd.grad`): a plan is one forward. Launch the backward kernels "
     "directly"
 )
+POINTER_TABLE = (
+    "host code puts device addresses into a tensor: a plan is replayed on other memory. Pass the tensors as arguments, "
+    "or stack them into one and index it"
+)
 FOREIGN_TENSOR = "a kernel argument is on the {device} device; move it to the GPU with .to(x.device) first"
 GLUON = "Gluon kernels are not supported yet: write the kernel with triton.language"

@@ -251,3 +251,8 @@ def test_host_code_may_take_a_philox_seed_from_the_device_generator(trace: Trace
 def test_a_view_of_inductor_is_a_view(trace: Trace) -> None:
     body = "v = torch.ops.inductor._reinterpret_tensor(x, [2, 2], [2, 1], 4); return scale(v)"
     assert plan(trace(module(body), tensor(8))).launches[0].args[0].tensor.offset == 4  # type: ignore[union-attr]
+
+
+def test_a_table_of_device_addresses_is_rejected_as_what_it_is(trace: Trace) -> None:
+    body = "table = torch.tensor([x.data_ptr()], device=x.device); return scale(table)"
+    assert "device addresses" in rejected(trace(module(body), tensor(8)))
