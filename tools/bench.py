@@ -9,15 +9,13 @@ from typing import Protocol
 
 from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.judge.protocol import Compare, Judgement, NewInputs, PreparedInputs
+from tools.judge.protocol import BATTERIES, Compare, Judgement, NewInputs, PreparedInputs
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.update import Update
 from tools.verdict import CaseResult, Status, Verdict
 from tools.workers import Worker
-
-BATTERIES = ("own", "zero_mean", "scaled")  # tools.judge.inputs says what they are; a battery may not apply
 
 
 class Bench(Protocol):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tools.judge.compare import as_rows, compare
-from tools.judge.inputs import BATTERIES
+from tools.judge.protocol import BATTERIES
 from tools.judge.reference import Problem, expanded, is_small
 from tools.judge.tree import Tree, is_finite, map_tensors, tensors
 from tools.task import TaskFile

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.codec import Json
+from tools.judge.protocol import BATTERIES
 from tools.judge.timing import Rules
 from tools.plan.schema import Plan
 from tools.spec import TaskSpec
@@ -86,7 +87,7 @@ class Bench:
     plans: tuple[Plan, ...]
     images: tuple[KernelImage, ...]
     rules: Rules = field(default_factory=Rules)
-    batteries: tuple[str, ...] = ("own", "zero_mean", "scaled")
+    batteries: tuple[str, ...] = BATTERIES
     repeats: int = 3
     kind: Literal["bench"] = "bench"
 

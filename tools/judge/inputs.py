@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from tools.judge.protocol import BATTERIES
 from tools.judge.tree import Tree, map_tensors, tensors
 
-BATTERIES = ("own", "zero_mean", "scaled")
 _DECADES = 2.0  # rows of "scaled" are multiplied by 10^U(-2, 2)
 
 

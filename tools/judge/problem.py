@@ -22,8 +22,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tools.errors import TaskError
 from tools.judge.compare import Expected
-from tools.judge.inputs import BATTERIES, derived
+from tools.judge.inputs import derived
 from tools.judge.precise import NOISE, WithNoise, default_float64, in_float64, plain_arithmetic
+from tools.judge.protocol import BATTERIES
 from tools.judge.tree import Tree, dtype_name, is_finite, leaves, map_tensors, numel, raw_bytes, tensors
 from tools.task import CaseDef, TaskFile, with_overrides
 

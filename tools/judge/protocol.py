@@ -8,6 +8,8 @@ from tools.codec import Json
 from tools.spec import TaskSpec
 from tools.verdict import CaseResult
 
+BATTERIES = ("own", "zero_mean", "scaled")  # tools.judge.inputs makes them; one may not apply to a case
+
 
 @dataclass(frozen=True)
 class Open:

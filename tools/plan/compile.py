@@ -74,14 +74,14 @@ def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, byt
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         target = GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
-        built = triton.compile(str(path), target=target, options=_options(kernel, target))
+        built = triton.compile(str(path), target=target, options=_options(kernel))
     cubin = built.asm["cubin"]
     metadata = {name: _plain(getattr(built.metadata, name)) for name in _METADATA if hasattr(built.metadata, name)}
     report = _report(metadata, built.metadata.num_stages, log.getvalue(), cubin, arch, time.perf_counter() - started)
     return Compiled(report, metadata), cubin
 
 
-def _options(kernel: Kernel, target: Any) -> dict[str, Json]:
+def _options(kernel: Kernel) -> dict[str, Json]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in kernel.options.items()}
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tools.plan.schema import Aten, DescriptorArg, Launch, Plan, Step, TensorArg, TensorRef, tensor_refs
+from tools.plan.schema import DescriptorArg, Launch, Plan, Step, TensorArg, TensorRef, tensor_refs
 
 _ALLOCATIONS = ("aten::empty", "aten::new_empty")
 _ITEM_BYTES = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "uint32": 4}
@@ -41,9 +41,3 @@ def _view_bytes(ref: TensorRef) -> int:
     for size, stride in zip(ref.shape, ref.stride, strict=True):
         elements *= size if stride else 1  # an expanded dimension is read from cache
     return elements * item_bytes(ref.dtype)
-
-
-def library_share(plan: Plan) -> tuple[int, int]:
-    """(library steps, own launches) of one forward."""
-    library = sum(isinstance(s, Aten) and s.library for s in plan.run)
-    return library, len(plan.launches)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tools.judge.compare import Expected, compare
-from tools.judge.inputs import BATTERIES
+from tools.judge.protocol import BATTERIES
 from tools.judge.reference import Problem
 from tools.judge.tree import Tree
 from tools.task import builtin_tasks, find_task, read_task
