@@ -14,15 +14,15 @@ from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.update import Update
-from tools.verdict import CaseResult, Status, Verdict
+from tools.verdict import CaseResult, Status, Tier, Verdict
 from tools.workers import Worker
 
 
 class Bench(Protocol):
     """Judges compiled candidates."""
 
-    def bench(self, update: Update) -> Verdict:
-        """The verdict on a candidate that compiled."""
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        """The verdict on a candidate that compiled, as thoroughly as `tier` asks (a CPU knows one way)."""
         ...
 
 
@@ -35,7 +35,7 @@ class CpuBench:
         self.task, self.judge, self.timeout_s = task, judge, case_timeout_s
         self._new_interpreter = new_interpreter
 
-    def bench(self, update: Update) -> Verdict:
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Replay every case that is small enough, with every battery, and stop at the first that is wrong."""
         results: list[CaseResult] = []
         for case in self.task.cases:

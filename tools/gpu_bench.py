@@ -31,7 +31,7 @@ from tools.plan.schema import Plan
 from tools.spec import TaskSpec
 from tools.task import TaskFile
 from tools.update import Update
-from tools.verdict import Verdict
+from tools.verdict import Tier, Verdict
 from tools.workers import Worker
 
 OPEN_TIMEOUT_S = 180.0
@@ -61,7 +61,7 @@ class GpuBench:
             raise TaskError(baselines.problem)
         return baselines
 
-    def bench(self, update: Update) -> Verdict:
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """The verdict on the fastest variant of a candidate that compiled."""
         variant, failure = self._fastest(update)
         if failure:

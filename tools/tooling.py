@@ -5,7 +5,7 @@ from typing import Literal
 
 from tools.bench import Bench
 from tools.update import Update, Updater
-from tools.verdict import Verdict
+from tools.verdict import Tier, Verdict
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,6 @@ class Tools:
         """Trace and compile a source."""
         return self.updater.update(source)
 
-    def bench(self, update: Update) -> Verdict:
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Judge a compiled candidate."""
-        return self.benches.bench(update)
+        return self.benches.bench(update, tier)

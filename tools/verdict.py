@@ -1,9 +1,17 @@
-"""What can be said about a candidate: a closed set of statuses, and the evidence each must carry."""
+"""What can be said about a candidate: a closed set of statuses, and the evidence each must carry.
+
+A time is established in one of three tiers: `screened` (few input sets, a short measurement: enough to drop most
+candidates), `judged` (everything is checked, and timed until the interval is narrow) and `confirmed` (judged again in
+several fresh runner processes, which is what a record needs).
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from tools.codec import Json
+
+Tier = Literal["screened", "judged", "confirmed"]
 
 
 class Status(StrEnum):
@@ -83,6 +91,7 @@ class Verdict:
     coverage: float | None = None  # share of GPU time in the candidate's own kernels (GPU only)
     sol_fraction: float | None = None  # speed-of-light time / measured time (GPU only)
     variant: str = ""
+    tier: Tier | None = None  # how thoroughly a time was established; None without a time
     receipt: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

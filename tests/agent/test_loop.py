@@ -12,7 +12,7 @@ from agent.record.events import Event, Judged, Proposed, Reflected, Updated
 from tools.spec import CaseSpec, TaskSpec
 from tools.tooling import Tools
 from tools.update import Update
-from tools.verdict import Status, Timing, Verdict
+from tools.verdict import Status, Tier, Timing, Verdict
 
 TASK = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
 
@@ -47,7 +47,7 @@ class NoteUpdater:
 class NoteBench:
     """The source said how long it takes."""
 
-    def bench(self, update: Update) -> Verdict:
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """A number is a time in microseconds."""
         us = update.trace_s
         return Verdict(Status.CORRECT, "right", timing=Timing(us, us, us, 1, 1))
