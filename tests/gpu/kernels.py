@@ -88,6 +88,17 @@ def twice(x, y, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def twice_with_a_sine(x, y, n, BLOCK: tl.constexpr):
+    """The sine of large numbers looks things up in a table of the module; debugging keeps texts there."""
+    at = tl.program_id(0).to(tl.int64) * n + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n
+    values = tl.load(x + at, mask=inside)
+    sine = tl.extra.cuda.libdevice.sin(values * 1e9)
+    tl.device_assert(sine < 2, "a sine")
+    tl.store(y + at, tl.where(sine > 1.5, 0.0, 2 * values), mask=inside)
+
+
+@triton.jit
 def reads_past_the_end(x, y, n, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -167,6 +178,7 @@ REMEMBERS = """
 .target sm_90
 .address_size 64
 .global .align 4 .u32 counter;
+.const .align 4 .f32 factor = 2.0;
 .visible .entry remembers(.param .u64 x, .param .u64 y, .param .u32 n)
 {
     .reg .pred %p<4>;
@@ -196,7 +208,8 @@ AGAIN:
     add.s64 %d5, %d1, %d4;
     add.s64 %d6, %d2, %d4;
     ld.global.f32 %f1, [%d5];
-    add.f32 %f1, %f1, %f1;
+    ld.const.f32 %f2, [factor];
+    mul.f32 %f1, %f1, %f2;
     st.global.f32 [%d6], %f1;
     add.u32 %r5, %r5, %r6;
     bra AGAIN;

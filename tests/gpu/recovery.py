@@ -136,16 +136,16 @@ def recoveries(judge: Judge, good: list[Plan], bad: dict[str, list[Plan]], path:
 def plain(judge: Judge, plans: dict[str, list[Plan]], path: str) -> list[str]:
     """The same trials where pages have neither guards nor rights: canaries and copies find what they can."""
     file, lines = find_task(path), []
-    for name, status in (
-        ("softmax_rows", None),
-        ("scribbling_softmax", Status.WRONG),
-        ("writes_before_the_start", Status.WRONG),
-        ("writes_past_the_end", Status.WRONG),
-        ("memoising_softmax", Status.WRONG),
-        ("far_out_of_bounds", Status.CRASHED),
+    for name, statuses in (
+        ("softmax_rows", [None]),
+        ("scribbling_softmax", [Status.WRONG]),
+        ("writes_before_the_start", [Status.WRONG]),
+        ("writes_past_the_end", [Status.WRONG, Status.CRASHED]),  # what lies beyond may be unmapped, or somebody's
+        ("memoising_softmax", [Status.WRONG]),
+        ("far_out_of_bounds", [Status.CRASHED]),
     ):
         taken_s, verdict, trial = judge.trial(file, plans[name], 3, allocate=DeviceBuffer.plain)
-        assert (verdict.status if verdict else None) is status, f"{name}: {verdict}"
+        assert (verdict.status if verdict else None) in statuses, f"{name}: {verdict}"
         lines.append(f"{name}: {taken_s:.3f} s, {verdict.detail[:120] if verdict else trial.facts()['cases']['odd']}")
     return lines
 

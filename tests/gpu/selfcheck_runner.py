@@ -96,6 +96,8 @@ class Checks:
         self.kernels["twice"] = {"main": self._kernel("twice", ROW, 32768)}
         remembers, image = harness.assembled("remembers", kernels.REMEMBERS, tuple(ROW.values()))
         self.images[remembers.sha256] = image
+        self.kernels["sine"] = {"odd": self._kernel("twice_with_a_sine", ROW, 1024)}
+        self.kernels["sine"]["main"] = self._kernel("twice_with_a_sine", ROW, 4096)
         self.kernels["remembers"] = {"main": remembers}
         relu = self._kernel("relu_in_place", {"y": "*fp32", "n": "i32"}, 4096)
         self.kernels["relu"] = {"odd_library": relu, "main_library": relu}
@@ -190,12 +192,21 @@ class Checks:
             harness.row_plan("odd", 257, 1024, remembers),
             harness.row_plan("main", 4096, 4096, remembers),
         ]
+        sine = self.kernels["sine"]
+        with_a_table = [
+            harness.row_plan("odd", 257, 1024, sine["odd"]),
+            harness.row_plan("main", 4096, 4096, sine["main"]),
+        ]
         try:
             ready = supervisor.open(path, harness.spec_of(path), ("eager",))
             assert ready.problem is None, ready
             self.report.check(
                 "TMA descriptors",
                 lambda: expect(supervisor.bench(plans, self.images, self.rules), Status.CORRECT),
+            )
+            self.report.check(
+                "a table in the module",
+                lambda: expect(supervisor.bench(with_a_table, self.images, self.rules), Status.CORRECT),
             )
             # each checked run finds the counter at zero; slots of one timed pass share it
             self.report.check(

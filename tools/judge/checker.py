@@ -162,17 +162,17 @@ class Checker:
         return compare(expected, memory.outputs(held), case=case, battery=battery, poison=memory.outputs())
 
     def _why(self, memory: Guarded, expected: Expected, drawn: Drawn, good: Before) -> str:
-        """Why a run is wrong after one that was right: the same again, with one thing changed at a time."""
+        """Why a run is wrong after one that was right: both again and again, and with one thing changed at a time."""
         bad = self._last
-        only_filling = self._is_right(memory, expected, drawn, replace(good, right=bad.right))
-        again = self._is_right(memory, expected, drawn, bad)
-        if again:
-            return "right when repeated: the kernels race with each other or within themselves; "
-        if only_filling:
+        same_end = replace(good, right=bad.right)
+        tries = [self._is_right(memory, expected, drawn, before) for before in (good, bad, good, bad)]
+        if tries != [True, False, True, False]:
+            return "it is right in some runs and wrong in others: a race, or a result that depends on the time; "
+        if self._is_right(memory, expected, drawn, same_end):
             return f"it depends on what its memory held before (right after {good.words}, wrong after {bad.words}); "
         if bad.right != good.right and self._is_right(memory, expected, drawn, replace(bad, right=good.right)):
             return "it depends on what lies beside its tensors: it reads outside of them; "
-        return "the same run gives other results each time; "
+        return "it depends on what its memory held before, and on what lies beside its tensors; "
 
     def _is_right(self, memory: Guarded, expected: Expected, drawn: Drawn, before: Before) -> bool:
         self._run(memory, drawn, before)

@@ -18,7 +18,7 @@ def variables(cubin: bytes) -> dict[str, int]:
         raise ValueError("a cubin is a little-endian 64-bit ELF file")
     try:
         return _variables(cubin)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise ValueError(f"a cubin whose tables lead outside of it: {error}") from error
 
 
