@@ -151,7 +151,7 @@ class RunnerLink:
         reply = answered.reply
         if isinstance(reply, Failed):
             self._lost("it failed", kill=False)
-            raise RunnerFailed(Status.REJECTED if reply.refused else Status.CRASHED, _words(reply.detail))
+            raise RunnerFailed(_status(reply), _words(reply.detail))
         return answered
 
     def distrust(self, why: str) -> None:
@@ -178,6 +178,12 @@ class RunnerLink:
             with contextlib.suppress(OSError):
                 self._line.close()
         self._line = None
+
+
+def _status(failed: Failed) -> Status:
+    if failed.unmapped:
+        return Status.UNCHECKED
+    return Status.REJECTED if failed.refused else Status.CRASHED
 
 
 def _words(detail: str) -> str:

@@ -17,7 +17,7 @@ from tools.plan.replay import ReplayError
 from tools.runner.check import Check
 from tools.runner.driver import shrink_kept_memory
 from tools.runner.launcher import CudaLauncher, Image
-from tools.runner.memory import DeviceBuffer
+from tools.runner.memory import DeviceBuffer, NotMapped
 from tools.runner.packing import PackingError
 from tools.runner.protocol import (
     MAX_ROOMS,
@@ -115,6 +115,8 @@ def _answered(runner: Runner, message: wire.Message) -> Reply:
         return runner.answer(request, message.blobs, list(message.fds))
     except (ReplayError, NotAllowed, PackingError, DecodeError) as error:
         return Failed(_one_line(error), refused=True)
+    except NotMapped as error:
+        return Failed(_one_line(error), unmapped=True)
     except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError, MemoryError) as error:
         return Failed(f"{type(error).__name__}: {_one_line(error)}")
 

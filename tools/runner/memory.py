@@ -16,6 +16,10 @@ from tools.runner.protocol import Shared
 PAGE_BYTES = vmm.GRANULE_BYTES  # plain allocations too: smaller ones would share their page with others
 
 
+class NotMapped(RuntimeError):
+    """Another process's memory could not be mapped here."""
+
+
 class _Exposed:
     """Device memory in the words of the CUDA array interface."""
 
@@ -69,10 +73,13 @@ class DeviceBuffer:
     @classmethod
     def open(cls, shared: Shared, fds: list[int]) -> "DeviceBuffer":
         """Map another process's buffer; takes the next descriptor of `fds` where it comes as one (the caller closes
-        them all). Raises DriverError."""
-        if not shared.handle:
-            return cls._of(vmm.Pages.open(fds.pop(0), shared.nbytes, writable=shared.writable))
-        address = driver.open_exported(bytes.fromhex(shared.handle))
+        them all). Raises NotMapped."""
+        try:
+            if not shared.handle:
+                return cls._of(vmm.Pages.open(fds.pop(0), shared.nbytes, writable=shared.writable))
+            address = driver.open_exported(bytes.fromhex(shared.handle))
+        except (driver.DriverError, IndexError) as error:
+            raise NotMapped(f"the judge's memory cannot be mapped: {error}") from error
         return cls(address, shared.nbytes, lambda: driver.close_exported(address))
 
     @property

@@ -159,10 +159,11 @@ class Shares:
 @dataclass(frozen=True)
 class Failed:
     """The plan failed, and the runner exits: its context may be lost. `refused`: the plan itself is at fault, before
-    anything ran."""
+    anything ran. `unmapped`: the judge's memory could not be mapped, which is no plan's doing."""
 
     detail: str
     refused: bool = False
+    unmapped: bool = False
     kind: Literal["failed"] = "failed"
 
 
