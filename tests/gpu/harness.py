@@ -3,13 +3,16 @@
 Does by hand, and without confinement, what `tools.workers` does for the product.
 """
 
+import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from tools.judge.gpu_protocol import (
     Ready,
     SupervisorMessage,
 )
-from tools.judge.runner_link import pass_runner
+from tools.judge.runner_link import Runners
 from tools.judge.timing import Rules
 from tools.plan.schema import Aten, DescriptorArg, Kernel, Launch, LaunchArg, Plan, ScalarArg, Step, Storage, TensorArg
 from tools.plan.schema import TensorRef as Ref
@@ -95,17 +98,24 @@ def forked(entry: Callable[[Channel], None], extra: Sequence[socket.socket]) -> 
         os._exit(status)
 
 
-class Supervisor:
-    """One judge and its runners."""
+def _forked_runner(line: socket.socket) -> int:
+    from tools.runner.main import main
 
-    def __init__(self) -> None:
+    pid, sock = forked(main, [line])
+    sock.close()
+    return pid
+
+
+class Supervisor:
+    """One judge and its runners; `entry` plays the judge."""
+
+    def __init__(self, entry: Callable[[Any], None] | None = None) -> None:
         from tools.judge.session import main
 
         self._door, theirs = socket.socketpair()
-        self._judge, self._sock = forked(main, [theirs])
+        self._judge, self._sock = forked(entry or main, [theirs])
         theirs.close()
-        self._runner: tuple[int, socket.socket] | None = None
-        self.runners = 0
+        self.runners: Runners[Any] = Runners(self._door, _forked_runner, kill)
 
     def call(self, message: SupervisorMessage, blobs: list[bytes] | None = None) -> Any:
         """Send and wait for the answer, giving the judge runners as it asks for them."""
@@ -114,30 +124,11 @@ class Supervisor:
             self._sock.settimeout(WAIT_S)
             answer: Any = decode(JudgeMessage, wire.receive(self._sock).body)  # type: ignore[arg-type]
             if isinstance(answer, EndRunner):
-                self._end()
+                self.runners.end()
             elif isinstance(answer, NeedRunner):
-                self._end()
-                self._start()
+                self.runners.need()
             else:
                 return answer
-
-    def _start(self) -> None:
-        from tools.runner.main import main
-
-        judge_end, runner_end = socket.socketpair()
-        self._runner = forked(main, [runner_end])
-        runner_end.close()
-        with judge_end:
-            pass_runner(self._door, judge_end)
-        self.runners += 1
-
-    def _end(self) -> None:
-        if self._runner is None:
-            return
-        pid, sock = self._runner
-        kill(pid)
-        sock.close()
-        self._runner = None
 
     def open(self, path: Path, task: TaskSpec, baselines: tuple[str, ...]) -> Ready:
         """Load a task."""
@@ -155,10 +146,33 @@ class Supervisor:
 
     def close(self) -> None:
         """End everything."""
-        self._end()
+        self.runners.close()
         kill(self._judge)
         self._sock.close()
         self._door.close()
+
+
+class Confined(Supervisor):
+    """The same with the product's own processes: runners under Landlock and the system-call filter."""
+
+    def __init__(self) -> None:
+        from tools.machine import started_base
+        from tools.workers import Worker
+
+        self._stack = contextlib.ExitStack()
+        machine = self._stack.enter_context(started_base())
+        self._door, theirs = socket.socketpair()
+        self._worker = machine.trusted("tools.judge.session:main", extra=[theirs])
+        theirs.close()
+        self._sock = self._worker.detach()
+        self.runners = Runners(self._door, machine.runner, Worker.close)
+
+    def close(self) -> None:
+        """End everything."""
+        self.runners.close()
+        self._worker.close()
+        self._door.close()
+        self._stack.close()
 
 
 Image = tuple[dict[str, Any], bytes]  # metadata, cubin
@@ -191,6 +205,21 @@ def compiled(
     metadata = {key: getattr(built.metadata, key) for key in METADATA if hasattr(built.metadata, key)}
     kernel = Kernel(name, "ttir", built.asm["ttir"], tuple(signature.values()), {"num_warps": num_warps, **constants})
     return kernel, (encode_plain(metadata), built.asm["cubin"])
+
+
+def assembled(name: str, text: str, signature: tuple[str, ...], num_warps: int = 8) -> tuple[Kernel, Image]:
+    """A kernel in PTX."""
+    import triton
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(text)
+        subprocess.run([triton.knobs.nvidia.ptxas.path, "-arch=sm_90", str(source), "-o", str(target)], check=True)
+        cubin = target.read_bytes()
+    return Kernel(name, "ptx", text, signature, {"num_warps": num_warps}), (
+        {"name": name, "num_warps": num_warps},
+        cubin,
+    )
 
 
 def encode_plain(value: Any) -> Any:
@@ -233,6 +262,19 @@ def row_plan(case: str, rows: int, columns: int, kernel: Kernel, *, library: boo
         steps = [softmax, Launch(0, (-(-rows * columns // 4096), 1, 1), after)]
     storages = (Storage(0, nbytes, "input", "0"), Storage(1, nbytes, "scratch"))
     return Plan(case, "", "sm_90", storages, (kernel,), (), tuple(steps), tagged(y))
+
+
+def chain_plan(case: str, rows: int, columns: int, copy: Kernel, kernel: Kernel, links: int) -> Plan:
+    """The input handed through so many scratch tensors before the rows' kernel sees it."""
+    tensors = [ref(i, rows, columns) for i in range(links + 2)]
+    number, grid = ScalarArg(rows * columns, "i32"), (-(-rows * columns // 4096), 1, 1)
+    steps: list[Step] = [empty(t) for t in tensors[1:]]
+    for source, target in pairwise(tensors[:-1]):
+        steps.append(Launch(0, grid, (TensorArg(source), TensorArg(target), number)))
+    steps.append(Launch(1, (rows, 1, 1), (TensorArg(tensors[-2]), TensorArg(tensors[-1]), ScalarArg(columns, "i32"))))
+    nbytes = rows * columns * 4
+    storages = (Storage(0, nbytes, "input", "0"), *(Storage(t.storage, nbytes, "scratch") for t in tensors[1:]))
+    return Plan(case, "", "sm_90", storages, (copy, kernel), (), tuple(steps), tagged(tensors[-1]))
 
 
 def descriptor_plan(case: str, rows: int, columns: int, kernel: Kernel) -> Plan:

@@ -63,9 +63,9 @@ class Inputs:
                 return name
         return ""
 
-    def shared(self) -> tuple[Shared, Shared]:
-        """What a runner needs to map inputs and parameters."""
-        return share(self.buffer), share(self.state_buffer)
+    def shared(self, fds: list[int]) -> tuple[Shared, Shared]:
+        """What a runner needs to map inputs and parameters, for reading only; appends descriptors for it to `fds`."""
+        return self.buffer.share(fds, writable=False), self.state_buffer.share(fds, writable=False)
 
     def close(self) -> None:
         """Free the memory."""
@@ -102,16 +102,11 @@ class Outputs:
         poison(copy, turn)
         return self.tree(slot, copy)
 
-    def shared(self) -> Shared:
-        """What a runner needs to map it."""
-        return share(self.buffer)
+    def shared(self, fds: list[int]) -> Shared:
+        """What a runner needs to map it; appends a descriptor for it to `fds`."""
+        return self.buffer.share(fds, writable=True)
 
     def close(self) -> None:
         """Free the memory."""
         torch.cuda.synchronize()
         self.buffer.close()
-
-
-def share(buffer: DeviceBuffer) -> Shared:
-    """A buffer in the words of the protocol."""
-    return Shared(buffer.handle.hex(), buffer.nbytes)

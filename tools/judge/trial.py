@@ -1,30 +1,36 @@
-"""Is a plan right? Every case with every battery, run several times in the runner and compared here in float64."""
+"""Is a plan right? Every case with its batteries, each run several times in the runner and compared here in float64.
+
+Also how a plan is loaded to be timed, which shares the rules of how memory is handed to a runner.
+"""
 
 import contextlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from tools.codec import Json
 from tools.judge.arena import Inputs, Outputs
-from tools.judge.clock import now_s
+from tools.judge.checker import DROP_S, FIRST_RUN_S, RUN_S, SETUP_S, Checker, checking, close_all
 from tools.judge.compare import Expected, compare
+from tools.judge.guarded import Allocate
 from tools.judge.inputs import case_seed
-from tools.judge.problem import Drawn
 from tools.judge.reference import Problem
 from tools.judge.runner_link import RunnerFailed, RunnerLink
+from tools.plan.replay import ReplayError
 from tools.plan.schema import Plan, plan_hash
-from tools.runner.protocol import Drop, RunOnce, Setup
+from tools.runner.launcher import Image
+from tools.runner.memory import DeviceBuffer
+from tools.runner.protocol import Drop, Setup
 from tools.spec import TaskSpec
 from tools.task import TaskFile
 from tools.verdict import CaseResult, Status, Verdict
 
-SETUP_S = 30.0
-RUN_S = 2.0
-FIRST_RUN_S = 10.0  # libraries are loaded and choose their kernels
-DROP_S = 10.0
+__all__ = [
+    "FIRST_RUN_S", "RUN_S", "Batteries", "Compiled", "Images", "MissingImage", "Trial", "judged", "setup_request",
+    "staged",
+]  # fmt: skip
+
 HIDDEN = "a held-out case"
 
 
@@ -43,21 +49,26 @@ class MissingImage(KeyError):
     """The supervisor sent a plan without one of its cubins."""
 
 
-def setup_request(
-    plan: Plan, images: Images, inputs: Inputs, outputs: Outputs, flush_bytes: int
-) -> tuple[Setup, list[bytes]]:
-    """What a runner needs to run a plan on these buffers, and the cubins."""
+def images_for(plan: Plan, images: Images) -> list[Image]:
+    """The plan's kernels as the launcher takes them, in the plan's order."""
     missing = [k.name for k in plan.kernels if k.sha256 not in images]
     if missing:
         raise MissingImage(f"no cubin for {', '.join(missing)}")
-    compiled = [images[k.sha256] for k in plan.kernels]
-    shared, state = inputs.shared()
+    return [Image(images[k.sha256].cubin, images[k.sha256].metadata) for k in plan.kernels]
+
+
+def setup_request(
+    plan: Plan, images: Images, inputs: Inputs, outputs: Outputs, flush_bytes: int, fds: list[int]
+) -> tuple[Setup, list[bytes]]:
+    """What a runner needs to time a plan on these buffers, and the cubins. New descriptors are appended to `fds`."""
+    compiled = images_for(plan, images)
+    shared, state = inputs.shared(fds)
     request = Setup(
         plan=plan,
-        metadata=tuple(c.metadata for c in compiled),
+        metadata=tuple(dict(i.metadata) for i in compiled),
         inputs=shared,
         state=state,
-        outputs=outputs.shared(),
+        outputs=outputs.shared(fds),
         slots=inputs.slots,
         input_regions=inputs.regions,
         inputs_stride=inputs.stride,
@@ -65,7 +76,7 @@ def setup_request(
         outputs_stride=outputs.stride,
         flush_bytes=flush_bytes,
     )
-    return request, [c.cubin for c in compiled]
+    return request, [i.cubin for i in compiled]
 
 
 @contextlib.contextmanager
@@ -73,9 +84,13 @@ def staged(
     link: RunnerLink, plan: Plan, images: Images, inputs: Inputs, outputs: Outputs, flush_bytes: int
 ) -> Iterator[None]:
     """The plan loaded in the runner, for the length of a block; a runner that failed has nothing left to drop."""
-    request, cubins = setup_request(plan, images, inputs, outputs, flush_bytes)
-    torch.cuda.synchronize()  # what was written to the buffers must be there before another process reads it
-    link.ask(request, cubins, timeout_s=SETUP_S)
+    fds: list[int] = []
+    try:
+        request, cubins = setup_request(plan, images, inputs, outputs, flush_bytes, fds)
+        torch.cuda.synchronize()  # what was written to the buffers must be there before another process reads it
+        link.ask(request, cubins, timeout_s=SETUP_S, fds=fds)
+    finally:
+        close_all(fds)
     try:
         yield
     except RunnerFailed:
@@ -86,45 +101,92 @@ def staged(
     link.ask(Drop(), timeout_s=DROP_S)
 
 
+Batteries = Sequence[str] | Mapping[str, Sequence[str]] | Callable[[str], Sequence[str]]
+
+
 class Trial:
-    """Checks the plans of one candidate."""
+    """Checks the plans of one candidate: every case once loaded, then one battery after the other."""
 
     def __init__(
-        self, link: RunnerLink, file: TaskFile, task: TaskSpec, secret: bytes, images: Images, *, repeats: int = 3
+        self,
+        link: RunnerLink,
+        file: TaskFile,
+        task: TaskSpec,
+        secret: bytes,
+        images: Images,
+        *,
+        repeats: int = 3,
+        device: str = "cuda",
+        allocate: Allocate = DeviceBuffer.allocate,
     ) -> None:
         self._link, self._file, self._task, self._secret = link, file, task, secret
-        self._images, self._repeats = images, repeats
+        self._images, self._repeats, self._device, self._allocate = images, repeats, device, allocate
         self._problems: dict[str, Problem] = {}
+        self._facts: dict[str, dict[str, Json]] = {}
         self.results: list[CaseResult] = []
+        self.seeds: dict[str, str] = {}
 
-    def run(self, plans: Sequence[Plan], batteries: Sequence[str]) -> Verdict | None:
-        """Check all; the verdict at the first that fails, None when all are right."""
+    def run(self, plans: Sequence[Plan], batteries: Batteries) -> Verdict | None:
+        """Check all; the verdict at the first that fails, None when all are right. `batteries`: the same for every
+        case, or by the case's name."""
         for plan in plans:
-            for battery in batteries:
-                failed = self._guarded(plan, battery)
-                if failed is not None:
-                    return failed
+            failed = self._guarded(plan, _batteries_of(batteries, plan.case))
+            if failed is not None:
+                return failed
         return None
 
     def close(self) -> tuple[CaseResult, ...]:
         """The results; the memory of the cases is needed for the slots."""
         self._problems.clear()
-        torch.cuda.empty_cache()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         return tuple(self.results)
 
-    def _guarded(self, plan: Plan, battery: str) -> Verdict | None:
+    def facts(self) -> dict[str, Json]:
+        """How it was checked, for a receipt: per case, and whether two runs ever differed without a reason."""
+        unexplained = [c for c, f in self._facts.items() if not f["bit_identical"] and not f["may_vary"]]
+        return {
+            "repeats": self._repeats,
+            "alignments": ["right end of the pages", "left end of the pages"],
+            "cases": dict(self._facts),
+            "not_deterministic": unexplained,
+        }
+
+    def _guarded(self, plan: Plan, batteries: Sequence[str]) -> Verdict | None:
+        where = self._name(plan.case)
         try:
-            result = self._check(plan, battery)
+            with checking(self._link, plan, images_for(plan, self._images), self._allocate) as checker:
+                for battery in batteries:
+                    where = f"{self._name(plan.case)} ({battery} inputs)"
+                    failed = self._check(checker, plan, battery)
+                    if failed is not None:
+                        return failed
+                self._facts[plan.case] = checker.facts()
         except RunnerFailed as failure:
-            detail = f"{self._name(plan.case)} ({battery} inputs): {failure.detail}"
-            return Verdict(failure.status, detail, cases=tuple(self.results))
-        if result is None:
+            return Verdict(failure.status, f"{where}: {failure.detail}", cases=tuple(self.results))
+        except ReplayError as error:
+            return Verdict(Status.REJECTED, f"{where}: {error}", cases=tuple(self.results))
+        return None
+
+    def _check(self, checker: Checker, plan: Plan, battery: str) -> Verdict | None:
+        problem, seed = self._problem(plan.case), case_seed(self._secret, self._hash_of(plan), plan.case, battery)
+        drawn = problem.draw(seed, battery)
+        if drawn is None:
             return None
+        self.seeds[f"{plan.case}/{battery}"] = f"{seed:016x}"
+        result = checker.check(problem, drawn, self._repeats)
         self.results.append(result)
         if result.ok:
             return None
         where = HIDDEN if self._hidden(plan.case) else f"case {plan.case} ({battery} inputs)"
         return Verdict(Status.WRONG, f"{where}: {result.detail}", cases=tuple(self.results))
+
+    def _hash_of(self, plan: Plan) -> str:
+        if self._hashed is None or self._hashed[0] is not plan:
+            self._hashed = (plan, plan_hash(plan))
+        return self._hashed[1]
+
+    _hashed: tuple[Plan, str] | None = None
 
     def _hidden(self, case: str) -> bool:
         return self._task.case(case).held_out
@@ -132,47 +194,16 @@ class Trial:
     def _name(self, case: str) -> str:
         return HIDDEN if self._hidden(case) else f"case {case}"
 
-    def _check(self, plan: Plan, battery: str) -> CaseResult | None:
-        problem = self._problem(plan.case)
-        drawn = problem.draw(case_seed(self._secret, plan_hash(plan), plan.case, battery), battery)
-        return None if drawn is None else self._checked(problem, drawn, plan)
-
     def _problem(self, case: str) -> Problem:
         if case not in self._problems:
-            self._problems[case] = Problem.load(self._file, case, device="cuda")
+            self._problems[case] = Problem.load(self._file, case, device=self._device)
         return self._problems[case]
 
-    def _checked(self, problem: Problem, drawn: Drawn, plan: Plan) -> CaseResult:
-        inputs, outputs = Inputs(drawn, 1), Outputs(plan, 1)
-        try:
-            inputs.fill(0, drawn.inputs)
-            with staged(self._link, plan, self._images, inputs, outputs, 0):
-                started = now_s()
-                expected = problem.expect(inputs.tree(0, pristine=True))
-                torch.cuda.synchronize()
-                limit_s = max(FIRST_RUN_S if plan.library_ops else RUN_S, 5 * (now_s() - started))
-                return self._repeated(expected, inputs, outputs, plan.case, drawn.battery, limit_s)
-        finally:
-            outputs.close()
-            inputs.close()
 
-    def _repeated(
-        self, expected: Expected, inputs: Inputs, outputs: Outputs, case: str, battery: str, limit_s: float
-    ) -> CaseResult:
-        """Several runs, each with other poison; every one must be right, and none may touch what is not its own."""
-        worst = CaseResult(case, battery, True, 0.0, 0.0)
-        for turn in range(self._repeats):
-            self._link.ask(RunOnce(turn), timeout_s=limit_s)
-            harmed = inputs.harmed()
-            if harmed:
-                detail = f"the candidate overwrites its {harmed}; write results to memory of your own"
-                return CaseResult(case, battery, False, math.inf, math.inf, detail)
-            result = judged(expected, outputs, 0, turn, case=case, battery=battery)
-            if not result.ok:
-                note = f"run {turn + 1} of {self._repeats}: " if turn else ""
-                return replace(result, detail=note + result.detail)
-            worst = max(worst, result, key=lambda r: r.error_ratio)
-        return worst
+def _batteries_of(batteries: Batteries, case: str) -> Sequence[str]:
+    if isinstance(batteries, Mapping):
+        return batteries[case]
+    return batteries(case) if callable(batteries) else batteries
 
 
 def judged(expected: Expected, outputs: Outputs, slot: int, turn: int, *, case: str, battery: str) -> CaseResult:

@@ -10,13 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cuda.bindings import driver as cu  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
 from tools.runner.packing import Parameter, TensorMap
+
+try:
+    from cuda.bindings import driver as _bindings  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError:  # a machine without a GPU: every call fails
+    _bindings = None
+
+cu: Any = _bindings
 
 _TENSOR_MAP_BYTES = 128
 _LAZY_PEER_ACCESS = 1
 _STATIC_LIMIT = 48 << 10
+_NOT_FOUND = 500
 
 
 class DriverError(RuntimeError):
@@ -88,6 +94,14 @@ class Kernel:
         memory, addresses = _parameter_block(parameters)
         check("cuLaunchKernelEx", cu.cuLaunchKernelEx(config, self.function, ctypes.addressof(addresses), 0))
         del memory  # the driver has copied the parameters
+
+    def variable(self, name: str) -> tuple[int, int] | None:
+        """Address and size in bytes of a variable of the module; None when it was optimised away."""
+        result = cu.cuModuleGetGlobal(self._module, name.encode())
+        if int(result[0]) == _NOT_FOUND:
+            return None
+        address, nbytes = check("cuModuleGetGlobal", result)
+        return int(address), int(nbytes)
 
     def unload(self) -> None:
         """Free the module; nothing that was launched from it may still run."""
@@ -193,3 +207,10 @@ def forget_persisting_lines() -> None:
     """No line of the L2 keeps a preference that an earlier kernel gave it."""
     with contextlib.suppress(DriverError):  # not every driver or GPU has persisting lines
         check("cuCtxResetPersistingL2Cache", cu.cuCtxResetPersistingL2Cache())
+
+
+def shrink_kept_memory() -> None:
+    """As little device memory as CUDA allows in which a kernel could leave something for the next one: the heap of
+    malloc() (4 MiB at least) and the buffer of printf()."""
+    for name in ("CU_LIMIT_MALLOC_HEAP_SIZE", "CU_LIMIT_PRINTF_FIFO_SIZE"):
+        check("cuCtxSetLimit", cu.cuCtxSetLimit(getattr(cu.CUlimit, name), 0))

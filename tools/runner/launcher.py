@@ -7,10 +7,15 @@ from importlib import metadata as packages
 import torch
 
 from tools.codec import Json
-from tools.plan.replay import Argument, Descriptor, poison
-from tools.plan.schema import Kernel, Launch
+from tools.plan.replay import Argument, Descriptor, ReplayError, poison
+from tools.plan.schema import Kernel, Launch, Plan
 from tools.runner import driver
+from tools.runner.cubin import variables
+from tools.runner.memory import DeviceBuffer, protected_copy, seen
 from tools.runner.packing import DeviceDescriptor, Parameter, Value, pack, pack_scalar
+
+MAX_VARIABLE_BYTES = 16 << 20  # of all modules of a plan; a table for sin() takes 24
+SCRATCH = ("global", "profile")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,23 @@ class Image:
         )
 
 
+def scratch_bytes(plan: Plan, images: Sequence[Image]) -> dict[tuple[int, str], int]:
+    """What Triton's launcher would allocate beside the tensors: bytes by kernel and kind, for the widest launch."""
+    wanted: dict[tuple[int, str], int] = {}
+    for step in (*plan.prepare, *plan.run):
+        if isinstance(step, Launch) and 0 <= step.kernel < len(images):
+            for which in SCRATCH:
+                nbytes = _scratch_of(images[step.kernel], plan.kernels[step.kernel], which, step.grid)
+                if nbytes > 0:
+                    wanted[step.kernel, which] = max(nbytes, wanted.get((step.kernel, which), 0))
+    return wanted
+
+
+def _scratch_of(image: Image, kernel: Kernel, which: str, grid: tuple[int, int, int]) -> int:
+    blocks = grid[0] * grid[1] * grid[2] * image.number("num_ctas", 1)
+    return image.number(f"{which}_scratch_size") * blocks if kernel.language == "ttir" else 0
+
+
 def descriptor_flags() -> int:
     """How many i1 the installed Triton gives a descriptor on a target without TMA."""
     major, minor = packages.version("triton").split(".")[:2]
@@ -46,16 +68,44 @@ def descriptor_flags() -> int:
 
 
 class CudaLauncher:
-    """Loads the images at once, so that a kernel which does not fit fails before anything runs."""
+    """Loads the images at once, so that a kernel which does not fit fails before anything runs.
 
-    def __init__(self, images: Sequence[Image], kernels: Sequence[Kernel]) -> None:
+    `scratch`: memory for what `scratch_bytes` says, flat uint8; without it, torch's. Raises ReplayError when the
+    modules keep more in variables than MAX_VARIABLE_BYTES.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Image],
+        kernels: Sequence[Kernel],
+        scratch: Mapping[tuple[int, str], torch.Tensor] | None = None,
+    ) -> None:
         self._images, self._flags = images, descriptor_flags()
-        self._scratch: dict[tuple[int, str], torch.Tensor] = {}
+        self._scratch: dict[tuple[int, str], torch.Tensor] = dict(scratch or {})
         self._loaded = [self._load(i, k) for i, k in zip(images, kernels, strict=True)]
+        self._variables = self._found_variables()
 
     def _load(self, image: Image, kernel: Kernel) -> driver.Kernel:
         name = str(image.metadata.get("name") or kernel.name)
         return driver.Kernel(image.cubin, name, image.number("shared"), large_cluster=image.number("num_ctas", 1) > 8)
+
+    def _found_variables(self) -> list[tuple[torch.Tensor, DeviceBuffer]]:
+        """Every variable of the modules, with a copy of what it held when it was loaded."""
+        places = [
+            place
+            for kernel, image in zip(self._loaded, self._images, strict=True)
+            for name in variables(image.cubin)
+            if (place := kernel.variable(name)) is not None
+        ]
+        if sum(nbytes for _, nbytes in places) > MAX_VARIABLE_BYTES:
+            raise ReplayError(f"the kernels keep more than {MAX_VARIABLE_BYTES >> 20} MiB in variables of their module")
+        tensors = [seen(address, nbytes) for address, nbytes in places]
+        return [(tensor, protected_copy(tensor)) for tensor in tensors]
+
+    def restore(self) -> None:
+        """Enqueue: variables of the modules hold what they held when they were loaded."""
+        for tensor, pristine in self._variables:
+            tensor.copy_(pristine.tensor[: tensor.numel()])
 
     def launch(
         self,
@@ -72,18 +122,14 @@ class CudaLauncher:
         packed = pack(kernel.signature, [_value(a) for a in args], image.metadata.get("tensordesc_meta"), self._flags)
         parameters: list[Parameter] = packed
         if kernel.language == "ttir":
-            blocks = grid[0] * grid[1] * grid[2] * image.number("num_ctas", 1)
-            parameters = [
-                *packed,
-                *(self._scratch_pointer(kernel_index, which, blocks) for which in ("global", "profile")),
-            ]
+            parameters = [*packed, *(self._scratch_pointer(kernel_index, kernel, which, grid) for which in SCRATCH)]
         stream = torch.cuda.current_stream().cuda_stream
         self._loaded[kernel_index].launch(
             image.shape(kernel, grid, launch), [driver.encode(p) for p in parameters], stream
         )
 
-    def _scratch_pointer(self, kernel_index: int, which: str, blocks: int) -> bytes:
-        nbytes = self._images[kernel_index].number(f"{which}_scratch_size") * blocks
+    def _scratch_pointer(self, kernel_index: int, kernel: Kernel, which: str, grid: tuple[int, int, int]) -> bytes:
+        nbytes = _scratch_of(self._images[kernel_index], kernel, which, grid)
         if not nbytes:
             return pack_scalar("*", 0)
         held = self._scratch.get((kernel_index, which))
@@ -92,16 +138,23 @@ class CudaLauncher:
             held = self._scratch[kernel_index, which] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
         return pack_scalar("*", held.data_ptr())
 
+    def place(self, scratch: Mapping[tuple[int, str], torch.Tensor]) -> None:
+        """Other memory for the kernels' scratch from now on."""
+        self._scratch = dict(scratch)
+
     def poison(self, turn: int) -> None:
-        """Leave nothing in the scratch memory that an earlier launch wrote."""
+        """Enqueue: nothing in the scratch memory is what an earlier launch wrote, nor in the modules' variables."""
         for tensor in self._scratch.values():
             poison(tensor, turn)
+        self.restore()
 
     def unload(self) -> None:
         """Free the modules."""
+        for _, pristine in self._variables:
+            pristine.close()
         for kernel in self._loaded:
             kernel.unload()
-        self._loaded = []
+        self._variables, self._loaded = [], []
 
 
 def _value(argument: Argument) -> Value:

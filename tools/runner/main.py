@@ -14,14 +14,20 @@ from tools import wire
 from tools.codec import DecodeError, decode, encode
 from tools.plan.operators import NotAllowed
 from tools.plan.replay import ReplayError
+from tools.runner.check import Check
+from tools.runner.driver import shrink_kept_memory
+from tools.runner.launcher import CudaLauncher, Image
+from tools.runner.memory import DeviceBuffer, NotMapped
 from tools.runner.packing import PackingError
 from tools.runner.protocol import (
+    MAX_ROOMS,
     Block,
     Capture,
     CopyOut,
     Done,
     Drop,
     Failed,
+    Load,
     Replays,
     Reply,
     Request,
@@ -42,32 +48,40 @@ class Runner:
         torch.zeros(1, device="cuda")  # makes the primary context, and makes it current
         torch.backends.cudnn.allow_tf32 = False  # library steps of a float32 task are float32, as the baselines are
         torch.backends.cuda.matmul.allow_tf32 = False
+        shrink_kept_memory()
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._stage: Stage | None = None
+        self._plan: Stage | Check | None = None
 
-    def answer(self, request: Request, blobs: list[bytes]) -> Reply:
+    def answer(self, request: Request, blobs: list[bytes], fds: list[int]) -> Reply:
         """Do what is asked. Raises what CUDA or the plan raise."""
-        if isinstance(request, Setup):
+        if isinstance(request, Setup | Load | Drop):
             self._drop()
-            self._stage = Stage(request, blobs, self._stream)
+            if isinstance(request, Setup):
+                self._plan = Stage(request, blobs, fds, self._stream)
+            elif isinstance(request, Load):
+                self._plan = _check(request, blobs, fds)
             return Done()
-        if isinstance(request, Drop):
-            self._drop()
+        if isinstance(request, RunOnce) and isinstance(self._plan, Check):
+            self._plan.run_once(request.offsets)
             return Done()
-        if self._stage is None:
-            raise ReplayError("no plan is loaded")
-        return _work(self._stage, request)
+        if isinstance(self._plan, Stage):
+            return _timed(self._plan, request)
+        raise ReplayError("no plan is loaded for that")
 
     def _drop(self) -> None:
-        if self._stage is not None:
-            self._stage.close()
-        self._stage = None
+        if self._plan is not None:
+            self._plan.close()
+        self._plan = None
 
 
-def _work(stage: Stage, request: Request) -> Reply:
+def _check(load: Load, cubins: list[bytes], fds: list[int]) -> Check:
+    images = [Image(cubin, meta) for cubin, meta in zip(cubins, load.metadata, strict=True)]
+    rooms = [DeviceBuffer.open(shared, fds) for shared in load.rooms]
+    return Check(load, rooms, lambda: CudaLauncher(images, load.plan.kernels))
+
+
+def _timed(stage: Stage, request: Request) -> Reply:
     match request:
-        case RunOnce():
-            stage.run_once(request.turn)
         case Capture():
             stage.capture()
         case CopyOut():
@@ -85,25 +99,31 @@ def serve(judge: socket.socket, runner: Runner) -> None:
     """Answer until the judge closes the socket, or something fails (then exit at once)."""
     judge.settimeout(None)
     while True:
-        message = wire.receive(judge)
+        message = wire.receive(judge, max_fds=MAX_ROOMS)
         try:
-            reply = runner.answer(decode(Request, message.body), message.blobs)  # type: ignore[arg-type]
-        except (ReplayError, NotAllowed, PackingError, DecodeError) as error:
-            _fail(judge, Failed(_one_line(error), refused=True))
-        except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError, MemoryError) as error:
-            _fail(judge, Failed(f"{type(error).__name__}: {_one_line(error)}"))
-        else:
-            wire.send(judge, encode(reply))
+            reply = _answered(runner, message)
+        finally:
+            message.close()
+        wire.send(judge, {"token": message.body.get("token"), "reply": encode(reply)})
+        if isinstance(reply, Failed):
+            os._exit(FAILED_STATUS)  # no destructors: they would touch a dead context
+
+
+def _answered(runner: Runner, message: wire.Message) -> Reply:
+    try:
+        request: Request = decode(Request, message.body.get("request"))  # type: ignore[arg-type]
+        return runner.answer(request, message.blobs, list(message.fds))
+    except (ReplayError, NotAllowed, PackingError, DecodeError) as error:
+        return Failed(_one_line(error), refused=True)
+    except NotMapped as error:
+        return Failed(_one_line(error), unmapped=True)
+    except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError, MemoryError) as error:
+        return Failed(f"{type(error).__name__}: {_one_line(error)}")
 
 
 def _one_line(error: BaseException) -> str:
     """The first line of what was raised: torch appends paragraphs of advice."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_DETAIL]
-
-
-def _fail(judge: socket.socket, failure: Failed) -> None:
-    wire.send(judge, encode(failure))
-    os._exit(FAILED_STATUS)  # no destructors: they would touch a dead context
 
 
 def main(channel: Any) -> None:

@@ -1,13 +1,23 @@
-"""Device memory that two processes share: allocations of whole pages, so that a mapping shows nothing else."""
+"""Device memory that two processes share, and the rights that each has to it.
 
+Whole pages, so that a mapping shows nothing else. Where the driver can (`tools.runner.vmm`), each buffer lies between
+unmapped guards and is handed on as a file descriptor; elsewhere it is plain device memory, opened by an IPC handle.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tools.plan.outputs import aligned
-from tools.runner import driver
+from tools.runner import driver, vmm
+from tools.runner.protocol import Shared
 
-PAGE_BYTES = 2 << 20  # the granularity of cuMemAlloc: smaller allocations would share their page with others
+PAGE_BYTES = vmm.GRANULE_BYTES  # plain allocations too: smaller ones would share their page with others
+
+
+class NotMapped(RuntimeError):
+    """Another process's memory could not be mapped here."""
 
 
 class _Exposed:
@@ -19,42 +29,102 @@ class _Exposed:
         }  # fmt: skip
 
 
+def seen(address: int, nbytes: int) -> torch.Tensor:
+    """Device memory as a flat uint8 tensor; torch neither owns nor frees it."""
+    exposed: Any = _Exposed(address, nbytes)
+    tensor = torch.as_tensor(exposed, device="cuda")
+    if tensor.data_ptr() != address:
+        raise RuntimeError("torch copied device memory instead of viewing it")
+    return tensor
+
+
 class DeviceBuffer:
     """Bytes on the GPU: our own allocation, or another process's that we mapped."""
 
-    def __init__(self, address: int, nbytes: int, *, mapped: bool) -> None:
-        self.address, self.nbytes, self._mapped = address, nbytes, mapped
-        exposed: Any = _Exposed(address, nbytes)
-        self.tensor: torch.Tensor = torch.as_tensor(exposed, device="cuda")
-        if self.tensor.data_ptr() != address:
-            raise RuntimeError("torch copied device memory instead of viewing it")
+    def __init__(self, address: int, nbytes: int, free: Callable[[], None], pages: vmm.Pages | None = None) -> None:
+        self.address, self.nbytes, self._free, self._pages = address, nbytes, free, pages
+        self.tensor: torch.Tensor = seen(address, nbytes)
 
     @classmethod
     def allocate(cls, nbytes: int) -> "DeviceBuffer":
-        """A dedicated allocation of whole pages; `tensor` shows all of it, slack included."""
-        whole = aligned(nbytes, PAGE_BYTES)
+        """A dedicated allocation of whole pages; `tensor` shows all of it, slack included. Raises DriverError."""
+        allocate = cls._paged if vmm.usable() else cls.plain
         try:
-            address = driver.allocate(whole)
+            return allocate(nbytes)
         except driver.DriverError:  # torch keeps freed memory for itself
             torch.cuda.empty_cache()
-            address = driver.allocate(whole)
-        return cls(address, whole, mapped=False)
+            return allocate(nbytes)
 
     @classmethod
-    def open(cls, handle: bytes, nbytes: int) -> "DeviceBuffer":
-        """Map another process's allocation."""
-        return cls(driver.open_exported(handle), nbytes, mapped=True)
+    def _paged(cls, nbytes: int) -> "DeviceBuffer":
+        return cls._of(vmm.Pages.create(aligned(nbytes, PAGE_BYTES)))
+
+    @classmethod
+    def plain(cls, nbytes: int) -> "DeviceBuffer":
+        """The same without guards: what there is where `vmm` is not usable."""
+        whole = aligned(nbytes, PAGE_BYTES)
+        address = driver.allocate(whole)
+        return cls(address, whole, lambda: driver.free(address))
+
+    @classmethod
+    def _of(cls, pages: vmm.Pages) -> "DeviceBuffer":
+        return cls(pages.address, pages.nbytes, pages.close, pages)
+
+    @classmethod
+    def open(cls, shared: Shared, fds: list[int]) -> "DeviceBuffer":
+        """Map another process's buffer; takes the next descriptor of `fds` where it comes as one (the caller closes
+        them all). Raises NotMapped."""
+        try:
+            if not shared.handle:
+                return cls._of(vmm.Pages.open(fds.pop(0), shared.nbytes, writable=shared.writable))
+            address = driver.open_exported(bytes.fromhex(shared.handle))
+        except (driver.DriverError, IndexError) as error:
+            raise NotMapped(f"the judge's memory cannot be mapped: {error}") from error
+        return cls(address, shared.nbytes, lambda: driver.close_exported(address))
 
     @property
-    def handle(self) -> bytes:
-        """What another process opens it by."""
-        return driver.export(self.address)
+    def guarded(self) -> bool:
+        """Whether an access just outside faults, and a reader's mapping cannot be written to."""
+        return self._pages is not None
+
+    def share(self, fds: list[int], *, writable: bool) -> Shared:
+        """What another process opens it by. A new descriptor may be appended to `fds`; the caller closes it."""
+        if self._pages is None:
+            return Shared(self.nbytes, driver.export(self.address).hex(), writable)
+        fds.append(self._pages.export())
+        return Shared(self.nbytes, "", writable)
+
+    def protect(self) -> None:
+        """No kernel of this process can write to it any more, where the driver can do that."""
+        if self._pages is not None:
+            torch.cuda.synchronize()
+            self._pages.allow(writable=False)
 
     def close(self) -> None:
         """Free or unmap. Nothing may use the memory any more."""
         if self.address:
-            (driver.close_exported if self._mapped else driver.free)(self.address)
             self.address = 0
+            self._free()
+
+
+def protected_copy(tensor: torch.Tensor) -> DeviceBuffer:
+    """A copy of a flat uint8 tensor at the start of a buffer that no kernel of this process can change."""
+    buffer = DeviceBuffer.allocate(tensor.numel())
+    buffer.tensor[: tensor.numel()].copy_(tensor)
+    buffer.protect()
+    return buffer
+
+
+def torch_memory() -> list[torch.Tensor]:
+    """All memory that torch holds in this process, used or kept for later, as flat uint8 tensors."""
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return [seen(int(segment["address"]), int(segment["total_size"])) for segment in segments]
+
+
+def settle() -> None:
+    """Wait until the device has done everything; nothing to do where there is none."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 class Bump:

@@ -20,16 +20,21 @@ def flush_bytes() -> int:
 
 
 class Flush:
-    """Reads a buffer of its own."""
+    """Reads a buffer of its own, or `buffer` (flat uint8, on the GPU, at least `nbytes`) and adds it up in `sink`."""
 
-    def __init__(self, nbytes: int) -> None:
-        self._buffer = torch.zeros(max(1, nbytes // 4), dtype=torch.float32, device="cuda")
-        self._sink = torch.zeros((), dtype=torch.float32, device="cuda")
+    def __init__(self, nbytes: int, buffer: torch.Tensor | None = None, sink: torch.Tensor | None = None) -> None:
+        count = max(1, nbytes // 4)
+        self._buffer = _floats(count) if buffer is None else buffer.view(torch.float32)[:count]
+        self._sink = (_floats(1) if sink is None else sink.view(torch.float32))[0]
         self()
 
     def __call__(self) -> None:
         """Enqueue the read."""
         torch.sum(self._buffer, dim=0, out=self._sink)
+
+
+def _floats(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.float32, device="cuda")
 
 
 def captured(work: Callable[[], object], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:

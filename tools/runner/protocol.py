@@ -1,15 +1,18 @@
 """Messages between the judge and a runner. Pure data; the runner never learns a seed, an answer or a verdict."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from tools.codec import Json
 from tools.plan.schema import Plan
 
+MAX_ROOMS = 512  # descriptors beside one message
+
 
 @dataclass(frozen=True)
 class Region:
-    """A named piece of a buffer."""
+    """A named stretch of a buffer."""
 
     name: str
     offset: int
@@ -18,15 +21,48 @@ class Region:
 
 @dataclass(frozen=True)
 class Shared:
-    """A device buffer of the judge: its IPC handle in hexadecimal, and its size."""
+    """A device buffer of the judge. `handle` is its IPC handle in hexadecimal; where it is "", the buffer comes as a
+    file descriptor beside the message, in the order in which the message names such buffers. What is not `writable`
+    is mapped for reading only (by descriptor; an IPC handle knows no rights)."""
 
-    handle: str
+    nbytes: int
+    handle: str = ""
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor in room number `room` of a Load: "storage:<id>", or a kernel's scratch "launcher:<k>:<which>"."""
+
+    name: str
+    room: int
     nbytes: int
 
 
 @dataclass(frozen=True)
+class Load:
+    """Load a plan to be checked; its cubins are the blobs, in the order of `metadata` and of the plan's kernels. Every
+    storage is a piece of one of the judge's rooms, filled by the judge before each RunOnce. The answer is Done."""
+
+    plan: Plan
+    metadata: tuple[dict[str, Json], ...]
+    rooms: tuple[Shared, ...]
+    pieces: tuple[Piece, ...]
+    kind: Literal["load"] = "load"
+
+
+@dataclass(frozen=True)
+class RunOnce:
+    """Lay the plan over its pieces at these offsets into their rooms, do what the constructor did, then one forward.
+    The answer is Done."""
+
+    offsets: tuple[int, ...]
+    kind: Literal["run_once"] = "run_once"
+
+
+@dataclass(frozen=True)
 class Setup:
-    """Load a plan (its cubins are the blobs, in the order of `metadata` and of the plan's kernels) on shared buffers.
+    """Load a plan (cubins as for Load) to be timed, on shared buffers. The answer is Done.
 
     Slot i reads its inputs at i * inputs_stride and writes its outputs at i * outputs_stride; the state is shared.
     """
@@ -43,14 +79,6 @@ class Setup:
     outputs_stride: int
     flush_bytes: int
     kind: Literal["setup"] = "setup"
-
-
-@dataclass(frozen=True)
-class RunOnce:
-    """Reset with poison `turn`, run every slot once without a graph, copy out. The answer is Done."""
-
-    turn: int
-    kind: Literal["run_once"] = "run_once"
 
 
 @dataclass(frozen=True)
@@ -99,7 +127,7 @@ class Drop:
     kind: Literal["drop"] = "drop"
 
 
-Request = Setup | RunOnce | Capture | Block | Replays | CopyOut | Steps | Drop
+Request = Load | RunOnce | Setup | Capture | Block | Replays | CopyOut | Steps | Drop
 
 
 @dataclass(frozen=True)
@@ -131,11 +159,33 @@ class Shares:
 @dataclass(frozen=True)
 class Failed:
     """The plan failed, and the runner exits: its context may be lost. `refused`: the plan itself is at fault, before
-    anything ran."""
+    anything ran. `unmapped`: the judge's memory could not be mapped, which is no plan's doing."""
 
     detail: str
     refused: bool = False
+    unmapped: bool = False
     kind: Literal["failed"] = "failed"
 
 
 Reply = Done | Times | Shares | Failed
+
+# What a runner may answer to each request, besides Failed.
+ANSWERS: dict[str, type] = {"block": Times, "replays": Times, "steps": Shares}
+
+
+def fits(request: Request, reply: Reply) -> bool:
+    """Whether the reply is one that this request can have: its type, its length, and times that are times."""
+    if isinstance(reply, Failed):
+        return True
+    if not isinstance(reply, ANSWERS.get(request.kind, Done)):
+        return False
+    if isinstance(reply, Times):
+        passes = request.passes if isinstance(request, Block) else 0
+        return len(reply.pass_us) == passes and all(map(_is_time, (*reply.pass_us, reply.span_us)))
+    if isinstance(reply, Shares):
+        return all(map(_is_time, (reply.own_us, reply.library_us, reply.glue_us)))
+    return True
+
+
+def _is_time(us: float) -> bool:
+    return math.isfinite(us) and us >= 0

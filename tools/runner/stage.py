@@ -1,4 +1,11 @@
-"""One plan, loaded on the judge's buffers: a replay per slot, one graph over all of them."""
+"""One plan to be timed, loaded on the judge's buffers: a replay per slot, one graph over all of them.
+
+What could outlive a pass is closed to kernels or put back before each pass, outside of its time: outputs and scratch
+are poisoned, variables of modules and prepared tensors restored from copies that no kernel can write to; inputs,
+parameters and the flush's buffer are mapped for reading only; what torch holds beside them is poisoned too, unless the
+plan calls libraries (their workspaces are theirs). Not closed: registers, shared and local memory, the L2, and the
+4 MiB of heap that CUDA keeps at least.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,8 +18,8 @@ from tools.plan.replay import Replay, ReplayError, poison, view_of
 from tools.plan.schema import Aten, Plan, Step
 from tools.runner import passes
 from tools.runner.launcher import CudaLauncher, Image
-from tools.runner.memory import PAGE_BYTES, Bump, DeviceBuffer
-from tools.runner.protocol import Region, Setup, Shared, Shares, Times
+from tools.runner.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, torch_memory
+from tools.runner.protocol import Region, Setup, Shares, Times
 
 MAX_SCRATCH_SHARE = 0.5  # of the memory that is free
 
@@ -20,7 +27,7 @@ MAX_SCRATCH_SHARE = 0.5  # of the memory that is free
 class Stage:
     """Holds everything of one plan; `close` gives it all back."""
 
-    def __init__(self, setup: Setup, cubins: Sequence[bytes], stream: torch.cuda.Stream) -> None:
+    def __init__(self, setup: Setup, cubins: Sequence[bytes], fds: list[int], stream: torch.cuda.Stream) -> None:
         self._stream = stream
         self._graph: torch.cuda.CUDAGraph | None = None
         self._buffers: list[DeviceBuffer] = []
@@ -29,23 +36,34 @@ class Stage:
             raise ReplayError(f"a slot's outputs need {self._layout.nbytes} bytes, not {setup.outputs_stride}")
         images = [Image(cubin, meta) for cubin, meta in zip(cubins, setup.metadata, strict=True)]
         self._launcher = CudaLauncher(images, plan.kernels)
-        self._inputs, self._state, self._outputs = map(self._open, (setup.inputs, setup.state, setup.outputs))
-        self._scratch = DeviceBuffer.allocate(_scratch_bytes(plan, self._layout, setup.slots))
-        self._buffers.append(self._scratch)
-        self._flush = passes.Flush(setup.flush_bytes)
+        shared = (setup.inputs, setup.state, setup.outputs)
+        self._inputs, self._state, self._outputs = (self._keep(DeviceBuffer.open(s, fds)).tensor for s in shared)
+        self._scratch = self._keep(DeviceBuffer.allocate(_scratch_bytes(plan, self._layout, setup.slots)))
         self._setup, self._pieces = setup, Bump(self._scratch.tensor)
+        self._flush = self._read_only_flush(setup.flush_bytes)
+        self._leftovers: list[torch.Tensor] = []
         with torch.cuda.stream(stream):
-            first = self._replay(plan, 0, {})
-            first.prepare()
-            ready = first.shareable()
-            self._kept = [(tensor, tensor.clone()) for tensor in ready.values()]
-            self._replays = [first, *(self._replay(plan, slot, ready) for slot in range(1, setup.slots))]
+            ready = self._prepared(plan)
+            self._kept = [(tensor, self._keep(protected_copy(tensor))) for tensor in ready.values()]
+            self._replays = [self._replay(plan, slot, ready) for slot in range(setup.slots)]
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # freed blocks would be writable, and nobody poisons them
 
-    def _open(self, shared: Shared) -> torch.Tensor:
-        buffer = DeviceBuffer.open(bytes.fromhex(shared.handle), shared.nbytes)
+    def _prepared(self, plan: Plan) -> dict[int, torch.Tensor]:
+        """What every slot shares. The replay that made it is dropped, with its own copies."""
+        first = self._replay(plan, 0, {})
+        first.prepare()
+        return first.shareable()
+
+    def _keep(self, buffer: DeviceBuffer) -> DeviceBuffer:
         self._buffers.append(buffer)
-        return buffer.tensor
+        return buffer
+
+    def _read_only_flush(self, nbytes: int) -> passes.Flush:
+        buffer = self._keep(DeviceBuffer.allocate(nbytes))
+        buffer.tensor.zero_()
+        buffer.protect()
+        return passes.Flush(nbytes, buffer.tensor, self._pieces.take(4))
 
     def _replay(self, plan: Plan, slot: int, ready: dict[int, torch.Tensor]) -> Replay:
         setup = self._setup
@@ -65,15 +83,16 @@ class Stage:
         """Nothing that the plan can write keeps what an earlier pass wrote (inputs are checked by the judge)."""
         poison(self._outputs, turn)
         self._launcher.poison(turn)
-        poison(self._scratch.tensor, turn + 1)
+        for memory in (self._scratch.tensor, *self._leftovers):
+            poison(memory, turn + 1)
         for tensor, pristine in self._kept:
-            tensor.copy_(pristine)
+            tensor.copy_(pristine.tensor[: tensor.numel()])
 
     def _on_stream(self, work: Callable[[], Any]) -> Any:
         with torch.cuda.stream(self._stream):
             return work()
 
-    def run_once(self, turn: int) -> None:
+    def _run_once(self, turn: int) -> None:
         """Every slot once, without a graph."""
 
         def work() -> None:
@@ -86,9 +105,10 @@ class Stage:
 
     def capture(self) -> None:
         """Make the graph, after one run that loads and allocates."""
-        self.run_once(0)
-        self._graph = None
+        self._graph, self._leftovers = None, []  # torch gives memory back while it captures
+        self._run_once(0)
         self._graph = passes.captured(self._pass, self._stream)
+        self._leftovers = [] if self._setup.plan.library_ops else torch_memory()
 
     def _replayed(self) -> Callable[[], object]:
         if self._graph is None:
@@ -126,7 +146,7 @@ class Stage:
     def shares(self, count: int) -> Shares:
         """Time the plan's own kernels, its library operators and its glue, each as a graph of its own. The steps do
         the same work whatever data they find; results are rubbish afterwards, and the graph has to be made again."""
-        self._graph = None
+        self._graph, self._leftovers = None, []
         own, library, glue = (self._time_steps(kind, count) for kind in ("own", "library", "glue"))
         return Shares(own, library, glue)
 
@@ -140,7 +160,7 @@ class Stage:
             for replay, step in pairs:
                 replay.run_step(step)
 
-        self.run_once(0)
+        self._run_once(0)
         graph = passes.captured(work, self._stream)
         times = self._on_stream(lambda: passes.cold_passes(count, graph.replay, lambda _: None, self._flush))
         return float(sorted(times.pass_us)[count // 2]) / len(self._replays)
@@ -148,7 +168,8 @@ class Stage:
     def close(self) -> None:
         """Give everything back."""
         torch.cuda.synchronize()
-        self._graph, self._replays, self._kept = None, [], []
+        self._graph, self._replays, self._kept, self._leftovers = None, [], [], []
+        del self._flush
         self._launcher.unload()
         for buffer in self._buffers:
             buffer.close()
@@ -172,7 +193,7 @@ def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[Region], base:
 def _scratch_bytes(plan: Plan, layout: OutputLayout, slots: int) -> int:
     once = sum(aligned(s.nbytes) for s in plan.storages if s.origin in ("constant", "prepared"))
     each = sum(aligned(s.nbytes) for s in plan.storages if s.origin == "scratch" and s.id not in layout.bound)
-    wanted = once + slots * each
+    wanted = aligned(4) + once + slots * each  # the first piece is the flush's
     free, _ = torch.cuda.mem_get_info()
     if wanted > MAX_SCRATCH_SHARE * free:
         raise ReplayError(

@@ -1,0 +1,172 @@
+"""A device that is this process: pages are CPU tensors, kernels are Python functions, and a wild access is a fault.
+
+The judge's `Trial` and the runner's `Check` run on it as they are; what stands in for hardware is only what CUDA does
+elsewhere: pages with rights, and launches.
+"""
+
+import contextlib
+import ctypes
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tools import wire
+from tools.codec import decode, encode
+from tools.judge.runner_link import RunnerLink, Runners
+from tools.plan.replay import Argument, ReplayError
+from tools.plan.schema import Kernel, Launch
+from tools.runner.check import Check
+from tools.runner.protocol import Done, Drop, Failed, Load, Reply, Request, Shared
+
+FAULT = "CUDA error: an illegal memory access was encountered"
+Body = Callable[["Device", Sequence[Any]], None]
+
+
+@dataclass
+class Pages:
+    """A room of the judge's; `guarded` as a driver with virtual memory would have it."""
+
+    device: "Device"
+    tensor: torch.Tensor
+    guarded: bool
+
+    def share(self, fds: list[int], *, writable: bool) -> Shared:
+        del fds
+        self.device.shared[self.tensor.data_ptr()] = self
+        return Shared(self.tensor.numel(), f"{self.tensor.data_ptr():x}", writable)
+
+    def close(self) -> None:
+        self.device.freed += 1
+        self.device.shared.pop(self.tensor.data_ptr(), None)
+
+
+@dataclass
+class Mapped:
+    """The same pages in the runner."""
+
+    tensor: torch.Tensor
+    writable: bool
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Device:
+    """Memory, kernels by name, and what is mapped in the present runner."""
+
+    kernels: dict[str, Body]
+    guarded: bool = True
+    shared: dict[int, Pages] = field(default_factory=dict)
+    mapped: list[Mapped] = field(default_factory=list)
+    allocated: int = 0
+    freed: int = 0
+    launches: int = 0
+
+    def allocate(self, nbytes: int) -> Pages:
+        self.allocated += 1
+        return Pages(self, torch.zeros(nbytes, dtype=torch.uint8), self.guarded)
+
+    def store(self, address: int, data: bytes) -> None:
+        """Write as a kernel does."""
+        self._checked(address, len(data), write=True)
+        ctypes.memmove(address, data, len(data))
+
+    def load(self, address: int, nbytes: int) -> bytes:
+        """Read as a kernel does."""
+        self._checked(address, nbytes, write=False)
+        return ctypes.string_at(address, nbytes)
+
+    def _checked(self, address: int, nbytes: int, *, write: bool) -> None:
+        for pages in self.mapped:
+            start = pages.tensor.data_ptr()
+            if start <= address and address + nbytes <= start + pages.tensor.numel():
+                if write and self.guarded and not pages.writable:
+                    raise RuntimeError(FAULT)
+                return
+        raise RuntimeError(FAULT)
+
+
+class Kernels:
+    """The launcher: a kernel of a plan is the function of its name."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def launch(
+        self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Argument], launch: Launch
+    ) -> None:
+        del kernel_index, grid, launch
+        self._device.launches += 1
+        self._device.kernels[kernel.name](self._device, args)
+
+    def place(self, scratch: dict[tuple[int, str], torch.Tensor]) -> None:
+        pass
+
+    def restore(self) -> None:
+        pass
+
+    def unload(self) -> None:
+        pass
+
+
+class Runner:
+    """The runner's side of the line, in a thread."""
+
+    def __init__(self, device: Device, line: socket.socket) -> None:
+        self._device, self._line = device, line.dup()
+        self._check: Check | None = None
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError), self._line:
+            while True:
+                message = wire.receive(self._line)
+                reply = self._answered(decode(Request, message.body["request"]))  # type: ignore[arg-type]
+                wire.send(self._line, {"token": message.body["token"], "reply": encode(reply)})
+                if isinstance(reply, Failed):
+                    return
+
+    def _answered(self, request: Request) -> Reply:
+        try:
+            self._answer(request)
+        except ReplayError as error:
+            return Failed(str(error), refused=True)
+        except RuntimeError as error:
+            return Failed(str(error))
+        return Done()
+
+    def _answer(self, request: Request) -> None:
+        if isinstance(request, Load):
+            device = self._device
+            device.mapped = [Mapped(device.shared[int(r.handle, 16)].tensor, r.writable) for r in request.rooms]
+            self._check = Check(request, device.mapped, lambda: Kernels(device), "cpu")
+        elif isinstance(request, Drop):
+            self._check = None
+        elif self._check is not None and request.kind == "run_once":
+            self._check.run_once(request.offsets)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
+        self.thread.join(5)
+
+
+@contextlib.contextmanager
+def linked(device: Device) -> Any:
+    """A judge's link to runners on the device."""
+    ours, judges = socket.socketpair()
+    runners = Runners(ours, lambda line: Runner(device, line), Runner.end)
+    link = RunnerLink(judges, lambda _: runners.need(), lambda _: runners.end())
+    try:
+        yield link
+    finally:
+        link.distrust("the test is over")
+        runners.close()
+        ours.close()
+        judges.close()
