@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.aa_resolution import CANDIDATE, TASK
 from tools import machine as machines
+from tools.calibration import Ceilings
 from tools.codec import decode, encode
 from tools.gpu_bench import GpuBench, calibrate, gpu_bench
 from tools.judge.protocol import Open, Opened
@@ -30,7 +32,7 @@ from torch import nn
 
 
 @triton.jit
-def rows(x, y, n, BLOCK: tl.constexpr, TAG: tl.constexpr):
+def rows(x, y, n, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     values = tl.load(x + row * n + at, mask=at < n, other=float("-inf"))
@@ -42,7 +44,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         y = torch.empty_like(x)
         n = x.shape[1]
-        rows[(x.shape[0],)](x, y, n, BLOCK=triton.next_power_of_2(n), TAG=@TAG@, num_warps=@WARPS@)
+        rows[(x.shape[0],)](x, y, n, BLOCK=triton.next_power_of_2(n), num_warps=@WARPS@, num_stages=@STAGES@)
         return y
 """
 WAVES_TASK = """
@@ -145,12 +147,14 @@ def spec_of(machine: Machine, task_file: TaskFile) -> TaskSpec:
 
 
 @contextmanager
-def opened(machine: Machine, task: str, cache_dir: Path, baselines: tuple[str, ...]) -> Iterator[Bed]:
+def opened(
+    machine: Machine, task: str, cache_dir: Path, baselines: tuple[str, ...], ceilings: Ceilings | None = None
+) -> Iterator[Bed]:
     """The task on the GPU, with its baselines built."""
     task_file = find_task(task)
     spec = spec_of(machine, task_file)
     started = time.monotonic()
-    with gpu_bench(task_file, spec, machine, baselines=baselines, cache_dir=cache_dir) as bench:
+    with gpu_bench(task_file, spec, machine, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir) as bench:
         print(f"     {task_file.name}: judge and baselines {baselines} after {time.monotonic() - started:.2f} s")
         yield Bed(bench, Updater(spec, "sm_90", machine.tracer, machine.compiler))
 
@@ -172,9 +176,9 @@ def softmax(machine: Machine, folder: Path) -> None:
     """Throughput of screening, then the other tiers."""
     with opened(machine, "softmax", folder, ("eager", "compile", "compile-max")) as bed:
         updates = [
-            bed.update(SOFTMAX.replace("@TAG@", str(tag)).replace("@WARPS@", str(warps)))
-            for tag in range(4)
-            for warps in (8, 16, 32)
+            bed.update(SOFTMAX.replace("@STAGES@", str(stages)).replace("@WARPS@", str(warps)))
+            for stages in (1, 2, 3, 4, 5, 6)
+            for warps in (8, 16)
         ]
         walls: list[float] = []
         for update in updates:
@@ -182,19 +186,19 @@ def softmax(machine: Machine, folder: Path) -> None:
             verdict = bed.bench.bench(update, "screened")
             walls.append(time.monotonic() - started)
             assert verdict.status is Status.CORRECT, verdict
-            facts = {k: verdict.receipt[k] for k in ("checks_s", "wall_s", "phases_s", "n_rounds", "measured_s")}
-            print(f"     {walls[-1]:.3f} s {said(verdict)} {facts}", flush=True)
+            facts = {k: verdict.receipt[k] for k in ("checks_s", "wall_s", "phases_s", "n_rounds")}
+            print(f"     {walls[-1]:.3f} s {verdict.detail} {facts}", flush=True)
         print(
             f"     median {sorted(walls)[len(walls) // 2]:.3f} s, {60 / (sum(walls[1:]) / len(walls[1:])):.0f} a minute"
         )
-        for tier in ("judged", "confirmed", "screened"):
+        tiers: tuple[Tier, ...] = ("judged", "confirmed", "screened")
+        for tier in tiers:
             started = time.monotonic()
             verdict = bed.bench.bench(updates[0], tier)
             print(f"     {time.monotonic() - started:.2f} s {said(verdict)}", flush=True)
             assert verdict.status is Status.CORRECT, verdict
             if tier == "judged":
-                short = {k: v for k, v in verdict.receipt.items() if k not in ("rounds", "contents_seeds", "seeds")}
-                print(json.dumps(short))
+                print("     ", verdict.receipt["phases_s"], verdict.receipt["memory_probe"])
             if tier == "confirmed":
                 for process in verdict.receipt["processes"]:
                     print("     ", process["median_us"], process["speedups"], process["n_rounds"], process["phases_s"])
@@ -208,7 +212,8 @@ def waves(machine: Machine, folder: Path) -> None:
     path.write_text(WAVES_TASK)
     with opened(machine, str(path), folder, ("eager", "compile")) as bed:
         for kernel, wanted in (("honest", Status.CORRECT), ("remembering", Status.IMPOSSIBLE)):
-            for tier in ("screened", "judged"):
+            tiers: tuple[Tier, ...] = ("screened", "judged")
+            for tier in tiers:
                 started = time.monotonic()
                 verdict = bed.judged(WAVES.replace("@KERNEL@", kernel), tier)
                 probe = verdict.receipt.get("memory_probe")
@@ -216,6 +221,30 @@ def waves(machine: Machine, folder: Path) -> None:
                 if kernel == "honest":
                     print(f"      {verdict.receipt.get('phases_s')} checks {verdict.receipt.get('checks_s')}")
             assert verdict.status is wanted, verdict.detail
+
+
+def small(machine: Machine, folder: Path, ceilings: Ceilings) -> None:
+    """A launch of two microseconds: honest, credible, and measured ceilings in use."""
+    path = folder / "double.py"
+    path.write_text(TASK.format(rows=128, columns=1024))
+    with opened(machine, str(path), folder, ("eager",), ceilings) as bed:
+        for _ in range(3):
+            started = time.monotonic()
+            verdict = bed.judged(CANDIDATE, "confirmed")
+            facts = {
+                k: verdict.receipt.get(k) for k in ("memory_probe", "null_us", "floor_us", "aa_resolution", "notes")
+            }
+            print(f"     {time.monotonic() - started:.2f} s {said(verdict)} {facts}", flush=True)
+            assert verdict.status is Status.CORRECT, verdict.detail
+            assert verdict.receipt["speed_of_light"]["source"] == "measured on this GPU"
+
+
+def matmul(machine: Machine, folder: Path) -> None:
+    """Baselines of a contraction: tuning takes long the first time, and is kept."""
+    for _ in range(2):
+        with opened(machine, "matmul_bias_relu", folder, ("eager", "compile", "compile-max")) as bed:
+            told = bed.bench.warm()
+            print(f"     {told.times_us} built in {told.build_s} s, notes {told.notes}")
 
 
 def main() -> int:
@@ -226,6 +255,8 @@ def main() -> int:
             "calibrate": lambda: print(json.dumps(encode(calibrate(machine)))),
             "softmax": lambda: softmax(machine, Path(folder)),
             "waves": lambda: waves(machine, Path(folder)),
+            "small": lambda: small(machine, Path(folder), calibrate(machine)),
+            "matmul": lambda: matmul(machine, Path(folder)),
         }
         for name, check in checks.items():
             started = time.monotonic()

@@ -15,7 +15,7 @@ from tools.codec import Json
 
 RELATIVE = 0.05
 ABSOLUTE_US = 0.3
-ALPHA = 0.01
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,12 @@ class Probe:
     def gain_us(self) -> float:
         """How much less a repeated launch takes."""
         return median(self.fresh_us) - median(self.repeated_us)
+
+    @property
+    def best_gain_us(self) -> float:
+        """How much less the fastest repeated launch takes than the fastest fresh one: noise only adds to a time, and a
+        memory that is used now and then shows here."""
+        return min(self.fresh_us) - min(self.repeated_us)
 
     @property
     def relative(self) -> float:
@@ -57,17 +63,18 @@ class Finding:
 
 def judge_memory(candidate: Probe, baseline: Probe | None = None) -> Finding:
     """Compare a candidate's gain with what is allowed: 5 % of a launch or 0.3 µs, and what the baseline, which has no
-    memory, gains in the same probe. It must be significant, too (one-sided rank test, 1 %)."""
-    of_baseline = max(0.0, baseline.relative) * median(candidate.fresh_us) if baseline else 0.0
-    allowed_us = of_baseline + max(RELATIVE * median(candidate.repeated_us), ABSOLUTE_US)
+    memory, gains in the same probe. A gain in the median must be significant, too (one-sided rank test, 5 %)."""
+    fresh, again = median(candidate.fresh_us), median(candidate.repeated_us)
+    of_baseline = max(0.0, baseline.relative) * fresh if baseline else 0.0
+    allowed_us = of_baseline + max(RELATIVE * again, ABSOLUTE_US)
     p_value = rank_p([t - of_baseline for t in candidate.fresh_us], candidate.repeated_us)
-    gain_us = candidate.gain_us
-    remembers = not gain_us <= allowed_us and p_value <= ALPHA
-    detail = ""
-    if remembers:
-        fresh, again = median(candidate.fresh_us), median(candidate.repeated_us)
-        detail = f"faster on inputs that it has seen before: {again:.2f} µs per launch, {fresh:.2f} µs on new ones"
-    return Finding(remembers, gain_us, allowed_us, p_value, detail)
+    mostly = not candidate.gain_us <= allowed_us and p_value <= ALPHA
+    remembers = mostly or not candidate.best_gain_us <= allowed_us
+    if remembers and not mostly:
+        fresh, again = min(candidate.fresh_us), min(candidate.repeated_us)
+    detail = f"faster on inputs that it has seen before: {again:.2f} µs per launch, {fresh:.2f} µs on new ones"
+    gain_us = max(candidate.gain_us, candidate.best_gain_us)
+    return Finding(remembers, gain_us, allowed_us, p_value, detail if remembers else "")
 
 
 def rank_p(larger: Sequence[float], smaller: Sequence[float]) -> float:

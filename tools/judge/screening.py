@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tools.codec import Json
 from tools.judge.answers import Answers
 from tools.judge.arena import Inputs, Outputs
 from tools.judge.inputs import case_seed
@@ -38,7 +39,6 @@ class Prepared:
     problem: Problem
     inputs: Inputs
     batteries: tuple[str, ...]
-    seed: int
 
 
 class Gate:
@@ -48,13 +48,23 @@ class Gate:
         self._link, self._file, self._task, self._secret = link, file, task, secret
         self._prepared: dict[str, Prepared] = {}
         self._answers = Answers(_ANSWERS_BYTES)
+        self._drawn: dict[str, str] = {}
+        self._ended: dict[str, Json] = {}
+        self.epoch = ""
         self.renew()
 
     def renew(self) -> None:
-        """Begin a new epoch: other seeds for everything."""
+        """Begin a new epoch: other seeds for everything. Those of the old one may now be told."""
         self.close()
-        self.epoch = secrets.token_hex(8)
+        if self._drawn:
+            self._ended[self.epoch] = self._drawn
+        self.epoch, self._drawn = secrets.token_hex(8), {}
         self._began_s = time.monotonic()
+
+    def facts(self) -> dict[str, Json]:
+        """For a receipt: this epoch's name, and the seeds of those that have ended since the last receipt."""
+        ended, self._ended = self._ended, {}
+        return {"epoch": self.epoch, "ended_epochs": ended}
 
     def keep_fresh(self) -> None:
         """Begin a new epoch when this one has lasted long enough."""
@@ -63,7 +73,9 @@ class Gate:
 
     def seed(self, what: str) -> int:
         """A seed of this epoch."""
-        return case_seed(self._secret, self.epoch, what, "screening")
+        seed = case_seed(self._secret, self.epoch, what, "screening")
+        self._drawn[what] = f"{seed:x}"
+        return seed
 
     def learn(self, verdict: Verdict) -> None:
         """A candidate that was wrong by a little may be one of a series that feels its way: new inputs for the next."""
@@ -118,7 +130,7 @@ class Gate:
         inputs = Inputs(found[0], len(found))
         for slot, drawn in enumerate(found):
             inputs.fill(slot, drawn.inputs)
-        return Prepared(problem, inputs, tuple(drawn.battery for drawn in found), seed)
+        return Prepared(problem, inputs, tuple(drawn.battery for drawn in found))
 
     def verdict(self, plan: Plan, images: Images) -> tuple[Verdict | None, tuple[CaseResult, ...]]:
         """The verdict on a plan that fails, None for one that holds; and the results."""
@@ -133,10 +145,6 @@ class Gate:
             return None, results
         where = HIDDEN if hidden else f"case {plan.case} ({bad.inputs} inputs)"
         return Verdict(Status.WRONG, f"{where}: {bad.detail}", cases=results), results
-
-    def seeds(self) -> dict[str, str]:
-        """The seeds of this epoch's cases, for receipts."""
-        return {name: f"{prepared.seed:x}" for name, prepared in self._prepared.items()}
 
     def close(self) -> None:
         """Free the memory."""

@@ -16,7 +16,7 @@ import torch
 from tools.codec import Json, decode, encode
 from tools.device import Sampler
 from tools.errors import TaskError
-from tools.judge.baselines import keep_compiled
+from tools.judge.building import keep_compiled
 from tools.judge.gpu_facts import describe_gpu
 from tools.judge.gpu_protocol import (
     Baselines,
@@ -185,6 +185,7 @@ class Session:
             self._gate.renew()
         if self._made is not None:
             self._made.answers.forget()
+            self._made = self._made if self._made.placed else None
         torch.cuda.empty_cache()
 
     def _judged(self, request: Bench, images: Images) -> Verdict:

@@ -58,17 +58,14 @@ class Judge:
         if small:
             failed, checked = self.gate.verdict(small[int(plan_hash(main)[:8], 16) % len(small)], self.images)
             if failed is not None:
-                return replace(failed, receipt=self._epoch())
+                return replace(failed, receipt=self.gate.facts())
         checked_s = round(time.monotonic() - started_s, 4)
         self.track.touched()
         self.track.fill_for(self.gate.epoch, lambda n: self.gate.seed(f"{main.case}.{n}"), BATTERIES)
         race = Race(self.track, self.link, self.images, request.rules, self.secret, self.sampler, self.track.fastest)
         verdict = self._raced(race, main, "screened")
-        receipt = {**verdict.receipt, **self._epoch(), "checks_s": checked_s}
+        receipt = {**verdict.receipt, **self.gate.facts(), "checks_s": checked_s}
         return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt)
-
-    def _epoch(self) -> dict[str, Json]:
-        return {"epoch": self.gate.epoch, "epoch_seeds": self.gate.seeds()}
 
     def _judged(self, request: Bench, main: Plan) -> Verdict:
         """Every case with every battery, then the full race."""
@@ -95,7 +92,7 @@ class Judge:
 
     def _raced(self, race: Race, main: Plan, tier: Tier) -> Verdict:
         try:
-            return ruled([race.run(main, fresh=tier != "screened")], self.track, self.gpu, tier)
+            return ruled([race.run(main, fresh=tier != "screened")], self.track.ground, self.gpu, tier)
         except Refuted as refuted:
             return refuted.verdict
         except RunnerFailed as failure:
@@ -116,7 +113,7 @@ class Judge:
                 return _not_confirmed(refuted.verdict, number)
             except RunnerFailed as failure:
                 return _not_confirmed(Verdict(failure.status, failure.detail), number)
-        verdict = ruled(heats, self.track, self.gpu, "confirmed")
+        verdict = ruled(heats, self.track.ground, self.gpu, "confirmed")
         first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
         first["judged_us"] = judged.timing.median_us if judged.timing else None
         return replace(verdict, cases=(*judged.cases, *verdict.cases), receipt={**verdict.receipt, **first})

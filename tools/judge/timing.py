@@ -217,9 +217,11 @@ def _comparison(sessions: Sequence[Series], baseline: str) -> Comparison:
     return Comparison(baseline, us, math.exp(ratio.median), math.exp(ratio.low), math.exp(ratio.high))
 
 
-def resolution(pairs: Sequence[Round], first: str, second: str) -> float:
-    """What two arms of the same code differ by: the 99th percentile of |ln ratio|. Less than that is no difference."""
-    sizes = sorted(abs(r.log_ratio(first, second)) for r in pairs)
+def resolution(pairs: Sequence[Round], first: str, second: str, group: int = 1) -> float:
+    """What two arms of the same code differ by: the 99th percentile of |ln ratio| over medians of `group` rounds. Less
+    than that is no difference."""
+    ratios = [r.log_ratio(first, second) for r in pairs]
+    sizes = sorted(abs(median(ratios[at : at + group])) for at in range(0, len(ratios), group))
     return sizes[min(len(sizes) - 1, math.ceil(0.99 * len(sizes)) - 1)]
 
 

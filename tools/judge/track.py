@@ -12,8 +12,10 @@ from tools.calibration import Ceilings
 from tools.errors import TaskError
 from tools.judge.answers import Answers
 from tools.judge.arena import Inputs, Outputs
-from tools.judge.baselines import Baseline, TookTooLong, copy_gbps, doubts, eager_us, null_launch_us, within
+from tools.judge.baselines import Baseline, copy_gbps, eager_us, null_launch_us
+from tools.judge.building import TookTooLong, doubts, within
 from tools.judge.compare import Expected, compare
+from tools.judge.ground import Ground
 from tools.judge.layout import same_bits, tree_bytes
 from tools.judge.light import Light, light_of
 from tools.judge.reference import Problem
@@ -25,7 +27,8 @@ from tools.task import TaskFile
 from tools.verdict import CaseResult
 
 CONTENTS = 8  # different sets of contents among the slots
-_AA_ROUNDS = 12
+_AA_ROUNDS = 30
+_AA_GROUP = 5  # rounds, a quarter of the fewest that a race has
 _AA_BLOCK_S = 0.003
 _SPACER_PAGES = 64
 TIMED = "timed"  # how a comparison of timed outputs is named among the input batteries
@@ -62,7 +65,7 @@ class Track:
         self.flush_bytes = passes.flush_bytes()
         self._flush = passes.Flush(self.flush_bytes)
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self.inputs = Inputs(drawn, self.slots)
+        self.inputs, self.placed = Inputs(drawn, self.slots), True
         self._contents: list[tuple[int, str]] = []
         self._applies: dict[str, bool] = {}
         self.refresh(lambda number: seed + 1 + number)
@@ -77,19 +80,26 @@ class Track:
         self.touched()
 
     @property
-    def best_us(self) -> float:
-        """The fastest baseline's time."""
-        return min(self.times_us.values(), default=self.eager_us)
+    def ground(self) -> Ground:
+        """What a verdict needs to know."""
+        return Ground(
+            light=self.light,
+            slots=self.slots,
+            l2_bytes=self.l2_bytes,
+            flush_bytes=self.flush_bytes,
+            resolution=self.resolution,
+            eager_us=self.eager_us,
+            null_launch_us=self.null_launch_us,
+            copy_gbps=self.copy_gbps,
+            times_us=dict(self.times_us),
+            build_s=dict(self.build_s),
+            notes=tuple(self.notes),
+        )
 
     @property
     def fastest(self) -> list[Baseline]:
         """The fastest baseline, alone; nothing when there is none."""
         return sorted(self.baselines, key=lambda b: self.times_us[b.name])[:1]
-
-    @property
-    def repeats(self) -> bool:
-        """Whether some slots hold what others do."""
-        return self.slots > CONTENTS
 
     def refresh(
         self, seed_of: Callable[[int], int], *, contents: int = CONTENTS, batteries: Sequence[str] = ()
@@ -155,6 +165,7 @@ class Track:
 
     def relocate(self) -> None:
         """Other addresses for the slots and for the baselines' outputs: where memory lies is a part of the noise."""
+        self.placed = False
         for baseline in self.baselines:
             baseline.release()
         self.inputs.close()
@@ -165,6 +176,7 @@ class Track:
         for baseline in self.baselines:
             baseline.bind(self.inputs)
         del spacer
+        self.placed = True
 
     def _baseline(self, name: str) -> Baseline | None:
         started = time.monotonic()
@@ -208,7 +220,7 @@ class Track:
         baseline = self.baselines[0]
         count = passes_for(_AA_BLOCK_S, self.times_us[baseline.name] * self.slots)
         rounds = [self._aa_round(baseline, count) for _ in range(_AA_ROUNDS)]
-        return resolution(rounds, "first", "second")
+        return resolution(rounds, "first", "second", _AA_GROUP)
 
     def _aa_round(self, baseline: Baseline, count: int) -> Round:
         times = [sum(baseline.block(count).pass_us) / count for _ in range(4)]
