@@ -162,12 +162,8 @@ def opened(
 def said(verdict: Verdict) -> str:
     """A verdict in a line."""
     ratios = ", ".join(f"{c.baseline} {c.speedup:.4f} [{c.low:.4f}, {c.high:.4f}]" for c in verdict.comparisons)
-    us = (
-        f"{verdict.timing.median_us:.3f} µs [{verdict.timing.low_us:.3f}, {verdict.timing.high_us:.3f}]; "
-        * bool(verdict.timing)
-        if verdict.timing
-        else ""
-    )
+    t = verdict.timing
+    us = f"{t.median_us:.3f} µs [{t.low_us:.3f}, {t.high_us:.3f}]; " if t else ""
     size = len(json.dumps(verdict.receipt))
     return f"{verdict.status.value} {verdict.tier}: {verdict.detail}; {us}{ratios}; receipt {size} bytes"
 
