@@ -61,8 +61,12 @@ class Judge:
                 return replace(failed, receipt=self.gate.facts())
         checked_s = round(time.monotonic() - started_s, 4)
         self.track.touched()
-        self.track.fill_for(self.gate.epoch, lambda n: self.gate.seed(f"{main.case}.{n}"), BATTERIES)
-        race = Race(self.track, self.link, self.images, request.rules, self.secret, self.sampler, self.track.fastest)
+
+        def refill() -> None:
+            self.track.fill_for(self.gate.epoch, lambda n: self.gate.seed(f"{main.case}.{n}"), BATTERIES)
+
+        track = self.track
+        race = Race(track, self.link, self.images, request.rules, self.secret, self.sampler, track.fastest, refill)
         verdict = self._raced(race, main, "screened")
         receipt = {**verdict.receipt, **self.gate.facts(), "checks_s": checked_s}
         return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt)
@@ -92,7 +96,7 @@ class Judge:
 
     def _raced(self, race: Race, main: Plan, tier: Tier) -> Verdict:
         try:
-            return ruled([race.run(main, fresh=tier != "screened")], self.track.ground, self.gpu, tier)
+            return ruled([race.run(main)], self.track.ground, self.gpu, tier)
         except Refuted as refuted:
             return refuted.verdict
         except RunnerFailed as failure:

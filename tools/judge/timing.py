@@ -45,7 +45,7 @@ SCREENING = Rules(
     preheat_s=0.05,
     warm_preheat_s=0.0,
     slope_s=0.002,
-    memo_passes=0,
+    memo_passes=3,
 )
 
 

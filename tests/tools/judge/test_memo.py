@@ -75,3 +75,9 @@ def test_the_rank_test_is_one_sided() -> None:
     assert rank_p([1, 2, 3, 4, 4.5, 4.7], [5, 6, 7, 8, 9, 10]) > 0.99
     assert rank_p([1, 1, 1], [1, 1, 1]) > 0.5
     assert rank_p([], [1]) == 1.0
+
+
+def test_three_passes_of_each_kind_are_enough_for_a_quick_look() -> None:
+    assert judge_memory(probe(51, 32, passes=3), probe(146, 146, passes=3)).remembers
+    for seed in range(50):
+        assert not judge_memory(probe(51, 51, noise=0.005, passes=3, seed=seed)).remembers
