@@ -30,7 +30,7 @@ from tools.judge.gpu_protocol import (
     Screened,
     Warm,
 )
-from tools.judge.runner_link import pass_runner
+from tools.judge.runner_link import Runners
 from tools.judge.timing import SCREENING, Rules
 from tools.machine import Machine
 from tools.plan.schema import Plan, plan_hash
@@ -51,8 +51,8 @@ class GpuBench:
     """Judges and times candidates of one task. Use `gpu_bench` to make one."""
 
     def __init__(self, machine: Machine, judge: Worker, door: socket.socket) -> None:
-        self._machine, self._judge, self._door = machine, judge, door
-        self._runner: Worker | None = None
+        self._judge = judge
+        self._runners = Runners(door, machine.runner, Worker.close)
         self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
 
     def open(
@@ -116,9 +116,9 @@ class GpuBench:
                 body = self._judge.receive(timeout_s=timeout_s).body
                 answer: Any = decode(JudgeMessage, body)  # type: ignore[arg-type]
                 if isinstance(answer, NeedRunner):
-                    self._new_runner()
+                    self._runners.need()
                 elif isinstance(answer, EndRunner):
-                    self._end_runner()
+                    self._runners.end()
                 elif isinstance(answer, wanted):
                     return answer
                 else:
@@ -127,21 +127,9 @@ class GpuBench:
             tail = error.log.strip().splitlines()[-3:]
             raise GpuLost(f"the judge's process ended: {error} {' | '.join(tail)}") from error
 
-    def _new_runner(self) -> None:
-        self._end_runner()
-        judge_end, runner_end = socket.socketpair()
-        with judge_end, runner_end:
-            self._runner = self._machine.runner(runner_end)
-            pass_runner(self._door, judge_end)
-
-    def _end_runner(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-        self._runner = None
-
     def close(self) -> None:
-        """End the runner."""
-        self._end_runner()
+        """End the runners."""
+        self._runners.close()
 
 
 def _of_variant(plans: Sequence[Plan], variant: str) -> Plan:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 
@@ -20,7 +21,6 @@ from tools.judge.compare import Expected, compare
 from tools.judge.guarded import Allocate, Guarded
 from tools.judge.layout import same_bits
 from tools.judge.problem import Drawn
-from tools.judge.reference import Problem
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.plan.schema import Kernel, Plan, without_locations
 from tools.runner.driver import DriverError
@@ -71,6 +71,12 @@ def _is_atomic(kernel: Kernel) -> bool:
     return bool(_ATOMIC.search(without_locations(kernel.text)))
 
 
+class Oracle(Protocol):
+    """Who knows the answers (`tools.judge.reference.Problem`)."""
+
+    def expect(self, inputs: tuple[Any, ...]) -> Expected: ...
+
+
 class Checker:
     """A plan and the memory that it is checked in. Use `checking`. Raises RunnerFailed wherever the plan fails."""
 
@@ -84,7 +90,7 @@ class Checker:
         self.guarded = True
         self.seen: set[str] = set()
 
-    def check(self, problem: Problem, drawn: Drawn, repeats: int) -> CaseResult:
+    def check(self, problem: Oracle, drawn: Drawn, repeats: int) -> CaseResult:
         """Run the plan on these inputs and parameters; every run has to be right."""
         memory = self._loaded(drawn)
         started_s = now_s()

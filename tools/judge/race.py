@@ -27,7 +27,7 @@ from tools.verdict import Status, Verdict
 
 _STEADY_PASSES = 5
 _IDLE_S = 0.3  # a GPU that has done nothing for so long is heated up again
-_OUR_PROCESSES = 2  # judge and runner
+_OUR_PROCESSES = 3  # the judge, the runner and its spare
 _LONGEST_SLOPE_S = 0.006
 
 

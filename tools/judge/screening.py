@@ -4,23 +4,22 @@ Plans are attested data, and no code of a candidate lives from one plan to the n
 serve many candidates. They change every few minutes, and after a wrong answer that was nearly right.
 """
 
-import math
 import secrets
 import time
-from dataclasses import dataclass
-
-import torch
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from tools.codec import Json
-from tools.judge.answers import Answers
-from tools.judge.arena import Inputs, Outputs
+from tools.judge.checker import checking
+from tools.judge.compare import Expected
 from tools.judge.inputs import case_seed
+from tools.judge.problem import Drawn
 from tools.judge.reference import Problem
 from tools.judge.runner_link import RunnerFailed, RunnerLink
-from tools.judge.tree import Tree, tensors
-from tools.judge.trial import FIRST_RUN_S, HIDDEN, RUN_S, Images, judged, staged
+from tools.judge.trial import HIDDEN, Images, images_for
+from tools.plan.replay import ReplayError
 from tools.plan.schema import Plan
-from tools.runner.protocol import RunOnce
+from tools.runner.memory import DeviceBuffer
 from tools.spec import TaskSpec
 from tools.task import TaskFile
 from tools.verdict import CaseResult, Status, Verdict
@@ -29,16 +28,17 @@ EPOCH_S = 180.0
 REPEATS = 2
 BATTERIES = ("own", "zero_mean")
 _CLOSE = 10.0  # times the tolerance: whoever is wrong by less may be feeling its way
-_ANSWERS_BYTES = 2 << 30
 
 
-@dataclass
-class Prepared:
-    """A case on the GPU: one slot a battery, all with the same parameters."""
+class Kept(NamedTuple):
+    """Inputs of one battery and what a right candidate makes of them."""
 
-    problem: Problem
-    inputs: Inputs
-    batteries: tuple[str, ...]
+    drawn: Drawn
+    expected: Expected
+
+    def expect(self, inputs: tuple[Any, ...]) -> Expected:
+        """The answer, which was worked out once."""
+        return self.expected
 
 
 class Gate:
@@ -46,8 +46,7 @@ class Gate:
 
     def __init__(self, link: RunnerLink, file: TaskFile, task: TaskSpec, secret: bytes) -> None:
         self._link, self._file, self._task, self._secret = link, file, task, secret
-        self._prepared: dict[str, Prepared] = {}
-        self._answers = Answers(_ANSWERS_BYTES)
+        self._prepared: dict[str, tuple[Kept, ...]] = {}
         self._drawn: dict[str, str] = {}
         self._ended: dict[str, Json] = {}
         self.epoch = ""
@@ -84,62 +83,37 @@ class Gate:
             self.renew()
 
     def check(self, plan: Plan, images: Images) -> tuple[CaseResult, ...]:
-        """Run one case with its batteries, twice with different poison. The results; the last one may be wrong.
-        Raises RunnerFailed."""
-        prepared = self._case(plan.case)
-        outputs = Outputs(plan, prepared.inputs.slots)
-        limit_s = FIRST_RUN_S if plan.library_ops else RUN_S
-        first = secrets.randbelow(1 << 16)
-        try:
-            with staged(self._link, plan, images, prepared.inputs, outputs, 0):
-                for turn in range(first, first + REPEATS):
-                    self._link.ask(RunOnce(turn), timeout_s=limit_s)
-                    results = self._compared(prepared, outputs, turn)
-                    if not all(r.ok for r in results):
-                        break
-        finally:
-            outputs.close()
-        return results
-
-    def _compared(self, prepared: Prepared, outputs: Outputs, turn: int) -> tuple[CaseResult, ...]:
-        case = outputs.plan.case
-        harmed = prepared.inputs.harmed()
-        if harmed:
-            detail = f"the candidate overwrites its {harmed}; write results to memory of your own"
-            return (CaseResult(case, prepared.batteries[0], False, math.inf, math.inf, detail),)
-        results = []
-        for slot, battery in enumerate(prepared.batteries):
-            expected = self._answers.of(
-                f"{case}/{battery}",
-                lambda s=slot: prepared.problem.expect(prepared.inputs.tree(s, pristine=True)),  # type: ignore[misc]
-            )
-            results.append(judged(expected, outputs, slot, turn, case=case, battery=battery))
-            if not results[-1].ok:
-                break
+        """Run one case with its batteries, twice with different poison, every tensor between guards. The results; the
+        last one may be wrong. Raises RunnerFailed, and ReplayError for a plan that contradicts itself."""
+        results: list[CaseResult] = []
+        with checking(self._link, plan, images_for(plan, images), DeviceBuffer.allocate) as checker:
+            for kept in self._case(plan.case):
+                results.append(checker.check(kept, kept.drawn, REPEATS))
+                if not results[-1].ok:
+                    break
         return tuple(results)
 
-    def _case(self, name: str) -> Prepared:
+    def _case(self, name: str) -> tuple[Kept, ...]:
         if name not in self._prepared:
-            self._prepared[name] = self._prepare(name)
+            self._prepared[name] = tuple(self._drawn_for(name))
         return self._prepared[name]
 
-    def _prepare(self, name: str) -> Prepared:
+    def _drawn_for(self, name: str) -> Iterator[Kept]:
         problem, seed = Problem.load(self._file, name, device="cuda"), self.seed(name)
-        found = [drawn for battery in BATTERIES if (drawn := problem.draw(seed, battery)) is not None]
-        found = [drawn for drawn in found if _same(drawn.state, found[0].state)]
-        inputs = Inputs(found[0], len(found))
-        for slot, drawn in enumerate(found):
-            inputs.fill(slot, drawn.inputs)
-        return Prepared(problem, inputs, tuple(drawn.battery for drawn in found))
+        for battery in BATTERIES:
+            drawn = problem.draw(seed, battery)
+            if drawn is not None:
+                yield Kept(drawn, problem.expect(drawn.inputs))
 
     def verdict(self, plan: Plan, images: Images) -> tuple[Verdict | None, tuple[CaseResult, ...]]:
         """The verdict on a plan that fails, None for one that holds; and the results."""
         hidden = self._task.case(plan.case).held_out
         try:
             results = self.check(plan, images)
-        except RunnerFailed as failure:
+        except (RunnerFailed, ReplayError) as failure:
             where = HIDDEN if hidden else f"case {plan.case}"
-            return Verdict(failure.status, f"{where}: {failure.detail}"), ()
+            status = failure.status if isinstance(failure, RunnerFailed) else Status.REJECTED
+            return Verdict(status, f"{where}: {failure}"), ()
         bad = next((r for r in results if not r.ok), None)
         if bad is None:
             return None, results
@@ -148,11 +122,4 @@ class Gate:
 
     def close(self) -> None:
         """Free the memory."""
-        for prepared in self._prepared.values():
-            prepared.inputs.close()
         self._prepared.clear()
-        self._answers.forget()
-
-
-def _same(left: Tree, right: Tree) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(tensors(left), tensors(right), strict=True))

@@ -7,7 +7,6 @@ from tools.codec import Json
 from tools.device import Sampler
 from tools.judge.gpu_protocol import Bench
 from tools.judge.heat import Heat, Refuted
-from tools.judge.inputs import case_seed
 from tools.judge.race import Race
 from tools.judge.ruling import ruled
 from tools.judge.runner_link import RunnerFailed, RunnerLink
@@ -75,24 +74,16 @@ class Judge:
         """Every case with every battery, then the full race."""
         started_s = time.monotonic()
         trial = Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
-        seeds: dict[str, Json] = {"seeds": self._seeds(request)}
         failed = trial.run(request.plans, request.batteries)
+        facts: dict[str, Json] = {"seeds": dict(trial.seeds), "memory": trial.facts()}
         if failed is not None:
-            return replace(failed, receipt={**failed.receipt, **seeds})
+            return replace(failed, receipt={**failed.receipt, **facts})
         results = trial.close()
-        seeds["checks_s"] = round(time.monotonic() - started_s, 4)
+        facts["checks_s"] = round(time.monotonic() - started_s, 4)
         self.track.touched()
         race = Race(self.track, self.link, self.images, request.rules, self.secret, self.sampler)
         verdict = self._raced(race, main, "judged")
-        return replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **seeds})
-
-    def _seeds(self, request: Bench) -> dict[str, Json]:
-        """The seed of every case and battery: drawn after the plan was frozen, revealed now."""
-        return {
-            f"{plan.case}/{battery}": f"{case_seed(self.secret, plan_hash(plan), plan.case, battery):x}"
-            for plan in request.plans
-            for battery in request.batteries
-        }
+        return replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **facts})
 
     def _raced(self, race: Race, main: Plan, tier: Tier) -> Verdict:
         try:
