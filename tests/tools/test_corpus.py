@@ -7,7 +7,10 @@ import pytest
 from tools.corpus import ATTACK_FAMILIES, CorpusError, Specimen, corpus_root, load_corpus, outcome
 from tools.verdict import Status, Timing, Verdict
 
-GOOD = '"""Says what it does."""\n\nSPECIMEN = {"id": "K01", "task": "softmax", "expect": ["rejected"], "naive": "fooled"}\n'
+GOOD = (
+    '"""Says what it does."""\n\nSPECIMEN = {"id": "K01", "task": "softmax", "expect": ["rejected"], '
+    '"naive": "fooled"}\n'
+)
 TIMING = Timing(1.0, 1.0, 1.0, 20, 20)
 
 
