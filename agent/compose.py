@@ -179,7 +179,10 @@ def _tools(task_file: TaskFile, settings: Settings, show: Emit) -> Iterator[_Par
         )
     gpu = gpu_info()
     show(Progress("", "starting", "importing torch and triton, once"))
-    with machines.started() as machine, machine.trusted("tools.judge.desk:main") as desk:
+    with (
+        machines.started(allow_unconfined=settings.allow_unsandboxed) as machine,
+        machine.trusted("tools.judge.desk:main") as desk,
+    ):
         task = _open_task(desk, task_file)
         arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
         updater = Updater(task, arch, machine.tracer, machine.compiler, UpdateLimits(max_variants=16 if gpu else 4))

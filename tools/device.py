@@ -117,3 +117,32 @@ def _told(ask: Callable[..., Any], *args: object) -> Any:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+@dataclass(frozen=True)
+class GpuSetup:
+    """How the first GPU is set up, and who uses it; None where this GPU or container does not tell."""
+
+    cuda: str | None  # the newest CUDA that the driver serves, "13.0"
+    exclusive: bool | None  # a compute mode that lets only one process in, or none
+    mig: bool | None
+    processes: tuple[tuple[int, int | None], ...] | None  # pid and bytes of GPU memory
+    count: int
+
+
+def gpu_setup() -> GpuSetup | None:
+    """The set-up of the first GPU, without a CUDA context; None without one."""
+    with _nvml() as handle:
+        if handle is None:
+            return None
+        cuda = _told(pynvml.nvmlSystemGetCudaDriverVersion)
+        mode = _told(pynvml.nvmlDeviceGetComputeMode, handle)
+        mig = _told(pynvml.nvmlDeviceGetMigMode, handle)
+        running = _told(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        return GpuSetup(
+            cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+            exclusive=None if mode is None else mode != pynvml.NVML_COMPUTEMODE_DEFAULT,
+            mig=None if mig is None else bool(mig[0]),
+            processes=None if running is None else tuple((int(p.pid), p.usedGpuMemory) for p in running),
+            count=int(pynvml.nvmlDeviceGetCount()),
+        )

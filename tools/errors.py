@@ -2,6 +2,7 @@
 
 KerneltuneError
 ├── UsageError            bad input from a person: one clear line, exit code 2
+│   ├── Unconfined        this machine cannot confine LLM-written code, and nobody allowed it to run regardless
 │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
 │   └── StoreError        an unwritable runs directory, a database of a newer schema
 ├── WorkerError           one of our child processes died or spoke nonsense
@@ -16,6 +17,10 @@ class KerneltuneError(Exception):
 
 class UsageError(KerneltuneError):
     """Bad input from a person; the message names the value and the way out."""
+
+
+class Unconfined(UsageError):
+    """A worker for hostile code reports that it is not confined, and unconfined workers were not allowed."""
 
 
 class TaskError(UsageError):

@@ -6,12 +6,11 @@
     RUNNER               LLM-written device code: keeps what CUDA needs; no network, no programs, no foreign files
     TRUSTED              our own code: dies with its parent, holds no foreign file descriptor
 
-A kernel that lacks one of the means is no error: `Enforced` says what took effect and goes into the receipts.
-Not hidden by any of this: that a path exists and its size (Landlock does not cover stat).
+All but the last two live in bubblewrap's namespaces as well, where bwrap is present (`tools.bubblewrap`). A kernel that
+lacks one of the means is no error: `Enforced` says what took effect and goes into the receipts.
+Not hidden without bubblewrap: that a path exists and its size (Landlock does not cover stat).
 """
 
-import contextlib
-import dataclasses
 import json
 import os
 import resource
@@ -19,13 +18,17 @@ import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from tools import bubblewrap, sandbox_rules, seccomp
 from tools import sandbox_linux as linux
-from tools import sandbox_rules, seccomp
+from tools.bubblewrap import Jail, Keeper
+from tools.codec import decode, encode
 from tools.sandbox_rules import Profile
 
-__all__ = ["Enforced", "Limits", "Profile", "available", "enter"]
+__all__ = ["JAILED", "Enforced", "Limits", "Profile", "available", "enter"]
+
+JAILED = (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER)  # profiles that live in bubblewrap's namespaces
+_JAIL_PROCESSES = 2048  # processes and threads of one role together; the kernel exempts root
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,25 @@ class Enforced:
     capabilities_dropped: bool = False
     signals_scoped: bool = False
     memory_limited: bool = False
+    pid_namespace: bool = False
+    mount_namespace: bool = False
+    bubblewrap: bool = False
+    bubblewrap_version: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def confined(self) -> bool:
         """Files, network and processes are all contained. Landlock before version 3 does not stop truncation."""
-        return self.landlock_abi >= 3 and self.seccomp
+        return self.seccomp and (self.landlock_abi >= 3 or self.bubblewrap)
 
 
-def enter(profile: Profile, *, scratch: Path | None, limits: Limits, keep_fds: Collection[int]) -> Enforced:
+def enter(
+    profile: Profile, *, scratch: Path | None, limits: Limits, keep_fds: Collection[int], jail: Jail | None = None
+) -> Enforced:
     """Confine this process for good. To be called once, right after a fork, while it has one thread.
 
     Every file descriptor but `keep_fds` is closed. Files may be written in `scratch` alone, and nowhere without it.
+    `jail` says in which namespaces this process should be by now; whether it is, it looks up itself.
     """
     linux.close_fds(keep_fds)
     linux.new_session()
@@ -69,17 +79,18 @@ def enter(profile: Profile, *, scratch: Path | None, limits: Limits, keep_fds: C
         linux.die_with_parent()
         return Enforced(profile)
     os.chdir(scratch or "/")
-    return _Entry(profile, scratch).run(limits)
+    return _Entry(profile, scratch, jail or Jail()).run(limits)
 
 
 class _Entry:
     """The steps in an order that works: namespaces and capabilities first, since changing credentials clears the
     parent-death signal; the system-call filter last, since it refuses most of the other steps."""
 
-    def __init__(self, profile: Profile, scratch: Path | None) -> None:
-        self._profile, self._scratch = profile, scratch
+    def __init__(self, profile: Profile, scratch: Path | None, jail: Jail) -> None:
+        self._profile, self._scratch, self._jail = profile, scratch, jail
         self._roots = sandbox_rules.import_roots()
-        self._notes: list[str] = []
+        self._notes = [jail.problem] if jail.problem else []
+        self._jailed = all(map(jail.holds, ("mnt", "pid", "net", "ipc", "uts", "user")))
 
     def run(self, limits: Limits) -> Enforced:
         alone = linux.thread_count() == 1
@@ -102,6 +113,10 @@ class _Entry:
             capabilities_dropped=capabilities,
             signals_scoped=abi >= 6,
             memory_limited=memory,
+            pid_namespace=self._jailed,
+            mount_namespace=self._jailed,
+            bubblewrap=self._jailed,
+            bubblewrap_version=self._jail.version if self._jailed else "",
             notes=tuple(self._notes),
         )
 
@@ -115,6 +130,8 @@ class _Entry:
 
     def _unshare(self) -> tuple[bool, bool]:
         """Empty network, IPC and host-name namespaces. Not for the runner: an IPC or user namespace breaks CUDA IPC."""
+        if self._jailed:
+            return True, True
         if self._profile is Profile.RUNNER:
             return False, False
         user = 0 if os.geteuid() == 0 else linux.CLONE_NEWUSER
@@ -126,7 +143,7 @@ class _Entry:
         keep: list[int] = []
         if self._profile is Profile.RUNNER:  # not SYS_ADMIN or PERFMON: either opens every /proc/<pid>/environ
             keep += [linux.CAP_IPC_LOCK, linux.CAP_SYS_NICE]
-        if os.geteuid() == 0 and any(map(_is_foreign, self._roots)):
+        if sandbox_rules.root_in_a_foreign_folder():
             keep.append(linux.CAP_DAC_READ_SEARCH)  # imports must go on
             self._notes.append("kept CAP_DAC_READ_SEARCH: root runs from a private folder of another user")
         return keep
@@ -151,6 +168,8 @@ class _Entry:
         }
         if limits.cpu_s is not None:
             values[resource.RLIMIT_CPU] = limits.cpu_s
+        if self._jailed:  # elsewhere the limit counts all processes of the user
+            values[resource.RLIMIT_NPROC] = _JAIL_PROCESSES
         bounded = limits.memory_bytes is not None and self._profile is not Profile.RUNNER  # CUDA maps 100s of GB
         if bounded and limits.memory_bytes is not None:
             values[resource.RLIMIT_AS] = linux.virtual_bytes() + limits.memory_bytes
@@ -165,35 +184,42 @@ class _Entry:
         return self._try(lambda: seccomp.install(program))
 
 
-def _is_foreign(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_uid != os.geteuid() and status.st_mode & 0o005 != 0o005
-    return False
+def available(profile: Profile = Profile.TRACER) -> Enforced:
+    """What this machine enforces on a worker of that profile. The caller is not restricted: a forked child tries and
+    tells."""
+    program = bubblewrap.find() if profile in JAILED else None
+    with Keeper(program, profile) as keeper:
+        jail = keeper.jail() if profile in JAILED else Jail()
+        return _told_by_child(profile, jail, keeper.namespaces)
 
 
-def available() -> Enforced:
-    """What this machine enforces on a tracer. The caller is not restricted: a forked child tries and tells."""
+def _told_by_child(profile: Profile, jail: Jail, namespaces: list[int]) -> Enforced:
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 on forking with threads
         pid = os.fork()
     if pid == 0:
-        _probe(write_end)
+        _probe(profile, jail, namespaces, write_end)
     os.close(write_end)
     with open(read_end, "rb") as pipe:
         told = pipe.read()
     os.waitpid(pid, 0)
-    if not told:
-        return Enforced(Profile.TRACER, notes=("the probe died",))
-    values: dict[str, Any] = json.loads(told)
-    return Enforced(**{**values, "profile": Profile(values["profile"]), "notes": tuple(values["notes"])})
+    return decode(Enforced, json.loads(told)) if told else Enforced(profile, notes=("the probe died",))
 
 
-def _probe(fd: int) -> None:
+def _probe(profile: Profile, jail: Jail, namespaces: list[int], fd: int) -> None:
+    """Join, fork (a PID namespace begins with the next process), enter, tell."""
     try:
+        if namespaces:
+            try:
+                bubblewrap.join(namespaces)
+            except OSError as error:
+                jail = Jail(problem=str(error))
+        if pid := os.fork():
+            os.waitpid(pid, 0)
+            return
         limits = Limits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=None, open_files=64)
-        enforced = enter(Profile.TRACER, scratch=None, limits=limits, keep_fds=[fd])
-        os.write(fd, json.dumps(dataclasses.asdict(enforced)).encode())
+        enforced = enter(profile, scratch=None, limits=limits, keep_fds=[fd], jail=jail)
+        os.write(fd, json.dumps(encode(enforced)).encode())
     finally:
         os._exit(0)

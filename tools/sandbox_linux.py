@@ -76,7 +76,7 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     with contextlib.suppress(OSError):  # beyond the kernel's last one, or not ours to drop
         for capability in range(64):
             _prctl(_PR_CAPBSET_DROP, capability)
-    mask = sum(1 << c for c in keep) & _permitted()
+    mask = sum(1 << c for c in keep) & _permitted() if keep else 0
     halves = (mask & 0xFFFFFFFF, mask >> 32)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(halves[0], halves[0], 0, halves[1], halves[1], 0)  # effective, permitted, inheritable
@@ -98,6 +98,11 @@ def unshare(flags: int) -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def join_namespace(fd: int) -> None:
+    """Move into the namespace that an open /proc/PID/ns/KIND names; needs a single thread."""
+    _check(_libc().setns(fd, 0), "setns")
 
 
 def set_limits(limits: Mapping[int, int]) -> None:

@@ -4,12 +4,14 @@ Landlock does not cover changes of mode, owner, times or attributes, nor signals
 TCP: those are closed by refusing the calls.
 """
 
+import contextlib
+import functools
 import glob
 import importlib.util
 import os
 import pwd
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -88,7 +90,7 @@ def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[Check]:
     ]
 
 
-def paths(profile: Profile, scratch: Path | None, roots: list[Path]) -> list[tuple[Path, Access]]:
+def paths(profile: Profile, scratch: Path | None, roots: Sequence[Path]) -> list[tuple[Path, Access]]:
     """What may be opened, and how; everything else may not."""
     rules = [(path, Access.READ) for path in [*roots, *_SYSTEM]]
     rules += [(Path("/dev/null"), Access.DEVICE)]
@@ -112,7 +114,8 @@ _SYSTEM = [
 _OUR_PACKAGES = ("agent", "prompts", "tools")
 
 
-def import_roots() -> list[Path]:
+@functools.cache  # a jail hides what it is computed from
+def import_roots() -> tuple[Path, ...]:
     """Where Python and its packages live. Of a checkout of ours only the sources: not its runs, keys or history."""
     package = Path(__file__).resolve().parent
     installed = package.parent.name.endswith("-packages")
@@ -121,7 +124,19 @@ def import_roots() -> list[Path]:
         holds_checkout = package.is_relative_to(path) and not installed
         if path.exists() and not holds_checkout and not _home().is_relative_to(path):
             roots.add(path)
-    return sorted(roots)
+    return tuple(sorted(roots))
+
+
+def root_in_a_foreign_folder() -> bool:
+    """Are we root, and does Python or a package lie in a folder that only another user may read?"""
+    return os.geteuid() == 0 and any(map(_is_foreign, import_roots()))
+
+
+def _is_foreign(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_uid != os.geteuid() and status.st_mode & 0o005 != 0o005
+    return False
 
 
 def _home() -> Path:

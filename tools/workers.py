@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +21,10 @@ from types import TracebackType
 from typing import Any
 
 from tools import wire
-from tools.codec import Json, encode
-from tools.errors import WorkerError, WorkerTimeout
-from tools.sandbox import Limits, Profile
+from tools.bubblewrap import Keeper
+from tools.codec import Json, decode, encode
+from tools.errors import Unconfined, WorkerError, WorkerTimeout
+from tools.sandbox import Enforced, Limits, Profile
 from tools.zygote import SpawnRequest
 
 LOG_BYTES = 64 << 10
@@ -39,6 +41,7 @@ class Worker:
         self.exit_status: int | None = None
         self.exited = threading.Event()
         self.spawned = threading.Event()
+        self._enforced: Enforced | None = None
         self._log: deque[bytes] = deque(maxlen=64)
         self._drain = threading.Thread(target=self._read_log, args=(log_fd,), daemon=True)
         self._drain.start()
@@ -58,7 +61,19 @@ class Worker:
             raise self._died() from error
 
     def receive(self, *, timeout_s: float) -> wire.Message:
-        """Wait for one message; the same failures as `call`."""
+        """Wait for one message; the same failures as `call`. Raises Unconfined for a worker that should be confined."""
+        started = time.monotonic()
+        self.enforced(timeout_s=timeout_s)
+        return self._receive(max(0.01, timeout_s - (time.monotonic() - started)))
+
+    def enforced(self, *, timeout_s: float = START_TIMEOUT_S) -> Enforced:
+        """What holds this worker, in its own words from before it ran anything hostile."""
+        if self._enforced is None:
+            self._enforced = decode(Enforced, self._receive(timeout_s).body["enforced"])
+            self._zygote.insist(self._enforced, self.name)
+        return self._enforced
+
+    def _receive(self, timeout_s: float) -> wire.Message:
         try:
             self._sock.settimeout(timeout_s)
             return wire.receive(self._sock)
@@ -122,8 +137,17 @@ def describe_exit(status: int) -> str:
 class Zygote:
     """A handle on one zygote process."""
 
-    def __init__(self, control: socket.socket, scratch_root: Path, origin: Worker | None = None) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        scratch_root: Path,
+        origin: Worker | None = None,
+        *,
+        allow_unconfined: bool = False,
+    ) -> None:
         self._control, self._root, self._origin = control, scratch_root, origin
+        self._allow_unconfined = allow_unconfined
+        self._scratches: dict[int, Path] = {}
         self._numbers = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._lock = threading.Lock()
@@ -170,19 +194,24 @@ class Zygote:
         scratch: bool = False,
         extra: Sequence[socket.socket] = (),
         preload: Sequence[str] = (),
+        keeper: Keeper | None = None,
     ) -> Worker:
-        """Fork a worker that runs `target` ("package.module:function") confined by `profile` within `limits`."""
+        """Fork a worker that runs `target` ("package.module:function") confined by `profile` within `limits`. A zygote
+        joins the namespaces that `keeper` keeps."""
         self.wait_ready()
         ours, theirs = socket.socketpair()
         log_r, log_w = os.pipe2(os.O_CLOEXEC)
         number = next(self._numbers)
         folder = self._scratch(number) if scratch else None
-        request = SpawnRequest(number, target, profile, limits, str(folder) if folder else None, tuple(preload))
+        jail, joins = (keeper.jail(), keeper.namespaces) if keeper else (None, [])
+        request = SpawnRequest(
+            number, target, profile, limits, str(folder) if folder else None, tuple(preload), jail, len(joins)
+        )
         worker = Worker(self, number, ours, log_r, target.rpartition(":")[0].rpartition(".")[2])
         self._workers[number] = worker
         try:
             with self._lock:
-                socket.send_fds(self._control, [b"+"], [theirs.fileno(), log_w, *(s.fileno() for s in extra)])
+                socket.send_fds(self._control, [b"+"], [theirs.fileno(), log_w, *(s.fileno() for s in extra), *joins])
                 wire.send(self._control, encode(request))
         except OSError as error:
             raise WorkerError("the warm worker process is gone") from error
@@ -191,16 +220,29 @@ class Zygote:
             os.close(log_w)
         return worker
 
-    def spawn_zygote(self, *, preload: Sequence[str]) -> "Zygote":
-        """Fork a further zygote that first calls the `preload` functions (to install stand-ins, warm a compiler)."""
+    def spawn_zygote(self, *, preload: Sequence[str] = (), keeper: Keeper | None = None) -> "Zygote":
+        """Fork a further zygote that first calls the `preload` functions (to install stand-ins, warm a compiler) and
+        then joins a jail; its workers' scratch folders lie in the one folder that the jail can write."""
         limits = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
-        worker = self.spawn("tools.zygote:serve", profile=Profile.TRUSTED, limits=limits, scratch=True, preload=preload)
-        self._children.append(Zygote(worker.detach(), self._root, worker))
-        return self._children[-1]
+        worker = self.spawn(
+            "tools.zygote:serve", profile=Profile.TRUSTED, limits=limits, scratch=True, preload=preload, keeper=keeper
+        )
+        root = keeper.writable if keeper and keeper.writable else self._root
+        zygote = Zygote(worker.detach(), root, worker, allow_unconfined=self._allow_unconfined)
+        self._children.append(zygote)
+        return zygote
+
+    def insist(self, enforced: Enforced, name: str) -> None:
+        """Raises Unconfined when a worker for hostile code is not confined, unless that was allowed."""
+        if enforced.profile is Profile.TRUSTED or enforced.confined or self._allow_unconfined:
+            return
+        why = "; ".join(enforced.notes) or "no Landlock, no seccomp"
+        raise Unconfined(f"the {name} process is not confined ({why}). `optimize doctor` says what would help")
 
     def _scratch(self, number: int) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"w{number}-", dir=self._root))
         folder.chmod(0o700)
+        self._scratches[number] = folder
         return folder
 
     def close(self) -> None:
@@ -213,23 +255,36 @@ class Zygote:
         self._control.close()
 
     def forget(self, worker: Worker) -> None:
-        """Drop a finished worker."""
+        """Drop a finished worker and what it wrote."""
         self._workers.pop(worker.number, None)
+        if folder := self._scratches.pop(worker.number, None):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Workers:
     """The root of all worker processes of this program, and their scratch folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_unconfined: bool = False) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
+        self._keepers: list[Keeper] = []
         ours, theirs = socket.socketpair()
         self._process = _start(theirs, self._root)
         theirs.close()
-        self.base = Zygote(ours, self._root)
+        self.base = Zygote(ours, self._root, allow_unconfined=allow_unconfined)
+
+    def keeper(self, profile: Profile, program: Path | None, *, writable: bool = False) -> Keeper:
+        """Start the jail of a role with bwrap at `program`; it comes up while the first zygote imports."""
+        folder = self._root / f"{profile.value}s" if writable else None
+        if folder:
+            folder.mkdir(mode=0o700)
+        self._keepers.append(Keeper(program, profile, folder))
+        return self._keepers[-1]
 
     def close(self) -> None:
         """End every worker and remove the scratch folder."""
         self.base.close()
+        for keeper in self._keepers:
+            keeper.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._process.kill()

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools import wire
+from tools import bubblewrap, sandbox_rules, wire
+from tools import sandbox_linux as linux
+from tools.bubblewrap import Jail
 from tools.codec import Json, decode, encode
 from tools.sandbox import Limits, Profile, enter
 
@@ -29,7 +31,10 @@ MAX_FDS = 16
 
 @dataclass(frozen=True)
 class SpawnRequest:
-    """What the supervisor asks of a zygote; the file descriptors travel beside it: socket, log, then extras."""
+    """What the supervisor asks of a zygote; the file descriptors travel beside it: socket, log, then extras.
+
+    Of a zygote that shall live in a jail, the last `namespaces` of the extras are that jail's.
+    """
 
     worker: int
     target: str  # "package.module:function", called with a Channel
@@ -37,15 +42,17 @@ class SpawnRequest:
     limits: Limits
     scratch: str | None
     preload: tuple[str, ...] = ()
+    jail: Jail | None = None
+    namespaces: int = 0
 
 
 class Channel:
-    """A worker's end of its socket to the supervisor."""
+    """A worker's end of its socket to the supervisor. `jail` is where a zygote lives, and so will its workers."""
 
-    def __init__(self, sock: socket.socket, sockets: list[socket.socket], enforced: Json = None) -> None:
+    def __init__(self, sock: socket.socket, sockets: list[socket.socket], jail: Jail | None = None) -> None:
         self._sock = sock
         self.sockets = sockets
-        self.enforced = enforced
+        self.jail = jail
 
     def receive(self, timeout_s: float | None = None) -> wire.Message:
         """The next message. Raises wire.WireError when the supervisor is gone, TimeoutError after `timeout_s`."""
@@ -91,14 +98,15 @@ def serve(channel: Channel) -> None:
                 os.read(wake_r, 4096)
             try:
                 _reap(children, control)
-                alive = control not in ready or _handle(control, children)
+                alive = control not in ready or _handle(channel, children)
             except (ConnectionError, wire.WireError):  # the supervisor went away in the middle of a word
                 alive = False
             if not alive:
                 _end(children)
 
 
-def _handle(control: socket.socket, children: dict[int, int]) -> bool:
+def _handle(channel: Channel, children: dict[int, int]) -> bool:
+    control = channel.control
     data, fds, _, _ = socket.recv_fds(control, 1, MAX_FDS)
     if not data:
         return False
@@ -109,7 +117,7 @@ def _handle(control: socket.socket, children: dict[int, int]) -> bool:
     if pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _child(request, fds)
+        _child(request, fds, channel.jail)
     children[pid] = request.worker
     for fd in fds:
         os.close(fd)
@@ -117,8 +125,8 @@ def _handle(control: socket.socket, children: dict[int, int]) -> bool:
     return True
 
 
-def _child(request: SpawnRequest, fds: list[int]) -> None:
-    """Become the worker: confine ourselves, then run the target. Never returns."""
+def _child(request: SpawnRequest, fds: list[int], jail: Jail | None) -> None:
+    """Become the worker: confine ourselves, say how far that went, then run the target. Never returns."""
     status = 1
     try:
         sock_fd, log_fd, *extra = fds
@@ -132,9 +140,13 @@ def _child(request: SpawnRequest, fds: list[int]) -> None:
         if scratch:
             os.environ.update(TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
             tempfile.tempdir = None  # forget the parent's
-        enforced = enter(request.profile, scratch=scratch, limits=request.limits, keep_fds=[0, 1, 2, sock_fd, *extra])
-        channel = Channel(socket.socket(fileno=sock_fd), [socket.socket(fileno=fd) for fd in extra], encode(enforced))
-        target(channel)
+        keep = [0, 1, 2, sock_fd, *extra]
+        enforced = enter(request.profile, scratch=scratch, limits=request.limits, keep_fds=keep, jail=jail)
+        sock = socket.socket(fileno=sock_fd)
+        wire.send(sock, {"enforced": encode(enforced)})  # before anything hostile runs: nobody else can say it
+        sockets, namespaces = extra[: len(extra) - request.namespaces], extra[len(extra) - request.namespaces :]
+        home = _moved_in(request.jail, namespaces)
+        target(Channel(sock, [socket.socket(fileno=fd) for fd in sockets], home))
         status = 0
     except wire.WireError:
         status = 0  # the supervisor went away: nobody is left to tell
@@ -144,6 +156,21 @@ def _child(request: SpawnRequest, fds: list[int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _moved_in(jail: Jail | None, namespaces: list[int]) -> Jail | None:
+    """Join the jail's namespaces if there are any; the jail that our forks will be in, or why in none."""
+    if not namespaces:
+        return jail
+    sandbox_rules.import_roots()  # remembered: it looks at what the jail hides
+    try:
+        bubblewrap.join(namespaces)
+    except OSError as error:
+        jail = Jail(problem=str(error))
+    linux.die_with_parent()  # a change of credentials clears it
+    for fd in namespaces:
+        os.close(fd)
+    return jail
 
 
 def _reap(children: dict[int, int], control: socket.socket) -> None:
@@ -161,6 +188,11 @@ def _end(children: dict[int, int]) -> None:
     for pid in children:
         os.kill(pid, signal.SIGKILL)
     os._exit(0)
+
+
+def idle(channel: Channel) -> None:
+    """A worker's target that only waits for its end: how it is confined has been said by then."""
+    channel.receive()
 
 
 def warm() -> None:

@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,12 @@ Probe = Callable[[], object]
 
 
 def jailed(
-    probe: Probe, profile: Profile = Profile.TRACER, *, scratch: Path | None = None, limits: Limits = LIMITS
+    probe: Probe,
+    profile: Profile = Profile.TRACER,
+    *,
+    scratch: Path | None = None,
+    limits: Limits = LIMITS,
+    keep: Sequence[int] = (),
 ) -> str:
     """What became of `probe` in a confined child: its result, the name of its OSError, or its end, as text."""
     read_end, write_end = os.pipe()
@@ -39,7 +44,7 @@ def jailed(
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork in a process with threads
         pid = os.fork()
     if pid == 0:
-        _child(probe, profile, scratch, limits, write_end)
+        _child(probe, profile, scratch, limits, [write_end, *keep])
     os.close(write_end)
     with open(read_end, "rb") as pipe:
         told = pipe.read().decode()
@@ -47,16 +52,16 @@ def jailed(
     return told or describe_exit(status)
 
 
-def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: Limits, fd: int) -> None:
+def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: Limits, fds: list[int]) -> None:
     try:
-        enter(profile, scratch=scratch, limits=limits, keep_fds=[1, 2, fd])
+        enter(profile, scratch=scratch, limits=limits, keep_fds=[1, 2, *fds])
         answer = str(probe())
     except OSError as error:
         answer = errno.errorcode.get(error.errno or 0, repr(error))
     except BaseException as error:  # noqa: BLE001 - a forked child must end here, not in pytest
         answer = repr(error)
     try:
-        os.write(fd, answer.encode())
+        os.write(fds[0], answer.encode())
     finally:
         os._exit(0)
 
@@ -158,7 +163,7 @@ def test_files_outside_stay_unread(profile: Profile, tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["runs", "pyproject.toml", ".git/HEAD", "tests"])
 def test_of_our_own_checkout_only_the_sources_are_visible(place: str) -> None:
     assert jailed(lambda: len((ROOT / "tools" / "sandbox.py").read_text()) > 0) == "True"
-    assert jailed(lambda: os.open(ROOT / place, os.O_RDONLY)) in ("EACCES", "ENOENT")
+    assert jailed(lambda: os.open(ROOT / place, os.O_RDONLY)) in ("EACCES", "ENOENT", "ENOTDIR")
 
 
 def test_nothing_can_be_written_without_a_scratch_folder(tmp_path: Path) -> None:
@@ -209,6 +214,23 @@ def test_open_files_do_not_leak_into_a_worker(tmp_path: Path) -> None:
         fd = held.fileno()
         assert jailed(lambda: os.pread(fd, 10, 0)) == "EBADF"
         assert jailed(lambda: os.pread(fd, 10, 0), Profile.TRUSTED) == "EBADF"
+
+
+def test_the_runner_may_be_handed_file_descriptors_over_a_socket_it_has() -> None:
+    def child(sock: socket.socket) -> str:
+        _, fds, _, _ = socket.recv_fds(sock, 1, 4)
+        with mmap.mmap(fds[0], 4096) as memory:
+            memory[:5] = b"hello"
+        return str(len(fds))
+
+    ours, theirs = socket.socketpair()
+    shared = os.memfd_create("shared")
+    os.truncate(shared, 4096)
+    with ours, theirs:
+        socket.send_fds(ours, [b"+"], [shared])
+        assert jailed(lambda: child(theirs), Profile.RUNNER, keep=[theirs.fileno()]) == "1"
+    assert os.pread(shared, 5, 0) == b"hello"
+    os.close(shared)
 
 
 def test_a_worker_dies_with_its_parent() -> None:
