@@ -53,7 +53,7 @@ def _refs(step: Step) -> Iterator[TensorRef]:
 
 
 def _tagged(value: Json, depth: int = 0) -> Iterator[TensorRef]:
-    """The {"$tensor": …} leaves of a tree. Raises DecodeError for one that is no TensorRef, and for a bottomless tree."""
+    """The {"$tensor": …} leaves of a tree. Raises DecodeError for one that is none, and for a bottomless tree."""
     if depth > MOST_NESTED:
         raise DecodeError(f"nested more than {MOST_NESTED} deep")
     if isinstance(value, dict) and "$tensor" in value:

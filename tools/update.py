@@ -28,7 +28,12 @@ from tools.workers import Worker
 MAX_SOURCE_BYTES = 1 << 20
 NUL = "\0"
 _LONE = re.compile("[\\ud800-\\udfff]")  # half of a surrogate pair: not a character, and not UTF-8
-_FAILURES = (Status.REJECTED, Status.COMPILE_FAILED, Status.CRASHED, Status.TIMED_OUT)  # that tracer and compiler may claim
+_FAILURES = (
+    Status.REJECTED,
+    Status.COMPILE_FAILED,
+    Status.CRASHED,
+    Status.TIMED_OUT,
+)  # that tracer and compiler may claim
 MAX_QUESTIONS = 32  # that one trace may put to the compiler
 
 
@@ -72,6 +77,10 @@ class Update:
     def judged_plans(self, variant: str) -> tuple[Plan, ...]:
         """Each case's plan of that variant; its default where the autotuner offered other configs for the shape."""
         return tuple(next((p for p in plans if p.variant == variant), plans[0]) for plans in self.plans.values())
+
+    def judged_plan(self, variant: str) -> Plan | None:
+        """The main case's among them: what is timed."""
+        return next((p for p in self.judged_plans(variant) if p.case == self.main_case), None)
 
     @property
     def traffic_bytes(self) -> int:

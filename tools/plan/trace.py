@@ -139,7 +139,9 @@ class CaseTracer:
             raise Refused("the file defines no class ModelNew(nn.Module) with Model's constructor and forward")
         with torch.device("cuda"):
             arguments = self._arguments(self.case.init_args, "init")
-            require_call(module.ModelNew, arguments, "ModelNew takes ({takes}); the task makes its Model with ({given})")
+            require_call(
+                module.ModelNew, arguments, "ModelNew takes ({takes}); the task makes its Model with ({given})"
+            )
             self.model = module.ModelNew(*arguments)
         require_module(self.model)
         self.model = self.model.cuda().eval()
@@ -212,7 +214,9 @@ class CaseTracer:
     def _output(self, value: Any) -> Json:
         if isinstance(value, torch.Tensor):
             if value.device.type != "cuda":
-                raise Refused(f"forward returns a tensor on the {value.device.type} device; return it on the inputs' (cuda)")
+                raise Refused(
+                    f"forward returns a tensor on the {value.device.type} device; return it on the inputs' (cuda)"
+                )
             return {"$tensor": encode(self.session.tape.ref(value))}
         if isinstance(value, dict):
             return {"$dict": {str(k): self._output(v) for k, v in value.items()}}
