@@ -112,7 +112,7 @@ Examples:
 """
 )
 def bench(
-    *files: Annotated[str, Parameter(help="Kernel files, folders of them, or - for stdin.", negative="")],
+    *files: Annotated[str, Parameter(help="Kernel files, folders of them, or - for stdin.", allow_leading_hyphen=True)],
     task: Annotated[str, Parameter(help="A built-in task's name or a KernelBench problem file.")],
     tier: Tier = None,
     width: Width = None,

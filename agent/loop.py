@@ -181,7 +181,7 @@ def _confirm(run: Run) -> None:
     tried: set[str] = set()
     while (attempt := next_to_confirm(run.attempts, tried)) is not None:
         tried.add(attempt.attempt_id)
-        run.emit(Progress(run.run_id, "confirming", attempt_id=attempt.attempt_id))
+        run.emit(Progress(run.run_id, "confirming", f"#{attempt.number}"))
         source = attempt.proposal.source
         update = run.tools.update(source)
         started = time.perf_counter()

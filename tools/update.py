@@ -194,6 +194,10 @@ class Updater:
         reply, cubins = self._compiled(list(unique.values()))
         if isinstance(reply, Verdict):
             return {}, reply
+        if not reply.failure and not len(unique) == len(reply.compiled) == len(cubins):
+            return {}, Verdict(
+                Status.COMPILE_FAILED, f"the compiler answered for {len(cubins)} of {len(unique)} kernels"
+            )
         done = zip(unique, reply.compiled, cubins, strict=False)
         artefacts = {key: Artefact(compiled, cubin) for key, compiled, cubin in done}
         return artefacts, _verdict(reply.failure, f" (kernel {reply.failed_kernel})") if reply.failure else None

@@ -95,12 +95,12 @@ class FilesView:
 
 
 def file_line(file: JudgedFile, colour: bool = False) -> str:
-    """Symbol, status, name, and either the measurement or what to mend."""
+    """Symbol, status, number, name, and either the measurement or what to mend."""
     style = verdict_style(file.verdict.status)
     label = f"{style.symbol} {file.verdict.status.value:{LABEL_WIDTH}}"
     shown = f"\x1b[{style.ansi}m{label}\x1b[0m" if colour else label
     facts = _accepted(file) if file.verdict.accepted else file.verdict.detail
-    return f"{shown}  {words.one_line(file.name)}  {words.one_line(facts)}  ({file.seconds:.1f} s)"
+    return f"{shown}  #{file.index + 1} {words.one_line(file.name)}  {words.one_line(facts)}  ({file.seconds:.1f} s)"
 
 
 def _accepted(file: JudgedFile) -> str:

@@ -82,7 +82,7 @@ def print_results(results: Sequence[Result], gpu: str | None) -> None:
     console.print(table)
     for line in _failures(results):
         console.print(Text(line, style="red"), soft_wrap=True)
-    console.print(Text(_conclusion(rows, gpu)), soft_wrap=True)
+    console.print(Text(_conclusion(results, gpu)), soft_wrap=True)
 
 
 def _failures(results: Sequence[Result]) -> Iterator[str]:
@@ -93,11 +93,12 @@ def _failures(results: Sequence[Result]) -> Iterator[str]:
             yield words.one_line(f"{what}  {result.family}/{result.name}: {result.says}; {verdict}")
 
 
-def _conclusion(rows: Sequence[Tally], gpu: str | None) -> str:
-    attacks, stopped = sum(r.attacks for r in rows), sum(r.stopped for r in rows)
-    honest, alarms = sum(r.honest for r in rows), sum(r.false_alarms for r in rows)
-    skipped = sum(r.skipped for r in rows)
-    missing = f"; {skipped} skipped (they need a GPU)" if skipped else ""
+def _conclusion(results: Sequence[Result], gpu: str | None) -> str:
+    ran = [r for r in results if r.outcome != "skipped"]
+    attacks, honest = (sum(r.kind == kind for r in ran) for kind in ("attack", "honest"))
+    stopped, alarms = (sum(r.outcome == outcome for r in ran) for outcome in ("stopped", "false_alarm"))
+    skipped = len(results) - len(ran)
+    missing = f"; {skipped} skipped ({'this machine cannot tell' if gpu else 'no GPU'})" if skipped else ""
     where = f"on {gpu}" if gpu else "without a GPU"
     return f"{stopped} of {attacks} attacks stopped, {alarms} of {honest} honest kernels rejected{missing}; {where}"
 
