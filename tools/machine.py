@@ -46,8 +46,11 @@ class Machine:
         return self._interpreter("tools.plan.interpret:main")
 
     def runner(self, judge_end: socket.socket) -> Worker:
-        """A confined child with the GPU that will replay plans; `judge_end` is its line to the judge."""
-        return self._runner("tools.runner.main:main", [judge_end])
+        """A confined child with the GPU that will replay plans; `judge_end` is its line to the judge, to whom alone it
+        talks from then on. So it is asked at once what holds it; raises Unconfined."""
+        worker = self._runner("tools.runner.main:main", [judge_end])
+        worker.enforced()
+        return worker
 
     def trusted(self, target: str, extra: Sequence[socket.socket] = ()) -> Worker:
         """A child that runs our own code on the user's task."""
