@@ -1,11 +1,21 @@
 """The GPU as NVML sees it. The only importer of pynvml. Reads; never sets anything."""
 
 import contextlib
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import pynvml
+
+from tools.codec import Json
+
+BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
+_SLOW_EVERY = 16  # readings of the clock between two of power and temperature
+_KEPT = 4096
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,37 @@ class Sampler:
             throttle_reasons=_told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, self._handle),
         )
 
+    def clocks(self) -> GpuSample | None:
+        """SM clock and throttle reasons only, which takes a fraction of the time."""
+        if self._handle is None:
+            return None
+        clock = _told(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_SM)
+        reasons = _told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, self._handle)
+        return GpuSample(clock, None, None, None, None, None, reasons)
+
+    def facts(self) -> dict[str, Json]:
+        """What a receipt says of the GPU's set-up; None where this GPU or container does not tell."""
+        if self._handle is None:
+            return {}
+        limit_mw = _told(pynvml.nvmlDeviceGetPowerManagementLimit, self._handle)
+        return {
+            "driver": _plain(_told(pynvml.nvmlSystemGetDriverVersion)),
+            "vbios": _plain(_told(pynvml.nvmlDeviceGetVbiosVersion, self._handle)),
+            "power_limit_w": None if limit_mw is None else limit_mw / 1000,
+            "ecc": _plain(_told(pynvml.nvmlDeviceGetEccMode, self._handle)),
+            "mig": _plain(_told(pynvml.nvmlDeviceGetMigMode, self._handle)),
+            "persistence": _plain(_told(pynvml.nvmlDeviceGetPersistenceMode, self._handle)),
+            "max_sm_clock_mhz": _told(pynvml.nvmlDeviceGetMaxClockInfo, self._handle, pynvml.NVML_CLOCK_SM),
+        }
+
+    def processes(self) -> tuple[int, ...] | None:
+        """Pids with a compute context on this GPU, as the driver's namespace numbers them; None when it does not
+        tell."""
+        if self._handle is None:
+            return None
+        found = _told(pynvml.nvmlDeviceGetComputeRunningProcesses, self._handle)
+        return None if found is None else tuple(int(p.pid) for p in found)
+
     def close(self) -> None:
         """Let go of NVML."""
         self._stack.close()
@@ -99,6 +140,75 @@ class Sampler:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def strangers(listed: tuple[int, ...] | None, expected: int) -> int:
+    """How many foreign processes compute on the GPU, given that at most `expected` of ours do. By number, not by pid:
+    in a container the driver counts processes in another namespace. 0 when it does not tell."""
+    return max(0, len(listed or ()) - expected)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The GPU over a stretch of time: the median SM clock (None: not told) and whether a throttle bit was seen."""
+
+    sm_clock_mhz: float | None
+    throttled: bool
+
+
+class Watch:
+    """Reads the GPU's clock in a thread, so that nobody who measures has to wait for NVML."""
+
+    def __init__(self, sampler: Sampler, period_s: float = 0.01) -> None:
+        self._sampler, self._period_s = sampler, period_s
+        self._seen: deque[tuple[float, GpuSample]] = deque(maxlen=_KEPT)
+        self.slow: list[GpuSample] = []  # with power and temperature
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)  # NVML may hang; nobody waits for it then
+
+    def _run(self) -> None:
+        for turn in range(1 << 62):
+            full = turn % _SLOW_EVERY == 0
+            sample = self._sampler.sample() if full else self._sampler.clocks()
+            if sample is None:
+                return
+            self._seen.append((time.monotonic(), sample))
+            if full:
+                self.slow.append(sample)
+            if self._over.wait(self._period_s):
+                return
+
+    def since(self, started_s: float) -> Window:
+        """What was seen since then (time.monotonic); the last reading when nothing was."""
+        seen = list(self._seen)
+        return window([s for at, s in seen if at >= started_s] or [s for _, s in seen[-1:]])
+
+    def clocks(self) -> list[float]:
+        """All SM clocks that were read."""
+        return [float(s.sm_clock_mhz) for _, s in list(self._seen) if s.sm_clock_mhz is not None]
+
+    def reasons(self) -> int | None:
+        """All throttle bits that were seen; None when none was told."""
+        told = [s.throttle_reasons for _, s in list(self._seen) if s.throttle_reasons is not None]
+        bits = 0
+        for reasons in told:
+            bits |= reasons
+        return bits if told else None
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(1.0)
+
+
+def window(samples: list[GpuSample]) -> Window:
+    """Several readings as one."""
+    clocks = [s.sm_clock_mhz for s in samples if s.sm_clock_mhz is not None]
+    throttled = any((s.throttle_reasons or 0) & BAD_THROTTLE for s in samples)
+    return Window(float(median(clocks)) if clocks else None, throttled)
 
 
 def sample() -> GpuSample | None:
@@ -113,6 +223,15 @@ def _told(ask: Callable[..., Any], *args: object) -> Any:
         return ask(*args)
     except pynvml.NVMLError:
         return None
+
+
+def _plain(value: Any) -> Json:
+    """NVML's answer as JSON."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if value is None or isinstance(value, int | float | str) else str(value)
 
 
 def _text(value: str | bytes) -> str:

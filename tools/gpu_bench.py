@@ -7,11 +7,14 @@ own clock runs around every request. What the supervisor sees are verdicts.
 import contextlib
 import socket
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
+from tools.calibration import Ceilings
 from tools.codec import Json, decode, encode
 from tools.errors import GpuLost, TaskError, WorkerError
 from tools.judge.gpu_protocol import (
+    BASELINES,
     Baselines,
     Bench,
     EndRunner,
@@ -21,13 +24,16 @@ from tools.judge.gpu_protocol import (
     NeedRunner,
     OpenTask,
     Ready,
+    Resolve,
+    Resolved,
     Screen,
     Screened,
     Warm,
 )
 from tools.judge.runner_link import pass_runner
+from tools.judge.timing import SCREENING, Rules
 from tools.machine import Machine
-from tools.plan.schema import Plan
+from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.task import TaskFile
 from tools.update import Update
@@ -35,9 +41,10 @@ from tools.verdict import Tier, Verdict
 from tools.workers import Worker
 
 OPEN_TIMEOUT_S = 180.0
-WARM_TIMEOUT_S = 900.0  # torch.compile of the baseline
+WARM_TIMEOUT_S = 900.0  # torch.compile of the baselines
 BENCH_TIMEOUT_S = 600.0
-Answer = TypeVar("Answer", Ready, Baselines, Screened, Judged)
+CALIBRATE_TIMEOUT_S = 180.0
+Answer = TypeVar("Answer", Ready, Baselines, Screened, Judged, Resolved)
 
 
 class GpuBench:
@@ -46,10 +53,21 @@ class GpuBench:
     def __init__(self, machine: Machine, judge: Worker, door: socket.socket) -> None:
         self._machine, self._judge, self._door = machine, judge, door
         self._runner: Worker | None = None
+        self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
 
-    def open(self, task_file: TaskFile, task: TaskSpec) -> dict[str, Json]:
+    def open(
+        self,
+        task_file: TaskFile,
+        task: TaskSpec,
+        *,
+        baselines: tuple[str, ...] = BASELINES,
+        ceilings: Ceilings | None = None,
+        cache_dir: Path | None = None,
+    ) -> dict[str, Json]:
         """Load the task; returns the GPU as the judge found it. Raises TaskError."""
-        ready = self._ask(OpenTask(str(task_file.path), task), Ready, timeout_s=OPEN_TIMEOUT_S)
+        kept = str(cache_dir) if cache_dir else ""
+        request = OpenTask(str(task_file.path), task, baselines, ceilings, kept)
+        ready = self._ask(request, Ready, timeout_s=OPEN_TIMEOUT_S)
         if ready.problem:
             raise TaskError(ready.problem)
         return ready.gpu
@@ -62,23 +80,33 @@ class GpuBench:
         return baselines
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
-        """The verdict on the fastest variant of a candidate that compiled."""
-        variant, failure = self._fastest(update)
-        if failure:
-            return failure
+        """The verdict on the fastest variant of a candidate that compiled, as thoroughly as `tier` asks. The same
+        plans and cubins get the same verdict again without being run (receipt["reused"]), but for a confirmation."""
+        variant = self._fastest(update)
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)
-        return self._ask(Bench(plans, images), Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
+        rules = SCREENING if tier == "screened" else Rules()
+        request = Bench(plans, images, rules, tier=tier, reuse=tier != "confirmed")
+        return self._ask(request, Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
-    def _fastest(self, update: Update) -> tuple[str, Verdict | None]:
+    def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
+        """Time a candidate against itself, to see what differences can be told apart."""
+        plan = update.plans[update.main_case][0]
+        images, cubins = _images(update, [plan])
+        return self._ask(Resolve(plan, images, pairs, pair_s), Resolved, cubins, timeout_s=BENCH_TIMEOUT_S)
+
+    def _fastest(self, update: Update) -> str:
         """The label of the variant that screens fastest; the default when there is no choice."""
         plans = update.plans[update.main_case]
         if len(plans) == 1:
-            return plans[0].variant, None
-        images, cubins = _images(update, plans)
-        screened = self._ask(Screen(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
-        times = [(t, plan.variant) for t, plan in zip(screened.times_us, plans, strict=True) if t is not None]
-        return (min(times)[1], None) if times else (plans[0].variant, None)
+            return plans[0].variant
+        name = "/".join(map(plan_hash, plans))
+        if name not in self._choices:
+            images, cubins = _images(update, plans)
+            screened = self._ask(Screen(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
+            times = [(t, plan.variant) for t, plan in zip(screened.times_us, plans, strict=True) if t is not None]
+            self._choices[name] = min(times)[1] if times else plans[0].variant
+        return self._choices[name]
 
     def _ask(self, request: Any, wanted: type[Answer], blobs: Sequence[bytes] = (), *, timeout_s: float) -> Answer:
         """Send a request and serve the judge's wishes for runners until it answers."""
@@ -129,14 +157,35 @@ def _images(update: Update, plans: Sequence[Plan]) -> tuple[tuple[KernelImage, .
 
 
 @contextlib.contextmanager
-def gpu_bench(task_file: TaskFile, task: TaskSpec, machine: Machine) -> Iterator[GpuBench]:
-    """Start the judge on the GPU and load the task; end judge and runner on the way out."""
+def gpu_bench(
+    task_file: TaskFile,
+    task: TaskSpec,
+    machine: Machine,
+    *,
+    baselines: tuple[str, ...] = BASELINES,
+    ceilings: Ceilings | None = None,
+    cache_dir: Path | None = None,
+) -> Iterator[GpuBench]:
+    """Start the judge on the GPU and load the task; end judge and runner on the way out. `ceilings` are what
+    `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session."""
     ours, theirs = socket.socketpair()
     with ours, theirs, machine.trusted("tools.judge.session:main", extra=[theirs]) as judge:
         bench = GpuBench(machine, judge, ours)
         try:
-            bench.open(task_file, task)
+            bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir)
             bench.warm()
             yield bench
         finally:
             bench.close()
+
+
+def calibrate(machine: Machine) -> Ceilings:
+    """Measure this GPU's ceilings in a worker; takes some ten seconds. Raises GpuLost when it cannot be done."""
+    try:
+        with machine.trusted("tools.judge.calibrate:main") as worker:
+            body = worker.call({"kind": "calibrate"}, timeout_s=CALIBRATE_TIMEOUT_S).body
+    except WorkerError as error:
+        raise GpuLost(f"the GPU could not be calibrated: {error}") from error
+    if body.get("problem"):
+        raise GpuLost(f"the GPU could not be calibrated: {body['problem']}")
+    return decode(Ceilings, body)

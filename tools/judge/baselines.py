@@ -30,9 +30,15 @@ class Baseline:
         self, name: str, problem: LoadedCase, inputs: Inputs, stream: torch.cuda.Stream, flush: passes.Flush
     ) -> None:
         self.name, self._problem, self._stream, self._flush = name, problem, stream, flush
-        self._trees = [inputs.tree(slot) for slot in range(inputs.slots)]
         self._model = _model(name, problem)
+        self.bind(inputs)
+
+    def bind(self, inputs: Inputs) -> None:
+        """Run on these buffers from now on: new addresses, a new graph, the same compiled code."""
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._clearing: torch.cuda.CUDAGraph | None = None
         self.outputs: list[Tree] = []
+        self._trees = [inputs.tree(slot) for slot in range(inputs.slots)]
         self._start, self._end = inputs.buffer.address, inputs.buffer.address + inputs.buffer.nbytes
         self._work: Callable[[], object] = self._pass
         self._reset: Callable[[], object] = self._clear
@@ -77,6 +83,13 @@ class Baseline:
             self._work()
         self._stream.synchronize()
 
+    def release(self) -> None:
+        """Let go of graphs and outputs, before the buffers go."""
+        torch.cuda.synchronize()
+        self._graph = self._clearing = None
+        self._work, self._reset = self._pass, self._clear
+        self.outputs, self._trees = [], []
+
 
 def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
     if name not in MODES:
@@ -93,8 +106,8 @@ def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
     return compiled
 
 
-def quick_us(problem: LoadedCase, inputs: Tree) -> float:
-    """A rough time of one eager forward, to size what follows."""
+def eager_us(problem: LoadedCase, inputs: Tree) -> float:
+    """A rough time of one eager forward, launched one after the other from Python, to size what follows."""
     with declared_arithmetic(problem):
         for _ in range(3):
             problem.model(*inputs)
@@ -109,3 +122,20 @@ def copy_gbps(nbytes: int = 1 << 30) -> float:
     target.copy_(source)
     best = min(passes.warm_passes(4, lambda: target.copy_(source)).span_us / 4 for _ in range(5))
     return 2 * nbytes / best / 1e3
+
+
+def null_launch_us(count: int = 256) -> float:
+    """Time per node of a CUDA graph of empty kernels, timed as everything else is: no launch can be shorter."""
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    sleep: Any = torch.cuda._sleep
+
+    def empty() -> None:
+        for _ in range(count):
+            sleep(0)
+
+    with torch.cuda.stream(stream):
+        empty()
+        graph = passes.captured(empty, stream)
+        times = passes.cold_passes(9, graph.replay, lambda _: None, lambda: sleep(1000))
+    return sorted(times.pass_us)[4] / count

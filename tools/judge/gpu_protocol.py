@@ -1,27 +1,35 @@
 """Messages between the supervisor and the judge's GPU session. Pure data.
 
-The supervisor sends Open, Warm, Screen or Bench and then receives until the answer comes; NeedRunner and EndRunner
-may come before it. A runner is handed over through the door: `pass_runner(door, socket)`.
+The supervisor sends Open, Warm, Screen, Bench or Resolve and then receives until the answer comes; NeedRunner and
+EndRunner may come before it. A runner is handed over through the door: `pass_runner(door, socket)`.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tools.calibration import Ceilings
 from tools.codec import Json
 from tools.judge.protocol import BATTERIES
 from tools.judge.timing import Rules
 from tools.plan.schema import Plan
 from tools.spec import TaskSpec
-from tools.verdict import Verdict
+from tools.verdict import Tier, Verdict
+
+BASELINES = ("eager", "compile", "compile-max")
 
 
 @dataclass(frozen=True)
 class OpenTask:
-    """Load a task file for the GPU. The answer is Ready."""
+    """Load a task file for the GPU. The answer is Ready. `ceilings` are what this GPU was measured to reach (None: the
+    data sheet); torch.compile keeps its work under `cache_dir` ("": nowhere); a baseline that takes longer than
+    `baseline_limit_s` to build is left out."""
 
     path: str
     task: TaskSpec
-    baselines: tuple[str, ...] = ("eager", "compile")
+    baselines: tuple[str, ...] = BASELINES
+    ceilings: Ceilings | None = None
+    cache_dir: str = ""
+    baseline_limit_s: float = 120.0
     kind: Literal["open_task"] = "open_task"
 
 
@@ -51,6 +59,8 @@ class Baselines:
     copy_gbps: float = 0.0
     notes: tuple[str, ...] = ()
     problem: str | None = None
+    build_s: dict[str, float] = field(default_factory=dict)
+    null_launch_us: float = 0.0
     kind: Literal["baselines"] = "baselines"
 
 
@@ -82,13 +92,16 @@ class Screened:
 
 @dataclass(frozen=True)
 class Bench:
-    """Check the plans (one per case, in the order given), then time the main case's. The answer is Judged."""
+    """Check the plans (one per case, in the order given), then time the main case's, as `tier` asks. The answer is
+    Judged. With `reuse`, plans and cubins that had a verdict of this tier get the same again."""
 
     plans: tuple[Plan, ...]
     images: tuple[KernelImage, ...]
     rules: Rules = field(default_factory=Rules)
     batteries: tuple[str, ...] = BATTERIES
     repeats: int = 3
+    tier: Tier = "judged"
+    reuse: bool = False
     kind: Literal["bench"] = "bench"
 
 
@@ -98,6 +111,29 @@ class Judged:
 
     verdict: Verdict
     kind: Literal["judged"] = "judged"
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """Time a plan of the main case against itself, `pairs` times for `pair_s` seconds each. The answer is Resolved."""
+
+    plan: Plan
+    images: tuple[KernelImage, ...]
+    pairs: int = 30
+    pair_s: float = 0.3
+    rules: Rules = field(default_factory=Rules)
+    kind: Literal["resolve"] = "resolve"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Ratios of a plan's time to its own, or why there are none."""
+
+    ratios: tuple[float, ...] = ()
+    median_us: float = 0.0
+    slots: int = 0
+    problem: str | None = None
+    kind: Literal["resolved"] = "resolved"
 
 
 @dataclass(frozen=True)
@@ -116,5 +152,5 @@ class EndRunner:
     kind: Literal["end_runner"] = "end_runner"
 
 
-SupervisorMessage = OpenTask | Warm | Screen | Bench
-JudgeMessage = Ready | Baselines | Screened | Judged | NeedRunner | EndRunner
+SupervisorMessage = OpenTask | Warm | Screen | Bench | Resolve
+JudgeMessage = Ready | Baselines | Screened | Judged | Resolved | NeedRunner | EndRunner

@@ -7,12 +7,17 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tools.codec import Json, decode, encode
+from tools.device import Sampler
 from tools.errors import TaskError
+from tools.judge.building import keep_compiled
+from tools.judge.gpu_facts import describe_gpu
 from tools.judge.gpu_protocol import (
     Baselines,
     Bench,
@@ -23,17 +28,23 @@ from tools.judge.gpu_protocol import (
     NeedRunner,
     OpenTask,
     Ready,
+    Resolve,
+    Resolved,
     Screen,
     Screened,
     SupervisorMessage,
     Warm,
 )
+from tools.judge.heat import Refuted
 from tools.judge.race import Race
 from tools.judge.reference import expanded
 from tools.judge.runner_link import RunnerFailed, RunnerLink
+from tools.judge.screening import Gate
+from tools.judge.tiers import Judge
 from tools.judge.timing import SCREENING, Rules
-from tools.judge.track import Track
-from tools.judge.trial import Compiled, Images, Trial
+from tools.judge.track import Plans, Track
+from tools.judge.trial import Compiled, Images
+from tools.judge.verdicts import Verdicts, name_of
 from tools.runner.driver import DriverError
 from tools.spec import TaskSpec
 from tools.task import TaskFile, find_task
@@ -49,9 +60,12 @@ class Session:
         self._secret = secrets.token_bytes(32)
         self._file: TaskFile | None = None
         self._task: TaskSpec | None = None
-        self._names: tuple[str, ...] = ()
+        self._plans = Plans(())
         self._made: Track | None = None
+        self._gate: Gate | None = None
         self._gpu: dict[str, Json] = {}
+        self._sampler = Sampler()
+        self._verdicts = Verdicts()
 
     def _tell(self, message: JudgeMessage) -> None:
         self._channel.send(encode(message))
@@ -65,28 +79,41 @@ class Session:
                 return self._warm()
             case Screen():
                 return self._screen(request, blobs)
+            case Resolve():
+                return self._resolve(request, blobs)
             case Bench():
-                return Judged(self._bench_in_memory(request, blobs))
+                return Judged(self._bench(request, blobs))
 
     def _open(self, request: OpenTask) -> Ready:
         self._gpu = describe_gpu()
+        self._sampler = Sampler(self._gpu.get("uuid"))
         try:
             self._file = expanded(find_task(request.path))
         except TaskError as error:
             return Ready(self._gpu, str(error))
-        self._task, self._names = request.task, request.baselines
+        self._task = request.task
+        note = keep_compiled(Path(request.cache_dir)) if request.cache_dir else ""
+        name = str(self._gpu.get("name"))
+        notes = [note] if note else []
+        self._plans = Plans(request.baselines, request.baseline_limit_s, request.ceilings, name, notes)
         return Ready(self._gpu)
-
-    def _track(self) -> Track:
-        file, task = self._opened()
-        if self._made is None:
-            self._made = Track(file, task, self._names, secrets.randbits(62))
-        return self._made
 
     def _opened(self) -> tuple[TaskFile, TaskSpec]:
         if self._file is None or self._task is None:
             raise TaskError("open a task first")
         return self._file, self._task
+
+    def _track(self) -> Track:
+        file, task = self._opened()
+        if self._made is None:
+            self._made = Track(file, task, self._plans, secrets.randbits(62))
+        return self._made
+
+    def _judge(self, images: Images) -> Judge:
+        file, task = self._opened()
+        if self._gate is None:
+            self._gate = Gate(self._link, file, task, self._secret)
+        return Judge(file, task, self._track(), self._gate, self._link, images, self._secret, self._sampler, self._gpu)
 
     def _warm(self) -> Baselines:
         try:
@@ -95,7 +122,17 @@ class Session:
             return Baselines(problem=str(error))
         except (torch.OutOfMemoryError, DriverError) as error:
             return Baselines(problem=f"the timed case does not fit this GPU's memory beside its baselines: {error}")
-        return Baselines(dict(track.times_us), track.resolution, track.copy_gbps, tuple(track.notes))
+        return Baselines(
+            dict(track.times_us),
+            track.resolution,
+            track.copy_gbps,
+            tuple(track.notes),
+            build_s=dict(track.build_s),
+            null_launch_us=track.null_launch_us,
+        )
+
+    def _race(self, images: Images, rules: Rules) -> Race:
+        return Race(self._track(), self._link, images, rules, self._secret, self._sampler)
 
     def _screen(self, request: Screen, blobs: Sequence[bytes]) -> Screened:
         images = images_of(request.images, blobs)
@@ -110,53 +147,59 @@ class Session:
                 details.append(f"{failure.status.value}: {failure.detail}")
         return Screened(tuple(times), tuple(details))
 
-    def _race(self, images: Images, rules: Rules) -> Race:
-        return Race(self._track(), self._link, images, rules, self._secret, self._gpu)
-
-    def _bench_in_memory(self, request: Bench, blobs: Sequence[bytes]) -> Verdict:
+    def _resolve(self, request: Resolve, blobs: Sequence[bytes]) -> Resolved:
+        race = self._race(images_of(request.images, blobs), request.rules)
         try:
-            return self._bench(request, blobs)
+            ratios = race.against_itself(request.plan, request.pairs, request.pair_s)
+        except (RunnerFailed, Refuted) as failure:
+            return Resolved(problem=str(failure))
+        return Resolved(ratios, race.pass_us / self._track().slots, self._track().slots)
+
+    def _bench(self, request: Bench, blobs: Sequence[bytes]) -> Verdict:
+        name = name_of(request, blobs)
+        known = self._verdicts.find(name) if request.reuse else None
+        if known is not None:
+            return known
+        verdict = self._bench_in_memory(request, images_of(request.images, blobs))
+        self._verdicts.keep(name, verdict)
+        return verdict
+
+    def _bench_in_memory(self, request: Bench, images: Images) -> Verdict:
+        """What is only kept to save time goes first when the memory is short."""
+        try:
+            return self._judged(request, images)
+        except (torch.OutOfMemoryError, DriverError):
+            self._make_room()
+        try:
+            return self._judged(request, images)
         except (torch.OutOfMemoryError, DriverError) as error:
-            self._link.distrust("the judge is out of memory")
-            torch.cuda.empty_cache()
+            self._make_room()
             first = str(error).partition("\n")[0]
             return Verdict(
                 Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
             )
 
-    def _bench(self, request: Bench, blobs: Sequence[bytes]) -> Verdict:
-        file, task = self._opened()
-        images = images_of(request.images, blobs)
+    def _make_room(self) -> None:
+        self._link.distrust("the judge is out of memory")
+        if self._gate is not None:
+            self._gate.renew()
+        if self._made is not None:
+            self._made.answers.forget()
+            self._made = self._made if self._made.placed else None
+        torch.cuda.empty_cache()
+
+    def _judged(self, request: Bench, images: Images) -> Verdict:
+        task = self._opened()[1]
         main = next((p for p in request.plans if p.case == task.main.name), None)
         if main is None or not main.launches:
             return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
-        trial = Trial(self._link, file, task, self._secret, images, repeats=request.repeats)
-        failed = trial.run(request.plans, request.batteries)
-        if failed is not None:
-            return failed
-        results = trial.close()
-        return self._race(images, request.rules).run(main, results)
+        verdict = self._judge(images).of(request, main)
+        return replace(verdict, variant=main.variant)
 
 
 def images_of(images: Sequence[KernelImage], blobs: Sequence[bytes]) -> dict[str, Compiled]:
     """Kernels by hash, with their cubins."""
     return {i.sha256: Compiled(i.metadata, bytes(b)) for i, b in zip(images, blobs, strict=True)}
-
-
-def describe_gpu() -> dict[str, Json]:
-    """The GPU as CUDA sees it."""
-    torch.zeros(1, device="cuda")  # makes the primary context, and makes it current
-    properties = torch.cuda.get_device_properties(0)
-    uuid = str(getattr(properties, "uuid", ""))
-    return {
-        "name": properties.name,
-        "uuid": f"GPU-{uuid}" if uuid and not uuid.startswith("GPU-") else uuid or None,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "l2_bytes": int(properties.L2_cache_size),
-        "memory_bytes": int(properties.total_memory),
-        "torch": torch.__version__,
-    }
 
 
 def main(channel: Any) -> None:

@@ -1,7 +1,8 @@
-"""The statistics of paired timing: order of blocks, log ratios, intervals, when to stop. Pure.
+"""The statistics of paired timing: order of blocks, log ratios, intervals, what to discard, when to stop. Pure.
 
 A round times every arm twice in a palindrome (A B B A, or A B C C B A), which cancels drift to first order. Its
-result for a baseline is the difference of the logarithms of the two arms' means.
+result for a baseline is the difference of the logarithms of the two arms' means. Rounds of one runner process are a
+series; a confirmation has several, and its intervals are over processes first and rounds second.
 """
 
 import math
@@ -16,6 +17,8 @@ CANDIDATE = "candidate"
 _RESAMPLES = 2000
 _FEWEST_ROUNDS = 6
 _OVERTIME = 4
+_SLOWEST_CLOCK = 0.97  # of the session's median SM clock; a round below is discarded
+_MOST_DISCARDED = 0.2  # of the rounds; above, nothing that was timed here can be believed
 
 
 @dataclass(frozen=True)
@@ -27,18 +30,33 @@ class Rules:
     max_s: float = 2.0
     block_s: float = 0.006
     rounds_per_group: int = 10  # then the outputs are verified and the contents replaced
-    preheat_s: float = 0.3
+    preheat_s: float = 0.3  # after the GPU has been idle
+    warm_preheat_s: float = 0.05  # when it has not
+    slope_s: float = 0.006  # the short blocks by which the two clocks are compared; the long ones take four times that
+    memo_passes: int = 8  # passes on contents never seen, and as many on repeated ones; 0: not looked for
     floor_tolerance: float = 0.98
 
 
-SCREENING = Rules(min_rounds=5, half_width=0.01, max_s=0.1, block_s=0.003, rounds_per_group=10, preheat_s=0.05)
+SCREENING = Rules(
+    min_rounds=5,
+    half_width=0.01,
+    max_s=0.06,
+    block_s=0.002,
+    preheat_s=0.05,
+    warm_preheat_s=0.0,
+    slope_s=0.002,
+    memo_passes=3,
+)
 
 
 @dataclass(frozen=True)
 class Round:
-    """Time per launch in µs of every arm's two blocks."""
+    """Time per launch in µs of every arm's two blocks; the median SM clock meanwhile (None: not told), and whether a
+    throttle bit was set."""
 
     blocks: Mapping[str, tuple[float, float]]
+    sm_clock_mhz: float | None = None
+    throttled: bool = False
 
     def log_us(self, arm: str) -> float:
         """Logarithm of the arm's geometric mean."""
@@ -73,31 +91,79 @@ def palindrome(arms: Sequence[str], rng: random.Random) -> list[str]:
 
 def bootstrap_median(values: Sequence[float], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
     """The median and the 95 % interval of the median over resampled values. Raises ValueError without values."""
-    if not values:
+    return nested_median([values], seed=seed, resamples=resamples)
+
+
+def nested_median(groups: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
+    """The median of the groups' medians, and its 95 % interval when groups are resampled and then the values inside
+    each: what differs from process to process (where memory lies) widens it. Raises ValueError without values."""
+    if not groups or not all(groups):
         raise ValueError("no values to take a median of")
     rng = random.Random(seed)
-    count = len(values)
-    medians = sorted(median(rng.choices(values, k=count)) for _ in range(resamples))
-    return Interval(median(values), medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1])
+    medians = sorted(_resampled(groups, rng) for _ in range(resamples))
+    centre = median(median(values) for values in groups)
+    return Interval(centre, medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1])
+
+
+def _resampled(groups: Sequence[Sequence[float]], rng: random.Random) -> float:
+    chosen = rng.choices(groups, k=len(groups)) if len(groups) > 1 else groups
+    return median(median(rng.choices(values, k=len(values))) for values in chosen)
+
+
+def quick_half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of a median that order statistics give (sign test, normal approximation)."""
+    ordered, count = sorted(values), len(values)
+    low = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
+    return (ordered[count - 1 - low] - ordered[low]) / 2
+
+
+def kept(rounds: Sequence[Round]) -> list[Round]:
+    """The rounds to count: no throttling, and an SM clock of at least 97 % of the session's median."""
+    told = [r.sm_clock_mhz for r in rounds if r.sm_clock_mhz is not None]
+    least = _SLOWEST_CLOCK * median(told) if told else 0.0
+    return [r for r in rounds if not r.throttled and (r.sm_clock_mhz is None or r.sm_clock_mhz >= least)]
 
 
 @dataclass
 class Series:
-    """The rounds of one session and what follows from them."""
+    """The rounds of one runner process and what follows from them."""
 
     rules: Rules
     baselines: tuple[str, ...]
     rounds: list[Round] = field(default_factory=list)
     measured_s: float = 0.0
 
-    def add(self, blocks: Mapping[str, Sequence[float]], measured_s: float) -> None:
+    def add(
+        self,
+        blocks: Mapping[str, Sequence[float]],
+        measured_s: float,
+        *,
+        sm_clock_mhz: float | None = None,
+        throttled: bool = False,
+    ) -> None:
         """Take one round."""
-        self.rounds.append(Round({arm: (times[0], times[1]) for arm, times in blocks.items()}))
+        pairs = {arm: (times[0], times[1]) for arm, times in blocks.items()}
+        self.rounds.append(Round(pairs, sm_clock_mhz, throttled))
         self.measured_s += measured_s
+
+    @property
+    def kept(self) -> list[Round]:
+        """The rounds that count."""
+        return kept(self.rounds)
+
+    @property
+    def discarded(self) -> int:
+        """How many rounds do not."""
+        return len(self.rounds) - len(self.kept)
+
+    @property
+    def unfit(self) -> bool:
+        """Whether so much had to be discarded that the environment allows no statement."""
+        return self.discarded > max(1.0, _MOST_DISCARDED * len(self.rounds)) or not self.kept
 
     def ratio(self, baseline: str) -> Interval:
         """ln(baseline / candidate) over the rounds."""
-        return bootstrap_median([r.log_ratio(baseline) for r in self.rounds])
+        return ratio_over([self], baseline)
 
     @property
     def enough(self) -> bool:
@@ -108,32 +174,54 @@ class Series:
             return False
         if self.measured_s >= self.rules.max_s:
             return True
-        return all(self.ratio(b).half_width <= self.rules.half_width for b in self.baselines)
+        return bool(self.kept) and all(self._half_width(b) <= self.rules.half_width for b in self.baselines)
+
+    def _half_width(self, baseline: str) -> float:
+        """Of the ratio's interval, from order statistics: asked after every round, while the GPU waits."""
+        return quick_half_width([r.log_ratio(baseline) for r in self.kept])
 
     def microseconds(self, arm: str) -> Interval:
         """Time per launch over all blocks of an arm."""
-        return bootstrap_median([t for r in self.rounds for t in r.blocks[arm]])
-
-    def timing(self, launches_per_block: int) -> Timing:
-        """The candidate's time."""
-        us = self.microseconds(CANDIDATE)
-        blocks = 2 * len(self.rounds)
-        return Timing(us.median, us.low, us.high, blocks, blocks * launches_per_block)
+        return microseconds_over([self], arm)
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """Against each baseline, the fastest baseline first."""
-        found = [self._comparison(b) for b in self.baselines]
-        return tuple(sorted(found, key=lambda c: c.baseline_us))
-
-    def _comparison(self, baseline: str) -> Comparison:
-        ratio = self.ratio(baseline)
-        us = self.microseconds(baseline).median
-        return Comparison(baseline, us, math.exp(ratio.median), math.exp(ratio.low), math.exp(ratio.high))
+        return comparisons_over([self])
 
 
-def resolution(pairs: Sequence[Round], first: str, second: str) -> float:
-    """What two arms of the same code differ by: the 99th percentile of |ln ratio|. Less than that is no difference."""
-    sizes = sorted(abs(r.log_ratio(first, second)) for r in pairs)
+def ratio_over(sessions: Sequence[Series], baseline: str) -> Interval:
+    """ln(baseline / candidate) over the rounds of each process, and over the processes."""
+    return nested_median([[r.log_ratio(baseline) for r in s.kept] for s in sessions])
+
+
+def microseconds_over(sessions: Sequence[Series], arm: str) -> Interval:
+    """Time per launch over all blocks of an arm in each process, and over the processes."""
+    return nested_median([[t for r in s.kept for t in r.blocks[arm]] for s in sessions])
+
+
+def timing_over(sessions: Sequence[Series], n_launches: int) -> Timing:
+    """The candidate's time."""
+    us = microseconds_over(sessions, CANDIDATE)
+    return Timing(us.median, us.low, us.high, sum(2 * len(s.kept) for s in sessions), n_launches)
+
+
+def comparisons_over(sessions: Sequence[Series]) -> tuple[Comparison, ...]:
+    """Against each baseline, the fastest baseline first."""
+    found = [_comparison(sessions, baseline) for baseline in sessions[0].baselines]
+    return tuple(sorted(found, key=lambda c: c.baseline_us))
+
+
+def _comparison(sessions: Sequence[Series], baseline: str) -> Comparison:
+    ratio = ratio_over(sessions, baseline)
+    us = microseconds_over(sessions, baseline).median
+    return Comparison(baseline, us, math.exp(ratio.median), math.exp(ratio.low), math.exp(ratio.high))
+
+
+def resolution(pairs: Sequence[Round], first: str, second: str, group: int = 1) -> float:
+    """What two arms of the same code differ by: the 99th percentile of |ln ratio| over medians of `group` rounds. Less
+    than that is no difference."""
+    ratios = [r.log_ratio(first, second) for r in pairs]
+    sizes = sorted(abs(median(ratios[at : at + group])) for at in range(0, len(ratios), group))
     return sizes[min(len(sizes) - 1, math.ceil(0.99 * len(sizes)) - 1)]
 
 

@@ -1,15 +1,23 @@
 """The course that a candidate is timed on: the main case in rotating slots, its baselines, and what this session can
-tell apart. Made once per task and session; contents are replaced again and again, addresses stay."""
+tell apart. Made once per task and session; contents are replaced again and again, addresses stay until `relocate`."""
 
-from collections.abc import Callable
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
+from tools.calibration import Ceilings
 from tools.errors import TaskError
+from tools.judge.answers import Answers
 from tools.judge.arena import Inputs, Outputs
-from tools.judge.baselines import Baseline, copy_gbps, quick_us
+from tools.judge.baselines import Baseline, copy_gbps, eager_us, null_launch_us
+from tools.judge.building import TookTooLong, doubts, within
 from tools.judge.compare import Expected, compare
+from tools.judge.ground import Ground
 from tools.judge.layout import same_bits, tree_bytes
+from tools.judge.light import Light, light_of
 from tools.judge.reference import Problem
 from tools.judge.timing import Round, passes_for, resolution, slots_for
 from tools.judge.trial import judged
@@ -19,58 +27,130 @@ from tools.task import TaskFile
 from tools.verdict import CaseResult
 
 CONTENTS = 8  # different sets of contents among the slots
-_AA_ROUNDS = 12
+_AA_ROUNDS = 30
+_AA_GROUP = 5  # rounds, a quarter of the fewest that a race has
 _AA_BLOCK_S = 0.003
+_SPACER_PAGES = 64
 TIMED = "timed"  # how a comparison of timed outputs is named among the input batteries
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What a track is made with: which baselines, how long one may take to build, what is known of the GPU."""
+
+    baselines: tuple[str, ...]
+    baseline_limit_s: float = 120.0
+    ceilings: Ceilings | None = None
+    gpu_name: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 class Track:
     """One main case on this GPU."""
 
-    def __init__(self, file: TaskFile, task: TaskSpec, names: tuple[str, ...], seed: int) -> None:
-        self.task, self.notes = task, list[str]()
+    def __init__(self, file: TaskFile, task: TaskSpec, plans: Plans, seed: int) -> None:
+        self.task, self.notes, self._plans = task, list(plans.notes), plans
         self.problem = Problem.load(file, task.main.name, device="cuda")
         drawn = self.problem.draw(seed, "own")
         if drawn is None:
             raise TaskError("the task gives no inputs of its own")
-        native = self.problem.native(drawn.inputs)
-        self.output_bytes = tree_bytes(native)
-        self.eager_us = quick_us(self.problem, drawn.inputs)
+        self._drawn = drawn
+        self.output_bytes = tree_bytes(self.problem.native(drawn.inputs))
+        self.eager_us = eager_us(self.problem, drawn.inputs)
         self.l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
         footprint = tree_bytes(drawn.inputs) + self.output_bytes
-        free, _ = torch.cuda.mem_get_info()
+        free, total = torch.cuda.mem_get_info()
         self.slots = min(slots_for(footprint, self.l2_bytes, self.eager_us), max(1, free // 6 // max(1, footprint)))
+        self.answers = Answers(total // 6)
         self.flush_bytes = passes.flush_bytes()
         self._flush = passes.Flush(self.flush_bytes)
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self.inputs = Inputs(drawn, self.slots)
+        self.inputs, self.placed = Inputs(drawn, self.slots), True
+        self._contents: list[tuple[int, str]] = []
+        self._applies: dict[str, bool] = {}
         self.refresh(lambda number: seed + 1 + number)
         self.copy_gbps = copy_gbps()
-        self.baselines = [b for name in names if (b := self._baseline(name)) is not None]
+        self.null_launch_us = null_launch_us()
+        self.light: Light = light_of(task, plans.gpu_name, plans.ceilings, self.output_bytes, self.copy_gbps)
+        self.build_s: dict[str, float] = {}
+        self.baselines = [b for name in plans.baselines if (b := self._baseline(name)) is not None]
         self.times_us = {b.name: self._settled_us(b) for b in self.baselines}
+        self.notes += doubts(self.times_us, self.eager_us, self.light.us)
         self.resolution = self._resolution()
+        self.touched()
 
     @property
-    def best_us(self) -> float:
-        """The fastest baseline's time."""
-        return min(self.times_us.values(), default=self.eager_us)
+    def ground(self) -> Ground:
+        """What a verdict needs to know."""
+        return Ground(
+            light=self.light,
+            slots=self.slots,
+            l2_bytes=self.l2_bytes,
+            flush_bytes=self.flush_bytes,
+            resolution=self.resolution,
+            eager_us=self.eager_us,
+            null_launch_us=self.null_launch_us,
+            copy_gbps=self.copy_gbps,
+            times_us=dict(self.times_us),
+            build_s=dict(self.build_s),
+            notes=tuple(self.notes),
+        )
 
-    def refresh(self, seed_of: Callable[[int], int]) -> None:
-        """New contents for all slots; slots that are CONTENTS apart get the same."""
-        for number in range(min(CONTENTS, self.slots)):
-            contents = self.problem.inputs(seed_of(number), "own")
-            for slot in range(number, self.slots, CONTENTS):
-                self.inputs.fill(slot, contents)
+    @property
+    def fastest(self) -> list[Baseline]:
+        """The fastest baseline, alone; nothing when there is none."""
+        return sorted(self.baselines, key=lambda b: self.times_us[b.name])[:1]
+
+    def refresh(
+        self, seed_of: Callable[[int], int], *, contents: int = CONTENTS, batteries: Sequence[str] = ()
+    ) -> None:
+        """New contents for all slots; slots that are `contents` apart get the same. The last of several contents are
+        from the further `batteries`, one each."""
+        self.filled_for = ""
+        self._period = min(contents, self.slots)
+        plain = max(1, self._period - len(batteries))
+        self._contents = [
+            (seed_of(number), "own" if number < plain else batteries[number - plain]) for number in range(self._period)
+        ]
+        for number, (seed, battery) in enumerate(self._contents):
+            drawn = self.problem.inputs(seed, battery)
+            for slot in range(number, self.slots, self._period):
+                self.inputs.fill(slot, drawn)
         torch.cuda.synchronize()  # other streams, and another process, read them next
 
-    def verify(self, outputs: Outputs, turn: int) -> CaseResult:
-        """Every element of every slot. Same contents and same bits as a slot that was right: right too."""
+    def fill_for(self, epoch: str, seed_of: Callable[[int], int], batteries: Sequence[str]) -> None:
+        """The contents of a screening epoch, unless they are there."""
+        if self.filled_for != epoch:
+            self.refresh(seed_of, batteries=self._applicable(batteries))
+            self.filled_for = epoch
+
+    def _applicable(self, batteries: Sequence[str]) -> tuple[str, ...]:
+        """Those of the batteries, beside the task's own inputs, that the timed case can be given."""
+        for battery in batteries:
+            if battery not in self._applies:  # the seed of the parameters: another one would build another model
+                self._applies[battery] = battery != "own" and self.problem.draw(self._drawn.seed, battery) is not None
+        return tuple(b for b in batteries if self._applies[b])
+
+    def touched(self) -> None:
+        """The GPU has just worked."""
+        self._worked_s = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """How long it has not."""
+        return time.monotonic() - self._worked_s
+
+    def verify(self, outputs: Outputs, turn: int, only: list[int] | None = None) -> CaseResult:
+        """Every element of every slot (of the slots named by `only`, if given). Same contents and same bits as a slot
+        that was right: right too."""
         worst = CaseResult(self.task.main.name, TIMED, True, 0.0, 0.0)
-        for number in range(min(CONTENTS, self.slots)):
-            expected = self.problem.expect(self.inputs.tree(number, pristine=True))
-            for slot in range(number, self.slots, CONTENTS):
-                if slot != number and same_bits(outputs.tree(slot), outputs.tree(number)):
+        for number in range(self._period):
+            slots = [s for s in range(number, self.slots, self._period) if only is None or s in only]
+            expected = self.expected(slots[0]) if slots else None
+            for slot in slots:
+                if slot != slots[0] and same_bits(outputs.tree(slot), outputs.tree(slots[0])):
                     continue
+                assert expected is not None
                 result = judged(expected, outputs, slot, turn, case=self.task.main.name, battery=TIMED)
                 if not result.ok:
                     return result
@@ -78,27 +158,54 @@ class Track:
         return worst
 
     def expected(self, slot: int) -> Expected:
-        """The answer for one slot."""
-        return self.problem.expect(self.inputs.tree(slot, pristine=True))
+        """The answer for one slot; kept while there is room, since contents are verified more than once."""
+        seed, battery = self._contents[slot % self._period]
+        name = f"{battery}/{seed}"
+        return self.answers.of(name, lambda: self.problem.expect(self.inputs.tree(slot, pristine=True)))
+
+    def relocate(self) -> None:
+        """Other addresses for the slots and for the baselines' outputs: where memory lies is a part of the noise."""
+        self.placed = False
+        for baseline in self.baselines:
+            baseline.release()
+        self.inputs.close()
+        torch.cuda.empty_cache()
+        spacer = torch.empty((1 + secrets.randbelow(_SPACER_PAGES)) << 21, dtype=torch.uint8, device="cuda")
+        self.inputs = Inputs(self._drawn, self.slots)
+        self.refresh(lambda _: secrets.randbits(62))
+        for baseline in self.baselines:
+            baseline.bind(self.inputs)
+        del spacer
+        self.placed = True
 
     def _baseline(self, name: str) -> Baseline | None:
+        started = time.monotonic()
         try:
-            baseline = Baseline(name, self.problem, self.inputs, self._stream, self._flush)
-            baseline.run_once()
+            with within(self._plans.baseline_limit_s):
+                baseline = Baseline(name, self.problem, self.inputs, self._stream, self._flush)
+                baseline.run_once()
+        except TookTooLong:
+            self.notes.append(f"no baseline {name}: it took longer than {self._plans.baseline_limit_s:g} s to build")
+            return None
         except Exception as error:  # noqa: BLE001 - whatever torch.compile raises on a person's reference
             why = " ".join(str(error).split())[:300]
             self.notes.append(f"no baseline {name}: {type(error).__name__}: {why}")
             return None
+        self.build_s[name] = round(time.monotonic() - started, 2)
+        return baseline if self._sound(baseline) else None
+
+    def _sound(self, baseline: Baseline) -> bool:
+        """Whether it leaves its inputs alone and is right, by the gates that a candidate meets."""
         if self.inputs.harmed():
-            self.notes.append(f"no baseline {name}: it writes to its inputs")
-            return None
+            self.notes.append(f"no baseline {baseline.name}: it writes to its inputs")
+            return False
         result = compare(self.expected(0), baseline.outputs[0], case=self.task.main.name)
         if not result.ok:
-            self.notes.append(f"no baseline {name}: it is wrong itself: {result.detail[:300]}")
-            return None
+            self.notes.append(f"no baseline {baseline.name}: it is wrong itself: {result.detail[:300]}")
+            return False
         if not baseline.graphed:
-            self.notes.append(f"{name} cannot be captured in a CUDA graph; its time includes launches")
-        return baseline
+            self.notes.append(f"{baseline.name} cannot be captured in a CUDA graph; its time includes launches")
+        return True
 
     def _settled_us(self, baseline: Baseline) -> float:
         """Time per launch once the clocks have risen: the median of the last of several blocks."""
@@ -113,7 +220,7 @@ class Track:
         baseline = self.baselines[0]
         count = passes_for(_AA_BLOCK_S, self.times_us[baseline.name] * self.slots)
         rounds = [self._aa_round(baseline, count) for _ in range(_AA_ROUNDS)]
-        return resolution(rounds, "first", "second")
+        return resolution(rounds, "first", "second", _AA_GROUP)
 
     def _aa_round(self, baseline: Baseline, count: int) -> Round:
         times = [sum(baseline.block(count).pass_us) / count for _ in range(4)]

@@ -12,11 +12,17 @@ from tools.judge.timing import (
     Rules,
     Series,
     bootstrap_median,
+    comparisons_over,
     floor_us,
+    kept,
+    nested_median,
     palindrome,
     passes_for,
+    quick_half_width,
+    ratio_over,
     resolution,
     slots_for,
+    timing_over,
 )
 
 
@@ -104,10 +110,93 @@ def test_the_resolution_is_the_largest_difference_of_equals_but_for_one_in_a_hun
     assert resolution(rounds, "a", "b") == pytest.approx(0.098)
 
 
+def test_the_resolution_of_medians_is_finer_than_that_of_single_rounds() -> None:
+    rng = random.Random(2)
+    rounds = [Round({"a": (1.0, 1.0), "b": (math.exp(rng.gauss(0, 0.003)),) * 2}) for _ in range(30)]
+    assert resolution(rounds, "a", "b", group=5) < resolution(rounds, "a", "b")
+
+
 def test_timing_counts_blocks_and_launches() -> None:
-    found = series_of(10, 20, rounds=20).timing(launches_per_block=30)
+    found = timing_over([series_of(10, 20, rounds=20)], n_launches=1200)
     assert (found.n_blocks, found.n_launches) == (40, 1200)
     assert found.median_us == pytest.approx(10)
+
+
+def test_rounds_with_a_slow_clock_or_a_throttle_bit_are_discarded() -> None:
+    series = Series(Rules(), ("eager",))
+    blocks = {CANDIDATE: [1.0, 1.0], "eager": [2.0, 2.0]}
+    for clock, throttled in [(1980.0, False)] * 10 + [(1900.0, False), (1980.0, True), (1930.0, False)]:
+        series.add(blocks, 0.01, sm_clock_mhz=clock, throttled=throttled)
+    assert series.discarded == 2
+    assert not series.unfit
+
+
+def test_what_is_discarded_counts_for_nothing() -> None:
+    series = Series(Rules(), ("eager",))
+    for _ in range(9):
+        series.add({CANDIDATE: [10.0, 10.0], "eager": [20.0, 20.0]}, 0.01, sm_clock_mhz=1980.0)
+    series.add({CANDIDATE: [90.0, 90.0], "eager": [20.0, 20.0]}, 0.01, sm_clock_mhz=900.0)
+    (found,) = series.comparisons()
+    assert found.low == pytest.approx(2.0)
+    assert found.high == pytest.approx(2.0)
+
+
+def test_an_environment_that_loses_a_fifth_of_its_rounds_is_unfit() -> None:
+    series = Series(Rules(), ())
+    for number in range(20):
+        series.add({CANDIDATE: [1.0, 1.0]}, 0.01, sm_clock_mhz=1500.0 if number < 5 else 1980.0)
+    assert series.unfit
+
+
+def test_a_gpu_that_does_not_tell_its_clock_discards_nothing() -> None:
+    rounds = [Round({CANDIDATE: (1.0, 1.0)}) for _ in range(5)]
+    assert kept(rounds) == rounds
+
+
+def test_a_series_that_was_throttled_throughout_is_unfit_and_ends() -> None:
+    series = Series(Rules(), ("eager",))
+    for _ in range(100):
+        series.add({CANDIDATE: [1.0, 1.0], "eager": [1.0, 1.0]}, 0.024, throttled=True)
+    assert series.enough
+    assert series.unfit
+
+
+def processes(shifts: list[float]) -> list[Series]:
+    """Runner processes that differ by a few percent, each with little noise of its own."""
+    return [series_of(10 * math.exp(shift), 20, rounds=20, noise=0.001) for shift in shifts]
+
+
+def test_what_differs_between_processes_widens_the_interval_of_a_confirmation() -> None:
+    one = ratio_over(processes([0.0]), "eager")
+    three = ratio_over(processes([-0.02, 0.0, 0.02]), "eager")
+    assert three.low < math.log(2) - 0.01 < one.low < one.high < math.log(2) + 0.01 < three.high
+
+
+def test_processes_that_agree_leave_the_interval_narrow() -> None:
+    (found,) = comparisons_over(processes([0.0, 0.0, 0.0]))
+    assert found.speedup == pytest.approx(2.0, rel=1e-3)
+    assert found.high - found.low < 0.005
+
+
+def test_the_median_over_processes_gives_each_process_one_voice() -> None:
+    assert nested_median([[1.0] * 100, [2.0], [3.0]]).median == 2.0
+
+
+def test_a_process_without_values_is_refused() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        nested_median([[1.0], []])
+
+
+def test_the_quick_interval_is_about_as_wide_as_the_bootstrap_s() -> None:
+    rng = random.Random(5)
+    values = [rng.gauss(0, 0.01) for _ in range(60)]
+    assert quick_half_width(values) == pytest.approx(bootstrap_median(values).half_width, rel=0.6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 20])
+def test_the_quick_interval_of_few_values_spans_no_more_than_all_of_them(count: int) -> None:
+    values = [float(n) for n in range(count)]
+    assert 0 <= quick_half_width(values) <= (count - 1) / 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""Answers are worked out once, within a bound of memory."""
+
+import torch
+
+from tools.judge.answers import Answers, bytes_of
+from tools.judge.compare import Expected
+
+
+def answer(elements: int) -> Expected:
+    return Expected(torch.zeros(elements, dtype=torch.float64), torch.zeros(elements), "float32", 1)
+
+
+class Counter:
+    """Makes answers and counts them."""
+
+    def __init__(self, elements: int) -> None:
+        self.made, self._elements = 0, elements
+
+    def __call__(self) -> Expected:
+        self.made += 1
+        return answer(self._elements)
+
+
+def test_an_answer_is_made_once() -> None:
+    answers, make = Answers(1 << 20), Counter(10)
+    assert answers.of("a", make) is answers.of("a", make)
+    assert make.made == 1
+
+
+def test_its_size_is_that_of_values_native_outputs_and_noise() -> None:
+    values = torch.zeros(10, dtype=torch.float64)
+    assert bytes_of(answer(10)) == 120
+    assert bytes_of(Expected(values, torch.zeros(10), "float32", 1, values)) == 200
+
+
+def test_the_one_used_longest_ago_goes_first() -> None:
+    answers, make = Answers(250), Counter(10)
+    for name in ("a", "b", "a", "c"):
+        answers.of(name, make)
+    made = make.made
+    answers.of("a", make)
+    assert make.made == made
+    answers.of("b", make)
+    assert make.made == made + 1
+
+
+def test_an_answer_that_is_too_large_is_made_every_time() -> None:
+    answers, make = Answers(100), Counter(1000)
+    answers.of("a", make)
+    answers.of("a", make)
+    assert make.made == 2
+
+
+def test_nothing_is_held_after_forgetting() -> None:
+    answers, make = Answers(1 << 20), Counter(10)
+    answers.of("a", make)
+    answers.forget()
+    answers.of("a", make)
+    assert make.made == 2

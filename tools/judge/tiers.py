@@ -1,0 +1,127 @@
+"""How thoroughly one candidate is judged: screened, judged, confirmed."""
+
+import time
+from dataclasses import dataclass, replace
+
+from tools.codec import Json
+from tools.device import Sampler
+from tools.judge.gpu_protocol import Bench
+from tools.judge.heat import Heat, Refuted
+from tools.judge.inputs import case_seed
+from tools.judge.race import Race
+from tools.judge.ruling import ruled
+from tools.judge.runner_link import RunnerFailed, RunnerLink
+from tools.judge.screening import BATTERIES, Gate
+from tools.judge.timing import Rules
+from tools.judge.track import Track
+from tools.judge.trial import Images, Trial
+from tools.plan.schema import Plan, plan_hash
+from tools.spec import TaskSpec
+from tools.task import TaskFile
+from tools.verdict import CaseResult, Status, Tier, Verdict
+
+PROCESSES = 3  # fresh runners of a confirmation
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Everything that it takes to judge one candidate."""
+
+    file: TaskFile
+    task: TaskSpec
+    track: Track
+    gate: Gate
+    link: RunnerLink
+    images: Images
+    secret: bytes
+    sampler: Sampler
+    gpu: dict[str, Json]
+
+    def of(self, request: Bench, main: Plan) -> Verdict:
+        """The verdict, as thoroughly as the request's tier asks."""
+        started_s = time.monotonic()
+        if request.tier == "screened":
+            verdict = self._screened(request, main)
+            self.gate.learn(verdict)
+        else:
+            verdict = self._judged(request, main)
+        if request.tier == "confirmed" and verdict.status is Status.CORRECT:
+            verdict = self._confirmed(request.rules, main, verdict)
+        return replace(verdict, receipt={**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)})
+
+    def _screened(self, request: Bench, main: Plan) -> Verdict:
+        """One small case, then a short race against the fastest baseline on inputs that serve a whole epoch."""
+        self.gate.keep_fresh()
+        started_s = time.monotonic()
+        small = [plan for plan in request.plans if plan.case != main.case]
+        checked: tuple[CaseResult, ...] = ()
+        if small:
+            failed, checked = self.gate.verdict(small[int(plan_hash(main)[:8], 16) % len(small)], self.images)
+            if failed is not None:
+                return replace(failed, receipt=self.gate.facts())
+        checked_s = round(time.monotonic() - started_s, 4)
+        self.track.touched()
+
+        def refill() -> None:
+            self.track.fill_for(self.gate.epoch, lambda n: self.gate.seed(f"{main.case}.{n}"), BATTERIES)
+
+        track = self.track
+        race = Race(track, self.link, self.images, request.rules, self.secret, self.sampler, track.fastest, refill)
+        verdict = self._raced(race, main, "screened")
+        receipt = {**verdict.receipt, **self.gate.facts(), "checks_s": checked_s}
+        return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt)
+
+    def _judged(self, request: Bench, main: Plan) -> Verdict:
+        """Every case with every battery, then the full race."""
+        started_s = time.monotonic()
+        trial = Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
+        seeds: dict[str, Json] = {"seeds": self._seeds(request)}
+        failed = trial.run(request.plans, request.batteries)
+        if failed is not None:
+            return replace(failed, receipt={**failed.receipt, **seeds})
+        results = trial.close()
+        seeds["checks_s"] = round(time.monotonic() - started_s, 4)
+        self.track.touched()
+        race = Race(self.track, self.link, self.images, request.rules, self.secret, self.sampler)
+        verdict = self._raced(race, main, "judged")
+        return replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **seeds})
+
+    def _seeds(self, request: Bench) -> dict[str, Json]:
+        """The seed of every case and battery: drawn after the plan was frozen, revealed now."""
+        return {
+            f"{plan.case}/{battery}": f"{case_seed(self.secret, plan_hash(plan), plan.case, battery):x}"
+            for plan in request.plans
+            for battery in request.batteries
+        }
+
+    def _raced(self, race: Race, main: Plan, tier: Tier) -> Verdict:
+        try:
+            return ruled([race.run(main)], self.track.ground, self.gpu, tier)
+        except Refuted as refuted:
+            return refuted.verdict
+        except RunnerFailed as failure:
+            return Verdict(failure.status, f"while timing: {failure.detail}")
+
+    def _confirmed(self, rules: Rules, main: Plan, judged: Verdict) -> Verdict:
+        """Timed again in fresh processes at other addresses with other seeds; only that is quoted. What was chosen for
+        being fast in one measurement was also lucky in it."""
+        heats: list[Heat] = []
+        again = replace(rules, memo_passes=0)
+        for number in range(PROCESSES):
+            self.link.distrust("a confirmation needs a fresh process")
+            self.track.relocate()
+            race = Race(self.track, self.link, self.images, again, self.secret, self.sampler)
+            try:
+                heats.append(race.run(main, f"process{number}"))
+            except Refuted as refuted:
+                return _not_confirmed(refuted.verdict, number)
+            except RunnerFailed as failure:
+                return _not_confirmed(Verdict(failure.status, failure.detail), number)
+        verdict = ruled(heats, self.track.ground, self.gpu, "confirmed")
+        first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
+        first["judged_us"] = judged.timing.median_us if judged.timing else None
+        return replace(verdict, cases=(*judged.cases, *verdict.cases), receipt={**verdict.receipt, **first})
+
+
+def _not_confirmed(verdict: Verdict, number: int) -> Verdict:
+    return replace(verdict, detail=f"in fresh process {number + 1} of {PROCESSES}: {verdict.detail}")

@@ -1,0 +1,42 @@
+"""Verdicts by what was judged: search loops hand in the same plan again and again."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tools.judge.gpu_protocol import Bench
+from tools.plan.schema import plan_hash
+from tools.verdict import Status, Verdict
+
+_MOST = 1024
+_LASTING = (Status.REJECTED, Status.WRONG, Status.IMPOSSIBLE, Status.CORRECT)  # the others may be the machine's fault
+
+
+def name_of(request: Bench, blobs: Sequence[bytes]) -> str:
+    """The same for the same plans, cubins, launch metadata and tier, and for nothing else."""
+    parts = [request.tier, repr(request.rules), repr(request.batteries), str(request.repeats)]
+    parts += [plan_hash(plan) for plan in request.plans]
+    for image, blob in zip(request.images, blobs, strict=True):
+        parts += [image.sha256, repr(sorted(image.metadata.items())), hashlib.sha256(blob).hexdigest()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+class Verdicts:
+    """The latest verdicts that would come out the same again."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._held: OrderedDict[str, Verdict] = OrderedDict()
+
+    def find(self, name: str) -> Verdict | None:
+        """The verdict of that name, marked as not judged anew; None when there is none."""
+        known = self._held.get(name)
+        return None if known is None else replace(known, receipt={**known.receipt, "reused": True})
+
+    def keep(self, name: str, verdict: Verdict) -> None:
+        """Remember a verdict. A confirmation is never reused: its point is to be measured anew."""
+        if verdict.status in _LASTING and verdict.tier != "confirmed":
+            self._held[name] = verdict
+            while len(self._held) > self._most:
+                self._held.popitem(last=False)
