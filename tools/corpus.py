@@ -1,0 +1,211 @@
+"""The attack corpus: candidates that try to fool the evaluator, and honest ones that it must not refuse. Pure data.
+
+A specimen is a candidate file whose docstring says what it does, with a module-level literal `SPECIMEN`. It is read
+with `ast` and never run here; `tests/exploits/README.md` describes the format.
+"""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tools.errors import UsageError
+from tools.verdict import Status, Verdict
+
+ATTACK_FAMILIES = (
+    "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration",
+)  # fmt: skip
+NAIVE = ("fooled", "not fooled", "needs gpu", "not applicable")
+_KNOWN = {"id", "task", "expect", "expect_gpu", "needs_gpu", "twin", "naive", "family", "coverage_below"}
+Kind = Literal["attack", "honest"]
+Outcome = Literal["stopped", "accepted", "right", "false_alarm", "skipped"]
+
+
+class CorpusError(UsageError):
+    """A specimen that cannot be read; the message names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One candidate of the corpus.
+
+    task: a file of the corpus, or the name of a built-in task. says: the docstring. expect, expect_gpu: statuses that
+    count as stopped (attacks) or right (honest ones). twin: an honest file; an attack whose plan is its twin's plan was
+    neutralised. coverage_below: accepted with less than this share of GPU time in own kernels counts as stopped.
+    naive: what a harness that runs candidates in its own process makes of it.
+    """
+
+    name: str
+    path: Path
+    kind: Kind
+    family: str
+    task: Path | str
+    says: str
+    expect: tuple[str, ...]
+    expect_gpu: tuple[str, ...]
+    needs_gpu: bool
+    twin: Path | None
+    id: str = ""
+    naive: str = "not applicable"
+    coverage_below: float | None = None
+
+
+def corpus_root() -> Path | None:
+    """Where the corpus lies beside the packages; None where it was not installed."""
+    root = Path(__file__).resolve().parent.parent / "tests" / "exploits"
+    return root if (root / "attacks").is_dir() else None
+
+
+def load_corpus(root: Path) -> tuple[Specimen, ...]:
+    """All specimens below attacks/ and honest/, by kind, family and name. Raises CorpusError for a malformed one."""
+    found: list[Specimen] = []
+    folders: tuple[tuple[str, Kind], ...] = (("attacks", "attack"), ("honest", "honest"))
+    for folder, kind in folders:
+        paths = (p for p in (root / folder).rglob("*.py") if p.name != "__init__.py")
+        found += [_specimen(root, path, kind) for path in sorted(paths)]
+    _require_unique(root, found)
+    return tuple(found)
+
+
+def _require_unique(root: Path, found: list[Specimen]) -> None:
+    for what in ("name", "id"):
+        seen: dict[str, Path] = {}
+        for specimen in found:
+            value = getattr(specimen, what)
+            if value and value in seen:
+                first, second = (p.relative_to(root) for p in (seen[value], specimen.path))
+                raise CorpusError(f"two specimens have the {what} {value!r}: {first} and {second}")
+            seen[value] = specimen.path
+
+
+def _specimen(root: Path, path: Path, kind: Kind) -> Specimen:
+    says, fields = _read(path)
+    default, default_gpu = ((), ()) if kind == "attack" else (("checked",), ("correct",))
+    expect = _statuses(path, fields, "expect", default)
+    twin = fields.get("twin")
+    return Specimen(
+        name=path.stem,
+        path=path,
+        kind=kind,
+        family=_family(root, path, kind, fields),
+        task=_task(root, path, fields),
+        says=says,
+        expect=expect,
+        expect_gpu=_statuses(path, fields, "expect_gpu", expect if kind == "attack" else default_gpu),
+        needs_gpu=_typed(path, fields, "needs_gpu", bool, False),
+        twin=_beside(root, path, "twins", twin, "twin") if twin else None,
+        id=_typed(path, fields, "id", str, ""),
+        naive=_one_of(path, "naive", _typed(path, fields, "naive", str, "not applicable"), NAIVE),
+        coverage_below=_typed(path, fields, "coverage_below", float, None),
+    )
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """The docstring and the SPECIMEN literal."""
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise CorpusError(f"{path} cannot be read: {error}") from error
+    says = ast.get_docstring(tree)
+    if not says:
+        raise CorpusError(f"{path} has no docstring that says what it does")
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SPECIMEN" for t in node.targets):
+            return " ".join(says.split()), _literal(path, node.value)
+    raise CorpusError(f"{path} has no module-level SPECIMEN = {{...}}")
+
+
+def _literal(path: Path, node: ast.expr) -> dict[str, Any]:
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise CorpusError(f"{path}, line {node.lineno}: SPECIMEN must be a literal: it is read, not run") from error
+    if not isinstance(value, dict):
+        raise CorpusError(f"{path}, line {node.lineno}: SPECIMEN must be a dict, not {type(value).__name__}")
+    if unknown := sorted(set(map(str, value)) - _KNOWN):
+        known = ", ".join(sorted(_KNOWN))
+        raise CorpusError(f"{path}, line {node.lineno}: SPECIMEN has unknown keys {unknown}; known are {known}")
+    return value
+
+
+def _typed(path: Path, fields: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    value = fields.get(key, default)
+    if value is not default and not isinstance(value, kind):
+        raise CorpusError(f"{path}: {key} = {value!r} is not a {kind.__name__}")
+    return value
+
+
+def _one_of(path: Path, key: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise CorpusError(f"{path}: {key} {value!r} is not one of {', '.join(known)}")
+    return value
+
+
+def _statuses(path: Path, fields: Mapping[str, Any], key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    value = fields.get(key, default)
+    if not isinstance(value, list | tuple):
+        raise CorpusError(f"{path}: {key} = {value!r} is not a list of statuses")
+    return tuple(_one_of(path, key, str(item), tuple(Status)) for item in value)
+
+
+def _family(root: Path, path: Path, kind: Kind, fields: Mapping[str, Any]) -> str:
+    """The folder says it; an honest specimen may name one instead."""
+    parts = path.relative_to(root).parts[1:-1]
+    if kind == "attack":
+        return _one_of(path, "family", "/".join(parts), ATTACK_FAMILIES)
+    return str(fields.get("family") or "/".join(parts) or "honest")
+
+
+def _task(root: Path, path: Path, fields: Mapping[str, Any]) -> Path | str:
+    """A task of the corpus before a built-in one of the same name."""
+    name = fields.get("task")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise CorpusError(f"{path}: task = {name!r} is not the name of a task")
+    builtin = Path(__file__).resolve().parent / "tasks" / f"{name}.py"
+    return (
+        name
+        if builtin.is_file() and not _named(root, "tasks", name).is_file()
+        else _beside(root, path, "tasks", name, "task")
+    )
+
+
+def _named(root: Path, folder: str, name: str) -> Path:
+    return root / folder / f"{name}.py"
+
+
+def _beside(root: Path, path: Path, folder: str, name: Any, key: str) -> Path:
+    """The file that a specimen names in another folder of the corpus."""
+    if not isinstance(name, str) or not name.isidentifier():
+        raise CorpusError(f"{path}: {key} = {name!r} is not a name")
+    found = _named(root, folder, name)
+    if not found.is_file():
+        raise CorpusError(f"{path}: no {key} {name!r} in {root / folder}")
+    return found
+
+
+def outcome(
+    specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin_plan_sha256: str | None, on_gpu: bool
+) -> Outcome:
+    """What a verdict says of the evaluator: "stopped" or "accepted" of an attack, "right" or "false_alarm" of an honest
+    candidate; "skipped" where this machine cannot tell."""
+    wanted = specimen.expect_gpu if on_gpu else specimen.expect
+    if specimen.needs_gpu and not on_gpu:
+        return "skipped"
+    if verdict.status.value in wanted:
+        return "right" if specimen.kind == "honest" else "stopped"
+    if verdict.status is Status.UNCHECKED:
+        return "skipped"
+    if specimen.kind == "honest":
+        return "false_alarm"
+    return "stopped" if _harmless(specimen, verdict, plan_sha256, twin_plan_sha256) else "accepted"
+
+
+def _harmless(specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin_plan_sha256: str | None) -> bool:
+    """Refused, or what runs is exactly the honest kernel, or hardly anything was credited to it."""
+    if not verdict.accepted:
+        return True
+    if specimen.twin is not None and plan_sha256 is not None and plan_sha256 == twin_plan_sha256:
+        return True
+    limit = specimen.coverage_below
+    return limit is not None and verdict.coverage is not None and verdict.coverage < limit
