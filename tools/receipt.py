@@ -30,7 +30,7 @@ class Setting:
     gpu: Json
     sandbox: Mapping[str, Json]
     versions: Mapping[str, str]
-    protocol: int
+    protocol: str
     evaluator_sha256: str
     warnings: tuple[str, ...] = ()
 

@@ -27,9 +27,9 @@ def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
         yield _speedup(verdict)
     name = gpu.get("name", "a GPU") if isinstance(gpu, Mapping) else "a GPU"
     interval = f"{timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}]"
-    yield ", ".join([f"{interval} device time", "cold L2", str(name), *_clocks(facts)])
+    yield ", ".join([f"{interval} device time", "cold L2", str(name), *_clocks(_of_a_process(facts))])
     if verdict.tier:
-        yield f"{verdict.tier} ({timing.n_blocks} blocks)"
+        yield _tier(verdict.tier, timing.n_blocks, facts)
     if verdict.sol_fraction is not None:
         yield f"{verdict.sol_fraction:.0%} of speed of light"
     if verdict.coverage is not None:
@@ -53,10 +53,23 @@ def _ratio(best: Comparison, resolution: float) -> str:
     return interval
 
 
+def _tier(tier: str, n_blocks: int, facts: Mapping[str, Json]) -> str:
+    processes = facts.get("processes")
+    where = f" in {len(processes)} fresh processes" if isinstance(processes, list) else ""
+    return f"{tier}{where} ({n_blocks} blocks)"
+
+
+def _of_a_process(facts: Mapping[str, Json]) -> Mapping[str, Json]:
+    """A confirmation tells of each of its processes; the clocks of the last stand for them."""
+    processes = facts.get("processes")
+    return processes[-1] if isinstance(processes, list) and processes else facts
+
+
 def _clocks(facts: Mapping[str, Json]) -> Iterator[str]:
     clocks = facts.get("sm_clock_mhz")
-    if isinstance(clocks, list) and len(clocks) == 3:
-        yield f"SM {clocks[1]:.0f} MHz median (least {clocks[0]:.0f})"
+    if isinstance(clocks, Mapping) and clocks.get("median") is not None:
+        slow = f" (p5 {clocks['p5']:.0f})" if clocks.get("p5") is not None else ""
+        yield f"SM {clocks['median']:.0f} MHz median{slow}"
     reasons = facts.get("throttle_reasons")
     if isinstance(reasons, int):
         yield "no throttle" if not reasons & _BAD_THROTTLE else f"throttled (reasons {reasons:#x})"

@@ -172,7 +172,7 @@ class Updater:
         """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
         deadline = time.monotonic() + self.limits.trace_s
         for _ in range(MAX_QUESTIONS):
-            body = worker.receive(timeout_s=max(0.1, deadline - time.monotonic())).body
+            body = worker.receive(timeout_s=max(0.1, deadline - time.monotonic()), max_blob_bytes=0).body
             message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, body)  # type: ignore[arg-type]
             if isinstance(message, TraceReply):
                 return message

@@ -5,7 +5,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-PROTOCOL = 2  # how verdicts are reached (docs/evaluation.md); counted up when an old and a new one cannot be compared
+PROTOCOL_VERSION = "2"  # of everything that a quoted time depends on; receipts of other versions are not comparable
 
 
 def versions() -> dict[str, str]:

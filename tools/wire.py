@@ -1,17 +1,23 @@
-"""Framed messages over a socket: a JSON object plus raw byte blobs. Never pickle.
+"""Framed messages over a socket: a JSON object, raw byte blobs, and file descriptors. Never pickle.
 
-Frame: 8 bytes length of the header, header (JSON: {"m": message, "b": [blob lengths]}), then the blobs.
+Frame: 8 bytes length of the header, header (JSON: {"m": message, "b": [blob lengths], "f": file descriptors}), then the
+descriptors in batches, each beside one byte, then the blobs. Descriptors that nobody asked for are refused unread.
 """
 
+import contextlib
 import json
+import os
 import socket
 import struct
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tools.codec import Json
 
 _HEAD = struct.Struct("<Q")
+_BATCH = 64  # descriptors beside one byte; the kernel takes 253 at most
 MAX_HEADER_BYTES = 256 << 20  # a plan with big constants; anything above is an attack or a bug
 
 
@@ -21,45 +27,107 @@ class WireError(ConnectionError):
 
 @dataclass(frozen=True)
 class Message:
-    """A JSON object and the blobs that belong to it."""
+    """A JSON object, and the blobs and file descriptors that belong to it; the receiver closes the descriptors."""
 
     body: dict[str, Json]
     blobs: list[bytes] = field(default_factory=list)
+    fds: list[int] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Close the descriptors; once."""
+        _close(self.fds)
 
 
-def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = None) -> None:
+def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:
     """Send one frame; blobs are anything with the buffer protocol. Raises OSError when the other side is gone."""
     views = [memoryview(b).cast("B") for b in blobs or []]
-    header = json.dumps({"m": body, "b": [v.nbytes for v in views]}).encode()
+    header = json.dumps({"m": body, "b": [v.nbytes for v in views], "f": len(fds)}).encode()
     sock.sendall(_HEAD.pack(len(header)) + header)
+    for at in range(0, len(fds), _BATCH):
+        socket.send_fds(sock, [b"f"], list(fds[at : at + _BATCH]))
     for view in views:
         sock.sendall(view)
 
 
-def receive(sock: socket.socket, *, max_blob_bytes: int = 1 << 36) -> Message:
-    """Read one frame. Raises WireError at end of stream or on a malformed frame, TimeoutError as the socket's."""
-    (length,) = _HEAD.unpack(_read(sock, _HEAD.size))
-    if length > MAX_HEADER_BYTES:
-        raise WireError(f"a header of {length} bytes; the limit is {MAX_HEADER_BYTES}")
-    try:
-        header = json.loads(bytes(_read(sock, length)))
-        body, sizes = header["m"], header["b"]
-        if not isinstance(body, dict) or not all(isinstance(n, int) and n >= 0 for n in sizes):
-            raise WireError("malformed frame")
-    except (ValueError, KeyError, TypeError) as error:
-        raise WireError(f"malformed frame: {error}") from error
+def receive(
+    sock: socket.socket,
+    *,
+    max_blob_bytes: int = 1 << 36,
+    max_header_bytes: int = MAX_HEADER_BYTES,
+    max_fds: int = 0,
+    timeout_s: float | None = None,
+) -> Message:
+    """Read one frame. Raises WireError at end of stream or on a malformed frame; TimeoutError as the socket's own
+    timeout says, or, with `timeout_s`, when the whole frame is not there by then, however it trickles in."""
+    reader = _Reader(sock, timeout_s)
+    (length,) = _HEAD.unpack(reader.read(_HEAD.size))
+    if length > max_header_bytes:
+        raise WireError(f"a header of {length} bytes; the limit is {max_header_bytes}")
+    body, sizes, count = _header(bytes(reader.read(length)))
     if sum(sizes) > max_blob_bytes:
         raise WireError(f"{sum(sizes)} bytes of blobs; the limit is {max_blob_bytes}")
-    return Message(body, [bytes(_read(sock, n)) for n in sizes])
+    if count > max_fds:
+        raise WireError(f"{count} file descriptors; the limit is {max_fds}")
+    fds: list[int] = []
+    try:
+        while len(fds) < count:
+            fds += reader.descriptors(min(_BATCH, count - len(fds)))
+        return Message(body, [bytes(reader.read(n)) for n in sizes], fds)
+    except BaseException:
+        _close(fds)
+        raise
 
 
-def _read(sock: socket.socket, length: int) -> bytearray:
-    data = bytearray(length)
-    view = memoryview(data)
-    done = 0
-    while done < length:
-        count = sock.recv_into(view[done:])
-        if count == 0:
-            raise WireError("the other side closed the connection")
-        done += count
-    return data
+def _header(text: bytes) -> tuple[dict[str, Json], list[int], int]:
+    try:
+        header = json.loads(text)
+        body, sizes, count = header["m"], header["b"], header.get("f", 0)
+        whole = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in [*sizes, count])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WireError(f"malformed frame: {error}") from error
+    if not isinstance(body, dict) or not whole:
+        raise WireError("malformed frame")
+    return body, sizes, count
+
+
+class _Reader:
+    """Reads exact amounts until a deadline."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float | None) -> None:
+        self._sock = sock
+        self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def _wait(self) -> None:
+        if self._deadline_s is not None:
+            left_s = self._deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the message did not arrive in time")
+            self._sock.settimeout(left_s)
+
+    def read(self, length: int) -> bytearray:
+        data = bytearray(length)
+        view = memoryview(data)
+        done = 0
+        while done < length:
+            self._wait()
+            count = self._sock.recv_into(view[done:])
+            if count == 0:
+                raise WireError("the other side closed the connection")
+            done += count
+        return data
+
+    def descriptors(self, count: int) -> list[int]:
+        self._wait()
+        data, fds, flags, _ = socket.recv_fds(self._sock, 1, count)
+        if not data or len(fds) != count or flags & socket.MSG_CTRUNC:
+            _close(fds)
+            raise WireError(f"{len(fds)} file descriptors came, not {count}")
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        return list(fds)
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        with contextlib.suppress(OSError):
+            os.close(fds.pop())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from agent.compose.ceilings import gpu_options
+from agent.compose.ceilings import stored
 from agent.loop import Emit, Place
 from agent.record.events import Progress
 from agent.settings import Settings
@@ -24,7 +24,7 @@ from tools.spec import TaskSpec
 from tools.task import TaskFile
 from tools.tooling import Tools
 from tools.update import UpdateLimits, Updater
-from tools.versions import PROTOCOL, evaluator_sha256, versions
+from tools.versions import PROTOCOL_VERSION, evaluator_sha256, versions
 from tools.workers import Worker
 
 DESCRIBE_TIMEOUT_S = 120.0
@@ -86,7 +86,7 @@ class Session:
             gpu=encode(shop.gpu),
             sandbox=shop.confinement,
             versions=shop.place.versions,
-            protocol=PROTOCOL,
+            protocol=PROTOCOL_VERSION,
             evaluator_sha256=shop.evaluator,
             warnings=shop.warnings,
         )
@@ -152,5 +152,6 @@ def _bench(shop: Workshop, task_file: TaskFile, task: TaskSpec, desk: Worker, up
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
         yield CpuBench(task, desk, shop.machine.interpreter)
         return
-    with gpu_bench(task_file, task, shop.machine, **gpu_options(shop.gpu, shop.settings.cache_dir)) as bench:
+    cache_dir = shop.settings.cache_dir
+    with gpu_bench(task_file, task, shop.machine, ceilings=stored(shop.gpu, cache_dir), cache_dir=cache_dir) as bench:
         yield bench

@@ -26,7 +26,7 @@ TASK = TaskSpec(
 )
 GPU = {"name": "NVIDIA H200", "arch": 90, "uuid": "GPU-1", "memory_bytes": 1, "driver": "580"}
 SETTING = Setting(
-    TASK, "sm_90", GPU, {"tracer": {"seccomp": True}}, {"torch": "2.11"}, 2, "e" * 64, ("NOT CONFINED: …",)
+    TASK, "sm_90", GPU, {"tracer": {"seccomp": True}}, {"torch": "2.11"}, "2", "e" * 64, ("NOT CONFINED: …",)
 )
 CASES = (CaseResult("main", "own", True, 0.08, 1e-8), CaseResult("prime", "zero_mean", True, 0.12, 2e-8))
 CHECKED = Verdict(Status.CHECKED, "right", CASES, receipt={"plan": "f" * 64})
@@ -43,7 +43,7 @@ CORRECT = Verdict(
     receipt={
         "plan": "f" * 64,
         "aa_resolution": 0.003,
-        "sm_clock_mhz": [1740, 1755.0, 1980],
+        "sm_clock_mhz": {"median": 1755.0, "p5": 1740.0, "n": 40},
         "throttle_reasons": 0,
         "seeds": {"main/own": 11, "prime": {"zero_mean": 12}},
     },
@@ -85,7 +85,7 @@ def test_a_receipt_is_json_and_names_what_was_judged_and_where() -> None:
     assert found["where"]["sandbox"]["tracer"]["seccomp"] is True
     assert found["where"]["warnings"] == ["NOT CONFINED: …"]
     assert found["tier"] == {"asked": "judged", "given": "judged"}
-    assert found["protocol"] == {"version": 2, "evaluator_sha256": "e" * 64}
+    assert found["protocol"] == {"version": "2", "evaluator_sha256": "e" * 64}
 
 
 def test_the_kernels_are_those_of_the_variant_that_was_timed() -> None:
@@ -130,7 +130,7 @@ def test_the_statement_says_what_was_measured_the_hardest_baseline_first() -> No
     )
     for words in (
         "NVIDIA H200",
-        "SM 1755 MHz median",
+        "SM 1755 MHz median (p5 1740)",
         "no throttle",
         "87% of speed of light",
         "session resolution 0.30%",
@@ -152,6 +152,14 @@ def test_the_statement_leaves_out_what_is_not_known() -> None:
 def test_a_difference_within_the_resolution_is_none() -> None:
     close = replace(CORRECT, comparisons=(Comparison("compile", 128.0, 1.002, 1.001, 1.003),))
     assert statement(TASK, close, GPU).startswith("no difference measured, 1.002x [1.001, 1.003] vs compile; ")
+
+
+def test_a_confirmation_says_in_how_many_processes() -> None:
+    facts = {"sm_clock_mhz": {"median": 1755.0, "p5": None, "n": 1}, "throttle_reasons": 0}
+    again = replace(CORRECT, tier="confirmed", receipt={"processes": [{}, {}, facts]})
+    text = statement(TASK, again, GPU)
+    assert "confirmed in 3 fresh processes (40 blocks)" in text
+    assert "SM 1755 MHz median, no throttle" in text
 
 
 def test_throttling_is_said() -> None:

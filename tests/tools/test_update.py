@@ -131,6 +131,24 @@ FORGED: dict[str, dict[str, Json]] = {
 }  # fmt: skip
 
 
+def sending(frame: bytes, pause_s: float = 0.0) -> str:
+    """A candidate that writes a frame to its supervisor by itself, in one go or byte by byte."""
+    return f"""
+import os, socket, struct, time
+frame = struct.pack("<Q", {len(frame)}) + {frame!r}
+step = 1 if {pause_s} else len(frame)
+for fd in range(3, 64):
+    try:
+        socket.socket(fileno=os.dup(fd)).getpeername()
+        for at in range(0, len(frame), step):
+            os.write(fd, frame[at : at + step])
+            time.sleep({pause_s})
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
 @pytest.mark.parametrize("name", FORGED)
 def test_a_reply_that_the_candidate_wrote_itself_is_never_accepted(update: Updates, name: str) -> None:
     reply: dict[str, Json] = {
@@ -141,20 +159,32 @@ def test_a_reply_that_the_candidate_wrote_itself_is_never_accepted(update: Updat
         "kind": "trace_reply",
     }
     frame = json.dumps({"m": reply | FORGED[name], "b": []}).encode()
-    source = f"""
-import os, struct
-frame = {frame!r}
-for fd in range(3, 64):
-    try:
-        os.write(fd, struct.pack("<Q", len(frame)) + frame)
-    except OSError:
-        pass
-os._exit(0)
-"""
-    failure = update(source + GOOD).failure
+    failure = update(sending(frame) + GOOD).failure
     assert failure is not None
     assert not failure.accepted
     assert failure.status in (Status.REJECTED, Status.CRASHED)
+
+
+MALFORMED = {
+    "more blobs than any machine holds": json.dumps({"m": {}, "b": [1 << 35]}).encode(),
+    "brackets without end": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_frame_that_would_hurt_its_reader_is_a_verdict(update: Updates, name: str) -> None:
+    failure = update(sending(MALFORMED[name]) + GOOD).failure
+    assert failure is not None
+    assert not failure.accepted
+    assert update(GOOD).failure is None
+
+
+def test_a_reply_that_only_trickles_in_is_timed_out(update: Updates) -> None:
+    started = time.monotonic()
+    failure = update(sending(b"x" * 1000, pause_s=0.5) + GOOD).failure
+    assert failure is not None
+    assert failure.status is Status.TIMED_OUT
+    assert time.monotonic() - started < 20
 
 
 def module(body: str, init: str = "self") -> str:

@@ -22,7 +22,7 @@ from tools.update import Update
 from tools.verdict import Status, Verdict
 
 TASK = TaskSpec("softmax", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
-SETTING = Setting(TASK, "sm_90", None, {}, {}, 2, "e" * 64)
+SETTING = Setting(TASK, "sm_90", None, {}, {}, "2", "e" * 64)
 RIGHT = Verdict(Status.CHECKED, "right")
 
 
