@@ -1,11 +1,51 @@
-"""Pure choices: when to stop, and which attempt is better."""
+"""Pure choices: when to stop, which attempt is better, how thoroughly to judge it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from agent.authors.base import Attempt
 from tools.update import Update
-from tools.verdict import KernelReport, Verdict
+from tools.verdict import KernelReport, Tier, Verdict
+
+MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, and the one after it
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """How a run judges. `first`: the tier of every attempt; `promote`: those that may be the best are judged in full;
+    `confirm`: at the end the best is confirmed. Without a GPU there is one way to judge, and `first` is None."""
+
+    first: Tier | None = None
+    promote: bool = False
+    confirm: bool = False
+
+
+def tiers_for(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -> Tiers:
+    """Screen all, judge the promising, confirm the best; with `tier`, that tier for every attempt."""
+    if not gpu:
+        return Tiers()
+    return Tiers(tier or "screened", promote=tier is None, confirm=confirm and tier != "confirmed")
+
+
+def deserves_judging(screened: Verdict, leader: Attempt | None) -> bool:
+    """Whether a screened attempt may be better than the best: its interval reaches that one's time."""
+    if screened.timing is None:
+        return False
+    best_so_far = leader.verdict.timing if leader else None
+    return best_so_far is None or screened.timing.low_us <= best_so_far.median_us
+
+
+def next_to_confirm(attempts: Sequence[Attempt], tried: Collection[str]) -> Attempt | None:
+    """The best attempt, when it still needs to be confirmed and there are tries left."""
+    leader = best(attempts)
+    if leader is None or leader.verdict.timing is None or leader.verdict.tier == "confirmed":
+        return None
+    return None if leader.attempt_id in tried or len(tried) >= MOST_CONFIRMATIONS else leader
+
+
+def judged_again(attempt: Attempt, verdict: Verdict, update: Update) -> Attempt:
+    """The attempt with the verdict that counts from now on."""
+    return replace(attempt, verdict=verdict, rank_key=rank_key(verdict, update))
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,21 @@
 
 import os
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal, get_args
 
 from tools.errors import UsageError
 
 CONFIG_FILE = "kerneltune.toml"
 _PREFIX = "KERNELTUNE_"
+Tier = Literal["screened", "judged", "confirmed"]  # that of tools.verdict, which takes 10 ms to import
+
+
+def _cache_dir() -> Path:
+    from platformdirs import user_cache_path  # 10 ms that `--help` need not wait for
+
+    return user_cache_path("kerneltune", appauthor=False)
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,9 @@ class Settings:
     arch: str = ""  # "" = the GPU's, or sm_90 without one
     model: str = ""  # "" = the first provider whose key is set, else offline
     allow_unsandboxed: bool = False
+    tier: Tier | None = None  # how thoroughly to judge on a GPU; None = screen all, judge the promising
+    confirm: bool = True  # judge the best of a run again in fresh processes
+    cache_dir: Path = field(default_factory=_cache_dir)  # what was measured once and holds for this machine
 
 
 @dataclass(frozen=True)
@@ -53,9 +64,9 @@ def load_settings(folder: Path) -> Settings:
     path = folder / CONFIG_FILE
     if path.is_file():
         values |= _read_toml(path)
-    for field in fields(Settings):
-        if (text := os.environ.get(_PREFIX + field.name.upper())) is not None:
-            values[field.name] = text
+    for known in fields(Settings):
+        if (text := os.environ.get(_PREFIX + known.name.upper())) is not None:
+            values[known.name] = text
     return Settings(**{name: _convert(name, value) for name, value in values.items()})  # type: ignore[arg-type]
 
 
@@ -72,9 +83,11 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 def _convert(name: str, value: object) -> object:
     kind = {f.name: f.type for f in fields(Settings)}[name]
+    if name == "tier" and value not in get_args(Tier):
+        raise UsageError(f"tier = {value!r} is not one of {', '.join(get_args(Tier))}")
     try:
         if kind is Path:
-            return Path(str(value))
+            return Path(str(value)).expanduser()
         if kind is bool:
             return {"1": True, "true": True, "0": False, "false": False}[str(value).lower()]
         if kind is int or kind == int | None:

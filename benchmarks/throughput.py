@@ -18,13 +18,13 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.candidates import Candidate, candidates
 from tools import machine as machines
+from tools import pipeline
 from tools.bench import Bench, CpuBench
 from tools.codec import decode, encode
 from tools.device import GpuInfo, Sampler, gpu_info
@@ -35,7 +35,7 @@ from tools.judge.protocol import Open, Opened
 from tools.machine import Machine
 from tools.task import find_task
 from tools.tooling import Tools
-from tools.update import Update, UpdateLimits, Updater
+from tools.update import UpdateLimits, Updater
 from tools.verdict import Tier, Verdict
 from tools.versions import versions
 
@@ -50,27 +50,6 @@ class Limits:
 
     trace_s: float = 10.0
     replay_s: float = 20.0  # in the interpreter, without a GPU
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One candidate's way through the machinery. `bench_s` is 0 for what did not get that far."""
-
-    index: int
-    update: Update
-    verdict: Verdict
-    bench_s: float
-
-
-def judge_all(tools: Tools, sources: Sequence[str], *, width: int, tier: Tier) -> Iterator[Judged]:
-    """Trace and compile `width` sources at a time; bench one at a time, each as soon as it is compiled."""
-    with ThreadPoolExecutor(width, thread_name_prefix="update") as pool:
-        waiting = {pool.submit(tools.update, source): index for index, source in enumerate(sources)}
-        for future in as_completed(waiting):
-            update, started = future.result(), time.perf_counter()
-            verdict = update.failure or tools.bench(update, tier)
-            bench_s = 0.0 if update.failure else time.perf_counter() - started
-            yield Judged(waiting[future], update, verdict, bench_s)
 
 
 @contextlib.contextmanager
@@ -128,7 +107,7 @@ class Tally:
     tier: Tier
     warm_up_s: float = 0.0
     wall_s: float = 0.0
-    judged: list[tuple[Candidate, Judged]] = field(default_factory=list)
+    judged: list[tuple[Candidate, pipeline.Judgement]] = field(default_factory=list)
     busy_percents: list[int] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
@@ -197,7 +176,8 @@ def measure(chosen: Sequence[Candidate], *, width: int, tier: Tier, limits: Limi
                 begun = time.perf_counter()
                 tally.warm_up_s += begun - started
                 with BusyWatch(gpu) as watch:
-                    for judged in judge_all(tools, [c.source for c in own], width=width, tier=tier):
+                    sources = [pipeline.Candidate(c.task, c.source) for c in own]
+                    for judged in pipeline.judge_all(tools, sources, width=width, tier=tier):
                         tally.judged.append((own[judged.index], judged))
                 started = time.perf_counter()
                 tally.wall_s += started - begun
@@ -228,7 +208,7 @@ def main() -> int:
     return int(bool(tally.unexpected()))
 
 
-def _row(candidate: Candidate, judged: Judged) -> dict[str, Any]:
+def _row(candidate: Candidate, judged: pipeline.Judgement) -> dict[str, Any]:
     said = {"status": judged.verdict.status.value, "detail": _line(judged.verdict), "judge_s": round(judged.bench_s, 4)}
     spent = {"trace_s": round(judged.update.trace_s, 4), "compile_s": round(judged.update.compile_s, 4)}
     return {"task": candidate.task, "kind": candidate.kind, "name": candidate.name} | said | spent

@@ -28,6 +28,7 @@ from tools.sandbox import Enforced, Limits, Profile
 from tools.zygote import SpawnRequest
 
 LOG_BYTES = 64 << 10
+MAX_BLOB_BYTES = 1 << 36
 START_TIMEOUT_S = 120.0  # a cold disk cache makes `import torch` slow
 _PASSED_ENV = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
 
@@ -60,11 +61,12 @@ class Worker:
         except OSError as error:
             raise self._died() from error
 
-    def receive(self, *, timeout_s: float) -> wire.Message:
-        """Wait for one message; the same failures as `call`. Raises Unconfined for a worker that should be confined."""
+    def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES) -> wire.Message:
+        """Wait for one message; the same failures as `call`, and more blobs than allowed are one of them. Raises
+        Unconfined for a worker that should be confined."""
         started = time.monotonic()
         self.enforced(timeout_s=timeout_s)
-        return self._receive(max(0.01, timeout_s - (time.monotonic() - started)))
+        return self._receive(max(0.01, timeout_s - (time.monotonic() - started)), max_blob_bytes)
 
     def enforced(self, *, timeout_s: float = START_TIMEOUT_S) -> Enforced:
         """What holds this worker, in its own words from before it ran anything hostile."""
@@ -73,14 +75,13 @@ class Worker:
             self._zygote.insist(self._enforced, self.name)
         return self._enforced
 
-    def _receive(self, timeout_s: float) -> wire.Message:
+    def _receive(self, timeout_s: float, max_blob_bytes: int = 0) -> wire.Message:
         try:
-            self._sock.settimeout(timeout_s)
-            return wire.receive(self._sock)
+            return wire.receive(self._sock, timeout_s=timeout_s, max_blob_bytes=max_blob_bytes)
         except TimeoutError as error:
             self.kill()
             raise WorkerTimeout(f"{self.name}: no answer within {timeout_s:g} s", log=self.log()) from error
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._died() from error
 
     def _died(self) -> WorkerError:

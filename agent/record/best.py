@@ -5,6 +5,7 @@ from pathlib import Path
 
 from agent.authors.base import Attempt
 from agent.record.events import RunStarted
+from agent.record.receipts import receipt_path
 from tools.spec import TaskSpec
 from tools.verdict import Verdict
 
@@ -31,6 +32,7 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
         f"Where: {run.gpu or 'no GPU (TTIR interpreter)'}; compiled for {run.arch}; "
         + ", ".join(f"{k} {v}" for k, v in run.versions.items() if k in ("torch", "triton", "kerneltune")),
         f"Task: sha256 {run.task_sha256[:16]}, precision {task.precision}",
+        f"Receipt: {receipt_path(Path(), attempt.attempt_id)}; repeat it with: optimize verify {attempt.attempt_id}",
         "",
         "Use: from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model.",
     ]
@@ -41,7 +43,8 @@ def _measured(verdict: Verdict) -> list[str]:
     if verdict.timing is None:
         return ["Not timed: there was no GPU."]
     timing = verdict.timing
-    lines = [f"Time: median {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], cold L2"]
+    tier = f", {verdict.tier}" if verdict.tier else ""
+    lines = [f"Time: median {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], cold L2{tier}"]
     return lines + [
         f"Speed-up over {c.baseline}: {c.speedup:.3f}x [{c.low:.3f}, {c.high:.3f}] ({c.baseline_us:.2f} us)"
         for c in verdict.comparisons

@@ -1,7 +1,9 @@
 """What happened, as one union of frozen events. The store, the screen and the exports are folds over these.
 
 A run is `RunStarted … RunEnded`; a resumed run adds `RunResumed` and goes on. Each attempt is
-`Proposed -> Updated -> Judged [-> Reflected]`; attempts of one run may interleave. `at` is Unix time in seconds.
+`Proposed -> Updated -> Judged [-> Reflected]`; attempts of one run may interleave. A finished attempt may be judged
+again (`Verified`): by its run, to confirm the best, and at any time later by `optimize verify`. `at` is Unix time in
+seconds.
 """
 
 import time
@@ -113,6 +115,27 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class Verified:
+    """A finished attempt was judged again, with fresh seeds. A confirmation counts from then on instead of the verdict
+    in `Judged`; a verification, perhaps by another machine, stands beside it. `held`: the new verdict bears the old one
+    out, and `why` says by how much, or what differs."""
+
+    run_id: str
+    attempt_id: str
+    purpose: Literal["confirm", "verify"]
+    verdict: Verdict
+    bench_s: float
+    held: bool
+    why: str
+    gpu: str | None  # None: no GPU, so nothing was timed
+    machine: dict[str, Json]
+    versions: dict[str, str]
+    rank_key: tuple[float, ...] = ()
+    kind: Literal["verified"] = "verified"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
 class Reflected:
     """The `reflect` tool ran: a hypothesis, what it predicted, the evidence and (later) whether it held."""
 
@@ -163,4 +186,6 @@ class RunEnded:
     at: float = field(default_factory=now)
 
 
-Event = RunStarted | RunResumed | Said | Proposed | Updated | Judged | Reflected | Progress | Warned | RunEnded
+Event = (
+    RunStarted | RunResumed | Said | Proposed | Updated | Judged | Verified | Reflected | Progress | Warned | RunEnded
+)

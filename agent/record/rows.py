@@ -13,7 +13,7 @@ from typing import Any, cast, get_args
 from sqlmodel import SQLModel
 
 from agent.record import tables as t
-from agent.record.events import Event, Judged, Progress, Said, Updated
+from agent.record.events import Event, Judged, Progress, Said, Updated, Verified
 from tools.codec import Json, decode
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
@@ -29,6 +29,7 @@ _MODELS: dict[str, type[SQLModel]] = {
     "proposed": t.AttemptRow,
     "updated": t.UpdateRow,
     "judged": t.VerdictRow,
+    "verified": t.VerificationRow,
     "reflected": t.ReflectionRow,
 }
 DETAILS: tuple[type[SQLModel], ...] = (*_MODELS.values(), t.KernelRow, t.CaseRow, t.ComparisonRow)
@@ -84,6 +85,9 @@ def _details(event: Event) -> Iterator[tuple[type[SQLModel], list[Values]]]:
                 yield from _verdict(failure, {"attempt_id": event.attempt_id, "tool": "update"})
         case Judged():
             yield from _verdict(event.verdict, vars(event) | {"tool": "bench"})
+        case Verified():
+            yield t.VerificationRow, [vars(event)]
+            yield from _verdict(event.verdict, vars(event) | {"tool": event.purpose})
         case _:
             yield _MODELS[event.kind], [vars(event)]
 
@@ -139,7 +143,9 @@ class Reader:
             facts |= detail
         if kind == "updated":
             facts |= {"kernels": self._list(KernelReport, t.KernelRow, seq), "failure": self._verdict(seq)}
-        if kind == "judged":
+        if kind == "verified":
+            facts |= next(self._of(t.VerdictRow, seq))
+        if kind in ("judged", "verified"):
             facts["verdict"] = self._verdict(seq)
         return cast(Event, decode(_KINDS[kind], _restrict(_KINDS[kind], facts), f"event {seq}"))
 

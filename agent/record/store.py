@@ -21,10 +21,12 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from agent.authors.base import Attempt
+from agent.policy import best
 from agent.record import attempts as folds
 from agent.record import tables as t
-from agent.record.events import Event, Proposed
+from agent.record.events import Event, Proposed, RunStarted, Updated
 from agent.record.listing import RunSummary, summaries
+from agent.record.lookup import NotFound, attempt_named
 from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
 from agent.record.schema import SHIPPED, Schema, prepare
 from tools.codec import DecodeError
@@ -38,9 +40,11 @@ EVENTS, RUNS, ATTEMPTS, TEXTS = (t.table(m) for m in (t.EventRow, t.RunRow, t.At
 
 @dataclass(frozen=True)
 class StoredAttempt:
-    """An attempt found by its id. `finished` is None when it never got a verdict."""
+    """An attempt found by its id, and the run it is of. `finished` is None when it never got a verdict."""
 
+    run: RunStarted
     proposed: Proposed
+    updated: Updated | None
     finished: Attempt | None
 
 
@@ -116,28 +120,24 @@ class Store:
         return folds.unfinished(self.load_events(run_id))
 
     def find_attempt(self, text: str) -> StoredAttempt:
-        """The attempt with this id, or the only one whose id starts so; "<start of a run id>/<number>" will do.
-
-        Raises StoreError when there is none, or more than one.
-        """
-        attempt_id = self._attempt_id(text)
+        """The attempt with this id, or the best of the run with this id, or the only one whose id starts so; "<start of
+        a run id>/<number>" will do. Raises StoreError when there is none, or more than one."""
+        with self._reading() as connection:
+            attempts = list(connection.scalars(select(ATTEMPTS.c.attempt_id).order_by(ATTEMPTS.c.seq)))
+        try:
+            attempt_id = attempt_named(text, attempts, self.run_ids(), self._best_of)
+        except NotFound as error:
+            raise StoreError(f"{self.path}: {error}") from error
         events = self._events(EVENTS.c.attempt_id == attempt_id)
         proposed = next(e for e in events if isinstance(e, Proposed))
-        return StoredAttempt(proposed, next(iter(folds.finished(events)), None))
+        update = next((e for e in events if isinstance(e, Updated)), None)
+        starts = self._events((EVENTS.c.run_id == proposed.run_id) & (EVENTS.c.kind == RunStarted.kind))
+        run = next(e for e in starts if isinstance(e, RunStarted))
+        return StoredAttempt(run, proposed, update, next(iter(folds.finished(events)), None))
 
-    def _attempt_id(self, text: str) -> str:
-        run, slash, number = text.rpartition("/")
-        column = ATTEMPTS.c.attempt_id
-        where = column.startswith(text, autoescape=True)
-        if run and number.isdecimal():
-            where = column.startswith(run, autoescape=True) & column.endswith(slash + number, autoescape=True)
-        with self._reading() as connection:
-            found = list(connection.scalars(select(column).where(where).order_by(ATTEMPTS.c.seq)))
-        if text in found or len(found) == 1:
-            return text if text in found else found[0]
-        if not found:
-            raise StoreError(f"no attempt {text!r} in {self.path}; an id looks like 20261121-093000-softmax-1a2b/7")
-        raise StoreError(f"{text!r} could be {len(found)} attempts: {', '.join(found[:3])}{', …' * (len(found) > 3)}")
+    def _best_of(self, run_id: str) -> str | None:
+        leader = best(self.attempts(run_id))
+        return leader.attempt_id if leader else None
 
     def _events(self, where: ColumnElement[bool]) -> list[Event]:
         chosen = select(EVENTS.c.seq).where(where)

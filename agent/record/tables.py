@@ -222,16 +222,16 @@ def _timing_belongs_to_correct() -> list[CheckConstraint]:
 
 
 class VerdictRow(SQLModel, table=True):
-    """Judged (`tool` = 'bench'), or the failure of an Updated ('update'); the last three columns are Judged's only."""
+    """Judged (`tool` = 'bench'), the failure of an Updated ('update'), or a Verified ('confirm', 'verify'), of which an
+    attempt may have several. `bench_s` and `rank_key` are not of an update, `best` is of Judged alone."""
 
     __tablename__: ClassVar[str] = "verdicts"
     __table_args__: ClassVar[Any] = (
-        UniqueConstraint("attempt_id", "tool"),
         UniqueConstraint("seq", "status"),
         *_timing_belongs_to_correct(),
     )
     seq: int = _seq()
-    attempt_id: str = Field(foreign_key="attempts.attempt_id")
+    attempt_id: str = Field(foreign_key="attempts.attempt_id", index=True)
     tool: str
     status: str
     detail: str = Field(sa_type=Words)
@@ -243,10 +243,25 @@ class VerdictRow(SQLModel, table=True):
     coverage: float | None = Field(sa_type=Real)
     sol_fraction: float | None = Field(sa_type=Real)
     variant: str = Field(sa_type=Words)
+    tier: str | None
     receipt_json_ref: str = _text_ref()
     bench_s: float | None = Field(sa_type=Real)
     best: bool | None
     rank_key: Json = Field(sa_type=Document, nullable=True)
+
+
+class VerificationRow(SQLModel, table=True):
+    """Verified; its verdict is the row of `verdicts` with the same seq."""
+
+    __tablename__: ClassVar[str] = "verifications"
+    seq: int = _seq()
+    attempt_id: str = Field(foreign_key="attempts.attempt_id", index=True)
+    purpose: str
+    held: bool
+    why: str = Field(sa_type=Words)
+    gpu: str | None = Field(sa_type=Words)
+    machine: Json = Field(sa_type=Document)
+    versions: Json = Field(sa_type=Document)
 
 
 class CaseRow(SQLModel, table=True):

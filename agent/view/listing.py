@@ -89,6 +89,7 @@ def print_runs(runs: "Sequence[RunSummary]", *, json: bool) -> None:
     table = _table("run", "task", "author", "where", "attempts", "accepted", "best", "ended")
     for run in runs:
         best = f"{run.best_us:.2f} µs, {run.best_speedup or 0:.2f}x" if run.best_us else run.best_attempt_id or "-"
+        best += {None: "", True: " (verified)", False: " (did not hold)"}[run.verified]
         where = run.gpu or f"no GPU ({run.arch})"
         counts = (str(run.attempts), str(run.accepted))
         table.add_row(run.run_id, run.task, run.author, where, *counts, best.rpartition("/")[2], run.why or "-")

@@ -2,11 +2,13 @@
 
 import json
 import time
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Literal, Self, TextIO
 
 from agent.record.events import Event, Progress, Said
+from agent.record.receipts import receipt_path
 from agent.view import text as words
 from agent.view.lines import LineWriter
 from agent.view.state import AttemptRow, ViewState, fold
@@ -100,9 +102,11 @@ def _best(row: AttemptRow, path: str | None) -> dict[str, Json]:
         "attempt_id": row.attempt_id,
         "number": row.number,
         "path": path,
+        "receipt_path": str(receipt_path(Path(path).parent, row.attempt_id)) if path else None,
         "rationale": row.rationale,
         "verdict": verdict.status.value if verdict else None,
         "detail": verdict.detail if verdict else None,
+        "tier": verdict.tier if verdict else None,
         "kernels": encode(row.kernels),
         "timing": encode(verdict.timing) if verdict else None,
         "comparisons": encode(verdict.comparisons) if verdict else [],

@@ -15,13 +15,14 @@ from agent.record.events import (
     RunStarted,
     Said,
     Updated,
+    Verified,
     Warned,
 )
 from agent.view import text as words
 from agent.view.lines import LineWriter
-from agent.view.state import GPU_STAGE, AttemptRow, ViewState, fold
+from agent.view.state import GPU_STAGE, AttemptRow, ViewState, fold, verification
 from agent.view.styles import verdict_style
-from tools.verdict import Status
+from tools.verdict import Status, Verdict
 
 
 class PlainView:
@@ -54,7 +55,7 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
     match event:
         case RunStarted() | RunResumed() | RunEnded():
             return words.one_line(_run_line(state, event))
-        case Proposed() | Updated() | Judged() | Reflected():
+        case Proposed() | Updated() | Judged() | Verified() | Reflected():
             return _attempt_line(state, event, colour)
         case Said():
             spoken = event.final and event.role == "assistant"
@@ -90,7 +91,7 @@ def _limits(state: ViewState) -> str:
     return "limits: " + (" ".join(shown) or "none")
 
 
-def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Reflected, colour: bool) -> str:
+def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Verified | Reflected, colour: bool) -> str:
     number = state.number_of(event.attempt_id)
     row = state.row(event.attempt_id)
     match event:
@@ -101,7 +102,10 @@ def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Reflect
         case Judged():
             best = "  best so far" if event.best else ""
             status = _status(event.verdict.status, colour)
-            return f"{number} {status}  {_tried(state, row)}  {_outcome(row, event)}{best}"
+            return f"{number} {status}  {_tried(state, row)}  {_outcome(row, event.verdict)}{best}"
+        case Verified():
+            facts = f"{_outcome(row, event.verdict)}; " if event.verdict.accepted else ""
+            return words.one_line(f"{number} {verification(event)}  {facts}{event.why}")
         case Reflected():
             return words.one_line(f"{number} reflected: {event.hypothesis}: {event.outcome}")
 
@@ -117,8 +121,7 @@ def _tried(state: ViewState, row: AttemptRow | None) -> str:
     return words.one_line(row.rationale) + parent
 
 
-def _outcome(row: AttemptRow | None, event: Judged) -> str:
-    verdict = event.verdict
+def _outcome(row: AttemptRow | None, verdict: Verdict) -> str:
     if not verdict.accepted:
         return words.one_line(verdict.detail)
     if verdict.timing is None:

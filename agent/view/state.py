@@ -16,6 +16,7 @@ from agent.record.events import (
     RunStarted,
     Said,
     Updated,
+    Verified,
     Warned,
 )
 from tools.codec import Json
@@ -175,7 +176,7 @@ def _fold(state: ViewState, event: Event) -> ViewState:
     match event:
         case RunStarted() | RunResumed() | RunEnded():
             return _fold_run(state, event)
-        case Proposed() | Updated() | Judged() | Reflected():
+        case Proposed() | Updated() | Judged() | Verified() | Reflected():
             return _fold_attempt(state, event)
         case Said():
             return _said(state, event)
@@ -195,7 +196,7 @@ def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> Vi
             return _resumed(state, event)
         case RunEnded():
             stopped = replace(_stop_attempts(state), ended=event, stage="ended", streaming="")
-            return replace(stopped, best_id=event.best_attempt_id or state.best_id)
+            return replace(stopped, best_id=event.best_attempt_id)
 
 
 def _resumed(state: ViewState, event: RunResumed) -> ViewState:
@@ -216,7 +217,7 @@ def _stop_attempts(state: ViewState) -> ViewState:
     return replace(state, attempts=tuple(rows))
 
 
-def _fold_attempt(state: ViewState, event: Proposed | Updated | Judged | Reflected) -> ViewState:
+def _fold_attempt(state: ViewState, event: Proposed | Updated | Judged | Verified | Reflected) -> ViewState:
     match event:
         case Proposed():
             return _proposed(state, event)
@@ -224,6 +225,8 @@ def _fold_attempt(state: ViewState, event: Proposed | Updated | Judged | Reflect
             return _change(state, event.attempt_id, lambda row: _updated(row, event))
         case Judged():
             return _judged(state, event)
+        case Verified():
+            return _verified(state, event)
         case Reflected():
             told = _change(
                 state, event.attempt_id, lambda row: replace(row, hypothesis=event.hypothesis, outcome=event.outcome)
@@ -248,6 +251,20 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
         state = replace(state, best_id=event.attempt_id)
     words = f"{state.number_of(event.attempt_id)} {event.verdict.status.value}: {event.verdict.detail}"
     return _log(state, event.at, "judge", words)
+
+
+def _verified(state: ViewState, event: Verified) -> ViewState:
+    """A confirmation counts from now on; a verification stands beside the verdict."""
+    if event.purpose == "confirm":
+        state = _change(state, event.attempt_id, lambda row: replace(row, verdict=event.verdict))
+    words = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
+    return _log(state, event.at, "judge", words)
+
+
+def verification(event: Verified) -> str:
+    """What became of a verdict that was repeated."""
+    done = "confirmed" if event.purpose == "confirm" else "verified"
+    return done if event.held else f"not {done}"
 
 
 def _said(state: ViewState, event: Said) -> ViewState:

@@ -81,7 +81,8 @@ def _proved(state: ViewState) -> str:
     if verdict is None or not verdict.accepted:
         return f"nothing: none of {words.plural(state.finished, 'attempt')} was right"
     if verdict.status is Status.CORRECT:
-        return f"right and timed on {words.one_line(state.gpu or 'a GPU')}: {_evidence(verdict)}"
+        how = f"{verdict.tier}; " if verdict.tier else ""
+        return f"right and timed on {words.one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"
     return f"right in the CPU interpreter, not timed (no GPU): {_evidence(verdict)}"
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.agent.shell import command, env, optimize
+
 BROKEN_TASKS = {
     "no_model.py": ("import torch\ndef get_inputs():\n    return []\n", "Model"),
     "syntax.py": ("def f(:\n", "syntax"),
@@ -20,19 +21,6 @@ BROKEN_TASKS = {
         "failed",
     ),
 }
-
-
-def optimize(*arguments: str, cwd: Path, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command(*arguments), cwd=cwd, env=env(), capture_output=True, text=True, timeout=timeout_s)
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from agent.cli import main; main()", *arguments]
-
-
-def env() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY") and not k.startswith("KERNELTUNE_")}
-    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def test_help_loads_neither_torch_nor_an_llm_sdk(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from agent.authors.base import Attempt, Proposal
 from agent.loop import Run, optimize
-from agent.policy import Limits, best, rank_key
-from agent.record.events import Event, Judged, Proposed, Reflected, Updated
+from agent.policy import Limits, Tiers, best, deserves_judging, next_to_confirm, rank_key, tiers_for
+from agent.record.attempts import finished
+from agent.record.events import Event, Judged, Proposed, Reflected, Updated, Verified
 from tools.spec import CaseSpec, TaskSpec
 from tools.tooling import Tools
 from tools.update import Update
@@ -117,3 +118,123 @@ def test_without_a_time_the_order_is_what_the_compiler_and_the_plan_say() -> Non
     checked = Verdict(Status.CHECKED, "right")
     assert rank_key(checked, Update()) == (0.0, 0.0, -0.0, 0.0)
     assert rank_key(Verdict(Status.WRONG, "no"), Update()) == ()
+
+
+def timed(us: float, tier: Tier = "judged", width: float = 0.1) -> Verdict:
+    return Verdict(Status.CORRECT, "right", timing=Timing(us, us - width, us + width, 1, 1), tier=tier)
+
+
+@dataclass
+class TieredBench:
+    """The source said how long it takes; `confirmed` says what a confirmation of it finds instead."""
+
+    confirmed: dict[float, Verdict] = field(default_factory=dict)
+    asked: list[tuple[float, Tier]] = field(default_factory=list)
+
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        """A number is a time in microseconds; a screening is 1 us off."""
+        us = update.trace_s
+        self.asked.append((us, tier))
+        if tier == "confirmed" and us in self.confirmed:
+            return self.confirmed[us]
+        return timed(us, tier, width=0.5 if tier == "screened" else 0.1)
+
+
+def tiered(bench: TieredBench, sources: list[str], tiers: Tiers) -> tuple[Run, Log]:
+    log = Log()
+    tools = Tools(NoteUpdater(), bench, "timing")  # type: ignore[arg-type]
+    return Run("r", TASK, ListAuthor(sources), tools, Limits(len(sources)), log, tiers=tiers), log
+
+
+def test_what_cannot_be_the_best_is_only_screened() -> None:
+    bench = TieredBench()
+    running, log = tiered(bench, ["10", "20", "10.4", "5"], tiers_for(gpu=True, confirm=False))
+    optimize(running)
+    assert [a for a in bench.asked if a[1] == "judged"] == [(10.0, "judged"), (10.4, "judged"), (5.0, "judged")]
+    judged = [e for e in log.events if isinstance(e, Judged)]
+    assert [e.verdict.tier for e in judged] == ["judged", "screened", "judged", "judged"]
+    assert len({e.attempt_id for e in judged}) == len(judged)
+
+
+def test_the_best_is_confirmed_once_at_the_end_and_its_verdict_counts() -> None:
+    bench = TieredBench({5.0: timed(5.05, "confirmed")})
+    running, log = tiered(bench, ["10", "5"], tiers_for(gpu=True))
+    assert optimize(running) == "attempts"
+    assert [a for a in bench.asked if a[1] == "confirmed"] == [(5.0, "confirmed")]
+    (again,) = [e for e in log.events if isinstance(e, Verified)]
+    assert (again.attempt_id, again.purpose, again.held) == ("r/2", "confirm", True)
+    leader = best(running.attempts)
+    assert leader is not None
+    assert leader.verdict.timing is not None
+    assert (leader.verdict.tier, leader.verdict.timing.median_us) == ("confirmed", 5.05)
+    assert best(finished(log.events)) == leader
+
+
+@pytest.mark.parametrize("found", [Verdict(Status.WRONG, "one element"), timed(12.0, "confirmed")])
+def test_when_the_best_is_not_confirmed_the_next_best_is_tried(found: Verdict) -> None:
+    bench = TieredBench({5.0: found})
+    running, log = tiered(bench, ["10", "5"], tiers_for(gpu=True))
+    optimize(running)
+    assert [e.held for e in log.events if isinstance(e, Verified)] == [False, True]
+    leader = best(running.attempts)
+    assert leader is not None
+    assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
+
+
+def test_no_more_than_three_are_tried() -> None:
+    wrong = Verdict(Status.WRONG, "one element")
+    bench = TieredBench({us: wrong for us in (10.0, 9.0, 8.0, 7.0)})
+    running, _ = tiered(bench, ["10", "9", "8", "7"], tiers_for(gpu=True))
+    optimize(running)
+    assert [us for us, tier in bench.asked if tier == "confirmed"] == [7.0, 8.0, 9.0]
+
+
+def test_ctrl_c_while_confirming_keeps_the_verdict_that_was_there() -> None:
+    class Interrupted(TieredBench):
+        def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+            if tier == "confirmed":
+                raise KeyboardInterrupt
+            return super().bench(update, tier)
+
+    running, _ = tiered(Interrupted(), ["10", "5"], tiers_for(gpu=True))
+    with pytest.raises(KeyboardInterrupt):
+        optimize(running)
+    assert [a.verdict.tier for a in running.attempts] == ["judged", "judged"]
+
+
+def test_a_confirmed_best_is_not_confirmed_again_when_its_run_goes_on() -> None:
+    running, _ = tiered(TieredBench(), ["10"], tiers_for(gpu=True))
+    optimize(running)
+    assert next_to_confirm(running.attempts, ()) is None
+
+
+def test_without_a_gpu_there_is_one_way_to_judge() -> None:
+    assert tiers_for(gpu=False) == tiers_for(gpu=False, tier="confirmed") == Tiers()
+    bench = TieredBench()
+    running, log = tiered(bench, ["10", "5"], tiers_for(gpu=False))
+    optimize(running)
+    assert [tier for _, tier in bench.asked] == ["judged", "judged"]
+    assert not [e for e in log.events if isinstance(e, Verified)]
+
+
+def test_a_tier_that_was_asked_for_is_every_attempt_s() -> None:
+    assert tiers_for(gpu=True, tier="screened") == Tiers("screened", promote=False, confirm=True)
+    assert tiers_for(gpu=True, tier="confirmed") == Tiers("confirmed", promote=False, confirm=False)
+
+
+def test_a_screened_time_is_promising_when_its_interval_reaches_the_best() -> None:
+    running, _ = run(["10"])
+    optimize(running)
+    leader = best(running.attempts)
+    assert deserves_judging(timed(10.05, width=0.1), leader)
+    assert not deserves_judging(timed(10.2, width=0.1), leader)
+    assert deserves_judging(timed(99.0), None)
+    assert not deserves_judging(Verdict(Status.WRONG, "no"), leader)
+
+
+def test_every_verdict_leaves_a_receipt_also_that_of_a_confirmation() -> None:
+    kept: list[tuple[str, str, Tier | None]] = []
+    running, _ = tiered(TieredBench(), ["10", "broken"], tiers_for(gpu=True))
+    running.keep = lambda attempt, source, update, verdict, asked: kept.append((attempt, verdict.status.value, asked))
+    optimize(running)
+    assert kept == [("r/1", "correct", "screened"), ("r/2", "crashed", "screened"), ("r/1", "correct", "confirmed")]

@@ -1,11 +1,13 @@
 """The `update` tool against honest, broken and hostile candidates, in the real workers."""
 
+import json
 import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
+from tools.codec import Json
 from tools.machine import Machine
 from tools.spec import CaseSpec, TaskSpec
 from tools.update import Update, UpdateLimits, Updater
@@ -113,11 +115,170 @@ def test_a_hostile_candidate_ends_as_a_verdict_within_its_limit(update: Updates,
     assert update(GOOD).failure is None  # and the next candidate is unharmed
 
 
+FORGED: dict[str, dict[str, Json]] = {
+    "a failure that is accepted": {"failure": {"status": "checked", "message": "right", "line": None}},
+    "a failure that is timed": {"failure": {"status": "correct", "message": "fast", "line": None}},
+    "a failure in no case": {"failure": {"status": "crashed", "message": "x", "line": 1}, "failed_case": "nowhere"},
+    "no plans": {"plans": []},
+    "a plan of nothing": {
+        "plans": [
+            {
+                "case": "main", "variant": "default", "arch": "sm_90", "storages": [], "kernels": [], "prepare": [],
+                "run": [], "outputs": {"$tensor": {"dtype": "float32", "shape": [1000]}}, "schema_version": 1,
+            }
+        ]
+    },
+}  # fmt: skip
+
+
+def sending(frame: bytes, pause_s: float = 0.0) -> str:
+    """A candidate that writes a frame to its supervisor by itself, in one go or byte by byte."""
+    return f"""
+import os, socket, struct, time
+frame = struct.pack("<Q", {len(frame)}) + {frame!r}
+step = 1 if {pause_s} else len(frame)
+for fd in range(3, 64):
+    try:
+        socket.socket(fileno=os.dup(fd)).getpeername()
+        for at in range(0, len(frame), step):
+            os.write(fd, frame[at : at + step])
+            time.sleep({pause_s})
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_reply_that_the_candidate_wrote_itself_is_never_accepted(update: Updates, name: str) -> None:
+    reply: dict[str, Json] = {
+        "plans": [],
+        "failure": None,
+        "failed_case": None,
+        "dropped_variants": [],
+        "kind": "trace_reply",
+    }
+    frame = json.dumps({"m": reply | FORGED[name], "b": []}).encode()
+    failure = update(sending(frame) + GOOD).failure
+    assert failure is not None
+    assert not failure.accepted
+    assert failure.status in (Status.REJECTED, Status.CRASHED)
+
+
+MALFORMED = {
+    "more blobs than any machine holds": json.dumps({"m": {}, "b": [1 << 35]}).encode(),
+    "brackets without end": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_frame_that_would_hurt_its_reader_is_a_verdict(update: Updates, name: str) -> None:
+    failure = update(sending(MALFORMED[name]) + GOOD).failure
+    assert failure is not None
+    assert not failure.accepted
+    assert update(GOOD).failure is None
+
+
+def test_a_reply_that_only_trickles_in_is_timed_out(update: Updates) -> None:
+    started = time.monotonic()
+    failure = update(sending(b"x" * 1000, pause_s=0.5) + GOOD).failure
+    assert failure is not None
+    assert failure.status is Status.TIMED_OUT
+    assert time.monotonic() - started < 20
+
+
+def module(body: str, init: str = "self") -> str:
+    return f"class ModelNew(nn.Module):\n    def __init__({init}):\n        super().__init__()\n{body}"
+
+
+def returning(value: str) -> str:
+    return f"class ModelNew(nn.Module):\n    def forward(self, x):\n        y = scale(x)\n        return {value}\n"
+
+
+FORWARD = "    def forward(self, x):\n        return scale(x)\n"
+REFUSED = {
+    "a class that is no nn.Module": ("class ModelNew:\n" + FORWARD, "not an nn.Module"),
+    "a function that makes no module": ("def ModelNew():\n    return scale\n", "not an nn.Module"),
+    "a constructor of other arguments": (
+        module(FORWARD, "self, width"),
+        "ModelNew takes (width); the task makes its Model",
+    ),
+    "a forward of more arguments": (
+        "class ModelNew(nn.Module):\n    def forward(self, x, y):\n        return scale(x)\n",
+        "forward takes (x, y); the task calls it with (float32[1000])",
+    ),
+    "no forward": (module("        pass\n"), "defines no forward"),
+    "a tensor on the CPU": (returning("y.cpu()"), "on the cpu device"),
+    "a generator": (returning("(yield y)"), "forward returns generator"),
+    "an array": (returning("__import__('numpy').zeros(3)"), "forward returns ndarray"),
+    "a parser's nightmare": ("x = " + "-" * 100_000 + "1", "nested too deeply"),
+    "tabs and spaces": ("if 1:\n\tx = 1\n        y = 2\n", "TabError"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_candidate_that_cannot_be_called_is_told_what_was_expected(update: Updates, name: str) -> None:
+    source, words = REFUSED[name]
+    failure = update(source).failure
+    assert failure is not None
+    assert failure.status is Status.REJECTED
+    assert words in failure.detail
+
+
+OTHER = {
+    "(y,)": "(float32[1000],)",
+    "{'a': y}": "{a: float32[1000]}",
+    "y[:10]": "float32[10]",
+    "y.half()": "float16[1000]",
+    "y.reshape(10, 100)": "float32[10, 100]",
+    "None": "None",
+    "[y] * 1000": "… 994 more]",
+}
+
+
+@pytest.mark.parametrize("value", OTHER)
+def test_another_structure_shape_or_dtype_is_wrong_and_both_are_named(update: Updates, value: str) -> None:
+    failure = update(returning(value)).failure
+    assert failure is not None
+    assert failure.status is Status.WRONG
+    assert OTHER[value] in failure.detail
+    assert failure.detail.endswith("; the task's Model returns float32[1000]")
+
+
+def test_several_outputs_dicts_and_integers_may_be_returned(machine: Machine) -> None:
+    outputs = {"$tuple": [tensor(1000), {"$dict": {"n": tensor(1000, dtype="int64")}}, 3]}
+    task = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (tensor(1000),), (), outputs),))
+    source = returning("[y, {'n': torch.arange(1000, device=x.device)}, 3]")
+    assert (
+        Updater(task, "sm_90", machine.tracer, machine.compiler).update(HEADER + COPY_KERNEL + source).failure is None
+    )
+
+
+def test_a_failure_names_the_case_that_it_happened_in_for_the_record(machine: Machine) -> None:
+    cases = (CaseSpec("main", (tensor(8),), (), tensor(8)), CaseSpec("odd", (tensor(9),), (), tensor(9), held_out=True))
+    source = HEADER + COPY_KERNEL + returning("y if x.numel() == 8 else y[:1]")
+    task = TaskSpec("t", "0" * 64, "float32", "", cases)
+    failure = Updater(task, "sm_90", machine.tracer, machine.compiler).update(source).failure
+    assert failure is not None
+    assert failure.receipt == {"case": "odd"}
+    assert failure.detail.endswith("(in a case with held-out shapes)")
+
+
 @pytest.mark.parametrize(
-    ("source", "words"), [("", "empty"), ("x = 1", "no class ModelNew"), ("def f(:", "SyntaxError"), ("\0", "NUL")]
+    ("source", "words"),
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        ("x = 1", "no class ModelNew"),
+        ("def f(:", "line 1: SyntaxError"),
+        ("x = 1\n\0", "NUL bytes (line 2)"),
+        ("x = '\udcff'", "not valid Unicode"),
+        ("#" * (1 << 20) + "x", "1048577 bytes"),
+    ],
 )
 def test_a_file_that_is_no_candidate_is_refused_with_the_reason(machine: Machine, source: str, words: str) -> None:
     task = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (tensor(8),), (), tensor(8)),))
     failure = Updater(task, "sm_90", machine.tracer, machine.compiler).update(source).failure
     assert failure is not None
+    assert failure.status is Status.REJECTED
     assert words in failure.detail

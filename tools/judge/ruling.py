@@ -8,8 +8,8 @@ from tools.judge.ground import Ground
 from tools.judge.heat import Heat
 from tools.judge.timing import comparisons_over, ratio_over, timing_over
 from tools.verdict import Comparison, Status, Tier, Verdict
+from tools.versions import PROTOCOL_VERSION
 
-PROTOCOL_VERSION = "2"  # of everything that a quoted time depends on; receipts of other versions are not comparable
 _PROTOCOL = "cold passes over rotating slots, CUDA graphs, blocks in palindromes, secret fresh contents, two clocks"
 _WARM_TO_COLD = 0.5  # a cold pass cannot take less than half of a warm one: then time is hidden between the events
 _NULL_TOLERANCE = 0.9

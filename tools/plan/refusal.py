@@ -61,4 +61,5 @@ POINTER_TABLE = (
     "or stack them into one and index it"
 )
 FOREIGN_TENSOR = "a kernel argument is on the {device} device; move it to the GPU with .to(x.device) first"
+MISSING_MODULE = "; a candidate may import torch, triton, numpy and the standard library"
 GLUON = "Gluon kernels are not supported yet: write the kernel with triton.language"

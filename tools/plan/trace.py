@@ -20,8 +20,9 @@ from tools.plan.constants import constant_scalar
 from tools.plan.kernels import LaunchLog
 from tools.plan.messages import AskCompiler, KernelFacts, TraceReply, TraceRequest
 from tools.plan.recorder import Recorder, Tape
-from tools.plan.refusal import READS_VALUE, Failure, Refused
+from tools.plan.refusal import MISSING_MODULE, READS_VALUE, Failure, Refused
 from tools.plan.schema import Aten, Kernel, Plan, Step
+from tools.plan.signature import require_call, require_module
 from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import Status
 
@@ -137,11 +138,15 @@ class CaseTracer:
         if not callable(getattr(module, "ModelNew", None)):
             raise Refused("the file defines no class ModelNew(nn.Module) with Model's constructor and forward")
         with torch.device("cuda"):
-            self.model = module.ModelNew(*self._arguments(self.case.init_args, "init"))
-        if isinstance(self.model, torch.nn.Module):
-            self.model = self.model.cuda().eval()
-            extra = self._match_state(dict(self.model.state_dict(keep_vars=True)))
-            self.init = (*self.session.tape.steps, *extra)
+            arguments = self._arguments(self.case.init_args, "init")
+            require_call(
+                module.ModelNew, arguments, "ModelNew takes ({takes}); the task makes its Model with ({given})"
+            )
+            self.model = module.ModelNew(*arguments)
+        require_module(self.model)
+        self.model = self.model.cuda().eval()
+        extra = self._match_state(dict(self.model.state_dict(keep_vars=True)))
+        self.init = (*self.session.tape.steps, *extra)
 
     def _arguments(self, trees: Any, prefix: str) -> list[Any]:
         self._inputs: dict[int, str] = {}
@@ -201,12 +206,17 @@ class CaseTracer:
     def forward(self) -> Segment:
         """Record one forward over fresh inputs."""
         arguments = self._arguments(self.case.inputs, "")
+        require_call(self.model.forward, arguments, "forward takes ({takes}); the task calls it with ({given})")
         inputs, start = dict(self._inputs), len(self.session.tape.steps)
         outputs = self._output(self.model(*arguments))
         return Segment(tuple(self.session.tape.steps[start:]), inputs, outputs)
 
     def _output(self, value: Any) -> Json:
         if isinstance(value, torch.Tensor):
+            if value.device.type != "cuda":
+                raise Refused(
+                    f"forward returns a tensor on the {value.device.type} device; return it on the inputs' (cuda)"
+                )
             return {"$tensor": encode(self.session.tape.ref(value))}
         if isinstance(value, dict):
             return {"$dict": {str(k): self._output(v) for k, v in value.items()}}
@@ -268,8 +278,15 @@ def load_candidate(source: str) -> types.ModuleType:
     module = types.ModuleType("candidate")
     module.__file__ = FILE
     sys.modules["candidate"] = module
-    exec(compile(source, FILE, "exec"), module.__dict__)
+    exec(_compiled(source), module.__dict__)
     return module
+
+
+def _compiled(source: str) -> types.CodeType:
+    try:
+        return compile(source, FILE, "exec")
+    except (MemoryError, RecursionError) as error:
+        raise Refused("the source is nested too deeply for Python's parser") from error
 
 
 def describe(error: BaseException) -> Failure:
@@ -278,6 +295,9 @@ def describe(error: BaseException) -> Failure:
 
     if isinstance(error, Refused):
         return Failure(Status.REJECTED, str(error), _line(error))
+    if isinstance(error, SyntaxError) and error.filename == FILE:
+        quoted = f": {error.text.strip()[:200]!r}" if error.text and error.text.strip() else ""
+        return Failure(Status.REJECTED, f"{type(error).__name__}: {error.msg}{quoted}", error.lineno)
     if isinstance(error, DataDependentOutputException):
         return Failure(Status.REJECTED, READS_VALUE, _line(error))
     if isinstance(error, CompilationError):
@@ -286,7 +306,8 @@ def describe(error: BaseException) -> Failure:
     if refused is not None:
         return Failure(Status.REJECTED, str(refused), _line(error))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Failure(Status.CRASHED, f"host code raised {text}"[:4000], _line(error))
+    hint = MISSING_MODULE if isinstance(error, ModuleNotFoundError) else ""
+    return Failure(Status.CRASHED, f"host code raised {text[:4000]}{hint}", _line(error))
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:

@@ -18,6 +18,7 @@ from agent.record.events import (
     RunStarted,
     Said,
     Updated,
+    Verified,
     Warned,
 )
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
@@ -75,6 +76,7 @@ def verdict(rng: random.Random, status: Status | None = None) -> Verdict:
         coverage=rng.choice((None, 0.5)),
         sol_fraction=rng.choice((None, 0.9)) if correct else None,
         variant=rng.choice(WORDS),
+        tier=rng.choice((None, "screened", "judged", "confirmed")),
         receipt=rng.choice(JSON),
     )
 
@@ -93,6 +95,9 @@ def arbitrary_run(seed: int, run_id: str = RUN) -> list[Event]:
             arbitrary(Judged, rng, **ids),
             arbitrary(Reflected, rng, **ids, outcome="open"),
             arbitrary(Reflected, rng, **ids, outcome="refuted"),
+            arbitrary(Verified, rng, **ids, purpose="confirm"),
+            arbitrary(Verified, rng, **ids, purpose="verify"),
+            arbitrary(Verified, rng, **ids, purpose="verify"),
         ]
     events += [arbitrary(RunEnded, rng, run_id=run_id), arbitrary(RunResumed, rng, run_id=run_id)]
     return [replace(event, at=1_800_000_000.123456789 + i / 3) for i, event in enumerate(events)]  # no two are the same

@@ -193,7 +193,11 @@ def test_an_attempt_is_found_by_its_id_or_the_start_of_it(store: Store) -> None:
 
 def test_an_unknown_or_ambiguous_attempt_is_one_clear_line(store: Store) -> None:
     write(store, started(), *attempt(1), *attempt(2), *attempt(10))
-    for text, words in (("20990101", "no attempt '20990101'"), ("%", "no attempt '%'"), (RUN, "could be 3 attempts: ")):
+    for text, words in (
+        ("20990101", "no attempt '20990101'"),
+        ("%", "no attempt '%'"),
+        (f"{RUN}/", "could be 3 attempts: "),
+    ):
         with pytest.raises(StoreError, match=words) as caught:
             store.find_attempt(text)
         assert "\n" not in str(caught.value)

@@ -12,10 +12,11 @@ from tools.judge.clock import Agreement
 from tools.judge.ground import Ground
 from tools.judge.heat import Heat
 from tools.judge.light import Light
-from tools.judge.ruling import PROTOCOL_VERSION, ruled
+from tools.judge.ruling import ruled
 from tools.judge.timing import CANDIDATE, Rules, Series
 from tools.runner.protocol import Shares
 from tools.verdict import CaseResult, Status
+from tools.versions import PROTOCOL_VERSION
 
 GPU = {"name": "NVIDIA H200", "uuid": "GPU-1"}
 

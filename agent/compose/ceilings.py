@@ -1,0 +1,33 @@
+"""The measured ceilings of this machine's GPU: kept in the user's cache directory, handed to the bench."""
+
+from pathlib import Path
+
+from tools import machine as machines
+from tools.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
+from tools.device import GpuInfo
+from tools.errors import UsageError
+from tools.gpu_bench import calibrate
+from tools.versions import versions
+
+
+def stored(gpu: GpuInfo, cache_dir: Path) -> Ceilings | None:
+    """What was measured on this GPU with this driver and torch; None when it was not."""
+    return load_ceilings(_path(gpu, cache_dir))
+
+
+def measure(gpu: GpuInfo | None, cache_dir: Path) -> Path:
+    """Measure now and keep the result; returns its file. Raises UsageError without a GPU or a place to write."""
+    if gpu is None:
+        raise UsageError("--calibrate measures a GPU, and there is none here")
+    with machines.started_base() as machine:
+        measured = calibrate(machine)
+    path = _path(gpu, cache_dir)
+    try:
+        save_ceilings(path, measured)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}; set KERNELTUNE_CACHE_DIR") from error
+    return path
+
+
+def _path(gpu: GpuInfo, cache_dir: Path) -> Path:
+    return ceilings_path(cache_dir, gpu.uuid, gpu.driver, versions()["torch"])

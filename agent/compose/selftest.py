@@ -1,0 +1,111 @@
+"""`optimize selftest`: the corpus of attacks and of honest kernels through this machine's evaluator."""
+
+import json as jsonlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.compose.session import Workshop, session, workshop
+from agent.compose.sources import from_bytes
+from agent.record.events import Event, Progress
+from agent.settings import Settings
+from agent.view.lines import LineWriter
+from agent.view.selftest import Result, is_clean, list_specimens, print_results, results_json
+from tools import corpus as corpora
+from tools.corpus import Outcome, Specimen
+from tools.errors import UsageError
+from tools.pipeline import judge_all
+from tools.task import find_task
+from tools.tooling import Tools
+from tools.verdict import Tier, Verdict
+
+Judge = Callable[[Specimen, Verdict, str | None, str | None, bool], Outcome]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The specimens, and what a verdict on one means (as `tools.corpus.outcome` says it)."""
+
+    specimens: Sequence[Specimen]
+    outcome: Judge
+
+
+def selftest(corpus: Corpus, settings: Settings, *, families: Sequence[str], json: bool, only_list: bool) -> int:
+    """Run the corpus; 0 only if every attack is stopped and no honest kernel is rejected. Raises UsageError."""
+    chosen = _chosen(corpus.specimens, families)
+    if only_list:
+        list_specimens(chosen, json=json)
+        return 0
+    errors = LineWriter(sys.stderr)
+
+    def show(event: Event) -> None:
+        if isinstance(event, Progress):
+            errors.write(f"… {event.stage} {event.detail}")
+
+    with workshop(settings, show) as shop:
+        for warning in shop.warnings:
+            errors.write(f"warning: {warning}")
+        done = tuple(_all(shop, corpus.outcome, chosen, settings, show))
+        gpu = shop.gpu.name if shop.gpu else None
+    if json:
+        print(jsonlib.dumps(results_json(done, gpu), allow_nan=False))
+    else:
+        print_results(done, gpu)
+    return int(not is_clean(done))
+
+
+def _chosen(specimens: Sequence[Specimen], families: Sequence[str]) -> list[Specimen]:
+    known = sorted({s.family for s in specimens})
+    if unknown := [f for f in families if f not in known]:
+        raise UsageError(f"no class {unknown[0]!r}; the corpus has {', '.join(known) or 'none'}")
+    return [s for s in specimens if not families or s.family in families]
+
+
+def _all(
+    shop: Workshop, outcome: Judge, chosen: Sequence[Specimen], settings: Settings, show: Callable[[Event], None]
+) -> Iterator[Result]:
+    """One session per task, since opening one takes seconds."""
+    runnable = [s for s in chosen if shop.gpu or not s.needs_gpu]
+    yield from (_result(s, "skipped", None) for s in chosen if s not in runnable)
+    for task in dict.fromkeys(str(s.task) for s in runnable):
+        of_task = [s for s in runnable if str(s.task) == task]
+        show(Progress("", "task", f"{task}: {len(of_task)} files"))
+        with session(shop, find_task(task)) as opened:
+            run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
+            yield from run.results(of_task, settings.width)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The specimens of one task."""
+
+    tools: Tools
+    outcome: Judge
+    tier: Tier
+    on_gpu: bool
+
+    def results(self, specimens: Sequence[Specimen], width: int) -> Iterator[Result]:
+        """Judge them all; twins are only traced, for their plans."""
+        twins = self._twins({s.twin for s in specimens if s.twin is not None})
+        candidates = (from_bytes(str(s.path), s.path.read_bytes()) for s in specimens)
+        for judgement in judge_all(self.tools, candidates, width=width, tier=self.tier):
+            specimen = specimens[judgement.index]
+            plan, twin = judgement.update.sha256, twins.get(specimen.twin)
+            found = self.outcome(specimen, judgement.verdict, plan, twin, self.on_gpu)
+            yield _result(specimen, found, judgement.verdict)
+
+    def _twins(self, paths: Iterable[Path]) -> dict[Path | None, str | None]:
+        return {path: self.tools.update(path.read_text()).sha256 for path in paths}
+
+
+def _result(specimen: Specimen, outcome: Outcome, verdict: Verdict | None) -> Result:
+    return Result(specimen.name, specimen.kind, specimen.family, specimen.says, outcome, verdict)
+
+
+def shipped_corpus() -> Corpus:
+    """The corpus beside this installation. Raises UsageError when it was not installed."""
+    root = corpora.corpus_root()
+    if root is None:
+        raise UsageError("the corpus (tests/exploits) is not installed; run `optimize selftest` in a checkout")
+    return Corpus(corpora.load_corpus(root), corpora.outcome)

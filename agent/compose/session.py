@@ -1,0 +1,157 @@
+"""Starts what every command that judges needs: the workers, and per task the tools that this machine allows."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from agent.compose.ceilings import stored
+from agent.loop import Emit, Place
+from agent.record.events import Progress
+from agent.settings import Settings
+from tools import machine as machines
+from tools.bench import Bench, CpuBench
+from tools.codec import Json, decode, encode
+from tools.device import GpuInfo, gpu_info
+from tools.errors import TaskError, Unconfined, UsageError
+from tools.gpu_bench import gpu_bench
+from tools.gpus import DEFAULT_ARCH
+from tools.judge.protocol import Open, Opened
+from tools.machine import Machine
+from tools.receipt import Setting
+from tools.sandbox import Enforced, available
+from tools.spec import TaskSpec
+from tools.task import TaskFile
+from tools.tooling import Tools
+from tools.update import UpdateLimits, Updater
+from tools.versions import PROTOCOL_VERSION, evaluator_sha256, versions
+from tools.workers import Worker
+
+DESCRIBE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The worker processes of this program run, and what this machine is. `sandbox`: what a tracer is held by."""
+
+    machine: Machine
+    gpu: GpuInfo | None
+    arch: str
+    sandbox: Enforced
+    settings: Settings
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever reads a verdict of this machine must know."""
+        return tuple(filter(None, [unconfined_warning(self.sandbox)]))
+
+    @cached_property
+    def confinement(self) -> dict[str, Json]:
+        """What holds each hostile role here, asked of real children once the zygotes are warm anyway."""
+        spare = "interpreter" if self.gpu else "runner"  # the role that has nothing to do here
+        return {role: encode(held) for role, held in self.machine.enforced().items() if role != spare}
+
+    @cached_property
+    def evaluator(self) -> str:
+        """The hash of the sources that judge."""
+        return evaluator_sha256()
+
+    @cached_property
+    def place(self) -> Place:
+        """Where this run's verdicts are reached."""
+        facts: dict[str, Json] = {"gpu": encode(self.gpu), "sandbox": encode(self.sandbox)}
+        return Place(self.gpu.name if self.gpu else None, facts, versions())
+
+
+@dataclass(frozen=True)
+class Session:
+    """One task, opened."""
+
+    workshop: Workshop
+    file: TaskFile
+    task: TaskSpec
+    tools: Tools
+
+    @property
+    def gpu(self) -> GpuInfo | None:
+        """The GPU that times, if there is one."""
+        return self.workshop.gpu
+
+    def setting(self) -> Setting:
+        """What all receipts of this session say."""
+        shop = self.workshop
+        return Setting(
+            task=self.task,
+            arch=shop.arch,
+            gpu=encode(shop.gpu),
+            sandbox=shop.confinement,
+            versions=shop.place.versions,
+            protocol=PROTOCOL_VERSION,
+            evaluator_sha256=shop.evaluator,
+            warnings=shop.warnings,
+        )
+
+
+def unconfined_warning(sandbox: Enforced) -> str | None:
+    """The loud words for a machine that does not confine LLM-written code; None where it does."""
+    if sandbox.confined:
+        return None
+    return f"NOT CONFINED: LLM-written code runs with your files and the network within its reach ({_why(sandbox)})"
+
+
+def require_confinement(sandbox: Enforced, *, allow: bool) -> None:
+    """Raise Unconfined where nothing confines candidates, unless that is allowed."""
+    if not sandbox.confined and not allow:
+        raise Unconfined(
+            f"this machine cannot confine LLM-written code ({_why(sandbox)}). "
+            "Pass --allow-unsandboxed to run it anyway, with your files within its reach"
+        )
+
+
+def _why(sandbox: Enforced) -> str:
+    return "; ".join(sandbox.notes or ("no Landlock",))
+
+
+@contextlib.contextmanager
+def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
+    """Start the workers. Raises UsageError before that when they cannot be confined, or the width makes no sense."""
+    if not 1 <= settings.width <= 64:
+        raise UsageError(f"--width {settings.width}: give 1 to 64 candidates")
+    sandbox = available()
+    require_confinement(sandbox, allow=settings.allow_unsandboxed)
+    gpu = gpu_info()
+    show(Progress("", "starting", "importing torch and triton, once"))
+    with machines.started(allow_unconfined=settings.allow_unsandboxed) as machine:
+        arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
+        yield Workshop(machine, gpu, arch, sandbox, settings)
+
+
+@contextlib.contextmanager
+def session(shop: Workshop, task_file: TaskFile) -> Iterator[Session]:
+    """Load a task, and pick the bench that this machine allows. Raises TaskError."""
+    with shop.machine.trusted("tools.judge.desk:main") as desk:
+        task = open_task(desk, task_file)
+        limits = UpdateLimits(max_variants=16 if shop.gpu else 4)
+        updater = Updater(task, shop.arch, shop.machine.tracer, shop.machine.compiler, limits)
+        with _bench(shop, task_file, task, desk, updater) as bench:
+            yield Session(shop, task_file, task, Tools(updater, bench, "timing" if shop.gpu else "checking"))
+
+
+def open_task(desk: Worker, task_file: TaskFile) -> TaskSpec:
+    """The task as data, described by the judge's desk. Raises TaskError."""
+    body = desk.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=DESCRIBE_TIMEOUT_S).body
+    opened = decode(Opened, body)
+    if opened.task is None:
+        raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
+    return opened.task
+
+
+@contextlib.contextmanager
+def _bench(shop: Workshop, task_file: TaskFile, task: TaskSpec, desk: Worker, updater: Updater) -> Iterator[Bench]:
+    if shop.gpu is None:
+        updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
+        yield CpuBench(task, desk, shop.machine.interpreter)
+        return
+    cache_dir = shop.settings.cache_dir
+    with gpu_bench(task_file, task, shop.machine, ceilings=stored(shop.gpu, cache_dir), cache_dir=cache_dir) as bench:
+        yield bench

@@ -1,0 +1,86 @@
+"""Does a second verdict bear out the first? Pure.
+
+Right must be right again. Times are compared by the speed-up over a baseline of both, since pairs of one session are
+measured better than absolute times across sessions; and by the times themselves where no baseline is common.
+"""
+
+import math
+from dataclasses import dataclass
+
+from tools.reflect import NOISE
+from tools.verdict import Comparison, Status, Verdict
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Whether a verdict held, and why in one line."""
+
+    held: bool
+    why: str
+
+
+def repeated(old: Verdict, new: Verdict, *, same_gpu: bool = True) -> Repeated:
+    """Compare an old verdict with a new one of the same source on the same task."""
+    if old.accepted != new.accepted:
+        return Repeated(False, f"was {old.status.value}, is {new.status.value} now: {new.detail}")
+    if not new.accepted:
+        return Repeated(old.status is new.status, f"was {old.status.value}, is {new.status.value} again: {new.detail}")
+    if old.timing is None or new.timing is None:
+        return Repeated(True, _untimed(old, new))
+    if not same_gpu:
+        return Repeated(True, "right again, on another GPU: the times are that GPU's own and are not compared")
+    return _times(old, new)
+
+
+def _untimed(old: Verdict, new: Verdict) -> str:
+    if old.status is Status.CORRECT:
+        return "right again; its time cannot be repeated without a GPU"
+    return "right again, and now timed" if new.status is Status.CORRECT else "right again"
+
+
+def _times(old: Verdict, new: Verdict) -> Repeated:
+    what, was, now = _common(old, new) or ("the time", _time(old), _time(new))
+    change = math.log(now.value / was.value)
+    allowed = math.hypot(was.half_width, now.half_width) + max(NOISE, _resolution(old), _resolution(new))
+    moved = f"{what} moved by {abs(math.expm1(change)):.2%}, of {math.expm1(allowed):.2%} that the intervals allow"
+    if abs(change) <= allowed:
+        return Repeated(True, f"right again; {moved}")
+    return Repeated(False, f"right again; {moved}; it is {'slower' if change > 0 else 'faster'} now")
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A time, or a time relative to a baseline's; half the width of its 95 % interval, in logarithms."""
+
+    value: float
+    half_width: float
+
+
+def _time(verdict: Verdict) -> _Measured:
+    timing = verdict.timing
+    assert timing is not None
+    return _Measured(timing.median_us, _half(timing.low_us, timing.high_us))
+
+
+def _common(old: Verdict, new: Verdict) -> tuple[str, _Measured, _Measured] | None:
+    """Relative to the baseline that was hardest to beat, among those of both."""
+    ours = {c.baseline: c for c in new.comparisons}
+    both = [(c, ours[c.baseline]) for c in old.comparisons if c.baseline in ours]
+    if not both:
+        return None
+    was, now = min(both, key=lambda pair: (pair[0].baseline_us, pair[0].baseline))
+    return f"the time against {was.baseline}", _relative(was), _relative(now)
+
+
+def _relative(comparison: Comparison) -> _Measured:
+    return _Measured(1.0 / comparison.speedup, _half(comparison.low, comparison.high))
+
+
+def _half(low: float, high: float) -> float:
+    """Half the width of an interval of ratios, in logarithms."""
+    return abs(math.log(high / low)) / 2 if low > 0 and high > 0 else 0.0
+
+
+def _resolution(verdict: Verdict) -> float:
+    found = verdict.receipt.get("aa_resolution")
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0

@@ -1,0 +1,123 @@
+"""Receipts as files, and an old record that learns of verifications."""
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import create_engine
+
+from agent.record.events import Event, Judged, RunEnded, Updated, Verified
+from agent.record.receipts import ReceiptBook, receipt_path
+from agent.record.schema import SHIPPED
+from agent.record.store import FILE_NAME, Store
+from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
+from tools.errors import StoreError
+from tools.receipt import Setting
+from tools.spec import CaseSpec, TaskSpec
+from tools.update import Update
+from tools.verdict import Status, Verdict
+
+TASK = TaskSpec("softmax", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
+SETTING = Setting(TASK, "sm_90", None, {}, {}, "2", "e" * 64)
+RIGHT = Verdict(Status.CHECKED, "right")
+
+
+def verified(number: int, purpose: str, held: bool, verdict: Verdict = RIGHT, at: float = 2e9) -> Verified:
+    ids = (RUN, f"{RUN}/{number}")
+    return Verified(*ids, purpose, verdict, 1.0, held, "why", None, {}, {}, (0.5,), at=at)  # type: ignore[arg-type]
+
+
+def old_database(folder: Path, events: list[Event]) -> None:
+    """What the first schema would have stored: a database of today, poured into tables of then."""
+    with Store.open(folder / "new") as store:
+        for event in events:
+            store.write(event)
+    engine = create_engine(f"sqlite:///{folder / FILE_NAME}")
+    config = Config()
+    config.set_main_option("script_location", str(SHIPPED.scripts))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    engine.dispose()
+    link = sqlite3.connect(folder / FILE_NAME)
+    link.execute(f"ATTACH '{folder / 'new' / FILE_NAME}' AS new")
+    tables = [row[0] for row in link.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")]
+    for table in tables:
+        if table != "alembic_version":
+            names = ", ".join(f'"{row[1]}"' for row in link.execute(f"PRAGMA main.table_info({table})"))
+            link.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM new.{table}")
+    link.commit()
+    link.close()
+
+
+def _of_then(event: Event) -> Event:
+    """The event with verdicts that have no tier yet."""
+    if isinstance(event, Judged):
+        return replace(event, verdict=replace(event.verdict, tier=None))
+    if isinstance(event, Updated) and event.failure:
+        return replace(event, failure=replace(event.failure, tier=None))
+    return event
+
+
+def test_a_record_of_the_first_schema_opens_with_all_it_had(tmp_path: Path) -> None:
+    events = [_of_then(e) for e in arbitrary_run(5) if not isinstance(e, Verified)]
+    old_database(tmp_path, events)
+    with Store.open(tmp_path) as store:
+        assert store.load_events(RUN) == events
+        judged = next(e for e in events if isinstance(e, Judged))
+        again = replace(verified(1, "verify", held=True), attempt_id=judged.attempt_id)
+        store.write(again)
+        store.write(replace(again, at=again.at + 1))
+        assert store.load_events(RUN)[-2:] == [again, replace(again, at=again.at + 1)]
+    assert (tmp_path / f"{FILE_NAME}.bak-0001").exists()
+
+
+def test_a_confirmation_counts_and_a_verification_does_not(tmp_path: Path) -> None:
+    wrong = Verdict(Status.WRONG, "one element")
+    with Store.open(tmp_path) as store:
+        for event in (started(), *attempt(1, best=True), *attempt(2)):
+            store.write(event)
+        store.write(verified(1, "confirm", held=False, verdict=wrong))
+        store.write(verified(2, "verify", held=False, verdict=wrong))
+        first, second = store.attempts(RUN)
+        assert (first.verdict, first.rank_key) == (wrong, (0.5,))
+        assert second.verdict.accepted
+
+
+def test_the_listing_says_what_the_run_ended_with_and_whether_it_was_verified(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        for event in (started(), *attempt(1, status=Status.CORRECT, best=True), *attempt(2, status=Status.CORRECT)):
+            store.write(event)
+        assert (store.runs()[0].best_attempt_id, store.runs()[0].verified) == (f"{RUN}/1", None)
+        store.write(verified(1, "confirm", held=False, verdict=Verdict(Status.WRONG, "one element")))
+        store.write(RunEnded(RUN, "attempts", 2, 1, f"{RUN}/2", None, 9.0))
+        store.write(verified(2, "verify", held=False, at=2e9 + 1))
+        store.write(verified(2, "verify", held=True, at=2e9 + 2))
+        summary = store.runs()[0]
+        assert (summary.best_attempt_id, summary.best_us, summary.verified) == (f"{RUN}/2", 134.5, True)
+
+
+def test_a_receipt_lies_beside_its_run_and_a_verification_gets_its_own(tmp_path: Path) -> None:
+    book = ReceiptBook(tmp_path, lambda: SETTING)
+    made = book.keep("r/3", "x", Update(), RIGHT, None)
+    path = receipt_path(tmp_path, "r/3")
+    assert json.loads(path.read_text()) == made
+    paths = [book.keep_again("r/3", "x", Update(), RIGHT, None)[1].name for _ in range(2)]
+    assert paths == ["3.verify-1.json", "3.verify-2.json"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["3.json", *paths]
+
+
+def test_without_a_folder_receipts_are_made_and_not_written(tmp_path: Path) -> None:
+    assert ReceiptBook(None, lambda: SETTING).keep("r/1", "x", Update(), RIGHT, None)["attempt_id"] == "r/1"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_receipt_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "receipts").write_text("a file where the folder should be")
+    with pytest.raises(StoreError, match=r"receipts/1\.json cannot be written") as caught:
+        ReceiptBook(tmp_path, lambda: SETTING).keep("r/1", "x", Update(), RIGHT, None)
+    assert "\n" not in str(caught.value)

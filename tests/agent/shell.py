@@ -1,0 +1,28 @@
+"""The command as a person types it: a real process in a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def optimize(
+    *arguments: str, cwd: Path, timeout_s: float = 120, stdin: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end."""
+    return subprocess.run(
+        command(*arguments), cwd=cwd, env=env(), capture_output=True, text=True, timeout=timeout_s, input=stdin
+    )
+
+
+def command(*arguments: str) -> list[str]:
+    """Its argument vector."""
+    return [sys.executable, "-c", "from agent.cli import main; main()", *arguments]
+
+
+def env() -> dict[str, str]:
+    """This environment without keys and settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY") and not k.startswith("KERNELTUNE_")}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -1,0 +1,140 @@
+"""The lines and objects of `bench`, the table of `verify`, and a run whose best was judged again."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+
+from agent.record.events import RunEnded, Verified
+from agent.view.files import FilesEnd, FilesView, JudgedFile
+from agent.view.ndjson import JsonView
+from agent.view.plain import plain_line
+from agent.view.state import ViewState, fold
+from agent.view.summary import summary_text
+from agent.view.verification import Side, Verification, print_verification, verification_json
+from tests.agent.view.scripts import GPU_RUN, NOW, verdict
+from tools.codec import Json
+from tools.verdict import Status, Verdict
+
+END = FilesEnd("r-1", "softmax", "NVIDIA H200", "author_done", 62.0)
+
+
+def file(index: int, name: str, found: Verdict) -> JudgedFile:
+    us = found.timing.median_us if found.timing else 0.0
+    return JudgedFile(index, name, f"r-1/{index + 1}", found, (), (us,) if found.accepted else (), 2.5, {"r": 1}, None)
+
+
+FILES = [
+    file(0, "slow.py", verdict(4, Status.CORRECT)),
+    file(1, "b\x1b[2Jad.py", Verdict(Status.WRONG, "3 of 4 elements\nwrong")),
+    file(2, "fast.py", verdict(3, Status.CORRECT)),
+]
+
+
+def shown(*, as_json: bool = False, live: bool = False, colour: bool = False) -> tuple[str, str]:
+    out, err = StringIO(), StringIO()
+    view = FilesView(out, err, as_json, colour, live, total=3)
+    view.stage("slow.py", "tracing")
+    for found in FILES:
+        view.judged(found)
+    view.finish(END)
+    return out.getvalue(), err.getvalue()
+
+
+def test_a_timed_file_is_a_line_with_time_speed_up_over_the_best_baseline_and_coverage() -> None:
+    lines = shown()[0].splitlines()
+    assert lines[0].startswith("✔ correct         #1 slow.py  200.0 µs")
+    assert "no difference" not in lines[0]
+    assert "vs torch.compile max-autotune, coverage 100%" in lines[0]
+    assert lines[1] == "✗ wrong           #2 bad.py  3 of 4 elements wrong  (2.5 s)"
+
+
+def test_the_ranking_comes_last_fastest_first() -> None:
+    lines = shown()[0].splitlines()
+    assert [line.split()[1] for line in lines if line[:2] in ("1.", "2.")] == ["fast.py", "slow.py"]
+    assert "3 files for softmax in 1m 02s: 2 correct, 1 wrong; timed on NVIDIA H200" in lines
+    assert lines[-1] == "kept as run r-1; repeat one with: optimize verify r-1/NUMBER"
+
+
+def test_objects_are_one_a_line_and_carry_their_schema() -> None:
+    objects = [json.loads(line) for line in shown(as_json=True)[0].splitlines()]
+    assert [o["type"] for o in objects] == ["judged_file", "judged_file", "judged_file", "bench_summary"]
+    assert {o["schema_version"] for o in objects} == {1}
+    assert objects[0]["verdict"]["timing"]["median_us"] == 200.0
+    assert objects[-1]["ranking"] == ["fast.py", "slow.py"]
+    assert objects[-1]["by_status"] == {"wrong": 1, "correct": 2}
+
+
+def test_progress_goes_to_stderr_one_line_redrawn_in_a_terminal_and_lines_elsewhere() -> None:
+    assert shown()[1] == "… 0/3 judged; tracing slow.py\n"
+    assert shown(live=True)[1].startswith("\r\x1b[K0/3 judged; tracing slow.py\r\x1b[K")
+    assert "\x1b" not in shown(live=True)[0]
+    assert "\x1b[32m✔ correct" in shown(colour=True)[0]
+
+
+def verification(new: Verdict, held: bool) -> Verification:
+    versions = {"torch": "2.11", "triton": "3.6", "kerneltune": "0.1.0", "python": "3.12"}
+    old = Side(verdict(3, Status.CORRECT), "NVIDIA H200", versions)
+    now = Side(new, None, versions | {"torch": "2.13"})
+    return Verification("r-1/3", old, now, held, "right again", ("torch: 2.11 then, 2.13 now",), {}, "receipts/3.json")
+
+
+def test_a_verification_shows_both_verdicts_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    print_verification(verification(verdict(3, Status.CHECKED), held=True), colour=False)
+    text = capsys.readouterr().out
+    for words in ("✔ correct", "✓ checked", "110.0 µs", "not timed", "NVIDIA H200", "2.13", "held: right again"):
+        assert words in text
+    assert "differs: torch: 2.11 then, 2.13 now" in text
+    print_verification(verification(Verdict(Status.WRONG, "no"), held=False), colour=False)
+    assert "did not hold: " in capsys.readouterr().out
+
+
+def test_a_verification_as_json_has_both_sides_and_the_receipt() -> None:
+    found: dict[str, Json] = json.loads(json.dumps(verification_json(verification(verdict(3, Status.CHECKED), True))))
+    assert (found["type"], found["schema_version"], found["held"]) == ("verification", 1, True)
+    assert found["old"]["verdict"]["status"] == "correct"
+    assert found["new"]["gpu"] is None
+
+
+def confirmed(held: bool, found: Verdict) -> Verified:
+    return Verified("r-7f3a", "r-7f3a/3", "confirm", found, 9.0, held, "why", "NVIDIA H200", {}, {}, (1.0,), at=NOW)
+
+
+def state_after(*events: Verified | RunEnded) -> ViewState:
+    state = ViewState()
+    for event in (*GPU_RUN, *events):
+        state = fold(state, event)
+    return state
+
+
+def test_the_summary_quotes_the_confirmed_verdict() -> None:
+    again = replace(verdict(3, Status.CORRECT), tier="confirmed")
+    state = state_after(confirmed(True, again), RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "b.py", 72.0, at=NOW))
+    assert "right and timed on NVIDIA H200: confirmed; 2 cases" in summary_text(state)
+    assert "#3 confirmed 110.0 µs" in plain_line(state, confirmed(True, again))
+
+
+def test_a_best_that_was_not_confirmed_is_no_longer_shown_as_the_best() -> None:
+    wrong = confirmed(False, Verdict(Status.WRONG, "one element"))
+    state = state_after(wrong, RunEnded("r-7f3a", "attempts", 6, 0, None, None, 72.0, at=NOW))
+    assert state.best is None
+    assert "nothing: none of 6 attempts was right" in summary_text(state)
+    assert plain_line(state, wrong) == "#3 not confirmed why"
+
+
+def test_the_last_object_of_a_run_names_tier_and_receipt() -> None:
+    stream = StringIO()
+    view = JsonView(stream)
+    again = replace(verdict(3, Status.CORRECT), tier="confirmed")
+    for event in (
+        *GPU_RUN,
+        confirmed(True, again),
+        RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "runs/r-7f3a/best.py", 72.0, at=NOW),
+    ):
+        view(event)
+    view.finish()
+    objects = [json.loads(line) for line in stream.getvalue().splitlines()]
+    best = objects[-1]["best"]
+    assert (best["tier"], best["receipt_path"]) == ("confirmed", "runs/r-7f3a/receipts/3.json")
+    assert [o["held"] for o in objects if o["type"] == "verified"] == [True]

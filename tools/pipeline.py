@@ -1,0 +1,109 @@
+"""Judges many candidates: traced and compiled `width` at a time while the bench, which is one, works on those before.
+
+    for judgement in judge_all(tools, [Candidate("a.py", source), ...], width=4, tier="screened"):
+        print(judgement.name, judgement.verdict.status, judgement.seconds)
+
+Judgements come in the order in which they are ready; `in_order` puts them back into the order of the input. At most
+`2 * width` candidates are under way or waiting for the bench, so that compiled kernels do not pile up, and candidates
+are taken from an iterator only when there is room. Leaving the loop early, by `break` or Ctrl-C, cancels the rest.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from tools.tooling import Tools
+from tools.update import Update
+from tools.verdict import Status, Tier, Verdict
+
+Progress = Callable[[str, str], None]  # name, stage: "tracing", then "checking" or "timing"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A source by name. `problem` says why it is not even a text: it is rejected with these words, untraced."""
+
+    name: str
+    source: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What came of a candidate. `index` is its place in the input, from 0."""
+
+    index: int
+    name: str
+    source: str
+    update: Update
+    verdict: Verdict
+    bench_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on it: tracing, compiling and judging."""
+        return self.update.trace_s + self.update.compile_s + self.bench_s
+
+
+def judge_all(
+    tools: Tools,
+    candidates: Iterable[Candidate],
+    *,
+    width: int = 2,
+    tier: Tier = "judged",
+    progress: Progress = lambda name, stage: None,
+) -> Iterator[Judgement]:
+    """Judge each candidate once. A candidate's failure is its verdict; our own failures are raised as they are.
+
+    `progress` is called from several threads.
+    """
+    return _Line(tools, width, tier, progress).run(enumerate(candidates))
+
+
+def in_order(judgements: Iterable[Judgement]) -> list[Judgement]:
+    """All of them, in the order of the input."""
+    return sorted(judgements, key=lambda j: j.index)
+
+
+class _Line:
+    """One pass of `judge_all`."""
+
+    def __init__(self, tools: Tools, width: int, tier: Tier, progress: Progress) -> None:
+        self._tools, self._width, self._tier, self._progress = tools, max(1, width), tier, progress
+        self._waiting: dict[Future[Update], tuple[int, Candidate]] = {}
+
+    def run(self, candidates: Iterator[tuple[int, Candidate]]) -> Iterator[Judgement]:
+        pool = ThreadPoolExecutor(self._width, thread_name_prefix="update")
+        try:
+            self._fill(pool, candidates)
+            while self._waiting:
+                ready, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
+                future = min(ready, key=lambda f: self._waiting[f][0])
+                index, candidate = self._waiting.pop(future)
+                self._fill(pool, candidates)  # before the bench: the others go on meanwhile
+                yield self._judged(index, candidate, future.result())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fill(self, pool: ThreadPoolExecutor, candidates: Iterator[tuple[int, Candidate]]) -> None:
+        while len(self._waiting) < 2 * self._width:
+            following = next(candidates, None)
+            if following is None:
+                return
+            self._waiting[pool.submit(self._update, following[1])] = following
+
+    def _update(self, candidate: Candidate) -> Update:
+        if candidate.problem:
+            return Update(failure=Verdict(Status.REJECTED, candidate.problem))
+        self._progress(candidate.name, "tracing")
+        return self._tools.update(candidate.source)
+
+    def _judged(self, index: int, candidate: Candidate, update: Update) -> Judgement:
+        if update.failure:
+            return Judgement(index, candidate.name, candidate.source, update, update.failure, 0.0)
+        self._progress(candidate.name, self._tools.bench_stage)
+        started = time.perf_counter()
+        verdict = self._tools.bench(update, self._tier)
+        bench_s = time.perf_counter() - started
+        return Judgement(index, candidate.name, candidate.source, update, verdict, bench_s)

@@ -1,0 +1,139 @@
+"""The receipt of a verdict: everything that a sceptic needs to believe it, or to repeat it, as one JSON value. Pure.
+
+It names held-out cases, and may hold seeds: it is for people and for the record. What an author may see of a verdict is
+`author_view`.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tools.codec import Json, encode
+from tools.plan.schema import Plan, plan_hash
+from tools.spec import TaskSpec
+from tools.statement import statement
+from tools.update import Update
+from tools.verdict import CaseResult, Status, Tier, Verdict
+
+SCHEMA_VERSION = 1
+HIDDEN = "held-out"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What holds for all verdicts of one session. `gpu` and the values of `sandbox` (by role) are JSON of
+    `tools.device.GpuInfo` and `tools.sandbox.Enforced`; `protocol` and `evaluator_sha256` are of `tools.versions`."""
+
+    task: TaskSpec
+    arch: str
+    gpu: Json
+    sandbox: Mapping[str, Json]
+    versions: Mapping[str, str]
+    protocol: str
+    evaluator_sha256: str
+    warnings: tuple[str, ...] = ()
+
+
+def receipt(
+    setting: Setting,
+    *,
+    attempt_id: str,
+    source: str,
+    update: Update,
+    verdict: Verdict,
+    asked: Tier | None,
+    date: str,
+) -> dict[str, Json]:
+    """The receipt of one verdict. `asked`: the tier that was asked for (None where nothing is timed); `date` in ISO."""
+    plans = update.judged_plans(verdict.variant)
+    main = update.judged_plan(verdict.variant)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "attempt_id": attempt_id,
+        "date": date,
+        "statement": statement(setting.task, verdict, setting.gpu),
+        "protocol": {"version": setting.protocol, "evaluator_sha256": setting.evaluator_sha256},
+        "versions": dict(setting.versions),
+        "task": _task(setting.task),
+        "candidate": {
+            "source_sha256": _sha256(source) if source else None,  # what is no text has no source
+            "plan_sha256": plan_hash(main) if main else None,
+            "case_plans": {plan.case: plan_hash(plan) for plan in plans},
+            "variant": verdict.variant or (main.variant if main else ""),
+            "variants_dropped": list(update.dropped_variants),
+            "launches": len(main.launches) if main else 0,
+            "library_ops": list(main.library_ops) if main else [],
+        },
+        "compiled": {"arch": setting.arch, "kernels": _kernels(update, main)},
+        "where": {"gpu": setting.gpu, "sandbox": dict(setting.sandbox), "warnings": list(setting.warnings)},
+        "tier": {"asked": asked, "given": verdict.tier},
+        "verdict": {k: v for k, v in encode(verdict).items() if k not in ("cases", "receipt")},
+        "cases": [_case(setting.task, result, verdict) for result in verdict.cases],
+        "evidence": encode(verdict.receipt),
+    }
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _task(task: TaskSpec) -> dict[str, Json]:
+    cases = [{"name": c.name, "inputs": list(c.inputs), "held_out": c.held_out} for c in task.cases]
+    return {"name": task.name, "sha256": task.sha256, "precision": task.precision, "cases": cases}
+
+
+def _kernels(update: Update, plan: Plan | None) -> list[Json]:
+    return [encode(report) for report in update.kernels_of(plan)]
+
+
+def _case(task: TaskSpec, result: CaseResult, verdict: Verdict) -> dict[str, Json]:
+    seeds = verdict.receipt.get("seeds")
+    return {
+        **encode(result),
+        "held_out": _is_held_out(task, result.case),
+        "seed": _seed(seeds, result.case, result.inputs) if isinstance(seeds, dict) else None,
+    }
+
+
+def _seed(seeds: Mapping[str, Json], case: str, inputs: str) -> Json:
+    """Of a case and battery, whether filed under "case/battery" or under case, then battery."""
+    flat, nested = seeds.get(f"{case}/{inputs}"), seeds.get(case)
+    return flat if flat is not None else nested.get(inputs) if isinstance(nested, dict) else None
+
+
+def _is_held_out(task: TaskSpec, case: str) -> bool:
+    return any(c.held_out for c in task.cases if c.name == case)
+
+
+def author_view(verdict: Verdict, task: TaskSpec) -> Verdict:
+    """The verdict as an author may see it: no name, shape or value of a held-out case, and no receipt."""
+    cases = tuple(_anonymous(task, result) for result in verdict.cases)
+    return replace(verdict, detail=_public_detail(verdict, task), cases=cases, receipt={})
+
+
+def _anonymous(task: TaskSpec, result: CaseResult) -> CaseResult:
+    if not _is_held_out(task, result.case):
+        return result
+    return replace(result, case=HIDDEN, detail="" if result.ok else "wrong", max_abs_error=0.0)
+
+
+def _public_detail(verdict: Verdict, task: TaskSpec) -> str:
+    if verdict.accepted or not _fails_held_out(verdict, task):
+        return _names(task).sub(HIDDEN, verdict.detail)
+    words = {Status.WRONG: "is wrong", Status.TIMED_OUT: "takes too long", Status.REJECTED: "cannot be traced"}
+    failed = next((r for r in verdict.cases if not r.ok), None)
+    size = f": error {failed.error_ratio:.2g} times the tolerance" if failed else ""
+    what = words.get(verdict.status, f"ends as {verdict.status.value}")
+    return f"a case with held-out shapes {what}{size}; be right for every size: masks, tails, strides, odd lengths"
+
+
+def _fails_held_out(verdict: Verdict, task: TaskSpec) -> bool:
+    culprit = verdict.receipt.get("case") or next((r.case for r in reversed(verdict.cases) if not r.ok), None)
+    return _is_held_out(task, str(culprit)) or _names(task).search(verdict.detail) is not None
+
+
+def _names(task: TaskSpec) -> re.Pattern[str]:
+    """Any held-out case's name, as a word."""
+    names = sorted((re.escape(c.name) for c in task.cases if c.held_out), key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(names)})(?!\w)" if names else r"(?!)")
