@@ -164,6 +164,7 @@ class Confined(Supervisor):
         self._door, theirs = socket.socketpair()
         self._worker = machine.trusted("tools.judge.session:main", extra=[theirs])
         theirs.close()
+        self._worker.enforced()  # its first word; what follows is the judge's
         self._sock = self._worker.detach()
         self.runners = Runners(self._door, machine.runner, Worker.close)
 

@@ -277,7 +277,7 @@ class Race:
         if unverified:
             self._verify(outputs)
         if series.unfit:
-            why = f"{series.discarded} of {len(series.rounds)} rounds had a slow clock or a throttled GPU"
+            why = f"{series.discarded} of {len(series.rounds)} rounds had a throttled GPU"
             raise Refuted(Verdict(Status.UNCHECKED, f"right, but this GPU is not fit to time it: {why}"))
 
     def _one_round(self, watch: Watch) -> None:

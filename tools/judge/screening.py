@@ -6,7 +6,7 @@ serve many candidates. They change every few minutes, and after a wrong answer t
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tools.codec import Json
@@ -14,6 +14,7 @@ from tools.judge.checker import checking
 from tools.judge.compare import Expected
 from tools.judge.inputs import case_seed
 from tools.judge.problem import Drawn
+from tools.judge.protocol import BATTERIES
 from tools.judge.reference import Problem
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.trial import HIDDEN, Images, images_for
@@ -25,8 +26,7 @@ from tools.task import TaskFile
 from tools.verdict import CaseResult, Status, Verdict
 
 EPOCH_S = 180.0
-REPEATS = 2
-BATTERIES = ("own", "zero_mean")
+TIMED = ("own", "zero_mean")  # batteries among the contents of the timed case
 _CLOSE = 10.0  # times the tolerance: whoever is wrong by less may be feeling its way
 
 
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
 
 
 class Gate:
-    """Checks one small case of each candidate."""
+    """Checks all cases of a candidate but the timed one, each with a few batteries."""
 
     def __init__(self, link: RunnerLink, file: TaskFile, task: TaskSpec, secret: bytes) -> None:
         self._link, self._file, self._task, self._secret = link, file, task, secret
@@ -82,16 +82,38 @@ class Gate:
         if verdict.status is Status.WRONG and wrong and max(wrong) < _CLOSE:
             self.renew()
 
-    def check(self, plan: Plan, images: Images) -> tuple[CaseResult, ...]:
-        """Run one case with its batteries, twice with different poison, every tensor between guards. The results; the
-        last one may be wrong. Raises RunnerFailed, and ReplayError for a plan that contradicts itself."""
+    def verdict(
+        self, plans: Sequence[Plan], images: Images, chosen: int
+    ) -> tuple[Verdict | None, tuple[CaseResult, ...]]:
+        """The verdict on a candidate that fails one of these cases, None for one that holds; and the results. `chosen`
+        is a number of the plan's own: which batteries it meets beside the task's own inputs follows from it."""
+        results: list[CaseResult] = []
+        smallest = min(plans, key=lambda p: self._task.case(p.case).bytes_moved, default=None)
+        for plan in plans:
+            where = HIDDEN if self._task.case(plan.case).held_out else f"case {plan.case}"
+            try:
+                results += self._checked(plan, images, None if plan is smallest else chosen)
+            except (RunnerFailed, ReplayError) as failure:
+                status = failure.status if isinstance(failure, RunnerFailed) else Status.REJECTED
+                return Verdict(status, f"{where}: {failure}", cases=tuple(results)), tuple(results)
+            if bad := next((r for r in results if not r.ok), None):
+                told = where if where == HIDDEN else f"{where} ({bad.inputs} inputs)"
+                return Verdict(Status.WRONG, f"{told}: {bad.detail}", cases=tuple(results)), tuple(results)
+        return None, tuple(results)
+
+    def _checked(self, plan: Plan, images: Images, chosen: int | None) -> list[CaseResult]:
+        """Run one case, every tensor between guards: the task's own inputs twice, then one other battery (all of them
+        without `chosen`). The last result may be wrong. Raises RunnerFailed and ReplayError."""
+        own, *others = self._case(plan.case)
+        if chosen is not None and others:
+            others = [others[chosen % len(others)]]
         results: list[CaseResult] = []
         with checking(self._link, plan, images_for(plan, images), DeviceBuffer.allocate) as checker:
-            for kept in self._case(plan.case):
-                results.append(checker.check(kept, kept.drawn, REPEATS))
+            for kept, repeats in [(own, 2), *((other, 1) for other in others)]:
+                results.append(checker.check(kept, kept.drawn, repeats))
                 if not results[-1].ok:
                     break
-        return tuple(results)
+        return results
 
     def _case(self, name: str) -> tuple[Kept, ...]:
         if name not in self._prepared:
@@ -100,25 +122,11 @@ class Gate:
 
     def _drawn_for(self, name: str) -> Iterator[Kept]:
         problem, seed = Problem.load(self._file, name, device="cuda"), self.seed(name)
-        for battery in BATTERIES:
+        large = not self._task.case(name).runs_on_cpu  # answers in float64 are kept: gigabytes for each battery
+        for battery in BATTERIES[:2] if large else BATTERIES:
             drawn = problem.draw(seed, battery)
             if drawn is not None:
                 yield Kept(drawn, problem.expect(drawn.inputs))
-
-    def verdict(self, plan: Plan, images: Images) -> tuple[Verdict | None, tuple[CaseResult, ...]]:
-        """The verdict on a plan that fails, None for one that holds; and the results."""
-        hidden = self._task.case(plan.case).held_out
-        try:
-            results = self.check(plan, images)
-        except (RunnerFailed, ReplayError) as failure:
-            where = HIDDEN if hidden else f"case {plan.case}"
-            status = failure.status if isinstance(failure, RunnerFailed) else Status.REJECTED
-            return Verdict(status, f"{where}: {failure}"), ()
-        bad = next((r for r in results if not r.ok), None)
-        if bad is None:
-            return None, results
-        where = HIDDEN if hidden else f"case {plan.case} ({bad.inputs} inputs)"
-        return Verdict(Status.WRONG, f"{where}: {bad.detail}", cases=results), results
 
     def close(self) -> None:
         """Free the memory."""

@@ -10,14 +10,14 @@ from tools.judge.heat import Heat, Refuted
 from tools.judge.race import Race
 from tools.judge.ruling import ruled
 from tools.judge.runner_link import RunnerFailed, RunnerLink
-from tools.judge.screening import BATTERIES, Gate
+from tools.judge.screening import TIMED, Gate
 from tools.judge.timing import Rules
 from tools.judge.track import Track
 from tools.judge.trial import Images, Trial
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.task import TaskFile
-from tools.verdict import CaseResult, Status, Tier, Verdict
+from tools.verdict import Status, Tier, Verdict
 
 PROCESSES = 3  # fresh runners of a confirmation
 
@@ -49,20 +49,18 @@ class Judge:
         return replace(verdict, receipt={**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)})
 
     def _screened(self, request: Bench, main: Plan) -> Verdict:
-        """One small case, then a short race against the fastest baseline on inputs that serve a whole epoch."""
+        """The other cases, then a short race against the fastest baseline on inputs that serve a whole epoch."""
         self.gate.keep_fresh()
         started_s = time.monotonic()
-        small = [plan for plan in request.plans if plan.case != main.case]
-        checked: tuple[CaseResult, ...] = ()
-        if small:
-            failed, checked = self.gate.verdict(small[int(plan_hash(main)[:8], 16) % len(small)], self.images)
-            if failed is not None:
-                return replace(failed, receipt=self.gate.facts())
+        others = [plan for plan in request.plans if plan.case != main.case]
+        failed, checked = self.gate.verdict(others, self.images, int(plan_hash(main)[:8], 16))
+        if failed is not None:
+            return replace(failed, receipt=self.gate.facts())
         checked_s = round(time.monotonic() - started_s, 4)
         self.track.touched()
 
         def refill() -> None:
-            self.track.fill_for(self.gate.epoch, lambda n: self.gate.seed(f"{main.case}.{n}"), BATTERIES)
+            self.track.fill_for(self.gate.epoch, lambda n: self.gate.seed(f"{main.case}.{n}"), TIMED)
 
         track = self.track
         race = Race(track, self.link, self.images, request.rules, self.secret, self.sampler, track.fastest, refill)

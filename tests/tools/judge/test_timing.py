@@ -141,11 +141,19 @@ def test_what_is_discarded_counts_for_nothing() -> None:
     assert found.high == pytest.approx(2.0)
 
 
-def test_an_environment_that_loses_a_fifth_of_its_rounds_is_unfit() -> None:
+def test_an_environment_that_throttles_a_fifth_of_the_rounds_is_unfit() -> None:
+    series = Series(Rules(), ())
+    for number in range(20):
+        series.add({CANDIDATE: [1.0, 1.0]}, 0.01, sm_clock_mhz=1980.0, throttled=number < 5)
+    assert series.unfit
+
+
+def test_a_clock_that_always_changes_discards_nothing() -> None:
     series = Series(Rules(), ())
     for number in range(20):
         series.add({CANDIDATE: [1.0, 1.0]}, 0.01, sm_clock_mhz=1500.0 if number < 5 else 1980.0)
-    assert series.unfit
+    assert series.discarded == 0
+    assert not series.unfit
 
 
 def test_a_gpu_that_does_not_tell_its_clock_discards_nothing() -> None:
