@@ -24,8 +24,8 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
 
 
 def _problem(plan: Plan) -> str | None:
-    if not any(isinstance(step, Launch) for step in plan.run):
-        return "a plan that launches no kernel"
+    if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
+        return "a plan that launches no program of a kernel"
     known = {s.id for s in plan.storages if s.nbytes >= 0}
     if len(known) != len(plan.storages):
         return "a plan whose storages are not distinct"
@@ -36,8 +36,12 @@ def _problem(plan: Plan) -> str | None:
         refs = [*_tagged(plan.outputs), *(ref for step in steps for ref in _refs(step))]
     except DecodeError as error:
         return f"a plan with a tensor that is none: {error!s:.200}"
-    bad = next((r for r in refs if not _is_sound(r, known)), None)
-    return f"a plan with a tensor that is none: {bad!s:.200}" if bad else None
+    if bad := next((r for r in refs if not _is_sound(r, known)), None):
+        return f"a plan with a tensor that is none: {bad!s:.200}"
+    inputs = {s.id for s in plan.storages if s.origin == "input"}
+    if any(ref.storage in inputs for step in plan.prepare for ref in _refs(step)):
+        return "a plan that works on the inputs before it is timed"
+    return None
 
 
 def _is_sound(ref: TensorRef, known: set[int]) -> bool:

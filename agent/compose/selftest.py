@@ -73,7 +73,9 @@ def _all(
         show(Progress("", "task", f"{task}: {len(of_task)} files"))
         with session(shop, find_task(task)) as opened:
             run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
-            yield from run.results(of_task, settings.width)
+            for done, result in enumerate(run.results(of_task, settings.width), 1):
+                show(Progress("", f"{done}/{len(of_task)}", f"{result.family}/{result.name}: {result.outcome}"))
+                yield result
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,49 @@ FORGED: dict[str, dict[str, Json]] = {
 }  # fmt: skip
 
 
+EDITS = {
+    "all work is done before the clock runs": (
+        "replace(plan, prepare=plan.run, storages=tuple("
+        "replace(s, origin='prepared') if s.origin == 'scratch' else s for s in plan.storages))",
+        "works on the inputs before it is timed",
+    ),
+    "a launch of no programs": (
+        "replace(plan, run=tuple(replace(s, grid=(0, 1, 1)) if s.kind == 'launch' else s for s in plan.run))",
+        "launches no program",
+    ),
+    "a kernel that is not there": (
+        "replace(plan, run=tuple(replace(s, kernel=7) if s.kind == 'launch' else s for s in plan.run))",
+        "not in the plan",
+    ),
+    "a tensor in no storage": (
+        "replace(plan, outputs={'$tensor': {'storage': 99, 'dtype': 'float32', 'shape': [1000], 'stride': [1]}})",
+        "a tensor that is none",
+    ),
+    "two storages of one name": ("replace(plan, storages=plan.storages * 2)", "not distinct"),
+    "another case": ("replace(plan, case='nowhere')", "unknown case 'nowhere'"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_plan_that_the_candidate_edited_is_refused_where_it_makes_no_sense(update: Updates, name: str) -> None:
+    edit, words = EDITS[name]
+    source = f"""
+from dataclasses import replace
+from tools.plan import trace
+real = trace.build_plan
+
+def edited(*args, **kwargs):
+    plan = real(*args, **kwargs)
+    return {edit}
+
+trace.build_plan = edited
+"""
+    failure = update(source + GOOD).failure
+    assert failure is not None
+    assert failure.status is Status.REJECTED
+    assert words in failure.detail
+
+
 def sending(frame: bytes, pause_s: float = 0.0) -> str:
     """A candidate that writes a frame to its supervisor by itself, in one go or byte by byte."""
     return f"""
