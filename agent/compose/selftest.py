@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.compose.session import Workshop, session, workshop
+from agent.compose.session import Patience, Workshop, session, workshop
 from agent.compose.sources import from_bytes
 from agent.record.events import Event, Progress
 from agent.settings import Settings
@@ -20,6 +20,8 @@ from tools.task import find_task
 from tools.tooling import Tools
 from tools.verdict import Tier, Verdict
 
+# What is slow here is slow on purpose, and nothing is quoted from it.
+_SHORT = Patience(trace_s=15.0, compile_s=30.0, replay_s=20.0, baselines=("eager",))
 Judge = Callable[[Specimen, Verdict, str | None, str | None, bool], Outcome]
 
 
@@ -71,7 +73,7 @@ def _all(
     for task in dict.fromkeys(str(s.task) for s in runnable):
         of_task = [s for s in runnable if str(s.task) == task]
         show(Progress("", "task", f"{task}: {len(of_task)} files"))
-        with session(shop, find_task(task)) as opened:
+        with session(shop, find_task(task), _SHORT) as opened:
             run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
             for done, result in enumerate(run.results(of_task, settings.width), 1):
                 show(Progress("", f"{done}/{len(of_task)}", f"{result.family}/{result.name}: {result.outcome}"))

@@ -16,6 +16,7 @@ from tools.device import GpuInfo, gpu_info
 from tools.errors import TaskError, Unconfined, UsageError
 from tools.gpu_bench import gpu_bench
 from tools.gpus import DEFAULT_ARCH
+from tools.judge.gpu_protocol import BASELINES
 from tools.judge.protocol import Open, Opened
 from tools.machine import Machine
 from tools.receipt import Setting
@@ -126,14 +127,25 @@ def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
         yield Workshop(machine, gpu, arch, sandbox, settings)
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long a candidate may take, and what it is compared with."""
+
+    trace_s: float = 60.0
+    compile_s: float = 120.0
+    replay_s: float = 120.0  # of one case, in the interpreter
+    baselines: tuple[str, ...] = BASELINES
+
+
 @contextlib.contextmanager
-def session(shop: Workshop, task_file: TaskFile) -> Iterator[Session]:
+def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = None) -> Iterator[Session]:
     """Load a task, and pick the bench that this machine allows. Raises TaskError."""
+    patience = patience or Patience()
     with shop.machine.trusted("tools.judge.desk:main") as desk:
         task = open_task(desk, task_file)
-        limits = UpdateLimits(max_variants=16 if shop.gpu else 4)
+        limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
         updater = Updater(task, shop.arch, shop.machine.tracer, shop.machine.compiler, limits)
-        with _bench(shop, task_file, task, desk, updater) as bench:
+        with _bench(shop, task_file, task, desk, updater, patience) as bench:
             yield Session(shop, task_file, task, Tools(updater, bench, "timing" if shop.gpu else "checking"))
 
 
@@ -147,11 +159,16 @@ def open_task(desk: Worker, task_file: TaskFile) -> TaskSpec:
 
 
 @contextlib.contextmanager
-def _bench(shop: Workshop, task_file: TaskFile, task: TaskSpec, desk: Worker, updater: Updater) -> Iterator[Bench]:
+def _bench(
+    shop: Workshop, task_file: TaskFile, task: TaskSpec, desk: Worker, updater: Updater, patience: Patience
+) -> Iterator[Bench]:
     if shop.gpu is None:
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
-        yield CpuBench(task, desk, shop.machine.interpreter)
+        yield CpuBench(task, desk, shop.machine.interpreter, case_timeout_s=patience.replay_s)
         return
     cache_dir = shop.settings.cache_dir
-    with gpu_bench(task_file, task, shop.machine, ceilings=stored(shop.gpu, cache_dir), cache_dir=cache_dir) as bench:
+    ceilings = stored(shop.gpu, cache_dir)
+    with gpu_bench(
+        task_file, task, shop.machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
+    ) as bench:
         yield bench
