@@ -75,10 +75,12 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
         dead = [s.operand for s in sensitivities(problem) if s.dead]
     except TaskError as error:
         return [f"the task could not be examined: {error}"]
-    passing = [entry.partition(": ")[2] for entry in unsound(results)]
-    notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs" for name in passing]
-    notes += [f"{operand} does not matter in case {case}: a kernel may leave it out" for operand in dead]
-    return [f"{note}; verdicts on it mean little" for note in notes]
+    names = [entry.partition(": ")[2] for entry in unsound(results)]
+    more = f" (and {len(names) - 1} other null kernels)" if len(names) > 1 else ""
+    notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}" for name in names[:1]]
+    if dead:
+        notes.append(f"a kernel may leave out {', '.join(dead)}: case {case} does not depend on it")
+    return [f"{note}; verdicts mean little" for note in notes]
 
 
 def _case(problem: Problem, batteries: Sequence[str] = BATTERIES) -> Iterator[AdmissionResult]:

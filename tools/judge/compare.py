@@ -148,7 +148,7 @@ def _floating(
     found = reached(expected, native, exact, got, extra)
     if found.ok:
         return Gate(True, found.ratio, found.max_abs_error, found.note)
-    words = explain(exact, got, found.wrong, uneven=found.uneven, before=before)
+    words = explain(exact, got, found.wrong, uneven=found, before=before)
     if expected.bits is not None:
         words = say_bits(bits_of(exact, got), expected.precision) or words
     elif expected.exact_operands:

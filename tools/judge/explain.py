@@ -2,6 +2,7 @@
 pattern usually means."""
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,19 +10,36 @@ from torch import Tensor
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+class Uneven(Protocol):
+    """Marks of rows and tiles (`tools.judge.gates.Reached`)."""
+
+    @property
+    def uneven(self) -> Tensor: ...
+
+    @property
+    def tiles(self) -> Tensor: ...
+
+
 def explain(
-    exact: Tensor, got: Tensor, wrong: Tensor, *, uneven: Tensor | None = None, before: Tensor | None = None
+    exact: Tensor, got: Tensor, wrong: Tensor, *, uneven: Uneven | None = None, before: Tensor | None = None
 ) -> str:
-    """One line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements, `uneven` rows whose
-    error is too large as a whole; `before` is what the output held before the candidate ran."""
+    """One line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements, `uneven` rows and
+    tiles whose error is too large as a whole; `before` is what the output held before the candidate ran."""
     hint = _pattern(exact, got, wrong, before)
-    if not bool(wrong.any()):
-        rows = int(uneven.sum()) if uneven is not None else 0
-        total = uneven.numel() if uneven is not None else 0
+    if not bool(wrong.any()) and uneven is not None:
         size = f"error {_relative_error(exact, got):.1e} of the values (root mean square)"
-        return "; ".join(filter(None, (f"too imprecise in {rows} of {total} rows: {size}", hint)))
+        return "; ".join(filter(None, (f"too imprecise in {_blocks(uneven)}: {size}", hint)))
     share = f"{int(wrong.sum())} of {wrong.numel()} elements wrong ({_percent(wrong)})"
     return "; ".join(filter(None, (share, _worst(exact, got, wrong), hint)))
+
+
+def _blocks(found: Uneven) -> str:
+    rows, tiles = found.uneven, found.tiles
+    if bool(rows.any()) or not bool(tiles.any()):
+        return f"{int(rows.sum())} of {rows.numel()} rows"
+    row, column = (64 * int(place) for place in tiles.nonzero()[0])
+    place = f"the first at rows {row}.. and columns {column}.."
+    return f"{int(tiles.sum())} of {tiles.numel()} tiles of 64 x 64, {place}"
 
 
 def _percent(wrong: Tensor) -> str:

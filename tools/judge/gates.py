@@ -67,13 +67,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Reached:
-    """What the gates found over one output. `uneven` marks rows whose RMS error is over its budget."""
+    """What the gates found over one output. `uneven` marks rows and `tiles` tiles whose RMS error is too large."""
 
     ok: bool
     ratio: float
     max_abs_error: float
     wrong: Tensor
     uneven: Tensor
+    tiles: Tensor
     note: str = ""
 
 
@@ -95,20 +96,25 @@ def as_rows(tensor: Tensor) -> Tensor:
 
 def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> Reached:
     """Put one output through the gates, a block of rows at a time. `extra`: its "noise" and "slack", if any."""
-    rows = [as_rows(tensor) for tensor in (exact, native, got)]
+    true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
     more = {name: as_rows(tensor) for name, tensor in extra.items()}
-    step = max(1, CHUNK // max(1, rows[0].shape[1]))
+    step = max(1, CHUNK // max(1, true.shape[1]))
     step = step // TILE * TILE or step  # tiles stay whole
-    parts = [slice(at, at + step) for at in range(0, rows[0].shape[0], step)]
-    chunks = [_chunk(expected, *(r[p] for r in rows), {name: r[p] for name, r in more.items()}) for p in parts]
+    chunks = []
+    for at in range(0, true.shape[0], step):
+        part = slice(at, at + step)
+        rest = {name: rows[part] for name, rows in more.items()}
+        chunks.append(_chunk(expected, true[part], trusted[part], given[part], rest))
     if not chunks:
-        return Reached(True, 0.0, 0.0, torch.zeros_like(exact, dtype=torch.bool), torch.zeros(0, dtype=torch.bool))
+        nothing = torch.zeros(0, dtype=torch.bool)
+        return Reached(True, 0.0, 0.0, torch.zeros_like(exact, dtype=torch.bool), nothing, nothing)
     return Reached(
         ok=all(chunk.ok for chunk in chunks),
         ratio=max(chunk.ratio for chunk in chunks),
         max_abs_error=max(chunk.max_abs_error for chunk in chunks),
         wrong=torch.cat([chunk.wrong for chunk in chunks]).reshape(exact.shape),
         uneven=torch.cat([chunk.uneven for chunk in chunks]),
+        tiles=torch.cat([chunk.tiles for chunk in chunks]),
         note=next((chunk.note for chunk in chunks if chunk.note), ""),
     )
 
@@ -158,6 +164,7 @@ def _chunk(expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra
         max_abs_error=float(error.size.max()),
         wrong=~(ratios[0] <= 1),
         uneven=~(ratios[1] <= 1).squeeze(1),
+        tiles=~(ratios[2] <= 1) if len(ratios) > 2 else _no_tiles(exact),
         note=_bias(error.lean),
     )
 
@@ -205,6 +212,10 @@ def _units(expected: Expected) -> tuple[float, float]:
 
 def _row_rms(rows: Tensor) -> Tensor:
     return rows.square().mean(dim=1, keepdim=True).sqrt()
+
+
+def _no_tiles(rows: Tensor) -> Tensor:
+    return torch.zeros(0, rows.shape[1] // TILE, dtype=torch.bool, device=rows.device)
 
 
 def _tile_rms(rows: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def _replaced(tensor: Tensor, battery: str, kind: str, generator: Generator) -> 
     if kind == "positive":
         values = values.abs().clamp_min(float(torch.finfo(tensor.dtype).tiny))
     if battery != "specials":
-        largest = float(torch.finfo(tensor.dtype).max)
+        largest = min(float(torch.finfo(dtype).max) for dtype in (tensor.dtype, values.dtype))
         values = values.clamp(-largest, largest)
     return torch.empty_like(tensor).copy_(values)
 

@@ -65,7 +65,7 @@ def _all(problem: Problem, drawn: Drawn, expected: Expected) -> Iterator[Sensiti
 
 def _operands(drawn: Drawn) -> Iterator[tuple[str, Tensor]]:
     named = [(f"input:{path}", leaf) for path, leaf in leaves(drawn.inputs)]
-    named += [(f"state:{name}", tensor) for name, tensor in drawn.state.items()]
+    named += [(f"state:{name}", tensor) for name, tensor in drawn.state.items() if tensor.is_floating_point()]
     for name, leaf in named:
         if isinstance(leaf, Tensor) and leaf.numel() and not leaf.is_complex():
             yield name, leaf
