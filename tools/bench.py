@@ -5,11 +5,12 @@ a time. With a GPU it is replayed from cubins in the runner and judged and timed
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.judge.protocol import BATTERIES, Compare, Judgement, NewInputs, PreparedInputs
+from tools.judge.protocol import Compare, Judgement, NewInputs, PreparedInputs, batteries_of
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
@@ -36,14 +37,15 @@ class CpuBench:
         self._new_interpreter = new_interpreter
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
-        """Replay every case that is small enough, with every battery, and stop at the first that is wrong."""
+        """Replay every case that is small enough, with its batteries, and stop at the first that is wrong."""
         results: list[CaseResult] = []
+        seeds: dict[str, Json] = {}
         for case in self.task.cases:
             if not case.runs_on_cpu:
                 continue
-            outcome = self._case(update.plans[case.name][0], results)
+            outcome = self._case(update.plans[case.name][0], results, seeds)
             if outcome is not None:
-                return outcome
+                return replace(outcome, receipt={**outcome.receipt, **_receipt(update, seeds)})
         if not results:
             return Verdict(Status.UNCHECKED, "compiled; no case of this task is small enough to be replayed on a CPU")
         worst = max(r.error_ratio for r in results)
@@ -53,28 +55,39 @@ class CpuBench:
             f"right on {shapes} small case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} of "
             "the tolerance; the timed shape is compiled, not run: no GPU",
             cases=tuple(results),
-            receipt={"interpreter": "ttir", "plan": update.sha256},
+            receipt=_receipt(update, seeds),
         )
 
-    def _case(self, plan: Plan, results: list[CaseResult]) -> Verdict | None:
-        """Judge one case with every battery; appends to `results`, returns a verdict when it is not right."""
+    def _case(self, plan: Plan, results: list[CaseResult], seeds: dict[str, Json]) -> Verdict | None:
+        """Judge one case with its batteries; appends to `results` and `seeds`, returns a verdict when it is not
+        right."""
         sha256 = plan_hash(plan)
-        for battery in BATTERIES:
+        for battery in self._batteries(plan.case):
             prepared = self.judge.call(encode(NewInputs(plan.case, battery, sha256)), timeout_s=self.timeout_s)
             inputs = decode(PreparedInputs, prepared.body)
             if not inputs.applies:
                 continue
             reply, blobs = self._replay(InterpretRequest(plan, inputs.names), prepared.blobs)
             if reply.problem:
-                return _not_run(reply, plan.case, results)
+                return _not_run(reply, self._words(plan.case), results)
             judged = self.judge.call(encode(Compare(plan.case, battery, sha256, reply.outputs)), blobs, timeout_s=300.0)
-            result = decode(Judgement, judged.body).result
+            judgement = decode(Judgement, judged.body)
+            result = judgement.result
             results.append(result)
+            seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"
             if not result.ok:
-                hidden = self.task.case(plan.case).held_out
-                where = "a held-out case" if hidden else f"case {plan.case} ({battery} inputs)"
-                return Verdict(Status.WRONG, f"{where}: {result.detail}", cases=tuple(results))
+                inputs_named = "" if self.task.case(plan.case).held_out else f" ({battery} inputs)"
+                detail = f"{self._words(plan.case)}{inputs_named}: {result.detail}"
+                return Verdict(Status.WRONG, detail, cases=tuple(results))
         return None
+
+    def _batteries(self, case: str) -> tuple[str, ...]:
+        """Those of the tier "judged", as if only the cases that run here existed."""
+        here = tuple(c for c in self.task.cases if c.runs_on_cpu)
+        return batteries_of(replace(self.task, cases=here), case)
+
+    def _words(self, case: str) -> str:
+        return "a held-out case" if self.task.case(case).held_out else f"case {case}"
 
     def _replay(self, request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[bytes]]:
         try:
@@ -100,8 +113,15 @@ _PROBLEMS: dict[str | None, Status] = {
 }
 
 
-def _not_run(reply: InterpretReply, case: str, results: list[CaseResult]) -> Verdict:
+def _receipt(update: Update, seeds: dict[str, Json]) -> dict[str, Json]:
+    """What it takes to repeat the check: the plans and, now that it is over, the seeds."""
+    batteries = list(dict.fromkeys(name.partition("/")[2] for name in seeds))
+    return {"interpreter": "ttir", "plan": update.sha256, "batteries": batteries, "seeds": seeds}
+
+
+def _not_run(reply: InterpretReply, where: str, results: list[CaseResult]) -> Verdict:
+    """`where` says the case in words that may be told to the author."""
     status = _PROBLEMS.get(reply.problem, Status.CRASHED)
     words = "not checkable without a GPU" if status is Status.UNCHECKED else str(reply.problem).replace("_", " ")
-    receipt: dict[str, Json] = {"problem": reply.problem, "case": case}
-    return Verdict(status, f"case {case}: {words}: {reply.detail}"[:2000], cases=tuple(results), receipt=receipt)
+    receipt: dict[str, Json] = {"problem": reply.problem, "case": where.removeprefix("case ")}
+    return Verdict(status, f"{where}: {words}: {reply.detail}"[:2000], cases=tuple(results), receipt=receipt)

@@ -1,4 +1,4 @@
-"""Task files, read without running them: a KernelBench problem file plus optional CASES, PRECISION and NOTES.
+"""Task files, read without running them: a KernelBench problem file plus optional CASES, PRECISION, INPUTS and NOTES.
 
 Knows no torch: whatever needs the file's code to run (shapes, values, references) is `tools.judge.reference`.
 """
@@ -17,7 +17,14 @@ from tools.errors import TaskError
 
 MAIN = "main"
 PRECISIONS = ("float64", "float32", "tf32_ok", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+INPUT_KINDS = {
+    "any": "any finite value of its dtype; an integer or a boolean: any value that the task's own inputs show",
+    "positive": "any finite value above zero",
+    "special": "any value, NaN and infinities too: the op defines them",
+    "own": "values with a structure that matters: always the task's own",
+}
 _BUILTIN_DIR = Path(__file__).with_name("tasks")
+_EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES")
 _FLAGS = ("name", "held_out", "cpu")
 
 
@@ -34,7 +41,7 @@ class CaseDef:
 @dataclass(frozen=True)
 class TaskFile:
     """A task before any of its code has run. `precision` is None when the file does not declare one; `declared`
-    says whether the file lists CASES of its own."""
+    says whether the file lists CASES of its own; `inputs` holds what may be fed to forward, by position."""
 
     name: str
     path: Path
@@ -44,6 +51,10 @@ class TaskFile:
     precision: str | None = None
     notes: str = ""
     declared: bool = False
+    inputs: tuple[tuple[int, str], ...] = ()  # a kind of INPUT_KINDS; positions that are not declared are inferred
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.sha256))  # overrides may hold lists
 
     def case(self, name: str) -> CaseDef:
         """The case of that name; raises TaskError."""
@@ -95,7 +106,7 @@ def read_task(path: Path) -> TaskFile:
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise TaskError(f"{path} is not a Python file: {error}") from error
     _require_parts(path, tree)
-    extras = {name: node for name, node in _assignments(tree) if name in ("CASES", "PRECISION", "NOTES")}
+    extras = {name: node for name, node in _assignments(tree) if name in _EXTRAS}
     return TaskFile(
         name=path.stem,
         path=path.resolve(),
@@ -105,6 +116,7 @@ def read_task(path: Path) -> TaskFile:
         precision=_precision(path, extras.get("PRECISION")),
         notes=_text(path, extras.get("NOTES")),
         declared="CASES" in extras,
+        inputs=_inputs(path, tree, extras.get("INPUTS")),
     )
 
 
@@ -158,13 +170,53 @@ def _text(path: Path, node: ast.expr | None) -> str:
     return value
 
 
+def _inputs(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[tuple[int, str], ...]:
+    value = {} if node is None else _literal(path, "INPUTS", node)
+    if not isinstance(value, dict):
+        raise TaskError(f"{path}: INPUTS must be a dict of forward's arguments, not {type(value).__name__}")
+    known = _forward_arguments(tree)
+    found: dict[int, str] = {}
+    for name, kind in value.items():
+        if kind not in INPUT_KINDS:
+            meanings = "; ".join(f"{word!r} ({meaning})" for word, meaning in INPUT_KINDS.items())
+            raise TaskError(f"{path}: INPUTS[{name!r}] = {kind!r} is not one of {meanings}")
+        place = _position(path, name, known)
+        if place in found:
+            raise TaskError(f"{path}: INPUTS names argument {place} of forward twice")
+        found[place] = kind
+    return tuple(sorted(found.items()))
+
+
+def _position(path: Path, name: Any, known: Sequence[str] | None) -> int:
+    """Of an argument of forward, given by name or by position."""
+    if type(name) is int and name >= 0 and (known is None or name < len(known)):
+        return name
+    if known is None:
+        raise TaskError(f"{path}: INPUTS[{name!r}]: forward's arguments cannot be read from the file; use positions")
+    if name in known:
+        return known.index(name)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise TaskError(f"{path}: INPUTS names {name!r}; forward takes {', '.join(known) or 'nothing'}{hint}")
+
+
+def _forward_arguments(tree: ast.Module) -> list[str] | None:
+    """Names of the arguments of Model.forward; None when the file does not spell them out (imported, *args)."""
+    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    body = model.body if model else []
+    forward = next((n for n in body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None)
+    if forward is None or forward.args.vararg is not None:
+        return None
+    return [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1:]
+
+
 def _cases(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[CaseDef, ...]:
     if node is None:
         return ()
     value = _literal(path, "CASES", node)
     if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
         raise TaskError(f"{path}, line {node.lineno}: CASES must be a list of dicts")
-    known = [name for name, _ in _assignments(tree) if name not in ("CASES", "NOTES")]
+    known = [name for name, _ in _assignments(tree) if name not in ("CASES", "INPUTS", "NOTES")]
     cases = tuple(_case(path, item, known) for item in value)
     names = [MAIN, *(c.name for c in cases)]
     if twice := sorted({n for n in names if names.count(n) > 1}):

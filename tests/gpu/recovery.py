@@ -14,7 +14,7 @@ from tests.gpu import harness
 from tools.codec import encode
 from tools.judge.gpu_protocol import EndRunner, NeedRunner, Screened
 from tools.judge.guarded import Allocate
-from tools.judge.protocol import BATTERIES
+from tools.judge.protocol import CORE
 from tools.judge.reference import describe, expanded
 from tools.judge.runner_link import RunnerLink
 from tools.judge.trial import Compiled, Trial
@@ -62,7 +62,7 @@ class Judge:
         file: TaskFile,
         plans: Sequence[Plan],
         repeats: int,
-        batteries: Sequence[str] = BATTERIES,
+        batteries: Sequence[str] = CORE,
         allocate: Allocate = DeviceBuffer.allocate,
     ) -> tuple[float, Verdict | None, Trial]:
         """Seconds, the verdict, and the trial."""
@@ -96,10 +96,10 @@ def trials(judge: Judge, kernels: dict[str, Kernel]) -> list[str]:
     plans = softmax_plans(kernels, file)
     lines = []
     for name, repeats, batteries in (
-        ("cold, 3 batteries x 3 runs", 3, BATTERIES),
-        ("3 batteries x 3 runs", 3, BATTERIES),
-        ("screening, 3 batteries x 1 run", 1, BATTERIES),
-        ("screening, 1 battery x 2 runs", 2, BATTERIES[:1]),
+        ("cold, 3 batteries x 3 runs", 3, CORE),
+        ("3 batteries x 3 runs", 3, CORE),
+        ("screening, 3 batteries x 1 run", 1, CORE),
+        ("screening, 1 battery x 2 runs", 2, CORE[:1]),
     ):
         taken_s, verdict, trial = judge.trial(file, plans, repeats, batteries)
         assert verdict is None, verdict
@@ -114,14 +114,14 @@ def recoveries(judge: Judge, good: list[Plan], bad: dict[str, list[Plan]], path:
     """After each plan that ends its runner: seconds until another plan has been checked, and memory that is gone."""
     file, lines = find_task(path), []
     judge.trial(file, good, 1)
-    usual_s, _, _ = judge.trial(file, good, 1, BATTERIES[:1])
+    usual_s, _, _ = judge.trial(file, good, 1, CORE[:1])
     free = torch.cuda.mem_get_info()[0]
     for name, plans in bad.items():
         time.sleep(0.5)  # the spare warms up, as it does beside a real bench
         taken_s, verdict, _ = judge.trial(file, plans, 1)
         assert verdict is not None
         assert verdict.status in (Status.CRASHED, Status.TIMED_OUT, Status.WRONG), verdict
-        back_s, after, _ = judge.trial(file, good, 1, BATTERIES[:1])
+        back_s, after, _ = judge.trial(file, good, 1, CORE[:1])
         assert after is None, after
         lost = (free - torch.cuda.mem_get_info()[0]) >> 20  # below zero while the next spare is not up yet
         assert lost < LEFT_MIB, f"{lost} MiB did not come back after {name}"
@@ -155,7 +155,7 @@ def large(judge: Judge, kernel: Kernel) -> list[str]:
     file = find_task(str(harness.task_file(LARGE_TASK)))
     plan = harness.row_plan("main", 32768, 32768, kernel)
     torch.cuda.reset_peak_memory_stats()
-    taken_s, verdict, _ = judge.trial(file, [plan], 2, BATTERIES[:1])
+    taken_s, verdict, _ = judge.trial(file, [plan], 2, CORE[:1])
     assert verdict is None, verdict
     return [f"4 GiB in, 4 GiB out: {taken_s:.2f} s, torch's peak {torch.cuda.max_memory_allocated() >> 20} MiB"]
 

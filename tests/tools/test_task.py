@@ -125,3 +125,31 @@ def test_every_built_in_task_has_small_cases_a_held_out_one_and_a_docstring() ->
         assert sum(case.cpu and not case.held_out for case in task.cases) >= 2, task.name
         assert any(case.held_out for case in task.cases), task.name
         assert ast.get_docstring(ast.parse(task.source)), task.name
+
+
+def test_inputs_are_declared_by_name_or_by_position(tmp_path: Path) -> None:
+    source = MINIMAL.replace("forward(self, x)", "forward(self, x, y, *, z=None)")
+    task = read_task(write(tmp_path, source + 'INPUTS = {"y": "own", 0: "positive"}\n'))
+    assert task.inputs == ((0, "positive"), (1, "own"))
+    assert read_task(write(tmp_path, MINIMAL)).inputs == ()
+    starred = MINIMAL.replace("forward(self, x)", "forward(self, *xs)") + 'INPUTS = {3: "any"}\n'
+    assert read_task(write(tmp_path, starred)).inputs == ((3, "any"),)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ('{"logit": "any"}', r"INPUTS names 'logit'; forward takes logits, target; did you mean 'logits'\?"),
+        ('{"logits": "whatever"}', r"INPUTS\['logits'\] = 'whatever' is not one of 'any' \(any finite value"),
+        ('{0: "any", "logits": "own"}', "INPUTS names argument 0 of forward twice"),
+        ('{5: "any"}', "INPUTS names 5; forward takes logits, target"),
+        ('{True: "any"}', "INPUTS names True; forward takes"),
+        ('["any"]', "INPUTS must be a dict of forward's arguments, not list"),
+        ("{name: kind}", "line 7: INPUTS must be a literal"),
+    ],
+)
+def test_a_mistake_in_declared_inputs_is_told_in_one_line(tmp_path: Path, declared: str, message: str) -> None:
+    source = MINIMAL.replace("forward(self, x)", "forward(self, logits, target)") + f"INPUTS = {declared}\n"
+    with pytest.raises(TaskError, match=message) as caught:
+        read_task(write(tmp_path, source))
+    assert "\n" not in str(caught.value)

@@ -6,16 +6,19 @@ means anything.
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tools.errors import TaskError
 from tools.judge.compare import as_rows, compare
-from tools.judge.protocol import BATTERIES
+from tools.judge.protocol import BATTERIES, CORE
 from tools.judge.reference import Problem, expanded, is_small
+from tools.judge.sensitivity import sensitivities
 from tools.judge.tree import Tree, is_finite, map_tensors, tensors
+from tools.spec import TaskSpec
 from tools.task import TaskFile
 
 
@@ -45,13 +48,49 @@ def admit(task: TaskFile, *, device: str = "cpu") -> list[AdmissionResult]:
     return [result for case in cases for result in _case(Problem.load(task, case.name, device=device))]
 
 
-def _case(problem: Problem) -> Iterator[AdmissionResult]:
-    for battery in BATTERIES:
+_MEANING = {
+    "zeros": "writes zeros",
+    "ones": "writes ones",
+    "mean": "writes the mean of the answer",
+    "row_means": "writes the mean of each row",
+    "last_tile_zero": "leaves the end of each row zero",
+    "first_input": "copies its first input",
+    "previous_answer": "returns the answer to other inputs",
+    "rounded_to_bfloat16": "rounds its result to bfloat16",
+}
+
+
+def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
+    """What a person should know before trusting verdicts on a task, from its cheapest visible case that a CPU can run,
+    in a second or so; empty for a sound task, and for one that cannot be looked at here."""
+    visible = [c for c in spec.cases if c.runs_on_cpu and not c.held_out]
+    if not visible:
+        return []
+    case = min(visible, key=lambda c: (c.bytes_moved + c.flops, c.name)).name
+    try:
+        problem = Problem.load(task, case)
+        results = list(_case(problem, ("own",)))
+        if unsound(results):  # the other batteries may still catch it
+            results += _case(problem, CORE[1:])
+        dead = [s.operand for s in sensitivities(problem) if s.dead]
+    except TaskError as error:
+        return [f"the task could not be examined: {error}"]
+    names = [entry.partition(": ")[2] for entry in unsound(results)]
+    more = f" (and {len(names) - 1} other null kernels)" if len(names) > 1 else ""
+    notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}" for name in names[:1]]
+    if dead:
+        notes.append(f"a kernel may leave out {', '.join(dead)}: case {case} does not depend on it")
+    return [f"{note}; verdicts mean little" for note in notes]
+
+
+def _case(problem: Problem, batteries: Sequence[str] = BATTERIES) -> Iterator[AdmissionResult]:
+    for battery in batteries:
         drawn, before = problem.draw(1, battery), problem.draw(2, battery)
         if drawn is None or before is None:
             continue
+        problem.restore(before)
         previous = problem.native(before.inputs)
-        problem.reseed(drawn.seed)
+        problem.restore(drawn)
         expected = problem.expect(drawn.inputs)
         for name, output in null_outputs(drawn.inputs, expected.native, previous, precision=problem.precision):
             result = compare(expected, output)

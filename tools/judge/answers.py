@@ -1,45 +1,53 @@
-"""Answers that were worked out once and are asked for again, within a bound of memory."""
+"""What the judge draws for one check, and what the reference makes of it."""
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from tools.judge.compare import Expected
-from tools.judge.layout import tree_bytes
-from tools.judge.tree import Tree
+from torch import Tensor
 
-
-class Answers:
-    """The latest answers that fit into `most_bytes`; the one used longest ago goes first."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes, self._held_bytes = most_bytes, 0
-        self._held: OrderedDict[str, tuple[Expected, int]] = OrderedDict()
-
-    def of(self, name: str, make: Callable[[], Expected]) -> Expected:
-        """The answer of that name, made if it is not held."""
-        if name in self._held:
-            self._held.move_to_end(name)
-            return self._held[name][0]
-        expected = make()
-        size = bytes_of(expected)
-        if size <= self._most_bytes:
-            self._held[name] = (expected, size)
-            self._held_bytes += size
-            self._shrink()
-        return expected
-
-    def forget(self) -> None:
-        """Drop all."""
-        self._held.clear()
-        self._held_bytes = 0
-
-    def _shrink(self) -> None:
-        while self._held_bytes > self._most_bytes:
-            _, (_, size) = self._held.popitem(last=False)
-            self._held_bytes -= size
+from tools.judge.ties import Selection
+from tools.judge.tree import Tree, leaves, raw_bytes
 
 
-def bytes_of(expected: Expected) -> int:
-    """Memory that an answer holds."""
-    trees: list[Tree] = [expected.values, expected.native]
-    return sum(map(tree_bytes, trees)) + (tree_bytes(expected.noise) if expected.noise is not None else 0)
+@dataclass(frozen=True)
+class Answer:
+    """A reference's outputs. `exact`: computed in float64; else `note` says why not. `selections`: of outputs that are
+    indices. `whole`: every value on the way was an integer that float32 holds (looked at only when asked for)."""
+
+    values: Tree
+    exact: bool = True
+    note: str = ""
+    selections: Mapping[str, Selection] = field(default_factory=dict)
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How strictly a battery is judged: see `tools.judge.gates.Expected`. `longest`: the reduction length, when the
+    battery knows it better than the shapes; `flushes`: denormal inputs may count as zeros; `lenience`: a factor on the
+    arithmetic's share of the tolerance."""
+
+    bits: float | None = None
+    longest: int | None = None
+    exact_operands: bool = False
+    flushes: bool = False
+    lenience: float = 1.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Inputs and parameters for one check, made from one seed. `alters`: the parameters are not the model's own."""
+
+    seed: int
+    battery: str
+    inputs: tuple[Any, ...]
+    state: dict[str, Tensor]
+    regime: Regime = Regime()
+    alters: bool = False
+
+    def blobs(self) -> dict[str, memoryview]:
+        """The bytes of every tensor, by origin and name as a launch plan says them ("input:0", "state:weight")."""
+        inputs = {f"input:{path}": leaf for path, leaf in leaves(self.inputs) if isinstance(leaf, Tensor)}
+        state = {f"state:{name}": tensor for name, tensor in self.state.items()}
+        return {name: raw_bytes(tensor) for name, tensor in (inputs | state).items()}

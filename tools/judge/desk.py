@@ -1,7 +1,7 @@
 """The judge's desk: a trusted worker that knows the task, the secret, the inputs and the answers.
 
 It draws inputs for a frozen plan and later compares what came back. It needs no GPU. Its caller sees inputs (as
-blobs to hand on) and results, never seeds or answers.
+blobs to hand on), results, and the seed of inputs that have been judged; never answers.
 """
 
 import os
@@ -14,6 +14,7 @@ import torch
 from tools.codec import Json, decode, encode
 from tools.errors import TaskError
 from tools.judge import compare as comparing
+from tools.judge.admission import warnings_of
 from tools.judge.inputs import case_seed
 from tools.judge.protocol import Compare, Judgement, NewInputs, Open, Opened, PreparedInputs
 from tools.judge.reference import Problem, describe, expanded
@@ -38,7 +39,7 @@ class Desk:
             self._spec = describe(self._file)
         except TaskError as error:
             return Opened(problem=str(error))
-        return Opened(task=self._spec)
+        return Opened(task=self._spec, notes=tuple(warnings_of(self._file, self._spec)))
 
     def new_inputs(self, request: NewInputs) -> tuple[PreparedInputs, list[Any]]:
         """Draw the inputs of a case for this plan."""
@@ -57,7 +58,7 @@ class Desk:
         problem = self._problem(request.case)
         actual = from_blobs(request.outputs, blobs)
         result = comparing.judge(problem, drawn, actual, case=request.case, battery=request.battery)
-        return Judgement(result)
+        return Judgement(result, drawn.seed)
 
     def _problem(self, case: str) -> Problem:
         assert self._file is not None, "open a task first"

@@ -2,6 +2,7 @@
 pattern usually means."""
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,19 +10,36 @@ from torch import Tensor
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+class Uneven(Protocol):
+    """Marks of rows and tiles (`tools.judge.gates.Reached`)."""
+
+    @property
+    def uneven(self) -> Tensor: ...
+
+    @property
+    def tiles(self) -> Tensor: ...
+
+
 def explain(
-    exact: Tensor, got: Tensor, wrong: Tensor, *, uneven: Tensor | None = None, before: Tensor | None = None
+    exact: Tensor, got: Tensor, wrong: Tensor, *, uneven: Uneven | None = None, before: Tensor | None = None
 ) -> str:
-    """One line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements, `uneven` rows whose
-    error is too large as a whole; `before` is what the output held before the candidate ran."""
+    """One line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements, `uneven` rows and
+    tiles whose error is too large as a whole; `before` is what the output held before the candidate ran."""
     hint = _pattern(exact, got, wrong, before)
-    if not bool(wrong.any()):
-        rows = int(uneven.sum()) if uneven is not None else 0
-        total = uneven.numel() if uneven is not None else 0
+    if not bool(wrong.any()) and uneven is not None:
         size = f"error {_relative_error(exact, got):.1e} of the values (root mean square)"
-        return "; ".join(filter(None, (f"too imprecise in {rows} of {total} rows: {size}", hint)))
+        return "; ".join(filter(None, (f"too imprecise in {_blocks(uneven)}: {size}", hint)))
     share = f"{int(wrong.sum())} of {wrong.numel()} elements wrong ({_percent(wrong)})"
     return "; ".join(filter(None, (share, _worst(exact, got, wrong), hint)))
+
+
+def _blocks(found: Uneven) -> str:
+    rows, tiles = found.uneven, found.tiles
+    if bool(rows.any()) or not bool(tiles.any()):
+        return f"{int(rows.sum())} of {rows.numel()} rows"
+    row, column = (64 * int(place) for place in tiles.nonzero()[0])
+    place = f"the first at rows {row}.. and columns {column}.."
+    return f"{int(tiles.sum())} of {tiles.numel()} tiles of 64 x 64, {place}"
 
 
 def _percent(wrong: Tensor) -> str:
@@ -118,10 +136,47 @@ def _relation(exact: Tensor, got: Tensor) -> str:
 
 def _narrow(error: float) -> str:
     if 5e-5 <= error < 9e-4:
-        return f"relative error {error:.1e} looks like TF32 or float16 operands; use input_precision='ieee' in tl.dot"
+        return f"relative error {error:.1e} looks like TF32 or float16 operands: {_IEEE}"
     if error >= 9e-4:
         return f"relative error {error:.1e} looks like bfloat16 arithmetic; compute and store in float32"
     return ""
+
+
+_IEEE = "use input_precision='ieee' (or 'tf32x3') in tl.dot, whose default is TF32"
+_MANTISSA = {"float64": 53, "float32": 24, "tf32_ok": 11, "float16": 11, "bfloat16": 8}
+_NARROWER = ((9.5, 13.0, "TF32 (11 bits)", _IEEE), (6.5, 9.5, "bfloat16 (8 bits)", "keep operands as they are stored"))
+
+
+def bits_of(exact: Tensor, got: Tensor) -> float:
+    """How many bits of the answers are right: -log2 of the worst relative error; infinite when all are."""
+    expected = exact.double()
+    known = expected != 0
+    error = torch.nan_to_num((got.double() - expected).abs(), nan=math.inf)
+    if bool((error[~known] != 0).any()) or not bool(known.any()):
+        return -math.inf
+    worst = float((error[known] / expected[known].abs()).max())
+    return -math.log2(worst) if worst else math.inf
+
+
+def say_bits(bits: float, precision: str) -> str:
+    """The arithmetic of a probed contraction in plain words; nothing when the answers are not merely imprecise."""
+    if bits < 2:
+        return ""
+    task = f"this task is {precision.removesuffix('_ok')} ({_MANTISSA.get(precision, 24)} bits)"
+    for low, high, name, remedy in _NARROWER:
+        if low <= bits < high:
+            return f"your kernel computes in {name}, {task}: {remedy}"
+    return f"your kernel keeps {bits:.1f} bits of its operands, {task}: do not round them on the way"
+
+
+def say_narrow_sum(exact: Tensor, got: Tensor, wrong: Tensor) -> str:
+    """Whole numbers whose sums are nearly right, and wrong only where they are large: the accumulator is too narrow."""
+    size = exact.double().abs()
+    error = torch.nan_to_num((got.double() - exact.double()).abs(), nan=math.inf)
+    if not bool(wrong.any()) or float((error / size.clamp_min(1.0)).max()) > 0.5 or float(size[wrong].min()) < 128:
+        return ""
+    limits = "float16 counts to 2,048, bfloat16 to 256"
+    return f"sums of small integers are off: the accumulator is too narrow ({limits}); accumulate in float32"
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

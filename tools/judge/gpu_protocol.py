@@ -9,7 +9,6 @@ from typing import Literal
 
 from tools.calibration import Ceilings
 from tools.codec import Json
-from tools.judge.protocol import BATTERIES
 from tools.judge.timing import Rules
 from tools.plan.schema import Plan
 from tools.spec import TaskSpec
@@ -98,7 +97,6 @@ class Bench:
     plans: tuple[Plan, ...]
     images: tuple[KernelImage, ...]
     rules: Rules = field(default_factory=Rules)
-    batteries: tuple[str, ...] = BATTERIES
     repeats: int = 3
     tier: Tier = "judged"
     reuse: bool = False

@@ -27,9 +27,10 @@ class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise TypeError("the reference reinterprets the bits of a float, which have another meaning in float64")
         keep = func._schema.is_mutable  # an in-place or out= operation must hit the tensor that it names
         wide = {k: _wide(v, keep=keep) for k, v in (kwargs or {}).items()}
-        return self.finish(func, func(*tree_map(lambda a: _wide(a, keep=keep), args), **wide))
+        arguments = tree_map(lambda a: _wide(a, keep=keep), args)
+        return self.finish(func, arguments, wide, func(*arguments, **wide))
 
-    def finish(self, func: Any, result: Any) -> Any:
+    def finish(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """What becomes of an operation's result."""
         return result
 
@@ -41,7 +42,7 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.generator = generator
 
-    def finish(self, func: Any, result: Any) -> Any:
+    def finish(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Disturb new values; views, and what an in-place operation wrote, stay."""
         if any(r.alias_info is not None for r in func._schema.returns):
             return result
@@ -54,11 +55,6 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         with torch.utils._python_dispatch._disable_current_modes():
             signs = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.int8)
             return value * (1 + NOISE * (2 * signs - 1).double())
-
-
-def in_float64() -> InFloat64:
-    """Run what follows in float64 (a context)."""
-    return InFloat64()  # type: ignore[no-untyped-call]
 
 
 def _wide(value: Any, *, keep: bool) -> Any:

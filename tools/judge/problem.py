@@ -4,58 +4,38 @@ Runs the task file's own code, so it belongs in a trusted child process, never i
 a candidate. The in-place semantics of a reference stay inside: each run gets copies.
 """
 
-import contextlib
 import copy
-import io
-import random
-import sys
-import types
-import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tools.errors import TaskError
-from tools.judge.compare import Expected
+from tools.judge.answers import Answer, Drawn, Regime
+from tools.judge.contract import declared_kinds, inferred_kinds
+from tools.judge.execute import blame, execute, placed, randomise, seed_everything
+from tools.judge.gates import Expected
 from tools.judge.inputs import derived
-from tools.judge.precise import NOISE, WithNoise, default_float64, in_float64, plain_arithmetic
-from tools.judge.protocol import BATTERIES
-from tools.judge.tree import Tree, dtype_name, is_finite, leaves, map_tensors, numel, raw_bytes, tensors
-from tools.task import CaseDef, TaskFile, with_overrides
+from tools.judge.precise import NOISE, WithNoise, default_float64, plain_arithmetic
+from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
+from tools.judge.protocol import BATTERIES, PROBES
+from tools.judge.ties import Watching
+from tools.judge.tree import Tree, dtype_name, is_finite, leaves, map_tensors, numel, tensors
+from tools.task import CaseDef, TaskFile
 
 MOST_DISTURBED = 1 << 28  # output elements; above, disturbed copies in float64 take tens of gigabytes each
 NOISE_SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
-_STATISTICS = ("running_mean", "running_var")
+_LENIENCE = {
+    "structure": 4.0,
+    "offset": 4.0,
+}  # equal terms are rounded the same way, so errors add up as L, not sqrt(L)
+_KINDS_SEEDS = (0, 1, 2)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A reference's outputs. `exact`: computed in float64; else `note` says why not."""
-
-    values: Tree
-    exact: bool = True
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Inputs and parameters for one check, made from one seed."""
-
-    seed: int
-    battery: str
-    inputs: tuple[Any, ...]
-    state: dict[str, Tensor]
-
-    def blobs(self) -> dict[str, memoryview]:
-        """The bytes of every tensor, by origin and name as a launch plan says them ("input:0", "state:weight")."""
-        inputs = {f"input:{path}": leaf for path, leaf in leaves(self.inputs) if isinstance(leaf, Tensor)}
-        state = {f"state:{name}": tensor for name, tensor in self.state.items()}
-        return {name: raw_bytes(tensor) for name, tensor in (inputs | state).items()}
+__all__ = ["Answer", "Drawn", "LoadedCase", "Regime"]
 
 
 class LoadedCase:
@@ -63,15 +43,16 @@ class LoadedCase:
 
     def __init__(self, task: TaskFile, case: CaseDef, device: str = "cpu") -> None:
         self.task, self.case, self.device = task, case, device
-        self._seed = 0
+        self._seed, self._altered, self._regime = 0, False, Regime()
+        self._contracts: bool | None = None  # whether the reference has a contraction; None: not looked at yet
         with blame(task, "the task file"):
-            self._module = _execute(task, case)
+            self._module = execute(task, case)
         with blame(task, "get_init_inputs()"), torch.device(device):
             seed_everything(0)
             self.init_args: tuple[Any, ...] = tuple(self._call("get_init_inputs", optional=True))
         self.reseed(0)
 
-    @property
+    @functools.cached_property
     def precision(self) -> str:
         """The declared arithmetic of this case; without a declaration, the narrowest format that it stores."""
         declared = dict(self.case.overrides).get("PRECISION", self.task.precision)
@@ -84,16 +65,30 @@ class LoadedCase:
 
     def reseed(self, seed: int) -> None:
         """Build the model anew: every parameter and running statistic follows from the seed, none is an identity."""
-        if seed == self._seed and hasattr(self, "model"):
+        self._regime = Regime()
+        if seed == self._seed and hasattr(self, "model") and not self._altered:
             return
         with blame(self.task, "Model(…)"), torch.device(self.device), torch.no_grad():
             seed_everything(seed)
             model = self._module.Model(*map_tensors(Tensor.clone, self.init_args))
             if not isinstance(model, nn.Module):
                 raise TypeError("Model is not a torch.nn.Module")
-            self.model = _on(model, self.device).eval()
-            _randomise(self.model, seed)
-        self._seed = seed
+            self.model = placed(model, self.device).eval()
+            randomise(self.model, seed)
+        self._seed, self._altered = seed, False
+
+    def restore(self, drawn: Drawn) -> None:
+        """Make the parameters and the judge's strictness those of an earlier draw."""
+        self.reseed(drawn.seed)
+        if drawn.alters:
+            self._put(drawn.state)
+        self._regime = drawn.regime
+
+    def _put(self, state: Mapping[str, Tensor]) -> None:
+        own = self.state()
+        self._altered = True
+        for name, tensor in state.items():
+            own[name].copy_(tensor)
 
     def state(self) -> dict[str, Tensor]:
         """Parameters and buffers by state_dict key; they change with `reseed`."""
@@ -101,8 +96,28 @@ class LoadedCase:
 
     def inputs(self, seed: int, battery: str = "own") -> tuple[Any, ...] | None:
         """The arguments of forward; None when the battery adds nothing to the task's own inputs."""
-        drawn = derived(self._own(seed), battery, seed)
+        own = self._own(seed)
+        drawn = own if battery == "own" else derived(own, battery, seed, self.kinds)
         return None if drawn is None else tuple(drawn)
+
+    @functools.cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """What may replace the task's own inputs, by path: as declared, else as its own draws show."""
+        own = self._own(0)
+        declared = declared_kinds(own, self.task.inputs)
+        if all(path in declared for path, leaf in leaves(own) if isinstance(leaf, Tensor)):
+            return declared
+        small = next((case for case in self.task.cases if case.cpu), None)
+        inferred = _inferred(self.task, small.name if small else self.case.name, "cpu" if small else self.device)
+        return {**inferred, **declared}
+
+    def in_domain(self, inputs: Tree) -> bool:
+        """Whether the reference runs on these inputs, and makes no NaN of them in float64."""
+        try:
+            values = self.reference(tuple(inputs)).values
+        except TaskError:
+            return False
+        return not any(bool(torch.isnan(t).any()) for t in tensors(values) if t.is_floating_point())
 
     def _own(self, seed: int) -> tuple[Any, ...]:
         with blame(self.task, "get_inputs()"), torch.device(self.device), torch.no_grad():
@@ -119,16 +134,103 @@ class LoadedCase:
         return list(result)
 
     def draw(self, seed: int, battery: str = "own") -> Drawn | None:
-        """Inputs and parameters for one check; None where the battery does not apply: it would repeat the task's own
-        inputs, or the reference itself is not finite on it while it is on those."""
+        """Inputs and parameters for one check, which also become the present ones; None where the battery does not
+        apply: it would repeat the task's own inputs, leave what they may be, or make the reference itself not finite
+        although it is on those."""
         self.reseed(seed)
+        if battery in PROBES:
+            return self._probed(seed, battery)
         inputs = self.inputs(seed, battery)
-        if inputs is None or (battery != "own" and not is_finite(self._results(inputs))):
+        if inputs is None:
             return None
-        return Drawn(seed, battery, inputs, {name: tensor.clone() for name, tensor in self.state().items()})
+        if battery == "own":
+            return self._drawn(seed, battery, inputs, Regime())
+        if battery == "integers" and self._whole_parameters(seed, inputs):
+            return self._drawn(seed, battery, inputs, Regime(exact_operands=True))
+        if self._finite_results(inputs, specials=battery == "specials") is None:
+            return None
+        regime = Regime(flushes=battery == "tiny", lenience=_LENIENCE.get(battery, 1.0))
+        return self._drawn(seed, battery, inputs, regime)
 
-    def _results(self, inputs: tuple[Any, ...]) -> Tree:
-        return self.native(inputs), self.reference(inputs).values
+    def _drawn(self, seed: int, battery: str, inputs: tuple[Any, ...], regime: Regime) -> Drawn:
+        self._regime = regime
+        state = {name: tensor.clone() for name, tensor in self.state().items()}
+        return Drawn(seed, battery, inputs, state, regime, self._altered)
+
+    def _whole_parameters(self, seed: int, inputs: tuple[Any, ...]) -> bool:
+        """Make the parameters small integers too, when the reference then computes with nothing but integers."""
+        parameters = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
+        if parameters:
+            self._put(derived(parameters, "integers", seed, dict.fromkeys(parameters, "any")) or {})
+        results = self._finite_results(inputs, whole=True)
+        if results is not None and results[1].whole:
+            return True
+        self.reseed(seed)
+        return False
+
+    def _finite_results(
+        self, inputs: tuple[Any, ...], *, whole: bool = False, specials: bool = False
+    ) -> tuple[Tree, Answer] | None:
+        """What the reference makes of other inputs than the task's own, when that is of use."""
+        try:
+            native, answer = self.native(inputs), self.reference(inputs, whole=whole)
+        except TaskError:
+            return None
+        return (native, answer) if specials or is_finite((native, answer.values)) else None
+
+    def _probed(self, seed: int, battery: str) -> Drawn | None:
+        """The sharpest probe that the reference allows."""
+        if required_bits(self.precision) is None or self._contracts is False:
+            return None
+        own = self._own(seed)
+        free = self._free_leaves(own)
+        found = self._numbered(own, free)
+        self._contracts = bool(found)
+        for probe in probes(found, free, seed, left=battery == "one_hot_left"):
+            self.reseed(seed)
+            self._put({name[6:]: t for name, t in probe.leaves.items() if name.startswith("state:")})
+            inputs = tuple(with_leaves(own, "input", probe.leaves))
+            regime = self._regime_of(probe, inputs, single=len(found) == 1)
+            if regime is not None:
+                return self._drawn(seed, battery, inputs, regime)
+        self.reseed(seed)
+        return None
+
+    def _regime_of(self, probe: Probe, inputs: tuple[Any, ...], *, single: bool) -> Regime | None:
+        """How strictly a probe may be judged: by bits where nothing but the contraction rounds."""
+        results = self._finite_results(inputs)
+        if results is None:
+            return None
+        native, answer = results
+        if is_exact(answer.values, native):
+            return Regime(bits=required_bits(self.precision))
+        if probe.alone and len(probe.leaves) > 2:  # another one follows, in which less is zero
+            return None
+        lasts = [t.shape[-1] for t in tensors(native) if t.dim()]
+        return Regime(longest=max(1, *lasts, 1)) if single else Regime()
+
+    def _free_leaves(self, own: Tree) -> dict[str, Tensor]:
+        """Floating inputs that may be anything, and parameters, by origin and path."""
+        inputs = {f"input:{path}": leaf for path, leaf in leaves(own) if self.kinds.get(path) in ("any", "special")}
+        state = {f"state:{name}": tensor.detach() for name, tensor in self.model.named_parameters()}
+        found = (inputs | state).items()
+        return {n: t for n, t in found if isinstance(t, Tensor) and t.is_floating_point() and t.numel()}
+
+    def _numbered(self, own: Tree, free: Mapping[str, Tensor]) -> list[Any]:
+        """The contractions of the reference, found by running it on numbers for values."""
+        numbering = Numbering(free)
+        numbers = numbering.numbered(free)
+        try:
+            with blame(self.task, "forward()"), default_float64(), torch.no_grad():
+                model = copy.deepcopy(self.model).double()
+                for name, tensor in model.named_parameters():
+                    tensor.copy_(numbers.get(f"state:{name}", tensor))
+                arguments = map_tensors(widened, with_leaves(own, "input", numbers))
+                with numbering:
+                    self._forward(model, tuple(arguments))
+        except TaskError:
+            pass  # it got as far as it got: a reference may check what it is given
+        return numbering.found
 
     def batteries(self, seed: int = 0) -> tuple[str, ...]:
         """The batteries that apply to this case."""
@@ -139,14 +241,21 @@ class LoadedCase:
         with blame(self.task, "forward()"), plain_arithmetic(tf32=self.precision == "tf32_ok"), torch.no_grad():
             return self._forward(self.model, map_tensors(Tensor.clone, inputs))
 
-    def reference(self, inputs: tuple[Any, ...]) -> Answer:
+    def reference(self, inputs: tuple[Any, ...], *, whole: bool = False) -> Answer:
         """The reference in float64; in its own dtype, with a note, when it cannot run so."""
         try:
-            with blame(self.task, "forward() in float64"), default_float64(), in_float64(), torch.no_grad():
-                model = copy.deepcopy(self.model).double()
-                return Answer(self._forward(model, map_tensors(widened, inputs)))
+            with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
+                model, arguments = copy.deepcopy(self.model).double(), map_tensors(widened, inputs)
+                with Watching((arguments, dict(model.state_dict())), whole=whole) as watching:
+                    values = self._forward(model, arguments)
+                return Answer(values, selections=watching.selections(values), whole=watching.whole)
         except TaskError as error:
             return Answer(map_tensors(widened, self.native(inputs)), exact=False, note=str(error))
+
+    def stored_answer(self, inputs: tuple[Any, ...]) -> Tree:
+        """The float64 answer, rounded to the formats of the reference's own."""
+        formats = iter([t.dtype for t in tensors(self.native(inputs))])
+        return map_tensors(lambda t: t.to(next(formats)), self.reference(inputs).values)
 
     def _forward(self, model: nn.Module, inputs: tuple[Any, ...]) -> Tree:
         seed_everything(self._seed)  # dropout and the like: the same draw in every arithmetic
@@ -160,8 +269,27 @@ class LoadedCase:
         answer = self.reference(inputs)
         wanted = answer.exact and noise_samples and numel(answer.values) <= MOST_DISTURBED
         noise = self._noise_if_it_fits(inputs, answer, noise_samples) if wanted else None
+        regime = self._regime
         longest = reduction_length_of((inputs, self.state()), native, int(counter.get_total_flops()))
-        return Expected(answer.values, native, self.precision, longest, noise)
+        return Expected(
+            answer.values,
+            native,
+            self.precision,
+            regime.longest or longest,
+            noise,
+            slack=self._flushing(inputs, answer.values) if regime.flushes else None,
+            exact_operands=regime.exact_operands,
+            bits=regime.bits,
+            selections=answer.selections,
+            lenience=regime.lenience,
+        )
+
+    def _flushing(self, inputs: tuple[Any, ...], values: Tree) -> Tree:
+        """What counting denormal inputs as zeros changes."""
+        flushed = self.reference(map_tensors(flush, inputs)).values
+        pairs = zip(tensors(values), tensors(flushed), strict=True)
+        changes = iter([(a - b).abs() if a.is_floating_point() else a for a, b in pairs])
+        return map_tensors(lambda _: next(changes), values)
 
     def _noise_if_it_fits(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> Tree | None:
         """None when the memory does not hold it: the tolerance is then what the other terms give, which is tighter."""
@@ -203,12 +331,19 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
 
 
-def seed_everything(seed: int) -> None:
-    """Seed Python's and torch's generators, and numpy's when a task file has loaded it."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
+def flush(tensor: Tensor) -> Tensor:
+    """Denormals of float32's range as zeros, as kernels that flush see them."""
+    if not tensor.is_floating_point() or torch.finfo(tensor.dtype).tiny > 2.0**-126:
+        return tensor
+    return torch.where(tensor.abs() < 2.0**-126, torch.zeros_like(tensor), tensor)
+
+
+@functools.lru_cache(maxsize=64)
+def _inferred(task: TaskFile, case: str, device: str) -> Mapping[str, str]:
+    """Kinds of a task's inputs: of one case, the smallest, since what a task may be fed does not depend on sizes; on a
+    CPU, where inputs outside of what a reference is defined for raise an error instead of ending the GPU's context."""
+    problem = LoadedCase(task, task.case(case), device)
+    return inferred_kinds([problem._own(seed) for seed in _KINDS_SEEDS], problem.in_domain)
 
 
 def reduction_length_of(operands: Tree, outputs: Tree, flops: int = 0) -> int:
@@ -217,61 +352,3 @@ def reduction_length_of(operands: Tree, outputs: Tree, flops: int = 0) -> int:
     lasts = [t.shape[-1] for t in tensors(operands) if t.dim() and t.is_floating_point()]
     per_output = max((t.numel() for t in tensors(operands)), default=1) // max(1, numel(outputs))
     return max(1, *lasts, per_output, flops // (2 * max(1, numel(outputs))))
-
-
-def _execute(task: TaskFile, case: CaseDef) -> types.ModuleType:
-    """Run the file as a module of its own; dataclasses and scripting look it up in sys.modules."""
-    module = types.ModuleType(f"kerneltune_task_{task.name}")
-    module.__file__ = str(task.path)
-    sys.modules[module.__name__] = module
-    exec(compile(with_overrides(task.source, dict(case.overrides)), str(task.path), "exec"), module.__dict__)
-    return module
-
-
-def _randomise(model: nn.Module, seed: int) -> None:
-    """Replace parameters and running statistics that are constant (ones, zeros): a kernel that leaves them out must
-    not pass. Anything else that a model made is kept."""
-    chosen: list[Tensor] = list(model.parameters())
-    chosen += [tensor for name, tensor in model.named_buffers() if name.endswith(_STATISTICS)]
-    for index, tensor in enumerate(chosen):
-        if _is_constant(tensor):
-            generator = Generator(tensor.device).manual_seed(seed + index)
-            factor = torch.rand(tensor.shape, generator=generator, device=tensor.device) + 0.5  # keeps the sign
-            tensor.copy_(tensor * factor if float(tensor.flatten()[0]) else factor - 1)
-
-
-def _is_constant(tensor: Tensor) -> bool:
-    if not tensor.is_floating_point() or tensor.numel() == 0 or isinstance(tensor, FakeTensor):
-        return False
-    return bool((tensor == tensor.flatten()[0]).all())
-
-
-def _on(model: nn.Module, device: str) -> nn.Module:
-    """The model on the device; left alone when it is there, since fake parameters cannot be moved."""
-    wanted = torch.device(device).type
-    there = all(tensor.device.type == wanted for tensor in (*model.parameters(), *model.buffers()))
-    return model if there else model.to(device)
-
-
-@contextlib.contextmanager
-def blame(task: TaskFile, what: str) -> Iterator[None]:
-    """Swallow what the task's code prints and warns; turn what it raises into one line with its place in the file."""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except TaskError:
-        raise
-    except (Exception, SystemExit) as error:  # a person's file may raise anything
-        text = (str(error).strip().splitlines() or [""])[0]
-        place = _place(task, error)
-        raise TaskError(f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}") from error
-
-
-def _place(task: TaskFile, error: BaseException) -> str:
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(task.path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f", line {line}" if line else ""

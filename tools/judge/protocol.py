@@ -1,14 +1,38 @@
 """Messages between the supervisor and the judge's desk: what is asked, and what is told. Values never leave with them
-except as blobs of inputs; seeds and answers never leave at all."""
+except as blobs of inputs; a seed leaves with the result for its inputs, answers never leave at all."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from tools.codec import Json
 from tools.spec import TaskSpec
-from tools.verdict import CaseResult
+from tools.verdict import CaseResult, Tier
 
-BATTERIES = ("own", "zero_mean", "scaled")  # tools.judge.inputs makes them; one may not apply to a case
+CORE = ("own", "zero_mean", "scaled")  # every case is checked with them
+PROBES = ("one_hot_left", "one_hot_right")  # tools.judge.probe makes them: how many bits a contraction keeps
+EXOTIC = ("spikes", "offset", "integers", "structure", "tiny", "huge", "specials", "indices", "one_index")
+BATTERIES = (*CORE, *PROBES, *EXOTIC)  # tools.judge.inputs makes the rest; one may not apply to a case
+_FEW = 2  # cases that share the exotic batteries
+
+
+def batteries_of(task: TaskSpec, case: str, tier: Tier = "judged") -> tuple[str, ...]:
+    """The batteries that a case is checked with; empty when this tier leaves the case out.
+
+    Screened: the main case and the cheapest other one, with the batteries that find most. Judged: every case with the
+    task's own, zero-mean and scaled inputs; the main case also with the probes, since a kernel may choose another path
+    for it; the rest is shared by the cheapest cases, each battery on one of them. Confirmed: each on all of those.
+    """
+    main = task.main.name
+    cheapest = [c.name for c in sorted(task.cases, key=lambda c: (c.bytes_moved + c.flops, c.name))]
+    if tier == "screened":
+        boundary = next((name for name in cheapest if name != main and not task.case(name).held_out), None)
+        return {main: ("own", "one_hot_left"), boundary: ("own", "scaled", "one_hot_right")}.get(case, ())
+    sharing = cheapest[:_FEW]
+    shared: tuple[str, ...] = ()
+    if case in sharing:
+        shared = EXOTIC if tier == "confirmed" else EXOTIC[sharing.index(case) :: len(sharing)]
+    wanted = {*CORE, *shared, *(PROBES if case in (main, sharing[0]) else ())}
+    return tuple(b for b in BATTERIES if b in wanted)
 
 
 @dataclass(frozen=True)
@@ -22,10 +46,11 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """The task as seen from outside, or why it cannot be used."""
+    """The task as seen from outside, or why it cannot be used. `notes`: how far verdicts on it can be trusted."""
 
     task: TaskSpec | None = None
     problem: str | None = None
+    notes: tuple[str, ...] = ()
     kind: Literal["opened"] = "opened"
 
 
@@ -61,7 +86,8 @@ class Compare:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The result of a comparison."""
+    """The result of a comparison, and the seed that its inputs were drawn from, which is no secret any more."""
 
     result: CaseResult
+    seed: int = 0
     kind: Literal["judgement"] = "judgement"

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tools.codec import Json
 from tools.errors import TaskError
-from tools.judge.problem import Answer, Drawn, LoadedCase, blame
+from tools.judge.execute import blame
+from tools.judge.problem import Answer, Drawn, LoadedCase
 from tools.judge.tree import Tree, is_finite, nbytes, numel, spec_of, tensor_spec
 from tools.spec import CaseSpec, TaskSpec
 from tools.task import MAIN, CaseDef, TaskFile, int_constants, visible_source

@@ -14,7 +14,7 @@ from tools.judge.checker import checking
 from tools.judge.compare import Expected
 from tools.judge.inputs import case_seed
 from tools.judge.problem import Drawn
-from tools.judge.protocol import BATTERIES
+from tools.judge.protocol import BATTERIES, CORE, PROBES
 from tools.judge.reference import Problem
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.trial import HIDDEN, Images, images_for
@@ -49,6 +49,8 @@ class Gate:
         self._prepared: dict[str, tuple[Kept, ...]] = {}
         self._drawn: dict[str, str] = {}
         self._ended: dict[str, Json] = {}
+        others = (case for case in task.cases if case is not task.main)
+        self._smallest = min(others, key=lambda c: c.bytes_moved + c.flops, default=task.main).name
         self.epoch = ""
         self.renew()
 
@@ -88,11 +90,10 @@ class Gate:
         """The verdict on a candidate that fails one of these cases, None for one that holds; and the results. `chosen`
         is a number of the plan's own: which batteries it meets beside the task's own inputs follows from it."""
         results: list[CaseResult] = []
-        smallest = min(plans, key=lambda p: self._task.case(p.case).bytes_moved, default=None)
         for plan in plans:
             where = HIDDEN if self._task.case(plan.case).held_out else f"case {plan.case}"
             try:
-                results += self._checked(plan, images, None if plan is smallest else chosen)
+                results += self._checked(plan, images, None if plan.case == self._smallest else chosen)
             except (RunnerFailed, ReplayError) as failure:
                 status = failure.status if isinstance(failure, RunnerFailed) else Status.REJECTED
                 return Verdict(status, f"{where}: {failure}", cases=tuple(results)), tuple(results)
@@ -122,11 +123,16 @@ class Gate:
 
     def _drawn_for(self, name: str) -> Iterator[Kept]:
         problem, seed = Problem.load(self._file, name, device="cuda"), self.seed(name)
-        large = not self._task.case(name).runs_on_cpu  # answers in float64 are kept: gigabytes for each battery
-        for battery in BATTERIES[:2] if large else BATTERIES:
+        for battery in self._batteries(name):
             drawn = problem.draw(seed, battery)
             if drawn is not None:
                 yield Kept(drawn, problem.expect(drawn.inputs))
+
+    def _batteries(self, name: str) -> tuple[str, ...]:
+        """All for the smallest case; of one that is too large for a CPU the answers, in float64, take gigabytes."""
+        if name == self._smallest:
+            return BATTERIES
+        return (*CORE, *PROBES) if self._task.case(name).runs_on_cpu else CORE[:2]
 
     def close(self) -> None:
         """Free the memory."""

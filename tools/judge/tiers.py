@@ -7,6 +7,7 @@ from tools.codec import Json
 from tools.device import Sampler
 from tools.judge.gpu_protocol import Bench
 from tools.judge.heat import Heat, Refuted
+from tools.judge.protocol import batteries_of
 from tools.judge.race import Race
 from tools.judge.ruling import ruled
 from tools.judge.runner_link import RunnerFailed, RunnerLink
@@ -72,7 +73,7 @@ class Judge:
         """Every case with every battery, then the full race."""
         started_s = time.monotonic()
         trial = Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
-        failed = trial.run(request.plans, request.batteries)
+        failed = trial.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
         facts: dict[str, Json] = {"seeds": dict(trial.seeds), "memory": trial.facts()}
         if failed is not None:
             return replace(failed, receipt={**failed.receipt, **facts})

@@ -10,7 +10,7 @@ import torch
 
 from tools.calibration import Ceilings
 from tools.errors import TaskError
-from tools.judge.answers import Answers
+from tools.judge.answer_cache import Answers
 from tools.judge.arena import Inputs, Outputs
 from tools.judge.baselines import Baseline, copy_gbps, eager_us, null_launch_us
 from tools.judge.building import TookTooLong, doubts, within

@@ -46,6 +46,12 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     return tree
 
 
+def map_leaves(function: Callable[[str, Tensor], Any], tree: Tree) -> Tree:
+    """The same tree with `function` applied to the path of each tensor and the tensor."""
+    paths = (path for path, leaf in leaves(tree) if isinstance(leaf, Tensor))
+    return map_tensors(lambda tensor: function(next(paths), tensor), tree)
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """torch's name without `torch.`"""
     return str(dtype).removeprefix("torch.")

@@ -10,6 +10,8 @@ HEADS = 32
 SEQUENCE = 4096
 HEAD_DIM = 128
 
+INPUTS = {"q": "any", "k": "any", "cos": "own", "sin": "own"}  # tables: cos^2 + sin^2 = 1
+
 CASES = [
     {"name": "ragged", "BATCH": 2, "HEADS": 3, "SEQUENCE": 77, "HEAD_DIM": 64, "cpu": True},
     {"name": "float32", "BATCH": 1, "HEADS": 5, "SEQUENCE": 33, "HEAD_DIM": 128, "DTYPE": "float32", "cpu": True},

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tools.judge.compare import Expected, compare
-from tools.judge.protocol import BATTERIES
-from tools.judge.reference import Problem
+from tools.judge.protocol import batteries_of
+from tools.judge.reference import Problem, describe
 from tools.judge.tree import Tree
 from tools.task import builtin_tasks, find_task, read_task
 
@@ -115,9 +116,11 @@ HONEST: dict[str, Kernel] = {
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_kernel_passes_every_case_and_battery(name: str) -> None:
     task = find_task(name)
-    for case in [c for c in task.cases if c.cpu]:
+    spec = describe(task)
+    here = replace(spec, cases=tuple(c for c in spec.cases if c.runs_on_cpu))
+    for case in here.cases:
         problem = Problem.load(task, case.name)
-        for seed, battery in enumerate(BATTERIES):
+        for seed, battery in enumerate(batteries_of(here, case.name, "confirmed")):
             if (drawn := problem.draw(seed, battery)) is None:
                 continue
             result = compare(problem.expect(drawn.inputs), HONEST[name](*drawn.inputs, **drawn.state))
@@ -325,3 +328,84 @@ def test_an_empty_output_and_a_single_number_can_be_compared() -> None:
     assert compare(expected_of(torch.empty(0, 5)), torch.empty(0, 5)).ok
     assert compare(expected_of(torch.tensor(2.5)), torch.tensor(2.5)).ok
     assert not compare(expected_of(torch.tensor(2.5)), torch.tensor(2.6)).ok
+
+
+def test_a_tile_that_is_imprecise_fails_although_its_rows_pass() -> None:
+    values = torch.randn(256, 8192, generator=torch.Generator().manual_seed(1))
+    signs = torch.randn(64, 64, generator=torch.Generator().manual_seed(2)).sign()
+    actual = values.clone()
+    actual[64:128, 640:704] += 9e-7 * signs
+    result = compare(expected_of(values), actual)
+    assert not result.ok
+    assert "too imprecise in 1 of 512 tiles of 64 x 64, the first at rows 64.. and columns 640.." in result.detail
+    actual[64:128, 640:704] = values[64:128, 640:704] + 4e-7 * signs
+    assert compare(expected_of(values), actual).ok
+
+
+def test_errors_that_lean_to_one_side_are_remarked_on_and_pass() -> None:
+    values = torch.randn(200, 1000, generator=torch.Generator().manual_seed(1)).double()
+    shrunk = (values * (1 - 2.0**-23)).float()
+    expected = Expected(values, values.float(), "float32", 1000)
+    result = compare(expected, shrunk)
+    assert result.ok
+    assert "errors lean towards zero" in result.detail
+    assert compare(expected, values.float()).detail == ""
+
+
+def test_minus_zero_is_zero_and_a_fully_masked_row_may_be_nan() -> None:
+    values = VALUES.clone()
+    values[0] = 0.0
+    values[1] = math.nan
+    actual = values.clone()
+    actual[0] = -0.0
+    assert compare(expected_of(values), actual).ok
+    assert not compare(expected_of(values), torch.nan_to_num(actual)).ok
+
+
+def test_flushing_denormals_is_allowed_as_far_as_it_matters(tmp_path: Path) -> None:
+    path = tmp_path / "scale.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return x * 2.0**60\n"
+        "def get_inputs(): return [torch.randn(64, 640)]\nPRECISION = 'float32'\n"
+    )
+    problem = Problem.load(read_task(path))
+    drawn = problem.draw(1, "tiny")
+    assert drawn is not None
+    x = drawn.inputs[0]
+    flushed = torch.where(x.abs() < torch.finfo(torch.float32).tiny, 0.0, x)
+    assert not torch.equal(flushed, x)
+    expected = problem.expect((x,))
+    assert compare(expected, flushed * 2.0**60).ok
+    assert not compare(expected, torch.zeros_like(x)).ok
+
+
+ONE_PASS = {
+    "two passes": lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1),
+    "one pass": lambda x: (x * x).mean(-1) - x.mean(-1) ** 2,
+}
+
+
+@pytest.mark.parametrize("passes", ONE_PASS)
+def test_a_variance_in_one_pass_fails_on_a_common_offset(tmp_path: Path, passes: str) -> None:
+    path = tmp_path / "variance.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return x.var(-1, correction=0)\n"
+        "def get_inputs(): return [torch.randn(64, 1000)]\nPRECISION = 'float32'\n"
+    )
+    problem = Problem.load(read_task(path))
+    verdicts = {}
+    for battery in ("own", "offset"):
+        drawn = problem.draw(1, battery)
+        assert drawn is not None
+        verdicts[battery] = compare(problem.expect(drawn.inputs), ONE_PASS[passes](drawn.inputs[0])).ok
+    assert verdicts == {"own": True, "offset": passes == "two passes"}
+
+
+def test_trees_of_numbers_integers_empty_and_zero_dimensional_outputs_are_compared_leaf_by_leaf() -> None:
+    values = {"y": VALUES, "n": torch.tensor(3), "none": None, "pair": [torch.empty(0, 4), 2.5], "flag": True}
+    expected = Expected(
+        {**values, "y": VALUES.double()}, values, "float32", 8,
+    )  # fmt: skip
+    assert compare(expected, dict(values)).ok
+    for key, wrong in (("n", torch.tensor(4)), ("none", 0), ("pair", [torch.empty(0, 5), 2.5]), ("flag", False)):
+        assert not compare(expected, {**values, key: wrong}).ok

@@ -139,8 +139,21 @@ def test_draws_differ_by_seed_and_repeat_by_seed() -> None:
 
 
 def test_a_battery_on_which_the_reference_is_not_finite_does_not_apply(tmp_path: Path) -> None:
-    problem = Problem.load(task_of(tmp_path, model("x: return torch.log(x)", "[torch.rand(30, 40) + 0.5]")))
-    assert problem.batteries() == ("own", "scaled")
+    forward = "x: return x.exp()"
+    problem = Problem.load(task_of(tmp_path, model(forward, "[torch.rand(30, 40)]")))
+    assert {"spikes", "offset", "huge"}.isdisjoint(problem.batteries())
+    assert {"own", "zero_mean", "structure", "integers", "tiny"} <= set(problem.batteries())
+
+
+def test_a_battery_that_the_reference_refuses_does_not_apply(tmp_path: Path) -> None:
+    forward = "x, t: return nn.functional.binary_cross_entropy(x, t, reduction='none')"
+    problem = Problem.load(task_of(tmp_path, model(forward, "[torch.rand(30, 40), torch.rand(30, 40)]")))
+    assert problem.kinds == {"0": "own", "1": "own"}
+    assert problem.batteries() == ("own",)
+    path = task_of(tmp_path, model(forward, "[torch.rand(30, 40), torch.rand(30, 40)]", 'INPUTS = {"x": "any"}'))
+    declared = Problem.load(path)
+    assert declared.kinds["0"] == "any"
+    assert declared.draw(1, "scaled") is None
 
 
 def test_what_a_task_prints_stays_inside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,10 +28,9 @@ def test_another_cubin_tier_or_rule_has_another_name() -> None:
         name_of(bench(), [b"other"]),
         name_of(bench(tier="screened"), [b"cubin"]),
         name_of(bench(rules=SCREENING), [b"cubin"]),
-        name_of(bench(batteries=("own",)), [b"cubin"]),
         name_of(Bench((PLAN, PLAN), (IMAGE,)), [b"cubin"]),
     }
-    assert len(names) == 6
+    assert len(names) == 5
 
 
 def test_a_verdict_that_is_given_again_says_so() -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from tools.judge.answers import Answers, bytes_of
+from tools.judge.answer_cache import Answers, bytes_of
 from tools.judge.compare import Expected
 
 
