@@ -1,7 +1,7 @@
 """Launches cubins for a replay: what Triton's launcher does, from data alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata as packages
 
 import torch
@@ -81,6 +81,7 @@ class CudaLauncher:
         scratch: Mapping[tuple[int, str], torch.Tensor] | None = None,
     ) -> None:
         self._images, self._flags = images, descriptor_flags()
+        self._first = False
         self._scratch: dict[tuple[int, str], torch.Tensor] = dict(scratch or {})
         self._loaded = [self._load(i, k) for i, k in zip(images, kernels, strict=True)]
         self._variables = self._found_variables()
@@ -124,9 +125,14 @@ class CudaLauncher:
         if kernel.language == "ttir":
             parameters = [*packed, *(self._scratch_pointer(kernel_index, kernel, which, grid) for which in SCRATCH)]
         stream = torch.cuda.current_stream().cuda_stream
-        self._loaded[kernel_index].launch(
-            image.shape(kernel, grid, launch), [driver.encode(p) for p in parameters], stream
-        )
+        shape = image.shape(kernel, grid, launch)
+        shape, self._first = replace(shape, pdl=shape.pdl and not self._first), False
+        self._loaded[kernel_index].launch(shape, [driver.encode(p) for p in parameters], stream)
+
+    def begin_forward(self) -> None:
+        """The next launch waits for all before it: a programmatic dependent launch may overlap with other kernels of
+        its own forward, but forwards that overlap would make a latency look like a throughput."""
+        self._first = True
 
     def _scratch_pointer(self, kernel_index: int, kernel: Kernel, which: str, grid: tuple[int, int, int]) -> bytes:
         nbytes = _scratch_of(self._images[kernel_index], kernel, which, grid)

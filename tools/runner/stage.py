@@ -7,6 +7,7 @@ plan calls libraries (their workspaces are theirs). Not closed: registers, share
 4 MiB of heap that CUDA keeps at least.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ class Stage:
             ready = self._prepared(plan)
             self._kept = [(tensor, self._keep(protected_copy(tensor))) for tensor in ready.values()]
             self._replays = [self._replay(plan, slot, ready) for slot in range(setup.slots)]
+        self._order = random.SystemRandom().sample(self._replays, len(self._replays))
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # freed blocks would be writable, and nobody poisons them
 
@@ -76,7 +78,9 @@ class Stage:
         return Replay(plan, "cuda", self._launcher, storages, bound=bound, allocate=self._pieces.take, ready=ready)
 
     def _pass(self) -> None:
-        for replay in self._replays:
+        """All slots, in an order that no kernel can foresee: the next slot's memory is not the next in memory."""
+        for replay in self._order:
+            self._launcher.begin_forward()
             replay.run()
 
     def reset(self, turn: int) -> None:
@@ -168,7 +172,7 @@ class Stage:
     def close(self) -> None:
         """Give everything back."""
         torch.cuda.synchronize()
-        self._graph, self._replays, self._kept, self._leftovers = None, [], [], []
+        self._graph, self._replays, self._order, self._kept, self._leftovers = None, [], [], [], []
         del self._flush
         self._launcher.unload()
         for buffer in self._buffers:
