@@ -186,7 +186,7 @@ def without_locations(text: str) -> str:
     for piece in _PIECE.finditer(text):
         if depth == 0 and piece.lastgroup in ("alias", "location"):
             kept.append(text[done : piece.start()].rstrip(" "))
-            done, depth, alias = piece.start(), 1, piece.lastgroup == "alias"
+            done, depth, alias = done + len(kept[-1]), 1, piece.lastgroup == "alias"
         elif depth and piece.lastgroup != "hidden":
             depth += -1 if piece[0] == ")" else 1
             if depth == 0:
