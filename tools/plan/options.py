@@ -11,7 +11,7 @@ from tools.codec import Json
 
 # What `ptx_options` may hold: optimisation and register limits, nothing that names a file.
 _ASSEMBLER = re.compile(
-    r"-O[0-3]|--opt-level=[0-3]|--?maxrregcount=\d{1,3}|--fmad=(true|false)|-v|--verbose|--warn-on-spills|"
+    r"-O[0-3]|--opt-level=[0-3]|--?maxrregcount=[0-9]{1,3}|--fmad=(true|false)|-v|--verbose|--warn-on-spills|"
     r"--allow-expensive-optimizations=(true|false)|--disable-optimizer-constants|--suppress-stack-size-warning|"
     r"--(def-load-cache|def-store-cache|dlcm|dscm)=(ca|cg|cs|lu|cv|wb|wt)"
 )
