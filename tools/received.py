@@ -1,14 +1,23 @@
-"""Is what a tracer sent a set of plans at all? The candidate's code ran in its process and may have written the reply
-itself: a reply that passes here can be hashed, counted and handed on without raising. Pure.
+"""Is what a tracer sent a set of plans at all, and do they say the truth about themselves? The candidate's code ran in
+its process and may have written the reply itself: a reply that passes here can be hashed, counted and handed on without
+raising. Pure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tools.codec import DecodeError, Json, decode
-from tools.plan.schema import DescriptorArg, Launch, Plan, Step, TensorArg, TensorRef
+from tools.plan.liveness import Forward, live_steps
+from tools.plan.operator_list import is_allowed, is_library
+from tools.plan.options import forbidden_option
+from tools.plan.schema import DescriptorArg, Kernel, Launch, Plan, ScalarArg, Step, TensorArg, TensorRef
 from tools.spec import CaseSpec
 
 MOST_NESTED = 50
+MOST_STEPS = 20_000
+MOST_BYTES = 1 << 40  # in all storages of a plan
+MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
+LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
+_LARGEST_NUMBER = 2**64
 
 
 def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: int) -> str | None:
@@ -20,27 +29,101 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
         count = sum(p.case == name for p in plans)
         if not 1 <= count <= max(1, max_variants):
             return f"{count} plans for one case, of at most {max_variants}"
+    if sum(map(len, {k.text for p in plans for k in p.kernels})) > MOST_TEXT_BYTES:
+        return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
     return next(filter(None, map(_problem, plans)), None)
 
 
 def _problem(plan: Plan) -> str | None:
-    if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
-        return "a plan that launches no program of a kernel"
+    """The first rule that a plan breaks; later rules rely on earlier ones."""
+    rules: tuple[Callable[[Plan], str | None], ...] = (_sizes, _launches, _operators, _tensors, _inputs, _unused)
+    return next(filter(None, (rule(plan) for rule in rules)), None)
+
+
+def _sizes(plan: Plan) -> str | None:
     known = {s.id for s in plan.storages if s.nbytes >= 0}
     if len(known) != len(plan.storages):
         return "a plan whose storages are not distinct"
-    steps = (*plan.prepare, *plan.run)
-    if any(not 0 <= step.kernel < len(plan.kernels) for step in steps if isinstance(step, Launch)):
+    if (n_bytes := sum(s.nbytes for s in plan.storages)) > MOST_BYTES:
+        return f"a plan that needs {n_bytes / 2**40:.3g} TiB of memory; the limit is {MOST_BYTES / 2**40:g} TiB"
+    if (steps := len(plan.prepare) + len(plan.run)) > MOST_STEPS:
+        return f"a plan of {steps} steps; the limit is {MOST_STEPS}"
+    return None
+
+
+def _launches(plan: Plan) -> str | None:
+    if problem := next(filter(None, (forbidden_option(k.options) for k in plan.kernels)), None):
+        return f"a kernel that cannot be: {problem}"
+    if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
+        return "a plan that launches no program of a kernel"
+    launches = [step for step in (*plan.prepare, *plan.run) if isinstance(step, Launch)]
+    if any(not 0 <= step.kernel < len(plan.kernels) for step in launches):
         return "a launch of a kernel that is not in the plan"
+    return next(filter(None, (_launch(step, plan.kernels[step.kernel]) for step in launches)), None)
+
+
+def _launch(step: Launch, kernel: Kernel) -> str | None:
+    if any(not 0 <= size <= most for size, most in zip(step.grid, LARGEST_GRID, strict=True)):
+        return f"a launch over the grid {step.grid!s:.100}; the largest that CUDA knows is {LARGEST_GRID}"
+    if len(step.args) != len(kernel.signature):
+        return f"a launch with {len(step.args)} arguments of a kernel that takes {len(kernel.signature)}"
+    for argument, kind in zip(step.args, kernel.signature, strict=True):
+        if isinstance(argument, ScalarArg) == kind.startswith(("*", "tensordesc")):
+            return f"a launch with {type(argument).__name__} for an argument of type {kind!r:.40}"
+        if isinstance(argument, ScalarArg) and isinstance(argument.value, int) and _is_huge(argument.value):
+            return "a launch with a number of more than 64 bits"
+    return None
+
+
+def _is_huge(value: int) -> bool:
+    return not -_LARGEST_NUMBER // 2 <= value < _LARGEST_NUMBER
+
+
+def _operators(plan: Plan) -> str | None:
+    for step in (*plan.prepare, *plan.run):
+        if isinstance(step, Launch):
+            continue
+        if not is_allowed(step.op):
+            return f"a plan with operator {step.op!r:.80}, which no plan may hold"
+        if step.library != is_library(step.op):
+            return f"a plan that counts {step.op} as {'library work' if step.library else 'glue'}, which it is not"
+    return None
+
+
+def _tensors(plan: Plan) -> str | None:
+    known = {s.id for s in plan.storages}
     try:
-        refs = [*_tagged(plan.outputs), *(ref for step in steps for ref in _refs(step))]
+        refs = [*_tagged(plan.outputs), *(ref for step in (*plan.prepare, *plan.run) for ref in _refs(step))]
     except DecodeError as error:
         return f"a plan with a tensor that is none: {error!s:.200}"
-    if bad := next((r for r in refs if not _is_sound(r, known)), None):
-        return f"a plan with a tensor that is none: {bad!s:.200}"
+    bad = next((r for r in refs if not _is_sound(r, known)), None)
+    return f"a plan with a tensor that is none: {bad!s:.200}" if bad else None
+
+
+def _inputs(plan: Plan) -> str | None:
     inputs = {s.id for s in plan.storages if s.origin == "input"}
     if any(ref.storage in inputs for step in plan.prepare for ref in _refs(step)):
         return "a plan that works on the inputs before it is timed"
+    return None
+
+
+def _unused(plan: Plan) -> str | None:
+    """The tracer leaves launches out that no output depends on (`plan.build`); here they are counted again."""
+    outputs = {ref.storage for ref in _tagged(plan.outputs)}
+    if not outputs:
+        return None  # the wrong structure, which is told in other words
+    forward = Forward(
+        plan.run,
+        plan.kernels,
+        outputs,
+        inputs={s.id for s in plan.storages if s.origin == "input"},
+        made={s.id for s in plan.storages if s.origin == "scratch"},
+        nbytes={s.id: s.nbytes for s in plan.storages},
+    )
+    for step, alive in zip(plan.run, live_steps(forward), strict=True):
+        if isinstance(step, Launch) and not alive:
+            name = plan.kernels[step.kernel].name
+            return f"a plan with a launch of {name!r:.60} that no output depends on"
     return None
 
 

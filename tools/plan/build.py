@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tools.codec import Json, encode
-from tools.plan.refusal import CACHED_RESULT, NO_LAUNCH, UNSTABLE, Refused
+from tools.plan.liveness import Forward, live_steps
+from tools.plan.refusal import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
 from tools.plan.schema import (
     Aten,
     DescriptorArg,
@@ -64,7 +65,7 @@ def reads(step: Step) -> set[int]:
 
 
 def writes(step: Step) -> set[int]:
-    """Storages a step may write: for a launch every tensor argument, since TTIR is not analysed here."""
+    """Storages a step may write: for a launch every tensor argument, whatever its text says."""
     if isinstance(step, Launch):
         return reads(step)
     return {r.storage for r in step.outs if r is not None}
@@ -112,7 +113,10 @@ def build_plan(recording: Recording, *, case: str, variant: str, arch: str) -> P
     if not any(isinstance(s, Launch) for s in run.steps):
         ops = ", ".join(dict.fromkeys(s.op for s in run.steps if isinstance(s, Aten))) or "and no operator"
         raise Refused(NO_LAUNCH.format(ops=ops))
-    steps = _live(run)
+    steps = _live(recording)
+    if not any(isinstance(s, Launch) for s in steps):
+        ops = ", ".join(dict.fromkeys(s.op for s in steps if isinstance(s, Aten) and s.library))
+        raise Refused(UNUSED_LAUNCHES.format(source=f"comes from library operators ({ops})" if ops else "needs none"))
     external = _external(steps, run) - set(recording.state) - set(recording.constants)
     prepare = _prepare(recording, external)
     return _assemble(recording, prepare, steps, case, variant, arch)
@@ -141,16 +145,22 @@ def _short(step: Json) -> str:
     return str(step.get("op") if isinstance(step, dict) else step)[:120]
 
 
-def _live(segment: Segment) -> list[Step]:
-    """The steps without operators whose results nobody uses (an unused `torch.empty`, a dead view copy)."""
-    needed = {r.storage for r in tensor_refs(segment.outputs)}
-    kept: list[Step] = []
-    own = _made_in(segment.steps)
-    for step in reversed(segment.steps):
-        if isinstance(step, Launch) or writes(step) & needed or not writes(step) <= own:
-            kept.append(step)
-            needed |= touched(step)
-    return kept[::-1]
+def _live(recording: Recording) -> list[Step]:
+    """The steps without those whose results nobody uses (an unused `torch.empty`, a launch into memory that is let go
+    of): they are no part of the work, and so no part of the plan."""
+    run = recording.third
+    outputs = {r.storage for r in tensor_refs(run.outputs)}
+    if not outputs:  # that is another mistake, with words of its own
+        return list(run.steps)
+    forward = Forward(
+        run.steps,
+        recording.kernels,
+        outputs,
+        inputs=set(run.inputs),
+        made=_made_in(run.steps),
+        nbytes=recording.nbytes,
+    )
+    return [step for step, alive in zip(run.steps, live_steps(forward), strict=True) if alive]
 
 
 def _external(steps: list[Step], segment: Segment) -> set[int]:

@@ -19,6 +19,8 @@ from typing import Any
 from tools.codec import Json, decode, encode
 from tools.gpus import gpu_for_arch, occupancy
 from tools.plan.messages import Compiled, CompileReply, CompileRequest
+from tools.plan.module_memory import foreign_ttir, module_memory
+from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
 from tools.plan.schema import Kernel
 from tools.verdict import KernelReport, Status
@@ -66,6 +68,8 @@ def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, byt
     import triton
     from triton.backends.compiler import GPUTarget
 
+    if problem := forbidden_option(kernel.options) or foreign_ttir(kernel.text):
+        raise Forbidden(problem)
     triton.knobs.compilation.always_compile = True
     triton.knobs.nvidia.dump_ptxas_log = True
     started = time.perf_counter()
@@ -75,6 +79,8 @@ def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, byt
     with contextlib.redirect_stdout(log):
         target = GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
         built = triton.compile(str(path), target=target, options=_options(kernel))
+    if problem := module_memory(built.asm["ptx"], kernel.text):
+        raise Forbidden(problem)
     cubin = built.asm["cubin"]
     metadata = {name: _plain(getattr(built.metadata, name)) for name in _METADATA if hasattr(built.metadata, name)}
     report = _report(metadata, built.metadata.num_stages, log.getvalue(), cubin, arch, time.perf_counter() - started)
@@ -117,6 +123,10 @@ def _report(
     )
 
 
+class Forbidden(Exception):
+    """The kernel asks for what no plan may have."""
+
+
 class TooLarge(Exception):
     """The kernel cannot be launched on the target."""
 
@@ -149,6 +159,8 @@ def _captured(folder: Path, into: list[str]) -> Iterator[None]:
 
 
 def _failure(error: Exception, diagnostics: str) -> Failure:
+    if isinstance(error, Forbidden):
+        return Failure(Status.REJECTED, str(error))
     lines = [int(n) for n in re.findall(r"candidate\.py\"?:(\d+)", diagnostics + str(error))]
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])

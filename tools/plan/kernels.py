@@ -15,6 +15,7 @@ from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.autotuner import Autotuner
 
 from tools.codec import Json
+from tools.plan.options import forbidden_option
 from tools.plan.recorder import Tape
 from tools.plan.refusal import FOREIGN_TENSOR, GLUON, Refused
 from tools.plan.schema import DescriptorArg, Kernel, Launch, LaunchArg, ScalarArg, TensorArg
@@ -198,7 +199,10 @@ def compile_stand_in(log: LaunchLog, target: Any) -> Callable[..., TracedKernel]
         text, parsed, metadata = lower_to_ttir(src, target, options)
         name = _kernel_name(text, src.name)
         default = make_backend(target).parse_options({})
-        kernel = Kernel(name, "ttir", text, _signature(src), _plain_options(parsed, default))
+        kept = _plain_options(parsed, default)
+        if problem := forbidden_option(kept):
+            raise Refused(problem)
+        kernel = Kernel(name, "ttir", text, _signature(src), kept)
         traced = TracedKernel(src, kernel, None, log)
         traced.metadata = _Metadata(metadata | {"name": name}, traced._report)
         return traced

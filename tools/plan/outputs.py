@@ -7,7 +7,7 @@ Two processes that hold the same plan compute the same layout.
 
 from dataclasses import dataclass
 
-from tools.plan.operators import EMPTY, FILLS, base_name
+from tools.plan.operator_list import EMPTY, FILLS, base_name
 from tools.plan.replay import dtype_bytes
 from tools.plan.schema import Aten, Plan, TensorRef, tensor_refs
 

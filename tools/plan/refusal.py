@@ -33,6 +33,10 @@ NO_LAUNCH = (
     "forward launches no kernel of yours ({ops}): nothing here was written by the candidate. Launch at least one "
     "@triton.jit kernel on every call"
 )
+UNUSED_LAUNCHES = (
+    "its kernels' results are not used: the output {source}, and without the launches it would be the same. Return "
+    "what your kernel computes"
+)
 CACHED_RESULT = (
     "the second forward reuses a tensor that the first one computed from its inputs: results must not be cached "
     "between calls. Compute from the arguments on every call (weights may be packed once)"

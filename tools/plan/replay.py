@@ -14,18 +14,8 @@ import numpy as np
 import torch
 
 from tools.codec import Json
-from tools.plan.operators import (
-    EMPTY,
-    FILLS,
-    NO_OPS,
-    NotAllowed,
-    base_name,
-    decode_argument,
-    dtype_named,
-    resolve,
-    takes_device,
-    tensor_ref,
-)
+from tools.plan.operator_list import EMPTY, FILLS, NO_OPS, base_name
+from tools.plan.operators import NotAllowed, decode_argument, dtype_named, resolve, takes_device, tensor_ref
 from tools.plan.schema import Aten, DescriptorArg, Kernel, Launch, LaunchArg, Plan, Step, Storage, TensorArg, TensorRef
 
 # NaN in every float format; +huge; -huge; 65504-like in fp16. As integers: -1, large, large negative, large.

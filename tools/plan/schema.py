@@ -165,18 +165,43 @@ class Plan:
         raise KeyError(storage_id)
 
 
-_LOCATION = re.compile(r"\s*loc\((?:[^()]|\([^()]*\))*\)|^#loc.*$", re.MULTILINE)
+# What decides where a location begins and ends: strings and comments hide brackets, and `@loc(`, `%x.loc(` are names.
+_PIECE = re.compile(
+    r"""(?P<hidden>"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*)
+    | (?P<alias>^\#[\w$.-]+[ ]=[ ]loc\()
+    | (?P<location>(?<![\w$.@%\#!^-])loc\()
+    | (?P<bracket>[()])""",
+    re.VERBOSE | re.MULTILINE,
+)
 
 
 def without_locations(text: str) -> str:
-    """TTIR without its debug locations: the same kernel moved down a line must keep its hash."""
-    return _LOCATION.sub("", text)
+    """TTIR without its debug locations: the same kernel moved down a line must keep its hash.
+
+    Only what MLIR reads as a location goes: not what looks like one in a string (inline assembly), a comment or a name.
+    """
+    kept: list[str] = []
+    done = depth = 0
+    alias = False
+    for piece in _PIECE.finditer(text):
+        if depth == 0 and piece.lastgroup in ("alias", "location"):
+            kept.append(text[done : piece.start()].rstrip(" "))
+            done, depth, alias = done + len(kept[-1]), 1, piece.lastgroup == "alias"
+        elif depth and piece.lastgroup != "hidden":
+            depth += -1 if piece[0] == ")" else 1
+            if depth == 0:
+                done = piece.end() + (alias and text.startswith("\n", piece.end()))
+    return "".join(kept) + text[done:]
 
 
 def plan_hash(plan: Plan) -> str:
     """sha256 over the plan without debug locations: names the work, whatever the source looked like."""
-    bare = replace(plan, kernels=tuple(replace(k, text=without_locations(k.text)) for k in plan.kernels))
+    bare = replace(plan, kernels=tuple(map(_without_locations, plan.kernels)))
     return hashlib.sha256(json.dumps(encode(bare), sort_keys=True).encode()).hexdigest()
+
+
+def _without_locations(kernel: Kernel) -> Kernel:
+    return replace(kernel, text=without_locations(kernel.text)) if kernel.language == "ttir" else kernel
 
 
 def tensor_refs(value: Json) -> Iterator[TensorRef]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tools.plan.operators import EMPTY, base_name
+from tools.plan.operator_list import EMPTY, base_name
 from tools.plan.outputs import OutputLayout, aligned, dense, dense_bytes, output_layout
 from tools.plan.replay import Replay, ReplayError, poison, view_of
 from tools.plan.schema import Aten, Plan, Step

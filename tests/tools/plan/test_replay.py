@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tools.codec import encode
-from tools.plan.operators import ALLOWED, NotAllowed, is_allowed, resolve
+from tools.plan.operator_list import ALLOWED, is_allowed
+from tools.plan.operators import NotAllowed, resolve
 from tools.plan.outputs import output_layout
 from tools.plan.replay import Argument, Replay, ReplayError, gather_outputs, poison, view_of
 from tools.plan.schema import Aten, Kernel, Launch, Plan, ScalarArg, Step, Storage, TensorArg, TensorRef
