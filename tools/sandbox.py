@@ -88,7 +88,6 @@ class _Entry:
 
     def __init__(self, profile: Profile, scratch: Path | None, jail: Jail) -> None:
         self._profile, self._scratch, self._jail = profile, scratch, jail
-        self._roots = sandbox_rules.import_roots()
         self._notes = [jail.problem] if jail.problem else []
         self._jailed = all(map(jail.holds, ("mnt", "pid", "net", "ipc", "uts", "user")))
 
@@ -156,7 +155,7 @@ class _Entry:
         scopes = linux.SCOPE_SIGNALS
         if self._profile is not Profile.RUNNER:
             scopes |= linux.SCOPE_ABSTRACT_SOCKETS
-        rules = sandbox_rules.paths(self._profile, self._scratch, self._roots)
+        rules = sandbox_rules.paths(self._profile, self._scratch)
         linux.pin(Path("/proc/self"))
         return abi if self._try(lambda: linux.landlock(rules, abi=abi, scopes=scopes)) else 0
 
