@@ -26,7 +26,11 @@ PRIVATE = (
     *("tests/exploits/README.md", "tests/exploits/twins/softmax_rows.py", "tests/tools/conftest.py", "pyproject.toml"),
     *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/candidates.py", "docs/evaluation.md"),
 )
-FOREIGN_PARTS = {Profile.TRACER: "tools/ttir/ir.py", Profile.COMPILER: "tools/runner/main.py", Profile.RUNNER: "tools/ttir/ir.py"}
+FOREIGN_PARTS = {
+    Profile.TRACER: "tools/ttir/ir.py",
+    Profile.COMPILER: "tools/runner/main.py",
+    Profile.RUNNER: "tools/ttir/ir.py",
+}
 
 
 def opened(names: tuple[str, ...]) -> Callable[[], list[str]]:

@@ -10,7 +10,7 @@ from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
 from tools.codec import Json
 from tools.machine import Machine
 from tools.spec import CaseSpec, TaskSpec
-from tools.update import Update, UpdateLimits, Updater
+from tools.update import HELD_OUT_FAILS, Update, UpdateLimits, Updater
 from tools.verdict import Status
 
 GOOD = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
@@ -261,7 +261,7 @@ def test_a_failure_names_the_case_that_it_happened_in_for_the_record(machine: Ma
     failure = Updater(task, "sm_90", machine.tracer, machine.compiler).update(source).failure
     assert failure is not None
     assert failure.receipt == {"case": "odd"}
-    assert failure.detail.endswith("(in a case with held-out shapes)")
+    assert failure.detail == HELD_OUT_FAILS
 
 
 @pytest.mark.parametrize(
