@@ -15,6 +15,7 @@ from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.update import Update
 from tools.verdict import CaseResult, Status, Tier, Verdict
+from tools.words import plain
 from tools.workers import Worker
 
 
@@ -102,6 +103,7 @@ _PROBLEMS: dict[str | None, Status] = {
 
 def _not_run(reply: InterpretReply, case: str, results: list[CaseResult]) -> Verdict:
     status = _PROBLEMS.get(reply.problem, Status.CRASHED)
-    words = "not checkable without a GPU" if status is Status.UNCHECKED else str(reply.problem).replace("_", " ")
-    receipt: dict[str, Json] = {"problem": reply.problem, "case": case}
-    return Verdict(status, f"case {case}: {words}: {reply.detail}"[:2000], cases=tuple(results), receipt=receipt)
+    problem = plain(str(reply.problem), 100)
+    words = "not checkable without a GPU" if status is Status.UNCHECKED else problem.replace("_", " ")
+    receipt: dict[str, Json] = {"problem": problem, "case": case}
+    return Verdict(status, f"case {case}: {words}: {reply.detail}", cases=tuple(results), receipt=receipt)
