@@ -16,6 +16,7 @@ from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.update import Update
 from tools.verdict import CaseResult, Status, Tier, Verdict
+from tools.words import plain
 from tools.workers import Worker
 
 
@@ -122,6 +123,7 @@ def _receipt(update: Update, seeds: dict[str, Json]) -> dict[str, Json]:
 def _not_run(reply: InterpretReply, where: str, results: list[CaseResult]) -> Verdict:
     """`where` says the case in words that may be told to the author."""
     status = _PROBLEMS.get(reply.problem, Status.CRASHED)
-    words = "not checkable without a GPU" if status is Status.UNCHECKED else str(reply.problem).replace("_", " ")
-    receipt: dict[str, Json] = {"problem": reply.problem, "case": where.removeprefix("case ")}
-    return Verdict(status, f"{where}: {words}: {reply.detail}"[:2000], cases=tuple(results), receipt=receipt)
+    problem = plain(str(reply.problem), 100)
+    words = "not checkable without a GPU" if status is Status.UNCHECKED else problem.replace("_", " ")
+    receipt: dict[str, Json] = {"problem": problem, "case": where.removeprefix("case ")}
+    return Verdict(status, f"{where}: {words}: {reply.detail}", cases=tuple(results), receipt=receipt)

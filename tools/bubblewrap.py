@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tools import sandbox_linux as linux
 from tools import sandbox_rules
+from tools.sandbox_linux import Access
 from tools.sandbox_rules import Profile
 
 _NS_GET_USERNS = 0xB701
@@ -88,8 +89,9 @@ def arguments(profile: Profile, writable: Path | None, *, lock_userns: bool) -> 
 
 def _visible(profile: Profile) -> list[Path]:
     """The paths of the role's Landlock rules but for /proc and /dev, which bwrap makes anew; parents only."""
-    rules = sandbox_rules.paths(profile, None, sandbox_rules.import_roots())
-    wanted = sorted({path for path, _ in rules if path.exists() and path.parts[1:2] not in (("proc",), ("dev",))})
+    rules = sandbox_rules.paths(profile, None)
+    whole = {path for path, access in rules if access & Access.READ_FILE and path.exists()}
+    wanted = sorted(path for path in whole if path.parts[1:2] not in (("proc",), ("dev",)))
     return [path for path in wanted if not any(path.is_relative_to(other) for other in wanted if other != path)]
 
 

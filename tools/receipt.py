@@ -18,6 +18,7 @@ from tools.verdict import CaseResult, Status, Tier, Verdict
 
 SCHEMA_VERSION = 1
 HIDDEN = "held-out"
+_TELL_OF_ONE = ("a held-out case", "a case with held-out shapes")  # what the judge and the update tool call it
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def _public_detail(verdict: Verdict, task: TaskSpec) -> str:
 
 def _fails_held_out(verdict: Verdict, task: TaskSpec) -> bool:
     culprit = verdict.receipt.get("case") or next((r.case for r in reversed(verdict.cases) if not r.ok), None)
-    return _is_held_out(task, str(culprit)) or _names(task).search(verdict.detail) is not None
+    told = any(words in verdict.detail for words in _TELL_OF_ONE) or _names(task).search(verdict.detail) is not None
+    return told or _is_held_out(task, str(culprit))
 
 
 def _names(task: TaskSpec) -> re.Pattern[str]:

@@ -28,7 +28,10 @@ from tools.sandbox_rules import Profile
 __all__ = ["JAILED", "Enforced", "Limits", "Profile", "available", "enter"]
 
 JAILED = (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER)  # profiles that live in bubblewrap's namespaces
-_JAIL_PROCESSES = 2048  # processes and threads of one role together; the kernel exempts root
+# Processes and threads: in bubblewrap's jail of one role together, else of one worker, where it has a user namespace of
+# its own. Elsewhere the limit would count what the user runs besides; and the kernel exempts root from it.
+_MOST_PROCESSES = 512
+_COUNTED_BY_NAMESPACE = (5, 14)  # version of Linux
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,6 @@ class _Entry:
 
     def __init__(self, profile: Profile, scratch: Path | None, jail: Jail) -> None:
         self._profile, self._scratch, self._jail = profile, scratch, jail
-        self._roots = sandbox_rules.import_roots()
         self._notes = [jail.problem] if jail.problem else []
         self._jailed = all(map(jail.holds, ("mnt", "pid", "net", "ipc", "uts", "user")))
 
@@ -100,7 +102,7 @@ class _Entry:
         capabilities = self._try(lambda: linux.drop_capabilities(self._kept_capabilities()))
         self._try(linux.forbid_new_privileges)
         abi = self._landlock() if alone else 0
-        memory = self._limit(limits)
+        memory = self._limit(limits, own_count=self._jailed or (user and linux.version() >= _COUNTED_BY_NAMESPACE))
         self._try(linux.die_with_parent)
         self._try(linux.hide)
         filtered = self._filter(signals_scoped=abi >= 6)
@@ -156,11 +158,11 @@ class _Entry:
         scopes = linux.SCOPE_SIGNALS
         if self._profile is not Profile.RUNNER:
             scopes |= linux.SCOPE_ABSTRACT_SOCKETS
-        rules = sandbox_rules.paths(self._profile, self._scratch, self._roots)
+        rules = sandbox_rules.paths(self._profile, self._scratch)
         linux.pin(Path("/proc/self"))
         return abi if self._try(lambda: linux.landlock(rules, abi=abi, scopes=scopes)) else 0
 
-    def _limit(self, limits: Limits) -> bool:
+    def _limit(self, limits: Limits, *, own_count: bool) -> bool:
         values = {
             resource.RLIMIT_CORE: 0,
             resource.RLIMIT_FSIZE: limits.file_bytes,
@@ -168,8 +170,8 @@ class _Entry:
         }
         if limits.cpu_s is not None:
             values[resource.RLIMIT_CPU] = limits.cpu_s
-        if self._jailed:  # elsewhere the limit counts all processes of the user
-            values[resource.RLIMIT_NPROC] = _JAIL_PROCESSES
+        if own_count:
+            values[resource.RLIMIT_NPROC] = _MOST_PROCESSES
         bounded = limits.memory_bytes is not None and self._profile is not Profile.RUNNER  # CUDA maps 100s of GB
         if bounded and limits.memory_bytes is not None:
             values[resource.RLIMIT_AS] = linux.virtual_bytes() + limits.memory_bytes

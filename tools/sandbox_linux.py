@@ -9,6 +9,7 @@ import ctypes
 import enum
 import functools
 import os
+import re
 import resource
 import signal
 from collections.abc import Collection, Iterable, Mapping
@@ -155,6 +156,12 @@ class _Ruleset(ctypes.Structure):
 class _PathRule(ctypes.Structure):
     _pack_ = 1
     _fields_ = [("allowed", ctypes.c_uint64), ("fd", ctypes.c_int32)]
+
+
+def version() -> tuple[int, int]:
+    """The kernel's, as (5, 14)."""
+    major, minor = re.findall(r"\d+", os.uname().release)[:2]
+    return int(major), int(minor)
 
 
 def landlock_abi() -> int:

@@ -5,16 +5,14 @@ TCP: those are closed by refusing the calls.
 """
 
 import contextlib
-import functools
 import glob
 import importlib.util
 import os
-import pwd
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 
+from tools import readable
 from tools.sandbox_linux import Access
 from tools.seccomp import Check, null
 
@@ -90,9 +88,11 @@ def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[Check]:
     ]
 
 
-def paths(profile: Profile, scratch: Path | None, roots: Sequence[Path]) -> list[tuple[Path, Access]]:
+def paths(profile: Profile, scratch: Path | None) -> list[tuple[Path, Access]]:
     """What may be opened, and how; everything else may not."""
-    rules = [(path, Access.READ) for path in [*roots, *_SYSTEM]]
+    roots = readable.roots(_PARTS[profile])
+    rules = [(path, Access.READ) for path in [*roots.readable, *map(Path, _SYSTEM)]]
+    rules += [(path, Access.READ_DIR) for path in roots.listed]
     rules += [(Path("/dev/null"), Access.DEVICE)]
     if scratch is not None:
         rules.append((scratch, Access.WRITE))
@@ -103,33 +103,23 @@ def paths(profile: Profile, scratch: Path | None, roots: Sequence[Path]) -> list
     return rules
 
 
-_SYSTEM = [
-    Path(name)
-    for name in (
-        *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/proc/self", "/proc/cpuinfo"),
-        *("/proc/meminfo", "/sys/devices/system/cpu", "/dev/zero", "/dev/urandom", "/dev/random"),
-    )
-]
+_SYSTEM = (
+    *("/etc/ld.so.cache", "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"),
+    *("/sys/devices/system/cpu", "/dev/zero", "/dev/urandom", "/dev/random"),
+)
 
-_OUR_PACKAGES = ("agent", "prompts", "tools")
-
-
-@functools.cache  # a jail hides what it is computed from
-def import_roots() -> tuple[Path, ...]:
-    """Where Python and its packages live. Of a checkout of ours only the sources: not its runs, keys or history."""
-    package = Path(__file__).resolve().parent
-    installed = package.parent.name.endswith("-packages")
-    roots = {Path(sys.prefix), Path(sys.base_prefix), *(package.with_name(name) for name in _OUR_PACKAGES)}
-    for path in {Path(entry).resolve() for entry in sys.path if entry}:
-        holds_checkout = package.is_relative_to(path) and not installed
-        if path.exists() and not holds_checkout and not _home().is_relative_to(path):
-            roots.add(path)
-    return tuple(sorted(roots))
+_PARTS = {  # sub-packages of tools that a role imports
+    Profile.TRACER: ("plan",),
+    Profile.COMPILER: ("plan",),
+    Profile.INTERPRETER: ("plan", "ttir"),
+    Profile.RUNNER: ("plan", "runner"),
+}
 
 
 def root_in_a_foreign_folder() -> bool:
     """Are we root, and does Python or a package lie in a folder that only another user may read?"""
-    return os.geteuid() == 0 and any(map(_is_foreign, import_roots()))
+    roots = readable.roots(_PARTS[Profile.TRACER])
+    return os.geteuid() == 0 and any(map(_is_foreign, (*roots.readable, *roots.listed)))
 
 
 def _is_foreign(path: Path) -> bool:
@@ -137,13 +127,6 @@ def _is_foreign(path: Path) -> bool:
         status = path.stat()
         return status.st_uid != os.geteuid() and status.st_mode & 0o005 != 0o005
     return False
-
-
-def _home() -> Path:
-    try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
-    except KeyError:  # a container's arbitrary uid
-        return Path("/")
 
 
 def _compiler_tools() -> Iterator[Path]:
@@ -160,9 +143,10 @@ def _cuda() -> list[tuple[Path, Access]]:
     devices = [*glob.glob("/dev/nvidia*"), "/dev/dxg", "/dev/shm"]
     # This process's own loader path, not a setting: read where it acts.
     libraries = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
-    readable = ["/proc", "/sys", "/dev", "/etc/nvidia", "/run/nvidia", "/opt/nvidia", *libraries]
+    toolkits = glob.glob("/usr/local/cuda*")
+    folders = ["/proc", "/sys", "/dev", "/etc/nvidia", "/run/nvidia", "/opt/nvidia", *toolkits, *libraries]
     return [
         *((Path(path), Access.DEVICE | Access.WRITE) for path in devices),
-        *((Path(path), Access.READ) for path in readable),
+        *((Path(path), Access.READ) for path in folders),
         (Path("/proc/self"), Access.DEVICE),
     ]

@@ -1,48 +1,28 @@
 """The `update` tool: a source becomes launch plans and cubins, or a verdict that says why not. Needs no GPU."""
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.codec import DecodeError, Json, decode, encode
-from tools.errors import WorkerError, WorkerTimeout
+from tools.compiling import Artefact, Compiling
 from tools.output_shapes import mismatch
-from tools.plan.messages import (
-    AskCompiler,
-    Compiled,
-    CompileReply,
-    CompileRequest,
-    KernelFacts,
-    TraceReply,
-    TraceRequest,
-)
-from tools.plan.refusal import Failure
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
-from tools.received import malformed
-from tools.spec import TaskSpec
+from tools.spec import CaseSpec, TaskSpec
+from tools.tracing import Traced, Tracing
 from tools.verdict import KernelReport, Status, Verdict
 from tools.workers import Worker
+
+__all__ = ["MAX_SOURCE_BYTES", "Artefact", "Update", "UpdateLimits", "Updater"]
 
 MAX_SOURCE_BYTES = 1 << 20
 NUL = "\0"
 _LONE = re.compile("[\\ud800-\\udfff]")  # half of a surrogate pair: not a character, and not UTF-8
-_FAILURES = (
-    Status.REJECTED,
-    Status.COMPILE_FAILED,
-    Status.CRASHED,
-    Status.TIMED_OUT,
-)  # that tracer and compiler may claim
-MAX_QUESTIONS = 32  # that one trace may put to the compiler
-
-
-@dataclass(frozen=True)
-class Artefact:
-    """A compiled kernel: report, launch metadata, cubin."""
-
-    compiled: Compiled
-    cubin: bytes
+HELD_OUT_FAILS = (
+    "fails in a case with held-out shapes: the host code or a kernel does not handle all shapes of the declared domain"
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +83,12 @@ class UpdateLimits:
 
 
 class Updater:
-    """Traces and compiles candidates, each in workers of its own."""
+    """Traces and compiles candidates, each in workers of its own.
+
+    Code of a candidate that has seen a held-out shape could put it into any words, names or times. So such cases are
+    traced in a process of their own, after the one for the others has ended, and of their failures only the status is
+    passed on.
+    """
 
     def __init__(
         self,
@@ -114,7 +99,10 @@ class Updater:
         limits: UpdateLimits | None = None,
     ) -> None:
         self.task, self.arch, self.limits = task, arch, limits or UpdateLimits()
-        self._new_tracer, self._new_compiler = new_tracer, new_compiler
+        self._compiling = Compiling(new_compiler, arch, compile_s=self.limits.compile_s)
+        self._tracing = Tracing(
+            new_tracer, self._compiling.facts, trace_s=self.limits.trace_s, variants=self.limits.max_variants
+        )
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
 
     def update(self, source: str) -> Update:
@@ -122,111 +110,74 @@ class Updater:
         if problem := _static_problem(source):
             return Update(failure=Verdict(Status.REJECTED, problem))
         started = time.perf_counter()
-        reply = self._trace(source)
+        plans, dropped, failure = self._trace(source)
         trace_s = time.perf_counter() - started
-        if reply.failure:
-            return Update(failure=self._refused(reply.failure, reply.failed_case), trace_s=trace_s)
-        if forged := malformed(reply.plans, self.task.cases, self.limits.max_variants):
-            return Update(failure=Verdict(Status.REJECTED, f"its process sent {forged}"), trace_s=trace_s)
-        plans = {c.name: tuple(p for p in reply.plans if p.case == c.name) for c in self.task.cases}
-        if other := self._returns_something_else(plans):
-            return Update(plans, failure=other, trace_s=trace_s, main_case=self.task.main.name)
+        if failure:
+            return Update(plans, failure=failure, trace_s=trace_s, main_case=self.task.main.name if plans else "")
         started = time.perf_counter()
         artefacts, failure = self._compile(plans)
         compile_s = time.perf_counter() - started
-        return Update(plans, artefacts, failure, trace_s, compile_s, reply.dropped_variants, self.task.main.name)
+        return Update(plans, artefacts, failure, trace_s, compile_s, dropped, self.task.main.name)
 
-    def _refused(self, failure: Failure, case: str | None) -> Verdict:
-        verdict = _verdict(failure, self._case_note(case))
-        return replace(verdict, receipt=verdict.receipt | {"case": case}) if case else verdict
+    def _trace(self, source: str) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
+        """Plans by case, the variants left out, and what is wrong: the cases that may be told of come first."""
+        found: list[Plan] = []
+        dropped: tuple[str, ...] = ()
+        groups = self._groups()
+        with contextlib.closing(self._tracing.trace(source, groups)) as each:
+            for cases, traced in zip(groups, each, strict=True):
+                found += traced.plans
+                if failure := self._refused(traced, cases) or self._returns_something_else(traced, cases):
+                    return _by_case(found, self.task.cases), (), failure
+                dropped = dropped if cases[0].held_out else traced.dropped_variants
+        return _by_case(found, self.task.cases), dropped, None
 
-    def _returns_something_else(self, plans: Mapping[str, Sequence[Plan]]) -> Verdict | None:
+    def _groups(self) -> list[list[CaseSpec]]:
+        """The cases that may be told of; those that are held out."""
+        groups = [[c for c in self.task.cases if c.held_out is hidden] for hidden in (False, True)]
+        return [cases for cases in groups if cases]
+
+    def _refused(self, traced: Traced, cases: Sequence[CaseSpec]) -> Verdict | None:
+        if traced.failure is None:
+            return None
+        case = traced.failed_case or (cases[0] if cases[0].held_out else None)
+        return self._told(traced.failure, case) if case else traced.failure
+
+    def _returns_something_else(self, traced: Traced, cases: Sequence[CaseSpec]) -> Verdict | None:
         """Another structure, shape or dtype than the reference's is wrong before anything is compiled or run."""
-        for case in self.task.cases:
-            for plan in plans[case.name]:
-                if problem := mismatch(case.outputs, plan.outputs):
-                    return Verdict(Status.WRONG, problem + self._case_note(case.name), receipt={"case": case.name})
+        outputs = {case.name: case for case in cases}
+        for plan in traced.plans:
+            case = outputs[plan.case]
+            if problem := mismatch(case.outputs, plan.outputs):
+                return self._told(Verdict(Status.WRONG, problem), case)
         return None
 
-    def _case_note(self, case: str | None) -> str:
-        known = {c.name: c for c in self.task.cases[1:]}
-        if case not in known:
-            return ""
-        return " (in a case with held-out shapes)" if known[case].held_out else f" (in case {case!r})"
-
-    def _trace(self, source: str) -> TraceReply:
-        request = TraceRequest(source, self.task.cases, self.limits.max_variants)
-        try:
-            with self._new_tracer() as worker:
-                worker.send(encode(request))
-                return self._answered(worker)
-        except WorkerTimeout:
-            limit = f"importing and tracing the candidate took longer than {self.limits.trace_s:g} s"
-            return TraceReply(failure=Failure(Status.TIMED_OUT, limit))
-        except WorkerError as error:
-            return TraceReply(failure=Failure(Status.CRASHED, f"while tracing, the process {_end(error)}"))
-        except (DecodeError, RecursionError) as error:
-            return TraceReply(failure=Failure(Status.REJECTED, f"its process sent a malformed plan: {error}"))
-
-    def _answered(self, worker: Worker) -> TraceReply:
-        """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
-        deadline = time.monotonic() + self.limits.trace_s
-        for _ in range(MAX_QUESTIONS):
-            body = worker.receive(timeout_s=max(0.1, deadline - time.monotonic()), max_blob_bytes=0).body
-            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, body)  # type: ignore[arg-type]
-            if isinstance(message, TraceReply):
-                return message
-            worker.send(encode(self._facts(message.kernel)))
-        return TraceReply(
-            failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")
-        )
-
-    def _facts(self, kernel: Kernel) -> KernelFacts:
-        reply, _ = self._compiled([kernel])
-        if isinstance(reply, Verdict) or reply.failure:
-            return KernelFacts(problem=reply.detail if isinstance(reply, Verdict) else "it does not compile")
-        report = reply.compiled[0].report
-        spilled = report.spill_store_bytes + report.spill_load_bytes
-        return KernelFacts(report.registers, spilled, report.shared_bytes)
+    def _told(self, verdict: Verdict, case: CaseSpec) -> Verdict:
+        """A failure in a case, in words that an author may read; the receipt says which case it was."""
+        if case.held_out:
+            return Verdict(verdict.status, HELD_OUT_FAILS, receipt={"case": case.name})
+        note = "" if case.name == self.task.main.name else f" (in case {case.name!r})"
+        return replace(verdict, detail=verdict.detail + note, receipt=verdict.receipt | {"case": case.name})
 
     def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> tuple[dict[str, Artefact], Verdict | None]:
-        unique = {k.sha256: k for case in self.compile_cases for plan in plans[case] for k in plan.kernels}
-        reply, cubins = self._compiled(list(unique.values()))
-        if isinstance(reply, Verdict):
-            return {}, reply
-        if not reply.failure and not len(unique) == len(reply.compiled) == len(cubins):
-            return {}, Verdict(
-                Status.COMPILE_FAILED, f"the compiler answered for {len(cubins)} of {len(unique)} kernels"
-            )
-        done = zip(unique, reply.compiled, cubins, strict=False)
-        artefacts = {key: Artefact(compiled, cubin) for key, compiled, cubin in done}
-        return artefacts, _verdict(reply.failure, f" (kernel {reply.failed_kernel})") if reply.failure else None
+        shown = self._kernels(plans, held_out=False)
+        hidden = {key: k for key, k in self._kernels(plans, held_out=True).items() if key not in shown}
+        groups = [shown, hidden] if hidden else [shown]
+        built = self._compiling.compile([list(group.values()) for group in groups])
+        if built.failure is None or built.failed_group == 0:
+            return built.artefacts, built.failure
+        case = next(c for c in self.task.cases if c.held_out)
+        return built.artefacts, self._told(built.failure, case)
 
-    def _compiled(self, kernels: Sequence[Kernel]) -> tuple[CompileReply | Verdict, list[bytes]]:
-        """Compile in a fresh worker; a verdict when the compiler died or took too long."""
-        request = CompileRequest(tuple(kernels), self.arch)
-        try:
-            with self._new_compiler() as worker:
-                message = worker.call(encode(request), timeout_s=self.limits.compile_s)
-            return decode(CompileReply, message.body), message.blobs
-        except WorkerTimeout:
-            names = ", ".join(sorted({k.name for k in kernels}))
-            return Verdict(Status.TIMED_OUT, f"compiling {names} took longer than {self.limits.compile_s:g} s"), []
-        except WorkerError as error:
-            return Verdict(Status.COMPILE_FAILED, f"the compiler {_end(error)}"), []
+    def _kernels(self, plans: Mapping[str, Sequence[Plan]], *, held_out: bool) -> dict[str, Kernel]:
+        names = [name for name in self.compile_cases if self.task.case(name).held_out is held_out]
+        return {k.sha256: k for name in names for plan in plans[name] for k in plan.kernels}
 
 
-def _end(error: WorkerError) -> str:
-    tail = error.log.strip().splitlines()[-3:]
-    return str(error).partition(" ")[2] + (": " + " | ".join(tail) if tail else "")
-
-
-def _verdict(failure: Failure, note: str = "") -> Verdict:
-    if failure.status not in _FAILURES:  # the candidate's own process may have written the reply
-        return Verdict(Status.REJECTED, f"its process claims to be {failure.status.value!r} without a plan")
-    where = f"line {failure.line}: " if failure.line else ""
-    detail: dict[str, Json] = {"line": failure.line} if failure.line else {}
-    return Verdict(failure.status, f"{where}{failure.message}{note}", receipt=detail)
+def _by_case(plans: Sequence[Plan], cases: Sequence[CaseSpec]) -> dict[str, tuple[Plan, ...]]:
+    """In the task's order; only cases that have been traced."""
+    found = {case.name: tuple(p for p in plans if p.case == case.name) for case in cases}
+    return {name: traced for name, traced in found.items() if traced}
 
 
 def _static_problem(source: str) -> str | None:

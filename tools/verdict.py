@@ -3,6 +3,9 @@
 A time is established in one of three tiers: `screened` (few input sets, a short measurement: enough to drop most
 candidates), `judged` (everything is checked, and timed until the interval is narrow) and `confirmed` (judged again in
 several fresh runner processes, which is what a record needs).
+
+Some of the words come out of a jail: `detail`, names of kernels, labels of variants. They are made plain here, where
+every one of them passes, so that whatever a verdict says can be stored and shown.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +13,9 @@ from enum import StrEnum
 from typing import Literal
 
 from tools.codec import Json
+from tools.words import plain
 
+MOST_OF_A_NAME = 200
 Tier = Literal["screened", "judged", "confirmed"]
 
 
@@ -44,6 +49,9 @@ class KernelReport:
     cubin_sha256: str
     compile_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", plain(self.name, MOST_OF_A_NAME))
+
 
 @dataclass(frozen=True)
 class CaseResult:
@@ -55,6 +63,9 @@ class CaseResult:
     error_ratio: float
     max_abs_error: float
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", plain(self.detail))
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,8 @@ class Verdict:
     receipt: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", plain(self.detail))
+        object.__setattr__(self, "variant", plain(self.variant))
         if (self.timing is not None) != (self.status is Status.CORRECT):
             raise ValueError(f"timing belongs to 'correct' and nothing else, not to {self.status.value!r}")
         if self.timing is None and (self.comparisons or self.sol_fraction is not None):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools import bubblewrap, sandbox_rules, wire
+from tools import bubblewrap, readable, wire
 from tools import sandbox_linux as linux
 from tools.bubblewrap import Jail
 from tools.codec import Json, decode, encode
@@ -162,7 +162,7 @@ def _moved_in(jail: Jail | None, namespaces: list[int]) -> Jail | None:
     """Join the jail's namespaces if there are any; the jail that our forks will be in, or why in none."""
     if not namespaces:
         return jail
-    sandbox_rules.import_roots()  # remembered: it looks at what the jail hides
+    readable.libraries()  # remembered: it looks at what the jail hides
     try:
         bubblewrap.join(namespaces)
     except OSError as error:

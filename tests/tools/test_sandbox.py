@@ -1,5 +1,6 @@
 """Real forked children try to get out. Each probe runs in a child of this process, after `enter`."""
 
+import contextlib
 import ctypes
 import errno
 import importlib
@@ -28,6 +29,7 @@ LIMITS = Limits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=6
 HOSTILE = [Profile.TRACER, Profile.INTERPRETER, Profile.COMPILER]
 pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
 Probe = Callable[[], object]
+NOBODY = 65534
 
 
 def jailed(
@@ -196,6 +198,43 @@ def test_memory_is_bounded() -> None:
     assert jailed(lambda: len(bytearray(2 << 30))) == "MemoryError()"
     assert jailed(lambda: mmap.mmap(-1, 2 << 30)) == "ENOMEM"
     assert jailed(lambda: len(bytearray(64 << 20))) == str(64 << 20)
+
+
+def threads_started(most: int) -> int:
+    """How many threads a child can have beside its own, at most `most`; of another user than root, who is exempt."""
+    read_end, write_end = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        started = 0
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresuid(NOBODY, NOBODY, NOBODY)
+                ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable again: /proc/self is ours
+            enforced = enter(Profile.TRACER, scratch=None, limits=LIMITS, keep_fds=[1, 2, write_end])
+            threading.stack_size(1 << 16)
+            held = threading.Event()
+            with contextlib.suppress(RuntimeError):
+                while started < most and enforced.user_namespace:
+                    threading.Thread(target=held.wait, daemon=True).start()
+                    started += 1
+        finally:
+            os.write(write_end, str(started).encode())
+            os._exit(0)
+    os.close(write_end)
+    with open(read_end, "rb") as pipe:
+        told = int(pipe.read())
+    os.waitpid(pid, 0)
+    return told
+
+
+def test_a_flood_of_threads_is_bounded_where_a_worker_has_a_user_namespace() -> None:
+    started = threads_started(2000)
+    if started == 0:
+        pytest.skip("no user namespace for an ordinary user here")
+    assert 100 < started < 600
 
 
 def test_processor_time_is_bounded() -> None:

@@ -9,8 +9,9 @@ import pytest
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
 from tools.codec import Json
 from tools.machine import Machine
+from tools.receipt import author_view
 from tools.spec import CaseSpec, TaskSpec
-from tools.update import Update, UpdateLimits, Updater
+from tools.update import HELD_OUT_FAILS, Update, UpdateLimits, Updater
 from tools.verdict import Status
 
 GOOD = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
@@ -304,7 +305,7 @@ def test_a_failure_names_the_case_that_it_happened_in_for_the_record(machine: Ma
     failure = Updater(task, "sm_90", machine.tracer, machine.compiler).update(source).failure
     assert failure is not None
     assert failure.receipt == {"case": "odd"}
-    assert failure.detail.endswith("(in a case with held-out shapes)")
+    assert failure.detail == HELD_OUT_FAILS
 
 
 @pytest.mark.parametrize(
@@ -325,3 +326,118 @@ def test_a_file_that_is_no_candidate_is_refused_with_the_reason(machine: Machine
     assert failure is not None
     assert failure.status is Status.REJECTED
     assert words in failure.detail
+
+
+SECRET_ROWS = 131
+TELLS = {
+    "raises": "if x.shape[0] == 131: raise RuntimeError(f'rows {x.shape[0]}')",
+    "exits": "if x.shape[0] == 131: raise SystemExit('rows 131')",
+    "returns another shape": "if x.shape[0] == 131: return x[:1]",
+    "asks for a missing kernel": "if x.shape[0] == 131: tell[(1,)](x, x.shape[0])",
+    "compiles what ptxas refuses": "if x.shape[0] == 131: refused_131[(1,)](x)",
+    "prints and dies": "if x.shape[0] == 131: print('rows 131', flush=True); import os; os._exit(3)",
+    "hangs": "if x.shape[0] == 131: import time; time.sleep(60)",
+    "forges a failure": "if x.shape[0] == 131: forge({'status': 'crashed', 'message': 'rows 131', 'line': 131})",
+    "forges a variant": "if x.shape[0] == 131: forge(None, ['rows 131'])",
+}
+TELLTALES = """
+@triton.jit
+def tell(x, ROWS: tl.constexpr):
+    tl.static_assert(ROWS != 131, "rows 131")
+
+
+@triton.jit
+def refused_131(x):
+    tl.inline_asm_elementwise("no.such.instruction_131 $0, $1;", "=f,f", [tl.load(x)], tl.float32, False, 1)
+
+
+def forge(failure, dropped=()):
+    import os, sys
+    frame = sys._getframe()
+    while not hasattr(frame.f_locals.get("channel"), "send"):
+        frame = frame.f_back
+    reply = {"plans": [], "failure": failure, "failed_case": "1", "dropped_variants": list(dropped)}
+    frame.f_locals["channel"].send({**reply, "kind": "trace_reply"})
+    os._exit(0)
+
+"""
+
+
+def a_task(*cases: CaseSpec) -> TaskSpec:
+    return TaskSpec("scale", "0" * 64, "float32", "", cases)
+
+
+def rows_of(n_rows: int, name: str, *, held_out: bool = False) -> CaseSpec:
+    return CaseSpec(name, (tensor(n_rows, 8),), (), tensor(n_rows, 8), held_out=held_out)
+
+
+@pytest.mark.parametrize("way", TELLS)
+def test_of_a_failure_in_a_held_out_case_an_author_learns_only_that_it_failed(machine: Machine, way: str) -> None:
+    task = a_task(rows_of(4, "main"), rows_of(5, "odd"), rows_of(SECRET_ROWS, "secret", held_out=True))
+    limits = UpdateLimits(trace_s=4.0, compile_s=60.0, max_variants=2)
+    forward = f"class ModelNew(nn.Module):\n    def forward(self, x):\n        {TELLS[way]}\n        return scale(x)\n"
+    update = Updater(task, "sm_90", machine.tracer, machine.compiler, limits).update(
+        HEADER + COPY_KERNEL + TELLTALES + forward
+    )
+    assert update.failure is not None
+    assert update.failure.detail == HELD_OUT_FAILS
+    assert update.failure.receipt == {"case": "secret"}
+    assert "131" not in repr(update.dropped_variants)
+    told = author_view(update.failure, task)
+    assert "131" not in repr(told)
+    assert "secret" not in repr(told)
+
+
+def test_the_process_that_traces_visible_cases_holds_nothing_of_the_others(machine: Machine) -> None:
+    source = """
+import sys
+def found():
+    frame = sys._getframe()
+    while frame is not None:
+        if "request" in frame.f_locals:
+            return repr(frame.f_locals["request"].cases)
+        frame = frame.f_back
+class ModelNew(nn.Module):
+    def forward(self, x):
+        raise RuntimeError(found())
+"""
+    task = a_task(rows_of(4, "main"), rows_of(SECRET_ROWS, "secret", held_out=True), rows_of(5, "odd"))
+    failure = Updater(task, "sm_90", machine.tracer, machine.compiler).update(HEADER + source).failure
+    assert failure is not None
+    assert "'shape': [4, 8]" in failure.detail
+    assert "'shape': [5, 8]" in failure.detail
+    for private in ("131", "secret", "main", "odd", "held_out", "runs_on_cpu", "flops", "outputs"):
+        assert private not in failure.detail
+
+
+def test_plans_come_back_under_their_cases_names_in_the_task_s_order(machine: Machine) -> None:
+    task = a_task(rows_of(4, "main"), rows_of(SECRET_ROWS, "secret", held_out=True), rows_of(5, "odd"))
+    source = HEADER + COPY_KERNEL + GOOD
+    update = Updater(task, "sm_90", machine.tracer, machine.compiler).update(source)
+    assert update.failure is None
+    assert {name: [p.case for p in plans] for name, plans in update.plans.items()} == {
+        "main": ["main"],
+        "secret": ["secret"],
+        "odd": ["odd"],
+    }
+    assert all(k.sha256 in update.artefacts for plans in update.plans.values() for p in plans for k in p.kernels)
+
+
+HOSTILE_WORDS = {
+    "thirty megabytes": "'x' * 30_000_000",
+    "surrogates": "'\\ud800' * 9",
+    "escapes": "'\\x1b]0;owned\\x07\\0'",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_WORDS)
+def test_a_forged_failure_s_message_is_made_plain(update: Updates, kind: str) -> None:
+    failure = update(
+        TELLTALES + f"forge({{'status': 'crashed', 'message': {HOSTILE_WORDS[kind]}, 'line': 10**30}})\n"
+    ).failure
+    assert failure is not None
+    assert failure.status is Status.CRASHED
+    assert len(failure.detail) <= 2000
+    assert failure.detail.encode()
+    assert failure.detail.replace("\n", "").isprintable()
+    assert "line" not in failure.receipt

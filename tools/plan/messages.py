@@ -1,13 +1,29 @@
 """Messages between the supervisor and the workers that trace, compile and replay. Pure data: no torch, no triton."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.codec import Json
 from tools.plan.refusal import Failure
 from tools.plan.schema import Kernel, Plan
-from tools.spec import CaseSpec
+from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import KernelReport
+
+
+@dataclass(frozen=True)
+class TraceCase:
+    """What a candidate may know of a case: what its host code is called with, and the parameters to match. Not what it
+    is called in the task, nor whether it is held out."""
+
+    name: str
+    inputs: tuple[Json, ...]
+    init_args: tuple[Json, ...]
+    state: dict[str, TensorSpec] = field(default_factory=dict)
+
+
+def traced_case(case: CaseSpec, name: str) -> TraceCase:
+    """The case under another name, without all that a tracer does not need."""
+    return TraceCase(name, case.inputs, case.init_args, case.state)
 
 
 @dataclass(frozen=True)
@@ -15,7 +31,7 @@ class TraceRequest:
     """What the tracer is asked: a source, the cases to trace it for, and how many autotune variants to keep."""
 
     source: str
-    cases: tuple[CaseSpec, ...]
+    cases: tuple[TraceCase, ...]
     max_variants: int = 1
 
 

@@ -18,12 +18,12 @@ from tools.plan import kernels, stand_ins
 from tools.plan.build import Recording, Segment, build_plan
 from tools.plan.constants import constant_scalar
 from tools.plan.kernels import LaunchLog
-from tools.plan.messages import AskCompiler, KernelFacts, TraceReply, TraceRequest
+from tools.plan.messages import AskCompiler, KernelFacts, TraceCase, TraceReply, TraceRequest
 from tools.plan.recorder import Recorder, Tape
 from tools.plan.refusal import MISSING_MODULE, READS_VALUE, Failure, Refused
 from tools.plan.schema import Aten, Kernel, Plan, Step
 from tools.plan.signature import require_call, require_module
-from tools.spec import CaseSpec, TensorSpec
+from tools.spec import TensorSpec
 from tools.verdict import Status
 
 FILE = "candidate.py"
@@ -100,7 +100,7 @@ def trace(request: TraceRequest) -> TraceReply:
     return TraceReply(tuple(plans), dropped_variants=tuple(dropped))
 
 
-def _trace_case(session: Session, request: TraceRequest, case: CaseSpec, dropped: list[str]) -> list[Plan]:
+def _trace_case(session: Session, request: TraceRequest, case: TraceCase, dropped: list[str]) -> list[Plan]:
     session.reset()
     tracer = CaseTracer(session, case)
     with tracer.fake, Recorder(tracer.fake, session.tape, constant_scalar), torch.no_grad():
@@ -125,7 +125,7 @@ def _variant(tracer: "CaseTracer", label: str, plans: list[Plan], dropped: list[
 class CaseTracer:
     """Traces one candidate for one case."""
 
-    def __init__(self, session: Session, case: CaseSpec) -> None:
+    def __init__(self, session: Session, case: TraceCase) -> None:
         self.session, self.case = session, case
         self.fake = FakeTensorMode()
         self.init: tuple[Step, ...] = ()

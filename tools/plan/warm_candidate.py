@@ -1,12 +1,11 @@
 """A small trusted candidate that warms a fresh tracer: the first kernel costs 2-3 s of compiler start-up."""
 
-from tools.spec import CaseSpec
+from tools.plan.messages import TraceCase
 
-CASE = CaseSpec(
+CASE = TraceCase(
     name="warm",
     inputs=({"$tensor": {"shape": [64, 64], "dtype": "float32", "stride": None}},),
     init_args=(),
-    outputs={"$tensor": {"shape": [64, 64], "dtype": "float32", "stride": None}},
 )
 
 SOURCE = """

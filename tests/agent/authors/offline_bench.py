@@ -73,7 +73,7 @@ def trace(work: dict[str, Json]) -> Json:
     """[[task, sketch, plan or failure]] for every case of every candidate."""
     from tools.gpus import gpu_named
     from tools.plan import trace as tracer
-    from tools.plan.messages import TraceRequest
+    from tools.plan.messages import TraceRequest, traced_case
 
     gpu = gpu_named("H200")
     specs = {name: task_spec(name, job["source"]) for name, job in work.items()}
@@ -81,7 +81,8 @@ def trace(work: dict[str, Json]) -> Json:
     found = []
     for name, job in work.items():
         for sketch, source in job["candidates"].items():
-            reply = tracer.trace(TraceRequest(source, specs[name].cases))
+            cases = tuple(traced_case(case, case.name) for case in specs[name].cases)
+            reply = tracer.trace(TraceRequest(source, cases))
             failure = f"{reply.failed_case}: {reply.failure.message}" if reply.failure else None
             found.append([name, sketch, [encode(plan) for plan in reply.plans], failure])
     return found

@@ -7,8 +7,8 @@ import pytest
 
 from tools.codec import decode, encode
 from tools.machine import Machine
-from tools.plan.messages import TraceReply, TraceRequest
-from tools.spec import CaseSpec, TensorSpec
+from tools.plan.messages import TraceCase, TraceReply, TraceRequest
+from tools.spec import TensorSpec
 
 HEADER = "import torch\nimport triton\nimport triton.language as tl\nfrom torch import nn\n"
 
@@ -32,9 +32,9 @@ def tensor(*shape: int, dtype: str = "float32") -> dict[str, Any]:
     return {"$tensor": {"shape": list(shape), "dtype": dtype, "stride": None}}
 
 
-def case(*inputs: Any, init: tuple[Any, ...] = (), state: dict[str, TensorSpec] | None = None) -> CaseSpec:
+def case(*inputs: Any, init: tuple[Any, ...] = (), state: dict[str, TensorSpec] | None = None) -> TraceCase:
     """A case with these inputs."""
-    return CaseSpec("main", tuple(inputs), init, outputs=None, state=state or {})
+    return TraceCase("main", tuple(inputs), init, state or {})
 
 
 Trace = Callable[..., TraceReply]
