@@ -33,3 +33,36 @@ def test_host_made_descriptors_carry_every_dtype(trace: Trace, dtype: str) -> No
     answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [data])
     assert (answer.problem, answer.detail) == (None, "")
     assert blobs[0].tobytes() == data
+
+
+OVERLAPPING = """
+@triton.jit
+def first_kernel(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i) * 2)
+    tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def second_kernel(y, z, B: tl.constexpr):
+    tl.extra.cuda.gdc_wait()
+    i = tl.arange(0, B)
+    tl.store(z + i, tl.load(y + i) + 1)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y, z = torch.empty_like(x), torch.empty_like(x)
+        first_kernel[(1,)](x, y, B=16, launch_pdl=True)
+        second_kernel[(1,)](y, z, B=16, launch_pdl=True)
+        return z
+"""
+
+
+def test_dependent_launches_run_one_after_the_other(trace: Trace) -> None:
+    reply = trace(OVERLAPPING, tensor(16))
+    assert reply.failure is None
+    data = torch.arange(16.0).numpy().tobytes()
+    answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [data])
+    assert (answer.problem, answer.detail) == (None, "")
+    assert blobs[0].tolist() == [2 * n + 1 for n in range(16)]
