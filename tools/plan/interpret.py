@@ -19,6 +19,14 @@ from tools.plan.schema import Kernel, Launch
 MAX_OPS = 2_000_000  # batched operations; an endless loop costs 28 µs each, so this ends it after about a minute
 
 
+_OWN_NAMES = {
+    torch.bool: "i8",  # in memory
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8E4M3FN",
+    torch.float8_e5m2: "f8E5M2",
+}
+
+
 class InterpreterLauncher:
     """Launches kernels in the TTIR interpreter."""
 
@@ -41,8 +49,17 @@ def _argument(index: int, value: Any) -> Any:
     if isinstance(value, Descriptor):
         shape, strides = tuple(value.tensor.shape), tuple(value.tensor.stride())
         pointer = _pointer(value.tensor, f"argument {index}")
-        return ttir.Descriptor(pointer, shape, strides, value.block_shape, str(value.tensor.dtype), value.padding)
+        return ttir.Descriptor(
+            pointer, shape, strides, value.block_shape, _ttir_name(value.tensor.dtype), value.padding
+        )
     return value
+
+
+def _ttir_name(dtype: torch.dtype) -> str:
+    """A dtype as TTIR spells it: float32 is f32, and integers have no sign."""
+    if dtype in _OWN_NAMES:
+        return _OWN_NAMES[dtype]
+    return f"{'f' if dtype.is_floating_point else 'i'}{dtype.itemsize * 8}"
 
 
 def _pointer(tensor: torch.Tensor, name: str) -> Any:

@@ -211,6 +211,8 @@ _PTX: dict[str, Function] = {
     "cos": np.cos,
 }
 _PTX_LINE = re.compile(r"\s*(\w+)\.approx(?:\.ftz)?\.f32\s+\$0,\s*\$1\s*;?\s*\Z")
+# Programmatic dependent launch (tl.extra.cuda.gdc_*): when a kernel may start. Launches run in order here anyway.
+_DEPENDENT_LAUNCH = re.compile(r"griddepcontrol\.(?:wait|launch_dependents); // dummy \$0\Z")
 
 
 def libdevice(symbol: str) -> Function:
@@ -243,6 +245,8 @@ def _as_result(found: Array, op: Op, signed: bool = True) -> Array:
 
 def inline_asm(frame: Frame, op: Op, args: list[Array]) -> Array:
     text = op.words[0] if op.words else ""
+    if _DEPENDENT_LAUNCH.match(text) and not args:
+        return np.zeros(1, stored_dtype(result_type(op)))
     found = _PTX_LINE.match(text)
     if not found or found[1] not in _PTX or op.attrs.get("packed_element") != 1 or len(args) != 1:
         raise UnsupportedOp(op.name, text[:60])

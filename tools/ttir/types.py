@@ -61,6 +61,7 @@ _STORED = {"i1": "?", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8", "index"
 _STORED |= {"f16": "f2", "bf16": "f4", "f32": "f4", "f64": "f8", **dict.fromkeys(FP8, "f4")}
 _RAW = _STORED | {"i1": "u1", "bf16": "u2", **dict.fromkeys(FP8, "u1")}
 _BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "index": 64, **dict.fromkeys(FP8, 8)}
+_SIGNED = re.compile(r"(?<=x)[su]i(?=\d)")  # descriptors alone say whether their integers have a sign
 _SCALAR = re.compile(r"(?:i\d{1,3}|index|bf16|f16|f32|f64|f128|tf32|f[468]E\d+M\d+\w*)\Z")
 
 
@@ -98,6 +99,7 @@ def _ptr(body: str, depth: int) -> Ptr:
 
 
 def _desc(body: str, depth: int) -> Desc:
+    body = _SIGNED.sub("i", body)
     block = _parse(body, depth) if body.startswith("tensor<") else _tensor(body, depth)
     if not isinstance(block, Tensor):
         raise TtirSyntaxError("a tensor descriptor describes a tensor")

@@ -137,6 +137,17 @@ def test_a_cuda_graph_is_written_down_once_per_replay(trace: Trace) -> None:
     assert len(result.launches) == 1
 
 
+def test_a_side_stream_that_is_joined_leaves_no_trace_in_the_plan(trace: Trace) -> None:
+    body = """here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            y = scale(x)
+        x.record_stream(side)
+        here.wait_stream(side)
+        return y"""
+    assert [step.kind for step in plan(trace(module(body), tensor(8))).run] == ["aten", "launch"]
+
+
 def test_a_compiled_kernel_launched_as_in_the_softmax_tutorial_is_seen(trace: Trace) -> None:
     body = """y = torch.empty_like(x)
         k = scale_kernel.warmup(x, y, x.numel(), 2.0, B=256, grid=(1,)); k._init_handles()
