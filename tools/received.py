@@ -36,7 +36,9 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
 
 def _problem(plan: Plan) -> str | None:
     """The first rule that a plan breaks; later rules rely on earlier ones."""
-    rules: tuple[Callable[[Plan], str | None], ...] = (_sizes, _launches, _operators, _tensors, _inputs, _unused)
+    rules: tuple[Callable[[Plan], str | None], ...] = (
+        _sizes, _launches, _overlaps, _operators, _tensors, _inputs, _unused,
+    )  # fmt: skip
     return next(filter(None, (rule(plan) for rule in rules)), None)
 
 
@@ -48,6 +50,16 @@ def _sizes(plan: Plan) -> str | None:
         return f"a plan that needs {n_bytes / 2**40:.3g} TiB of memory; the limit is {MOST_BYTES / 2**40:g} TiB"
     if (steps := len(plan.prepare) + len(plan.run)) > MOST_STEPS:
         return f"a plan of {steps} steps; the limit is {MOST_STEPS}"
+    return None
+
+
+def _overlaps(plan: Plan) -> str | None:
+    """A programmatic dependent launch may begin before the launch before it has ended."""
+    launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
+    for step in launches[1:]:
+        kernel = plan.kernels[step.kernel]
+        if step.pdl and "griddepcontrol.wait" not in kernel.text:
+            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before (gdc_wait())"
     return None
 
 

@@ -130,9 +130,7 @@ class Flow:
             for op in block.ops:
                 self.op(op, scope, sink, labels)
 
-    def op(
-        self, op: Op, scope: _Scope, sink: Callable[[Sequence[int]], None], labels: dict[str, Block]
-    ) -> None:
+    def op(self, op: Op, scope: _Scope, sink: Callable[[Sequence[int]], None], labels: dict[str, Block]) -> None:
         """Follow one operation."""
         ins = [scope[name] for name in op.operands]
         if op.name.endswith(("yield", "return")):

@@ -35,7 +35,7 @@ _ALLOWED: Mapping[str, Callable[[Json], bool]] = {
     "num_stages": _whole(0, 64),
     "num_ctas": _whole(1, 16),
     "maxnreg": lambda value: value is None or _whole(1, 1024)(value),
-    "cluster_dims": lambda value: isinstance(value, list | tuple) and len(value) == 3 and all(map(_whole(1, 16), value)),
+    "cluster_dims": lambda value: isinstance(value, list | tuple) and list(map(_whole(1, 16), value)) == [True] * 3,
     "enable_fp_fusion": _flag,
     "launch_cooperative_grid": _flag,
     "launch_pdl": _flag,

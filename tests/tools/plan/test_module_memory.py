@@ -1,6 +1,6 @@
-"""What a kernel may bring into its module, seen in the text of compiled kernels, and what it may ask of the compiler."""
+"""What a kernel may bring into its module, seen in the text of compiled kernels, and ask of the compiler."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -50,11 +50,11 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def update(machine: Machine) -> Iterator[Callable[[str], Update]]:
+def update(machine: Machine) -> Callable[[str], Update]:
     """Update a candidate whose kernel applies `changed`, a function that the source brings."""
     task = TaskSpec("change", "0" * 64, "float32", "", (CaseSpec("main", (tensor(1024),), (), tensor(1024)),))
     updater = Updater(task, "sm_90", machine.tracer, machine.compiler, UpdateLimits(trace_s=20.0, compile_s=60.0))
-    yield lambda source: updater.update(HEADER + "from triton.language.extra import libdevice\n" + source + BODY)
+    return lambda source: updater.update(HEADER + "from triton.language.extra import libdevice\n" + source + BODY)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,8 @@ def test_an_operation_of_llvm_s_own_is_seen(text: str) -> None:
     "text",
     [
         "llvm.intr.assume %a : i1",
-        "} {llvm.loop_annotation = #loop_annotation}\n#loop_annotation = #llvm.loop_annotation<licm = <disable = true>>",
+        "} {llvm.loop_annotation = #loop_annotation}\n"
+        "#loop_annotation = #llvm.loop_annotation<licm = <disable = true>>",
         'tt.assert %c, "llvm.mlir.global" : i1  // llvm.call',
         "tt.call @llvm.sqrt(%x)",
     ],
@@ -125,13 +126,14 @@ CHANGES = {
     "a printed value": 'def changed(v):\n    tl.device_print("v", v)\n    return v\n',
     "an assertion": 'def changed(v):\n    tl.device_assert(v < 3.0, "large")\n    return v\n',
     "tables of libdevice": "def changed(v):\n    return libdevice.sin(v) + libdevice.tgamma(v) + libdevice.j0(v)\n",
-    "assembly": 'def changed(v):\n    return tl.inline_asm_elementwise("{ .reg .f32 t; mov.f32 t, $1; mov.f32 $0, t; }", '
+    "assembly": "def changed(v):\n    return tl.inline_asm_elementwise("
+    '"{ .reg .f32 t; mov.f32 t, $1; mov.f32 $0, t; }", '
     '"=f,f", [v], tl.float32, True, 1)\n',
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_the_compiler_itself_declares_is_no_memory_of_the_kernel(update: Callable[[str], Update], what: str) -> None:
+def test_what_the_compiler_declares_is_no_memory_of_the_kernel(update: Callable[[str], Update], what: str) -> None:
     result = update("@triton.jit\n" + CHANGES[what])
     assert result.failure is None, result.failure
 
