@@ -4,6 +4,7 @@ Without a GPU the plan is replayed by the TTIR interpreter in a confined child a
 a time. With a GPU it is replayed from cubins in the runner and judged and timed by the judge: `correct`.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -18,6 +19,8 @@ from tools.update import Update
 from tools.verdict import CaseResult, Status, Tier, Verdict
 from tools.words import plain
 from tools.workers import Worker
+
+_LONG_S = 60.0
 
 
 class Bench(Protocol):
@@ -39,12 +42,19 @@ class CpuBench:
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Replay every case that is small enough, with its batteries, and stop at the first that is wrong."""
+        interpreter = _Interpreter(self._new_interpreter, self.timeout_s)
+        try:
+            return self._bench(update, interpreter)
+        finally:
+            interpreter.close()
+
+    def _bench(self, update: Update, interpreter: "_Interpreter") -> Verdict:
         results: list[CaseResult] = []
         seeds: dict[str, Json] = {}
         for case in self.task.cases:
             if not case.runs_on_cpu:
                 continue
-            outcome = self._case(update.plans[case.name][0], results, seeds)
+            outcome = self._case(update.plans[case.name][0], interpreter, results, seeds)
             if outcome is not None:
                 return replace(outcome, receipt={**outcome.receipt, **_receipt(update, seeds)})
         if not results:
@@ -59,7 +69,9 @@ class CpuBench:
             receipt=_receipt(update, seeds),
         )
 
-    def _case(self, plan: Plan, results: list[CaseResult], seeds: dict[str, Json]) -> Verdict | None:
+    def _case(
+        self, plan: Plan, interpreter: "_Interpreter", results: list[CaseResult], seeds: dict[str, Json]
+    ) -> Verdict | None:
         """Judge one case with its batteries; appends to `results` and `seeds`, returns a verdict when it is not
         right."""
         sha256 = plan_hash(plan)
@@ -68,7 +80,7 @@ class CpuBench:
             inputs = decode(PreparedInputs, prepared.body)
             if not inputs.applies:
                 continue
-            reply, blobs = self._replay(InterpretRequest(plan, inputs.names), prepared.blobs)
+            reply, blobs = interpreter.replay(InterpretRequest(plan, inputs.names), prepared.blobs)
             if reply.problem:
                 return _not_run(reply, self._words(plan.case), results)
             judged = self.judge.call(encode(Compare(plan.case, battery, sha256, reply.outputs)), blobs, timeout_s=300.0)
@@ -90,19 +102,39 @@ class CpuBench:
     def _words(self, case: str) -> str:
         return "a held-out case" if self.task.case(case).held_out else f"case {case}"
 
-    def _replay(self, request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[bytes]]:
+
+class _Interpreter:
+    """A confined child that replays the plans of one candidate; a new one after it failed, or worked for long: its
+    processor time is limited as a whole."""
+
+    def __init__(self, new: Callable[[], Worker], timeout_s: float) -> None:
+        self._new, self._timeout_s = new, timeout_s
+        self._worker: Worker | None = None
+        self._retire_at_s = 0.0
+
+    def replay(self, request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[bytes]]:
+        """The outputs' bytes; what goes wrong on the way is a reply."""
         try:
-            with self._new_interpreter() as worker:
-                message = worker.call(encode(request), list(blobs), timeout_s=self.timeout_s)
+            if self._worker is not None and time.monotonic() > self._retire_at_s:
+                self.close()
+            if self._worker is None:
+                self._worker, self._retire_at_s = self._new(), time.monotonic() + _LONG_S
+            message = self._worker.call(encode(request), list(blobs), timeout_s=self._timeout_s)
             return decode(InterpretReply, message.body), message.blobs
         except WorkerTimeout:
-            return InterpretReply(
-                problem="timed_out", detail=f"longer than {self.timeout_s:g} s in the interpreter"
-            ), []
+            reply = InterpretReply(problem="timed_out", detail=f"longer than {self._timeout_s:g} s in the interpreter")
         except WorkerError as error:
-            return InterpretReply(problem="crashed", detail=str(error)), []
+            reply = InterpretReply(problem="crashed", detail=str(error))
         except DecodeError as error:
-            return InterpretReply(problem="crashed", detail=f"malformed reply: {error}"), []
+            reply = InterpretReply(problem="crashed", detail=f"malformed reply: {error}")
+        self.close()
+        return reply, []
+
+    def close(self) -> None:
+        """End the child."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = None
 
 
 _PROBLEMS: dict[str | None, Status] = {

@@ -73,7 +73,11 @@ def _gates(expected: Expected, actual: Tree, poison: Tree | None) -> list[Gate]:
     if list(wanted) != list(got):
         return [Gate(False, math.inf, math.inf, f"expected {_shape_of(expected.native)}, got {_shape_of(actual)}")]
     exact, before = dict(leaves(expected.values)), dict(leaves(poison))
-    extra = {"noise": dict(leaves(expected.noise)), "slack": dict(leaves(expected.slack))}
+    extra = {
+        "noise": dict(leaves(expected.noise)),
+        "slack": dict(leaves(expected.slack)),
+        "operands": dict(leaves(expected.operand_noise)),
+    }
     many = len(wanted) > 1
     gates = []
     for path, native in wanted.items():
@@ -98,7 +102,7 @@ def _shape_of(tree: Tree) -> str:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What one output should be; `before`: what it held; `extra`: its noise and slack."""
+    """What one output should be; `before`: what it held; `extra`: its noise, slack and operands' noise."""
 
     expected: Expected
     native: Any
@@ -145,10 +149,10 @@ def _exactly(wanted: _Leaf, exact: Tensor, got: Tensor) -> Gate:
 def _floating(
     expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: dict[str, Tensor], before: Tensor | None
 ) -> Gate:
-    found = reached(expected, native, exact, got, extra)
+    found = reached(expected, native, exact, got, {name: extra[name] for name in extra.keys() & {"noise", "slack"}})
     if found.ok:
         return Gate(True, found.ratio, found.max_abs_error, found.note)
-    words = explain(exact, got, found.wrong, uneven=found, before=before)
+    words = explain(exact, got, found.wrong, uneven=found, before=before, operands=extra.get("operands"))
     if expected.bits is not None:
         words = say_bits(bits_of(exact, got), expected.precision) or words
     elif expected.exact_operands:

@@ -85,7 +85,7 @@ def from_blobs(tree: Json, blobs: list[bytes]) -> Any:
 
 def main(channel: Any) -> None:
     """Answer Open, NewInputs and Compare until the supervisor closes the socket."""
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # tracers and compilers work at the same time
     desk = Desk()
     while True:
         message = channel.receive()

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+_TWO_OPERANDS = math.sqrt(2)  # each disturbed by one roundoff
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -21,11 +22,18 @@ class Uneven(Protocol):
 
 
 def explain(
-    exact: Tensor, got: Tensor, wrong: Tensor, *, uneven: Uneven | None = None, before: Tensor | None = None
+    exact: Tensor,
+    got: Tensor,
+    wrong: Tensor,
+    *,
+    uneven: Uneven | None = None,
+    before: Tensor | None = None,
+    operands: Tensor | None = None,
 ) -> str:
     """One line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements, `uneven` rows and
-    tiles whose error is too large as a whole; `before` is what the output held before the candidate ran."""
-    hint = _pattern(exact, got, wrong, before)
+    tiles whose error is too large as a whole; `before` is what the output held before the candidate ran; `operands` how
+    much relative noise on the operands moves each element, by which the arithmetic is recognised."""
+    hint = _pattern(exact, got, wrong, before) or _relation(exact, got, operands)
     if not bool(wrong.any()) and uneven is not None:
         size = f"error {_relative_error(exact, got):.1e} of the values (root mean square)"
         return "; ".join(filter(None, (f"too imprecise in {_blocks(uneven)}: {size}", hint)))
@@ -57,8 +65,7 @@ def _worst(exact: Tensor, got: Tensor, wrong: Tensor) -> str:
 def _pattern(exact: Tensor, got: Tensor, wrong: Tensor, before: Tensor | None) -> str:
     """The first of the known patterns that fits, or nothing."""
     hints = (_unwritten(got, wrong, before), _not_finite(got, wrong), _constant(got), _place(wrong))
-    first = next(filter(None, hints), "")
-    return first or (_relation(exact, got) if got.is_floating_point() else "")
+    return next(filter(None, hints), "")
 
 
 def _unwritten(got: Tensor, wrong: Tensor, before: Tensor | None) -> str:
@@ -115,14 +122,16 @@ def _suffix(marks: Tensor) -> int:
     return start if start and bool(marks[start:].double().mean() > 0.9) else 0
 
 
-def _relation(exact: Tensor, got: Tensor) -> str:
+def _relation(exact: Tensor, got: Tensor, operands: Tensor | None) -> str:
     """How values relate as a whole: a missing factor or constant, a transposition, a narrower arithmetic."""
+    if not got.is_floating_point():
+        return ""
     expected, actual = exact.double(), got.double()
     if not bool(torch.isfinite(expected).all() & torch.isfinite(actual).all()) or exact.numel() < 4:
         return ""
     error = _relative_error(exact, got)
     if got.dtype in (torch.float32, torch.float64) and error < 8e-3:
-        return _narrow(error)
+        return _narrow(error if operands is None else _relative_error(exact, got, to=operands / _TWO_OPERANDS))
     scale = float((expected * actual).sum() / expected.square().sum().clamp_min(1e-300))
     if _close(actual, scale * expected) and scale != 0:
         return f"every element is {scale:.6g} times the right value"
@@ -184,7 +193,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return size > 0 and float((a - b).square().mean().sqrt()) <= 1e-2 * size
 
 
-def _relative_error(exact: Tensor, got: Tensor) -> float:
+def _relative_error(exact: Tensor, got: Tensor, *, to: Tensor | None = None) -> float:
     expected = exact.double()
-    size = float(expected.square().mean().sqrt())
+    size = float((expected if to is None else to).square().mean().sqrt())
     return float((got.double() - expected).square().mean().sqrt()) / size if size else math.inf

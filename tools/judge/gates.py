@@ -63,6 +63,7 @@ class Expected:
     bits: float | None = None
     selections: Mapping[str, Selection] = field(default_factory=dict)
     lenience: float = 1.0
+    operand_noise: Tree | None = None
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,16 @@ less precise arithmetic may be from it (cancellation, long sums, steep functions
 """
 
 import contextlib
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from tools.judge.tree import Tree, map_tensors, tensors
 
 NOISE = 2.0**-24  # small enough to stay linear, far above float64's own rounding
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -55,6 +58,47 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         with torch.utils._python_dispatch._disable_current_modes():
             signs = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.int8)
             return value * (1 + NOISE * (2 * signs - 1).double())
+
+
+class Disturbances:
+    """A float64 reference, run again and again with relative noise. `run` calls a model; `exact` is the answer."""
+
+    def __init__(
+        self, run: Callable[[Any, Any], Tree], model: Any, inputs: Tree, exact: Tree, generator: Generator
+    ) -> None:
+        self._run, self._model, self._inputs, self._exact = run, model, inputs, exact
+        self._generator = generator
+
+    def spread(self, samples: int) -> Tree:
+        """Root mean square change of each output by noise on every operation, relative to the noise."""
+        total = map_tensors(torch.zeros_like, self._exact)
+        for _ in range(samples):
+            changes = self._changes(WithNoise(self._generator))
+            for so_far, change in zip(tensors(total), changes, strict=True):
+                if change.is_floating_point():
+                    so_far += torch.nan_to_num(change, 0.0, 0.0, 0.0).square()
+        return map_tensors(lambda t: (t / samples).sqrt() if t.is_floating_point() else t, total)
+
+    def of_operands(self) -> Tree:
+        """Change of each output by noise on inputs and parameters alone, relative to the noise; one sample."""
+        changes = iter(self._changes(InFloat64()))  # type: ignore[no-untyped-call]
+        return map_tensors(lambda _: next(changes), self._exact)
+
+    def _changes(self, mode: InFloat64) -> list[Tensor]:
+        noise = WithNoise(self._generator)
+        model = copy.deepcopy(self._model).double()
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.copy_(noise.disturb(tensor))
+        arguments = map_tensors(lambda t: noise.disturb(widened(t)), self._inputs)
+        with mode:
+            outputs = self._run(model, arguments)
+        pairs = zip(tensors(outputs), tensors(self._exact), strict=True)
+        return [(t - exact) / NOISE if exact.is_floating_point() else exact for t, exact in pairs]
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """A copy, in float64 when it is floating."""
+    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
 
 
 def _wide(value: Any, *, keep: bool) -> Any:

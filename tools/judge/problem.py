@@ -19,7 +19,7 @@ from tools.judge.contract import declared_kinds, inferred_kinds
 from tools.judge.execute import blame, execute, placed, randomise, seed_everything
 from tools.judge.gates import Expected
 from tools.judge.inputs import derived
-from tools.judge.precise import NOISE, WithNoise, default_float64, plain_arithmetic
+from tools.judge.precise import Disturbances, default_float64, plain_arithmetic, widened
 from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
 from tools.judge.protocol import BATTERIES, PROBES
 from tools.judge.ties import Watching
@@ -268,7 +268,7 @@ class LoadedCase:
             native = self.native(inputs)
         answer = self.reference(inputs)
         wanted = answer.exact and noise_samples and numel(answer.values) <= MOST_DISTURBED
-        noise = self._noise_if_it_fits(inputs, answer, noise_samples) if wanted else None
+        noise, operands = self._noise_if_it_fits(inputs, answer, noise_samples) if wanted else (None, None)
         regime = self._regime
         longest = reduction_length_of((inputs, self.state()), native, int(counter.get_total_flops()))
         return Expected(
@@ -282,6 +282,7 @@ class LoadedCase:
             bits=regime.bits,
             selections=answer.selections,
             lenience=regime.lenience,
+            operand_noise=operands,
         )
 
     def _flushing(self, inputs: tuple[Any, ...], values: Tree) -> Tree:
@@ -291,44 +292,22 @@ class LoadedCase:
         changes = iter([(a - b).abs() if a.is_floating_point() else a for a, b in pairs])
         return map_tensors(lambda _: next(changes), values)
 
-    def _noise_if_it_fits(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> Tree | None:
+    def _noise_if_it_fits(
+        self, inputs: tuple[Any, ...], answer: Answer, samples: int
+    ) -> tuple[Tree | None, Tree | None]:
         """None when the memory does not hold it: the tolerance is then what the other terms give, which is tighter."""
+        generator = Generator(self.device).manual_seed(self._seed)
         try:
-            return self._noise(inputs, answer, samples)
+            with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
+                disturbances = Disturbances(self._forward, self.model, inputs, answer.values, generator)
+                return disturbances.spread(samples), disturbances.of_operands()
         except torch.OutOfMemoryError:
             pass
         except TaskError as error:
             if not isinstance(error.__cause__, torch.OutOfMemoryError):
                 raise
         torch.cuda.empty_cache()
-        return None
-
-    def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> Tree | None:
-        """Root mean square change of each output, relative to the rounding that causes it."""
-        total = map_tensors(torch.zeros_like, answer.values)
-        generator = Generator(self.device).manual_seed(self._seed)
-        for _ in range(samples):
-            for so_far, disturbed, exact in zip(
-                tensors(total), tensors(self._disturbed(inputs, generator)), tensors(answer.values), strict=True
-            ):
-                if exact.is_floating_point():
-                    so_far += torch.nan_to_num((disturbed - exact) / NOISE, 0.0, 0.0, 0.0).square()
-        return map_tensors(lambda t: (t / samples).sqrt() if t.is_floating_point() else t, total)
-
-    def _disturbed(self, inputs: tuple[Any, ...], generator: Generator) -> Tree:
-        noise = WithNoise(generator)
-        with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
-            model = copy.deepcopy(self.model).double()
-            for tensor in (*model.parameters(), *model.buffers()):
-                tensor.copy_(noise.disturb(tensor))
-            arguments = map_tensors(lambda t: noise.disturb(widened(t)), inputs)
-            with noise:
-                return self._forward(model, arguments)
-
-
-def widened(tensor: Tensor) -> Tensor:
-    """A copy, in float64 when it is floating."""
-    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
+        return None, None
 
 
 def flush(tensor: Tensor) -> Tensor:

@@ -16,17 +16,14 @@ _FEW = 2  # cases that share the exotic batteries
 
 
 def batteries_of(task: TaskSpec, case: str, tier: Tier = "judged") -> tuple[str, ...]:
-    """The batteries that a case is checked with; empty when this tier leaves the case out.
+    """The batteries that a case is checked with.
 
-    Screened: the main case and the cheapest other one, with the batteries that find most. Judged: every case with the
-    task's own, zero-mean and scaled inputs; the main case also with the probes, since a kernel may choose another path
-    for it; the rest is shared by the cheapest cases, each battery on one of them. Confirmed: each on all of those.
+    Judged: every case with the task's own, zero-mean and scaled inputs; the main case also with the probes, since a
+    kernel may choose another path for it; the rest is shared by the cheapest cases, each battery on one of them.
+    Confirmed: each on all of those. (Screening chooses for itself: `tools.judge.screening`.)
     """
     main = task.main.name
     cheapest = [c.name for c in sorted(task.cases, key=lambda c: (c.bytes_moved + c.flops, c.name))]
-    if tier == "screened":
-        boundary = next((name for name in cheapest if name != main and not task.case(name).held_out), None)
-        return {main: ("own", "one_hot_left"), boundary: ("own", "scaled", "one_hot_right")}.get(case, ())
     sharing = cheapest[:_FEW]
     shared: tuple[str, ...] = ()
     if case in sharing:

@@ -169,15 +169,6 @@ SPEC = TaskSpec(
 )  # fmt: skip
 
 
-def test_a_screening_looks_at_the_main_case_and_one_visible_small_one() -> None:
-    assert {c.name: batteries_of(SPEC, c.name, "screened") for c in SPEC.cases} == {
-        "main": ("own", "one_hot_left"),
-        "small": ("own", "scaled", "one_hot_right"),
-        "other": (),
-        "hidden": (),
-    }
-
-
 def test_every_battery_runs_somewhere_before_a_verdict_and_the_probes_also_on_the_timed_case() -> None:
     judged = {c.name: batteries_of(SPEC, c.name) for c in SPEC.cases}
     assert {name for names in judged.values() for name in names} == set(BATTERIES)

@@ -218,3 +218,16 @@ def test_a_narrow_accumulator_fails_on_whole_numbers_and_is_told_so(tmp_path: Pa
     assert not result.ok
     assert "the accumulator is too narrow" in result.detail
     assert compare(problem.expect((a, b)), to_tf32(a) @ to_tf32(b)).error_ratio == 0
+
+
+@pytest.mark.parametrize("draw", ["randn", "rand"])
+@pytest.mark.parametrize("terms", [64, 512])
+@pytest.mark.parametrize(("narrower", "name"), [(to_tf32, "TF32"), (to_bfloat16, "bfloat16")])
+def test_the_arithmetic_is_named_on_the_task_s_own_inputs_too(
+    tmp_path: Path, draw: str, terms: int, narrower: Callable[[Tensor], Tensor], name: str
+) -> None:
+    problem = matmul(tmp_path, terms=terms, draw=draw)
+    a, b = probed(problem, "own").inputs
+    result = compare(problem.expect((a, b)), narrower(a) @ narrower(b))
+    assert not result.ok
+    assert f"looks like {name}" in result.detail

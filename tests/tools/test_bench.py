@@ -1,0 +1,139 @@
+"""The CPU bench from a candidate's source to its verdict, with real workers: what is checked, told and written down."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools.bench import CpuBench
+from tools.codec import decode, encode
+from tools.judge.inputs import derived
+from tools.judge.protocol import BATTERIES, Open, Opened
+from tools.judge.reference import Problem
+from tools.machine import Machine
+from tools.task import read_task
+from tools.update import Updater
+from tools.verdict import Status, Verdict
+
+Judge = Callable[[str, str], Verdict]
+
+HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n"
+MATMUL = """
+import torch
+M, K, N = 64, 64, 64
+CASES = [{"name": "tall", "M": 128}, {"name": "secret_shape", "N": 32, "held_out": True}]
+PRECISION = "float32"
+class Model(torch.nn.Module):
+    def forward(self, a, b): return a @ b
+def get_inputs(): return [torch.rand(M, K), torch.rand(K, N)]
+"""
+DOT = """
+@triton.jit
+def dot(a, b, y, K: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    k, n = tl.arange(0, K), tl.arange(0, N)[None, :]
+    total = tl.dot(tl.load(a + row * K + k[None, :]), tl.load(b + k[:, None] * N + n), input_precision="PRECISION")
+    tl.store(y + row * N + n, total)
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        y = torch.empty(a.shape[0], b.shape[1], device=a.device)
+        dot[(a.shape[0] // 32,)](a, b, y, a.shape[1], b.shape[1], 32)
+        return y
+"""
+
+
+@pytest.fixture
+def judge(machine: Machine, tmp_path: Path) -> Judge:
+    """The verdict on a candidate for a task, both given as source."""
+
+    def verdict(task: str, candidate: str) -> Verdict:
+        path = tmp_path / "task.py"
+        path.write_text(task)
+        with machine.trusted("tools.judge.desk:main") as desk:
+            opened = decode(Opened, desk.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+            assert opened.task is not None, opened.problem
+            update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + candidate)
+            assert update.failure is None, update.failure
+            return CpuBench(opened.task, desk, machine.interpreter).bench(update)
+
+    return verdict
+
+
+def test_a_right_kernel_meets_every_battery_and_its_seeds_are_told_afterwards(judge: Judge, tmp_path: Path) -> None:
+    verdict = judge(MATMUL, DOT.replace("PRECISION", "ieee"))
+    assert verdict.status is Status.CHECKED, verdict.detail
+    batteries = {r.inputs for r in verdict.cases}
+    assert set(BATTERIES) - batteries == {"specials", "indices", "one_index"}
+    assert batteries == set(verdict.receipt["batteries"])
+    seeds = verdict.receipt["seeds"]
+    assert isinstance(seeds, dict)
+    assert set(seeds) == {f"{r.case}/{r.inputs}" for r in verdict.cases}
+    assert len(set(map(str, seeds.values()))) == len(seeds)
+    problem = Problem.load(read_task(tmp_path / "task.py"), "tall")
+    seed = int(str(seeds["tall/scaled"]), 16)
+    own, scaled = problem.inputs(seed), problem.draw(seed, "scaled")
+    assert own is not None
+    assert scaled is not None
+    again = derived(own, "scaled", seed, problem.kinds)
+    assert again is not None
+    assert bool((again[0] == scaled.inputs[0]).all())
+
+
+def test_a_float32_matmul_with_the_default_precision_of_tl_dot_is_told_to_use_ieee(judge: Judge) -> None:
+    verdict = judge(MATMUL, DOT.replace("PRECISION", "tf32"))
+    assert verdict.status is Status.WRONG
+    assert "TF32" in verdict.detail
+    assert "input_precision='ieee'" in verdict.detail
+    assert judge(MATMUL, DOT.replace("PRECISION", "tf32x3")).status is Status.CHECKED
+
+
+def test_the_name_of_a_held_out_case_is_not_told(judge: Judge) -> None:
+    narrow = DOT.replace("PRECISION", "ieee").replace("tl.store(", "if N != 32: tl.store(")
+    verdict = judge(MATMUL, narrow)
+    assert verdict.status is Status.WRONG
+    assert verdict.detail.startswith("a held-out case: ")
+    loop = DOT.replace("PRECISION", "ieee").replace("tl.store(y", "tl.store(y + (1 << 28) * (N == 32)")
+    beyond = judge(MATMUL, loop)
+    assert beyond.status is Status.WRONG
+    assert "out of bounds" in beyond.detail
+    assert "secret_shape" not in beyond.detail + str(beyond.receipt["problem"]) + str(beyond.receipt["case"])
+
+
+def test_a_task_that_a_null_kernel_passes_is_opened_with_a_note(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(MATMUL.replace("return a @ b", "return (a @ b) * 0"))
+    with machine.trusted("tools.judge.desk:main") as desk:
+        opened = decode(Opened, desk.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+    assert opened.task is not None
+    assert opened.notes[0].startswith("a kernel that writes zeros passes case ")
+
+
+MASKED = """
+import torch
+INPUTS = {"bias": "own"}
+class Model(torch.nn.Module):
+    def forward(self, x, bias): return torch.softmax(x + bias, -1)
+def get_inputs():
+    bias = torch.zeros(16, 64).masked_fill(torch.ones(16, 64).triu(1) > 0, -torch.inf)
+    bias[3] = -torch.inf
+    return [torch.randn(16, 64), bias]
+PRECISION = "float32"
+"""
+SOFTMAX = """
+@triton.jit
+def softmax(x, bias, y, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    v = tl.load(x + at) + tl.load(bias + at)
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(y + at, e / tl.sum(e, 0))
+class ModelNew(nn.Module):
+    def forward(self, x, bias):
+        y = torch.empty_like(x)
+        softmax[(x.shape[0],)](x, bias, y, x.shape[1])
+        return y
+"""
+
+
+def test_a_row_that_is_masked_throughout_may_be_nan_as_in_the_reference(judge: Judge) -> None:
+    verdict = judge(MASKED, SOFTMAX)
+    assert verdict.status is Status.CHECKED, verdict.detail
