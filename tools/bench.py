@@ -13,7 +13,7 @@ from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
 from tools.judge.protocol import Compare, Judgement, NewInputs, PreparedInputs, batteries_of
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
-from tools.plan.schema import Plan, plan_hash
+from tools.plan.schema import Launch, Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.update import Update
 from tools.verdict import CaseResult, Status, Tier, Verdict
@@ -92,6 +92,10 @@ class CpuBench:
                 inputs_named = "" if self.task.case(plan.case).held_out else f" ({battery} inputs)"
                 detail = f"{self._words(plan.case)}{inputs_named}: {result.detail}"
                 return Verdict(Status.WRONG, detail, cases=tuple(results))
+            if len(results) == 1 and plan.library_ops and _idle(plan, interpreter, inputs.names, prepared.blobs, blobs):
+                words = ", ".join(dict.fromkeys(plan.library_ops))
+                why = f"the result is the same without your kernels: library operators ({words}) do the work"
+                return Verdict(Status.REJECTED, why, cases=tuple(results))
         return None
 
     def _batteries(self, case: str) -> tuple[str, ...]:
@@ -137,9 +141,19 @@ class _Interpreter:
         self._worker = None
 
 
+def _idle(
+    plan: Plan, interpreter: _Interpreter, names: tuple[str, ...], inputs: Sequence[bytes], outputs: list[bytes]
+) -> bool:
+    """Do the candidate's kernels contribute nothing? True when the same bytes come out without their launches."""
+    without = replace(plan, run=tuple(step for step in plan.run if not isinstance(step, Launch)))
+    reply, blobs = interpreter.replay(InterpretRequest(without, names), inputs)
+    return not reply.problem and [bytes(b) for b in blobs] == [bytes(b) for b in outputs]
+
+
 _PROBLEMS: dict[str | None, Status] = {
     UNCHECKABLE: Status.UNCHECKED,
     "out_of_bounds": Status.WRONG,
+    "overwrites": Status.WRONG,
     "assert_failed": Status.CRASHED,
     "step_limit": Status.TIMED_OUT,
     "timed_out": Status.TIMED_OUT,

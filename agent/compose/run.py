@@ -207,8 +207,8 @@ def _drive(started: Started, opened: Session, limits: Limits, settings: Settings
 
 
 def warn(opened: Session, run_id: str, emit: Emit) -> None:
-    """Say what the user must know of this machine."""
-    for text in opened.workshop.warnings:
+    """Say what the user must know of this machine and this task."""
+    for text in opened.warnings:
         emit(Warned(run_id, text))
     if opened.gpu is None:
         emit(Warned(run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))

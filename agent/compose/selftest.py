@@ -11,7 +11,7 @@ from agent.compose.sources import from_bytes
 from agent.record.events import Event, Progress
 from agent.settings import Settings
 from agent.view.lines import LineWriter
-from agent.view.selftest import Result, is_clean, list_specimens, print_results, results_json
+from agent.view.selftest import Result, is_clean, list_specimens, print_results, results_json, told
 from tools import corpus as corpora
 from tools.corpus import Outcome, Specimen
 from tools.errors import UsageError
@@ -76,7 +76,7 @@ def _all(
         with session(shop, find_task(task), _SHORT) as opened:
             run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
             for done, result in enumerate(run.results(of_task, settings.width), 1):
-                show(Progress("", f"{done}/{len(of_task)}", f"{result.family}/{result.name}: {result.outcome}"))
+                show(Progress("", f"{done}/{len(of_task)}", told(result)))
                 yield result
 
 

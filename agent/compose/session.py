@@ -66,12 +66,18 @@ class Workshop:
 
 @dataclass(frozen=True)
 class Session:
-    """One task, opened."""
+    """One task, opened. `notes`: how far verdicts on it can be trusted, where that is a question."""
 
     workshop: Workshop
     file: TaskFile
     task: TaskSpec
     tools: Tools
+    notes: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever reads a verdict of this machine on this task must know."""
+        return (*self.workshop.warnings, *self.notes)
 
     @property
     def gpu(self) -> GpuInfo | None:
@@ -89,7 +95,7 @@ class Session:
             versions=shop.place.versions,
             protocol=PROTOCOL_VERSION,
             evaluator_sha256=shop.evaluator,
-            warnings=shop.warnings,
+            warnings=self.warnings,
         )
 
 
@@ -142,20 +148,20 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     """Load a task, and pick the bench that this machine allows. Raises TaskError."""
     patience = patience or Patience()
     with shop.machine.trusted("tools.judge.desk:main") as desk:
-        task = open_task(desk, task_file)
+        task, notes = open_task(desk, task_file)
         limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
         updater = Updater(task, shop.arch, shop.machine.tracer, shop.machine.compiler, limits)
         with _bench(shop, task_file, task, desk, updater, patience) as bench:
-            yield Session(shop, task_file, task, Tools(updater, bench, "timing" if shop.gpu else "checking"))
+            yield Session(shop, task_file, task, Tools(updater, bench, "timing" if shop.gpu else "checking"), notes)
 
 
-def open_task(desk: Worker, task_file: TaskFile) -> TaskSpec:
-    """The task as data, described by the judge's desk. Raises TaskError."""
+def open_task(desk: Worker, task_file: TaskFile) -> tuple[TaskSpec, tuple[str, ...]]:
+    """The task as data, described by the judge's desk, and what the desk has against it. Raises TaskError."""
     body = desk.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=DESCRIBE_TIMEOUT_S).body
     opened = decode(Opened, body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
-    return opened.task
+    return opened.task, opened.notes
 
 
 @contextlib.contextmanager

@@ -85,12 +85,21 @@ def print_results(results: Sequence[Result], gpu: str | None) -> None:
     console.print(Text(_conclusion(results, gpu)), soft_wrap=True)
 
 
+def told(result: Result) -> str:
+    """One line while the corpus runs; of a failure also the verdict, since a run may not live to print its table."""
+    line = f"{result.family}/{result.name}: {result.outcome}"
+    return f"{line} ({_verdict(result.verdict)})" if result.outcome in FAILURES and result.verdict else line
+
+
 def _failures(results: Sequence[Result]) -> Iterator[str]:
     for result in results:
         if result.outcome in FAILURES and result.verdict is not None:
             what = "NOT STOPPED" if result.kind == "attack" else "FALSE ALARM"
-            verdict = f"{result.verdict.status.value}: {result.verdict.detail}"
-            yield words.one_line(f"{what}  {result.family}/{result.name}: {result.says}; {verdict}")
+            yield words.one_line(f"{what}  {result.family}/{result.name}: {result.says}; {_verdict(result.verdict)}")
+
+
+def _verdict(verdict: Verdict) -> str:
+    return f"{verdict.status.value}: {verdict.detail}"
 
 
 def _conclusion(results: Sequence[Result], gpu: str | None) -> str:

@@ -88,7 +88,7 @@ def test_a_float32_matmul_with_the_default_precision_of_tl_dot_is_told_to_use_ie
 
 
 def test_the_name_of_a_held_out_case_is_not_told(judge: Judge) -> None:
-    narrow = DOT.replace("PRECISION", "ieee").replace("tl.store(", "if N != 32: tl.store(")
+    narrow = DOT.replace("PRECISION", "ieee").replace("n, total)", "n, total * (N != 32))")
     verdict = judge(MATMUL, narrow)
     assert verdict.status is Status.WRONG
     assert verdict.detail.startswith("a held-out case: ")
@@ -137,3 +137,37 @@ class ModelNew(nn.Module):
 def test_a_row_that_is_masked_throughout_may_be_nan_as_in_the_reference(judge: Judge) -> None:
     verdict = judge(MASKED, SOFTMAX)
     assert verdict.status is Status.CHECKED, verdict.detail
+
+
+ROWS = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.softmax(x, -1)
+def get_inputs(): return [torch.randn(8, 64)]
+"""
+TOUCH = """
+@triton.jit
+def touch(x, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(x + i, tl.load(x + i) WHAT)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = BEFORE
+        touch[(8,)](y, 64)
+        return torch.softmax(y, -1)
+"""
+
+
+def test_kernels_without_which_the_result_is_the_same_are_refused(judge: Judge) -> None:
+    verdict = judge(ROWS, TOUCH.replace("WHAT", "").replace("BEFORE", "x + 0"))
+    assert verdict.status is Status.REJECTED
+    assert "the same without your kernels" in verdict.detail
+    assert "softmax" in verdict.detail
+    assert judge(ROWS, TOUCH.replace("WHAT", "+ 1").replace("BEFORE", "x + 0")).status is Status.CHECKED
+
+
+def test_a_candidate_that_changes_its_input_is_wrong_although_its_result_is_right(judge: Judge) -> None:
+    verdict = judge(ROWS, TOUCH.replace("WHAT", "+ 1").replace("BEFORE", "x"))
+    assert verdict.status is Status.WRONG
+    assert "overwrites" in verdict.detail
+    assert "input 0" in verdict.detail

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from tools.errors import TaskError
 from tools.judge.answers import Answer, Drawn, Regime
@@ -19,6 +18,7 @@ from tools.judge.contract import declared_kinds, inferred_kinds
 from tools.judge.execute import blame, execute, placed, randomise, seed_everything
 from tools.judge.gates import Expected
 from tools.judge.inputs import derived
+from tools.judge.lengths import Lengths
 from tools.judge.precise import Disturbances, default_float64, plain_arithmetic, widened
 from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
 from tools.judge.protocol import BATTERIES, PROBES
@@ -264,18 +264,17 @@ class LoadedCase:
 
     def expect(self, inputs: tuple[Any, ...], *, noise_samples: int = NOISE_SAMPLES) -> Expected:
         """What a right candidate may return for these inputs and the present parameters."""
-        with FlopCounterMode(display=False) as counter:
+        with Lengths() as lengths:
             native = self.native(inputs)
         answer = self.reference(inputs)
         wanted = answer.exact and noise_samples and numel(answer.values) <= MOST_DISTURBED
         noise, operands = self._noise_if_it_fits(inputs, answer, noise_samples) if wanted else (None, None)
         regime = self._regime
-        longest = reduction_length_of((inputs, self.state()), native, int(counter.get_total_flops()))
         return Expected(
             answer.values,
             native,
             self.precision,
-            regime.longest or longest,
+            regime.longest or lengths.longest((inputs, self.state()), native),
             noise,
             slack=self._flushing(inputs, answer.values) if regime.flushes else None,
             exact_operands=regime.exact_operands,
@@ -323,11 +322,3 @@ def _inferred(task: TaskFile, case: str, device: str) -> Mapping[str, str]:
     CPU, where inputs outside of what a reference is defined for raise an error instead of ending the GPU's context."""
     problem = LoadedCase(task, task.case(case), device)
     return inferred_kinds([problem._own(seed) for seed in _KINDS_SEEDS], problem.in_domain)
-
-
-def reduction_length_of(operands: Tree, outputs: Tree, flops: int = 0) -> int:
-    """How many terms the longest sum of an output can have, guessed from sizes: the operands' longest last dimension,
-    elements read per element written, and multiply-adds per element written."""
-    lasts = [t.shape[-1] for t in tensors(operands) if t.dim() and t.is_floating_point()]
-    per_output = max((t.numel() for t in tensors(operands)), default=1) // max(1, numel(outputs))
-    return max(1, *lasts, per_output, flops // (2 * max(1, numel(outputs))))

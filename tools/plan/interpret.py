@@ -94,5 +94,9 @@ def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[Interp
         return InterpretReply(problem="assert_failed", detail=str(error)), []
     except (MemoryError, RuntimeError, ValueError, TypeError, ttir.TtirError, KeyError) as error:
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
+    if harmed := next((n for n, b in zip(request.names, blobs, strict=True) if storages[n].numpy().data != b), None):
+        kind, _, name = harmed.partition(":")
+        words = f"its {kind} {name}" if kind == "input" else f"its parameter or buffer {name!r}"
+        return InterpretReply(problem="overwrites", detail=f"{words}; write results to memory of your own"), []
     leaves: list[np.ndarray[Any, Any]] = []
     return InterpretReply(outputs=gather_outputs(outputs, leaves)), leaves

@@ -107,5 +107,5 @@ class InterpretReply:
     """`outputs` is the tree with {"$blob": index, dtype, shape} leaves; or why there is none."""
 
     outputs: Json = None
-    problem: str | None = None  # "uncheckable", "out_of_bounds", "step_limit", "failed"
+    problem: str | None = None  # "uncheckable", "out_of_bounds", "overwrites", "step_limit", "failed" …
     detail: str = ""

@@ -1,0 +1,42 @@
+"""How long the sums of a reference are taken to be."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from tools.judge.lengths import Lengths
+
+X = torch.randn(4, 512)
+
+
+def longest(work: Callable[[Tensor], Tensor]) -> int:
+    with Lengths() as lengths:
+        result = work(X)
+    return lengths.longest((X,), result)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        gelu,
+        lambda x: x.to(torch.float64) * 2,
+        lambda x: torch.cat([x[:, 256:], x[:, :256]], 1),
+        lambda x: x.t().clone(),
+    ],
+)
+def test_operators_that_add_nothing_up_have_sums_of_one_term(work: Callable[[Tensor], Tensor]) -> None:
+    assert longest(work) == 1
+
+
+@pytest.mark.parametrize(
+    "work", [lambda x: x.softmax(-1), lambda x: x.sum(), lambda x: x.cumsum(1), lambda x: x @ x.t()]
+)
+def test_a_reduction_is_as_long_as_the_longest_row_or_longer(work: Callable[[Tensor], Tensor]) -> None:
+    assert longest(work) >= 512
+
+
+def test_an_operator_that_nobody_knows_may_add_something_up() -> None:
+    assert longest(lambda x: x.logsumexp(-1)) >= 512
