@@ -7,7 +7,8 @@ KerneltuneError
 │   └── StoreError        an unwritable runs directory, a database of a newer schema
 ├── WorkerError           one of our child processes died or spoke nonsense
 │   └── WorkerTimeout     … or did not answer within its limit
-└── GpuLost               the GPU stopped answering; the run ends, nothing is lost
+├── GpuLost               the GPU stopped answering; the run ends, nothing is lost
+└── LlmError              a model could not be asked (agent.llm.errors, where its kinds are)
 """
 
 

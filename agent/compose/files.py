@@ -9,7 +9,6 @@ from agent.authors.base import Attempt, Proposal
 from agent.compose.run import fan_out, run_started, warn
 from agent.compose.session import Session, session, workshop
 from agent.compose.sources import read_candidates
-from agent.loop import Emit, updated
 from agent.policy import best, rank_key
 from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, Warned
 from agent.record.receipts import ReceiptBook, receipt_path
@@ -17,6 +16,7 @@ from agent.record.store import Store
 from agent.settings import Environment, Settings
 from agent.view.choose import choose_view
 from agent.view.files import FilesEnd, FilesView, JudgedFile
+from agent.workbench import Emit, updated
 from tools.codec import Json
 from tools.errors import UsageError
 from tools.pipeline import Candidate, Judgement, judge_all

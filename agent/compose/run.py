@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.authors.base import Attempt
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.session import Session, session, workshop
-from agent.loop import Emit, Run, optimize
+from agent.loop import Run, optimize
 from agent.policy import Limits, best, tiers_for
 from agent.record.best import write_best
 from agent.record.events import Event, RunEnded, RunResumed, RunStarted, Warned
@@ -22,6 +22,7 @@ from agent.view.choose import choose_view
 from agent.view.gpu_line import gpu_line
 from agent.view.open import close_view, open_view
 from agent.view.summary import NextCommand
+from agent.workbench import Emit, Workbench
 from tools.codec import Json, encode
 from tools.errors import StoreError, TaskError, UsageError
 from tools.task import find_task
@@ -185,13 +186,13 @@ def _drive(started: Started, opened: Session, limits: Limits, settings: Settings
     warn(opened, event.run_id, emit)
     lowering = opened.workshop.machine.trusted("agent.authors.offline.inductor:main")
     author = _author(opened, lowering, event.seed)
-    run = Run(
-        event.run_id, opened.task, author, opened.tools, limits, emit, settings.width,
-        started.attempts, started.next_number,
+    bench = Workbench(
+        event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
         tiers=tiers_for(opened.gpu is not None, settings.tier, confirm=settings.confirm),
         keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
         place=opened.workshop.place,
     )  # fmt: skip
+    run = Run(bench, author, limits, settings.width)
     why = "failed"
     try:
         with gpu_line(opened.gpu, event.run_id, show):
@@ -225,15 +226,16 @@ def fan_out(*sinks: Callable[[Event], None]) -> Emit:
 
 
 def _finish(run: Run, why: str, event: RunStarted, settings: Settings, emit: Emit) -> Outcome:
-    leader = best(run.attempts)
-    path = write_best(settings.runs_dir / event.run_id, leader, event, run.task) if leader else None
+    attempts = run.bench.attempts
+    leader = best(attempts)
+    path = write_best(settings.runs_dir / event.run_id, leader, event, run.bench.task) if leader else None
     best_id = leader.attempt_id if leader else None
     emit(
         RunEnded(
-            run.run_id,
+            event.run_id,
             why,
-            attempts=len(run.attempts),
-            accepted=sum(a.verdict.accepted for a in run.attempts),
+            attempts=len(attempts),
+            accepted=sum(a.verdict.accepted for a in attempts),
             best_attempt_id=best_id,
             best_path=str(path) if path else None,
             elapsed_s=round(time.monotonic() - run.started, 3),

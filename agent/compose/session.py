@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agent.compose.ceilings import stored
-from agent.loop import Emit, Place
 from agent.record.events import Progress
 from agent.settings import Settings
+from agent.workbench import Emit, Place
 from tools import machine as machines
 from tools.bench import Bench, CpuBench
 from tools.codec import Json, decode, encode

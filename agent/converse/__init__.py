@@ -1,0 +1,1 @@
+"""One conversation with a model about one task: its tools, its memory, its end."""

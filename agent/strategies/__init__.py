@@ -1,0 +1,1 @@
+"""Which conversations a run holds, and what each begins with."""

@@ -1,0 +1,186 @@
+"""The three tool calls of one run, as everybody makes them: update, bench, reflect.
+
+Each says what happens as events and remembers what it led to. Any number of threads may work side by side: updates
+overlap, and one bench at a time has the judge.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.authors.base import Attempt, Proposal
+from agent.policy import Tiers, best, deserves_judging, judged_again, next_to_confirm, rank_key
+from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified
+from agent.repeat import repeated
+from tools.codec import Json, encode
+from tools.reflect import evidence, outcome
+from tools.spec import TaskSpec
+from tools.tooling import Tools
+from tools.update import Update
+from tools.verdict import Tier, Verdict
+
+Emit = Callable[[Event], None]
+Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt id, source, …: keeps the receipt
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a verdict is reached."""
+
+    gpu: str | None = None
+    machine: dict[str, Json] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A candidate that was traced and compiled, or failed to be."""
+
+    attempt_id: str
+    number: int
+    proposal: Proposal
+    update: Update
+
+
+@dataclass
+class Workbench:
+    """`attempts` are the finished ones in the order of their verdicts, also those of an earlier process."""
+
+    run_id: str
+    task: TaskSpec
+    tools: Tools
+    emit: Emit
+    attempts: list[Attempt] = field(default_factory=list)
+    next_number: int = 1
+    tiers: Tiers = field(default_factory=Tiers)
+    keep: Keep = lambda *_: None
+    place: Place = field(default_factory=Place)
+
+    def __post_init__(self) -> None:
+        self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
+        self.bench_s = 0.0  # time that the judge was busy
+
+    @property
+    def best(self) -> Attempt | None:
+        """The best so far."""
+        return best(list(self.attempts))
+
+    def find(self, attempt_id: str | None) -> Attempt | None:
+        """A finished attempt."""
+        return next((a for a in list(self.attempts) if a.attempt_id == attempt_id), None)
+
+    def propose(self, proposal: Proposal) -> tuple[str, int]:
+        """Give a candidate its number; returns the attempt's id and number."""
+        with self._numbering:
+            number = self.next_number
+            self.next_number += 1
+        attempt_id = f"{self.run_id}/{number}"
+        self.emit(
+            Proposed(
+                self.run_id,
+                attempt_id,
+                number,
+                proposal.parent_id,
+                proposal.source,
+                proposal.rationale,
+                proposal.params,
+                proposal.hypothesis,
+                proposal.prediction,
+            )
+        )
+        return attempt_id, number
+
+    def update(self, proposal: Proposal, named: tuple[str, int] | None = None) -> Draft:
+        """Trace and compile; a failure is part of the draft. `named`: what `propose` gave it, if it was called."""
+        attempt_id, number = named or self.propose(proposal)
+        self.emit(Progress(self.run_id, "tracing", attempt_id=attempt_id))
+        update = self.tools.update(proposal.source)
+        self.emit(updated(self.run_id, attempt_id, update))
+        return Draft(attempt_id, number, proposal, update)
+
+    def bench(self, draft: Draft) -> Attempt:
+        """Check and time; afterwards the attempt is finished."""
+        with self._judging:
+            started = time.perf_counter()
+            verdict = draft.update.failure or self._judge(draft)
+            bench_s = time.perf_counter() - started
+            self.bench_s += bench_s
+        return self._finish(draft, verdict, bench_s)
+
+    def _judge(self, draft: Draft) -> Verdict:
+        self.emit(Progress(self.run_id, self.tools.bench_stage, attempt_id=draft.attempt_id))
+        verdict = self.tools.bench(draft.update, self.tiers.first or "judged")
+        if self.tiers.promote and deserves_judging(verdict, self.best):
+            return self.tools.bench(draft.update, "judged")
+        return verdict
+
+    def _finish(self, draft: Draft, verdict: Verdict, bench_s: float) -> Attempt:
+        update, proposal = draft.update, draft.proposal
+        key = rank_key(verdict, update)
+        attempt = Attempt(draft.attempt_id, draft.number, proposal.parent_id, proposal, verdict, update.kernels, key)
+        with self._ending:
+            self.keep(draft.attempt_id, proposal.source, update, verdict, self.tiers.first)
+            self.attempts.append(attempt)
+            is_best = self.best is attempt
+            self.emit(Judged(self.run_id, draft.attempt_id, verdict, round(bench_s, 4), is_best, key))
+        return attempt
+
+    def reflect(self, attempt: Attempt, hypothesis: str, prediction: str) -> Reflected:
+        """Hold a hypothesis about an attempt against what happened."""
+        parent = self.find(attempt.parent_id)
+        facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
+        held = outcome(attempt.rank_key, parent.rank_key if parent else ())
+        reflected = Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts, held)
+        self.emit(reflected)
+        return reflected
+
+    def confirm(self) -> None:
+        """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best."""
+        tried: set[str] = set()
+        while (attempt := next_to_confirm(self.attempts, tried)) is not None:
+            tried.add(attempt.attempt_id)
+            self.emit(Progress(self.run_id, "confirming", f"#{attempt.number}"))
+            source = attempt.proposal.source
+            update = self.tools.update(source)
+            started = time.perf_counter()
+            verdict = update.failure or self.tools.bench(update, "confirmed")
+            bench_s = time.perf_counter() - started
+            self.bench_s += bench_s
+            self.keep(attempt.attempt_id, source, update, verdict, "confirmed")
+            again = judged_again(attempt, verdict, update)
+            self.attempts[self.attempts.index(attempt)] = again
+            self.emit(self._confirmed(attempt, again, bench_s))
+
+    def _confirmed(self, before: Attempt, after: Attempt, bench_s: float) -> Verified:
+        found = repeated(before.verdict, after.verdict)
+        return Verified(
+            self.run_id,
+            before.attempt_id,
+            "confirm",
+            after.verdict,
+            round(bench_s, 4),
+            found.held,
+            found.why,
+            self.place.gpu,
+            self.place.machine,
+            self.place.versions,
+            after.rank_key,
+        )
+
+
+def updated(run_id: str, attempt_id: str, update: Update) -> Updated:
+    """The event of an update."""
+    plan = update.main_plan
+    return Updated(
+        run_id,
+        attempt_id,
+        plan=encode(plan) if plan else None,
+        plan_sha256=update.sha256,
+        kernels=update.kernels,
+        library_ops=plan.library_ops if plan else (),
+        variants=len(update.plans.get(update.main_case, ())),
+        trace_s=round(update.trace_s, 4),
+        compile_s=round(update.compile_s, 4),
+        failure=update.failure,
+    )
