@@ -164,24 +164,23 @@ def _line(verdict: Verdict) -> str:
 
 
 def measure(chosen: Sequence[Candidate], *, width: int, tier: Tier, limits: Limits) -> Tally:
-    """Judge the candidates, task by task, on one set of workers."""
+    """Judge the candidates of all tasks in one line, in their order, on one set of workers."""
     gpu, tally = gpu_info(), Tally(width, tier)
     started = time.perf_counter()
-    with machines.started() as machine:
+    with contextlib.ExitStack() as stack:
+        machine = stack.enter_context(machines.started())
         for role, held in machine.enforced().items():
             print(f"{role}: confined {held.confined}, bubblewrap {held.bubblewrap_version or 'no'}", file=sys.stderr)
-        for task in sorted({c.task for c in chosen}):
-            own = [c for c in chosen if c.task == task]
-            with opened(task, machine, gpu, limits) as tools:
-                begun = time.perf_counter()
-                tally.warm_up_s += begun - started
-                with BusyWatch(gpu) as watch:
-                    sources = [pipeline.Candidate(c.task, c.source) for c in own]
-                    for judged in pipeline.judge_all(tools, sources, width=width, tier=tier):
-                        tally.judged.append((own[judged.index], judged))
-                started = time.perf_counter()
-                tally.wall_s += started - begun
-                tally.busy_percents += watch.percents
+        tasks = sorted({c.task for c in chosen})
+        tools = {task: stack.enter_context(opened(task, machine, gpu, limits)) for task in tasks}
+        begun = time.perf_counter()
+        tally.warm_up_s = begun - started
+        with BusyWatch(gpu) as watch:
+            line = [pipeline.Candidate(c.task, c.source, tools=tools[c.task]) for c in chosen]
+            for judged in pipeline.judge_all(tools[tasks[0]], line, width=width, tier=tier):
+                tally.judged.append((chosen[judged.index], judged))
+        tally.wall_s = time.perf_counter() - begun
+        tally.busy_percents = watch.percents
     return tally
 
 

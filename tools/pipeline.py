@@ -22,11 +22,13 @@ Progress = Callable[[str, str], None]  # name, stage: "tracing", then "checking"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A source by name. `problem` says why it is not even a text: it is rejected with these words, untraced."""
+    """A source by name. `problem` says why it is not even a text: it is rejected with these words, untraced. `tools`:
+    those of its task, where candidates of several tasks stand in one line."""
 
     name: str
     source: str
     problem: str = ""
+    tools: Tools | None = None
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,14 @@ class _Line:
         if candidate.problem:
             return Update(failure=Verdict(Status.REJECTED, candidate.problem))
         self._progress(candidate.name, "tracing")
-        return self._tools.update(candidate.source)
+        return (candidate.tools or self._tools).update(candidate.source)
 
     def _judged(self, index: int, candidate: Candidate, update: Update) -> Judgement:
         if update.failure:
             return Judgement(index, candidate.name, candidate.source, update, update.failure, 0.0)
-        self._progress(candidate.name, self._tools.bench_stage)
+        tools = candidate.tools or self._tools
+        self._progress(candidate.name, tools.bench_stage)
         started = time.perf_counter()
-        verdict = self._tools.bench(update, self._tier)
+        verdict = tools.bench(update, self._tier)
         bench_s = time.perf_counter() - started
         return Judgement(index, candidate.name, candidate.source, update, verdict, bench_s)

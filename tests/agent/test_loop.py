@@ -234,8 +234,14 @@ def test_a_screened_time_is_promising_when_its_interval_reaches_the_best() -> No
 
 
 def test_every_verdict_leaves_a_receipt_also_that_of_a_confirmation() -> None:
-    kept: list[tuple[str, str, Tier | None]] = []
+    kept: list[tuple[str, Status, Tier | None]] = []
     running, _ = tiered(TieredBench(), ["10", "broken"], tiers_for(gpu=True))
-    running.bench.keep = lambda attempt, source, update, verdict, asked: kept.append((attempt, verdict.status.value, asked))
+    running.bench.keep = lambda attempt, source, update, verdict, asked: kept.append(
+        (attempt, verdict.status.value, asked)
+    )
     optimize(running)
-    assert kept == [("r/1", "correct", "screened"), ("r/2", "crashed", "screened"), ("r/1", "correct", "confirmed")]
+    assert kept == [
+        ("r/1", Status.CORRECT, "screened"),
+        ("r/2", Status.CRASHED, "screened"),
+        ("r/1", Status.CORRECT, "confirmed"),
+    ]
