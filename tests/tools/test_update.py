@@ -348,7 +348,8 @@ def tell(x, ROWS: tl.constexpr):
 
 @triton.jit
 def refused_131(x):
-    tl.inline_asm_elementwise("no.such.instruction_131 $0, $1;", "=f,f", [tl.load(x)], tl.float32, False, 1)
+    v = tl.inline_asm_elementwise("no.such.instruction_131 $0, $1;", "=f,f", [tl.load(x)], tl.float32, False, 1)
+    tl.store(x, v)
 
 
 def forge(failure, dropped=()):

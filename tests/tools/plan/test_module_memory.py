@@ -70,6 +70,8 @@ def update(machine: Machine) -> Callable[[str], Update]:
         "} .visible .entry other() {",
         "} .weak .global .b32 c; {",
         ".version 7.0",
+        "{ .local .align 4 .b8 t[16]; st.local.b32 [t], %r1; }",
+        "{ .shared .align 4 .b8 t[16]; ld.shared.b32 %r1, [t]; }",
         "// end inline asm\n.global .b32 c;\n// begin inline asm",
     ],
 )
@@ -81,7 +83,6 @@ def test_assembly_that_declares_something_of_the_module_is_seen(assembly: str) -
     "assembly",
     [
         "{ .reg .b32 %t; add.u32 %t, %r1, 1; }",
-        "{ .local .align 4 .b8 t[16]; st.local.b32 [t], %r1; }",
         "st.global.b32 [%rd1], %r1; // .global .b32 c;",
         "/* .extern .func f; */ ld.const.b32 %r1, [%rd1];",
         '.pragma ".global .b32 c";',
