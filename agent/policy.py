@@ -55,9 +55,18 @@ class Limits:
     max_attempts: int
     max_time_s: float | None = None
     patience: int | None = None
+    max_cost_usd: float | None = None
+    target_speedup: float | None = None  # over the fastest baseline, by the lower end of its interval
+    target_sol: float | None = None  # fraction of the speed of light
 
-    def why_stop(self, attempts: Sequence[Attempt], elapsed_s: float) -> str | None:
-        """The first limit that is reached, or None."""
+    def why_stop(
+        self, attempts: Sequence[Attempt], elapsed_s: float, cost_usd: float = 0.0, next_usd: float = 0.0
+    ) -> str | None:
+        """The first limit that is reached, or None. `next_usd`: what the next request is likely to cost."""
+        if self._reached(best(attempts)):
+            return "goal"
+        if self.max_cost_usd is not None and cost_usd + next_usd > self.max_cost_usd:
+            return "cost"
         if len(attempts) >= self.max_attempts:
             return "attempts"
         if self.max_time_s is not None and elapsed_s >= self.max_time_s:
@@ -65,6 +74,14 @@ class Limits:
         if self.patience is not None and since_improvement(attempts) >= self.patience:
             return "patience"
         return None
+
+    def _reached(self, leader: Attempt | None) -> bool:
+        if leader is None:
+            return False
+        lows = [c.low for c in leader.verdict.comparisons]
+        faster = self.target_speedup is not None and bool(lows) and min(lows) >= self.target_speedup
+        fraction = leader.verdict.sol_fraction
+        return faster or (self.target_sol is not None and fraction is not None and fraction >= self.target_sol)
 
 
 def best(attempts: Sequence[Attempt]) -> Attempt | None:

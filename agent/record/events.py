@@ -51,8 +51,8 @@ class RunResumed:
 
 @dataclass(frozen=True)
 class Said:
-    """One message of the conversation (an author's thought, a prompt, a tool result). `delta` text streams, the full
-    message follows with `final=True`; only final ones are stored."""
+    """One message to a model (a prompt, a tool result), or a piece of its reply on the way, with `final=False`; only
+    final ones are stored. `raw`: of a tool result, {"call_id", "is_error"}."""
 
     run_id: str
     role: Literal["system", "user", "assistant", "tool"]
@@ -61,7 +61,30 @@ class Said:
     final: bool = True
     usage: dict[str, Json] | None = None
     raw: Json = None
+    conversation: str = ""
     kind: Literal["said"] = "said"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class Replied:
+    """A model's reply, whole. `calls`: [{"call_id", "name", "arguments", "problem"}]; `usage` and `cost_usd` are None
+    when unknown; `raw`: the provider's own items; `turn` counts the replies of a conversation from 1."""
+
+    run_id: str
+    conversation: str
+    turn: int
+    text: str
+    thinking: str
+    calls: Json
+    stop: str
+    detail: str
+    usage: dict[str, Json] | None
+    cost_usd: float | None
+    model: str
+    seconds: float
+    raw: Json = None
+    kind: Literal["replied"] = "replied"
     at: float = field(default_factory=now)
 
 
@@ -173,7 +196,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The run is over. `why`: attempts, time, patience, interrupted, author_done, failed."""
+    """The run is over. `why`: attempts, time, patience, cost, goal, interrupted, author_done, model_error, failed."""
 
     run_id: str
     why: str
@@ -187,5 +210,16 @@ class RunEnded:
 
 
 Event = (
-    RunStarted | RunResumed | Said | Proposed | Updated | Judged | Verified | Reflected | Progress | Warned | RunEnded
+    RunStarted
+    | RunResumed
+    | Said
+    | Replied
+    | Proposed
+    | Updated
+    | Judged
+    | Verified
+    | Reflected
+    | Progress
+    | Warned
+    | RunEnded
 )

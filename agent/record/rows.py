@@ -26,6 +26,7 @@ _MODELS: dict[str, type[SQLModel]] = {
     "run_ended": t.EndingRow,
     "warned": t.WarningRow,
     "said": t.MessageRow,
+    "replied": t.ReplyRow,
     "proposed": t.AttemptRow,
     "updated": t.UpdateRow,
     "judged": t.VerdictRow,

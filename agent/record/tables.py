@@ -152,13 +152,33 @@ class WarningRow(SQLModel, table=True):
 
 
 class MessageRow(SQLModel, table=True):
-    """Said: one final message of the conversation, with what it cost and the provider's raw reply."""
+    """Said: one final message to a model."""
 
     __tablename__: ClassVar[str] = "messages"
     seq: int = _seq()
     role: str
     text_ref: str = _text_ref()
     usage: Json = Field(sa_type=Document, nullable=True)
+    raw_json_ref: str | None = _text_ref(default=None)
+    conversation: str = Field(default="", sa_type=Words, sa_column_kwargs={"server_default": ""})
+
+
+class ReplyRow(SQLModel, table=True):
+    """Replied: one reply of a model, with what it cost and the provider's own items."""
+
+    __tablename__: ClassVar[str] = "replies"
+    seq: int = _seq()
+    conversation: str = Field(sa_type=Words)
+    turn: int
+    text_ref: str = _text_ref()
+    thinking_ref: str = _text_ref()
+    calls_json_ref: str = _text_ref()
+    stop: str = Field(sa_type=Words)
+    detail: str = Field(sa_type=Words)
+    usage: Json = Field(sa_type=Document, nullable=True)
+    cost_usd: float | None = Field(sa_type=Real)
+    model: str = Field(sa_type=Words)
+    seconds: float = Field(sa_type=Real)
     raw_json_ref: str | None = _text_ref(default=None)
 
 

@@ -78,6 +78,8 @@ def result(state: ViewState, error: BaseException | None, *, internal_errors: in
         "accepted": ended.accepted if ended else state.accepted,
         "by_status": state.by_status,
         "best": _best(state.best, ended.best_path if ended else None) if state.best else None,
+        "spending": encode(state.spending) if state.spending.replies else None,
+        "judge_s": round(state.judge_s, 3),
         "internal_errors": max(internal_errors, int(failed)),
         "elapsed_s": round(state.elapsed_s(now), 3),
     }

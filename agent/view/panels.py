@@ -73,6 +73,8 @@ def _budget_line(state: ViewState, width: int, now: float) -> Text:
 
 
 def _amount(budget: Budget, value: float) -> str:
+    if budget.name == "cost":
+        return words.dollars(value)
     return words.duration(value) if budget.name == "time" else f"{value:.0f}"
 
 

@@ -10,6 +10,7 @@ from agent.record.events import (
     Progress,
     Proposed,
     Reflected,
+    Replied,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -20,6 +21,7 @@ from agent.record.events import (
 )
 from agent.view import text as words
 from agent.view.lines import LineWriter
+from agent.view.spending import Spending, reply_words, spending_words
 from agent.view.state import GPU_STAGE, AttemptRow, ViewState, fold, verification
 from agent.view.styles import verdict_style
 from tools.verdict import Status, Verdict
@@ -62,6 +64,8 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
             return (
                 words.one_line(f"{state.started.author if state.started else 'author'}: {event.text}") if spoken else ""
             )
+        case Replied():
+            return words.one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
         case Progress():
             general = event.attempt_id is None and event.stage != GPU_STAGE
             return words.one_line(f"… {event.stage} {event.detail}") if general else ""
@@ -69,6 +73,11 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
             return words.one_line(f"warning: {event.text}")
         case _:
             assert_never(event)
+
+
+def _reply(event: Replied) -> str:
+    cost = spending_words(Spending().and_(event)) if event.usage else "usage unknown"
+    return f"{reply_words(event)}  [{event.conversation}.{event.turn}: {cost}]"
 
 
 def _run_line(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 from agent.record.events import (
@@ -11,6 +11,7 @@ from agent.record.events import (
     Progress,
     Proposed,
     Reflected,
+    Replied,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -19,6 +20,7 @@ from agent.record.events import (
     Verified,
     Warned,
 )
+from agent.view.spending import Spending, reply_words
 from tools.codec import Json
 from tools.verdict import KernelReport, Verdict
 
@@ -61,7 +63,7 @@ class LogEntry:
 class Budget:
     """How much of one limit is used."""
 
-    name: Literal["attempts", "time", "patience"]
+    name: Literal["attempts", "time", "patience", "cost"]
     used: float
     limit: float
 
@@ -84,6 +86,9 @@ class ViewState:
     streaming: str = ""  # what the author is saying right now
     warnings: tuple[str, ...] = ()
     gpu_sample: str = ""
+    spending: Spending = field(default_factory=Spending)
+    judge_s: float = 0.0  # time that the judge was busy
+    improvements: int = 0  # attempts that were the best when they were judged
     unseen_attempts: int = 0  # finished before this process, when their events were not replayed
     process_at: float | None = None  # when the process that runs now began
     earlier_s: float = 0.0  # elapsed in the processes before it
@@ -159,11 +164,12 @@ class ViewState:
             _budget("attempts", self.finished, limits.get("max_attempts")),
             _budget("time", self.process_s(now), limits.get("max_time_s")),
             _budget("patience", stale, limits.get("patience")),
+            _budget("cost", self.spending.cost_usd, limits.get("max_cost_usd")),
         )
         return tuple(b for b in rows if b)
 
 
-def _budget(name: Literal["attempts", "time", "patience"], used: float, limit: Json) -> Budget | None:
+def _budget(name: Literal["attempts", "time", "patience", "cost"], used: float, limit: Json) -> Budget | None:
     return Budget(name, used, limit) if isinstance(limit, int | float) else None
 
 
@@ -180,6 +186,9 @@ def _fold(state: ViewState, event: Event) -> ViewState:
             return _fold_attempt(state, event)
         case Said():
             return _said(state, event)
+        case Replied():
+            said = replace(state, streaming="", spending=state.spending.and_(event))
+            return _log(said, event.at, "author", reply_words(event))
         case Progress():
             return _progress(state, event)
         case Warned():
@@ -247,8 +256,9 @@ def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
 
 def _judged(state: ViewState, event: Judged) -> ViewState:
     state = _change(state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, stage=""))
+    state = replace(state, judge_s=state.judge_s + event.bench_s)
     if event.best:
-        state = replace(state, best_id=event.attempt_id)
+        state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
     words = f"{state.number_of(event.attempt_id)} {event.verdict.status.value}: {event.verdict.detail}"
     return _log(state, event.at, "judge", words)
 

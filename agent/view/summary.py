@@ -10,6 +10,7 @@ from rich.text import Text
 
 from agent.view import text as words
 from agent.view.panels import best_lines
+from agent.view.spending import spending_words
 from agent.view.state import AttemptRow, ViewState
 from agent.view.styles import verdict_style
 from tools.verdict import Status, Verdict
@@ -20,6 +21,9 @@ _WHY = {
     "patience": "no improvement for as long as the limit allows",
     "interrupted": "interrupted; every finished attempt is kept",
     "author_done": "the author has nothing left to try",
+    "cost": "the limit of cost is reached",
+    "goal": "the goal is reached",
+    "model_error": "the model could not be asked any more; --resume goes on",
     "failed": "failed",
 }
 
@@ -64,6 +68,8 @@ def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[F
         yield Fact("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
     if state.by_status:
         yield Fact("verdicts", _counts(state))
+    if state.spending.replies:
+        yield Fact("model", Text(_spent(state)))
     for warning in dict.fromkeys(state.warnings):
         yield Fact("warning", Text(words.one_line(warning), style="yellow"))
     yield from _next(next_commands)
@@ -107,6 +113,15 @@ def _counts(state: ViewState) -> Text:
         style = verdict_style(Status(status))
         counts.append(f"{style.symbol} {status} {n}   ", style=style.colour)
     return counts
+
+
+def _spent(state: ViewState) -> str:
+    spent = state.spending
+    replies = f"{spent.replies} {'reply' if spent.replies == 1 else 'replies'}"
+    usd, better = spent.usd, state.improvements
+    each = f"; {words.dollars(usd / better)} per improvement" if usd and better else ""
+    judge = f"; {'GPU' if state.gpu else 'judge'} busy {words.duration(state.judge_s)}"
+    return f"{replies}: {spending_words(spent)}{each}{judge}"
 
 
 def _next(next_commands: Sequence[NextCommand]) -> Iterator[Fact]:

@@ -94,5 +94,15 @@ def shared_bytes(kernels: Sequence[KernelReport]) -> int:
     return max((k.shared_bytes for k in kernels), default=0)
 
 
+def tokens(n: int) -> str:
+    """Tokens in three digits: 812, 5.1k, 1.2M."""
+    return f"{n}" if n < 1000 else f"{n / 1000:.3g}k" if n < 999_500 else f"{n / 1e6:.3g}M"
+
+
+def dollars(usd: float) -> str:
+    """An amount with as many digits as it needs."""
+    return f"${usd:.2f}" if usd >= 1 else f"${usd:.3f}" if usd >= 0.01 else f"${usd:.4f}"
+
+
 def _digits(us: float) -> str:
     return f"{us:.0f}" if us >= 1000 else f"{us:.1f}" if us >= 100 else f"{us:.2f}" if us >= 10 else f"{us:.3f}"

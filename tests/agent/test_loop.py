@@ -236,9 +236,7 @@ def test_a_screened_time_is_promising_when_its_interval_reaches_the_best() -> No
 def test_every_verdict_leaves_a_receipt_also_that_of_a_confirmation() -> None:
     kept: list[tuple[str, Status, Tier | None]] = []
     running, _ = tiered(TieredBench(), ["10", "broken"], tiers_for(gpu=True))
-    running.bench.keep = lambda attempt, source, update, verdict, asked: kept.append(
-        (attempt, verdict.status.value, asked)
-    )
+    running.bench.keep = lambda attempt, _source, _update, verdict, tier: kept.append((attempt, verdict.status, tier))
     optimize(running)
     assert kept == [
         ("r/1", Status.CORRECT, "screened"),

@@ -13,6 +13,7 @@ from agent.record.events import (
     Judged,
     Proposed,
     Reflected,
+    Replied,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -89,6 +90,7 @@ def arbitrary_run(seed: int, run_id: str = RUN) -> list[Event]:
         ids = {"run_id": run_id, "attempt_id": f"{run_id}/{number}"}
         events += [
             arbitrary(Said, rng, run_id=run_id, final=True, attempt_id=rng.choice((None, ids["attempt_id"]))),
+            arbitrary(Replied, rng, run_id=run_id),
             arbitrary(Proposed, rng, **ids, number=number),
             arbitrary(Updated, rng, **ids),
             arbitrary(Warned, rng, run_id=run_id),
