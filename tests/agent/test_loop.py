@@ -1,7 +1,7 @@
 """The loop with small real parts: an author that reads from a list, an updater and a bench that need no worker."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from agent.workbench import Workbench
 from tools.spec import CaseSpec, TaskSpec
 from tools.tooling import Tools
 from tools.update import Update
-from tools.verdict import Status, Tier, Timing, Verdict
+from tools.verdict import Comparison, Status, Tier, Timing, Verdict
 
 TASK = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
 
@@ -243,3 +243,21 @@ def test_every_verdict_leaves_a_receipt_also_that_of_a_confirmation() -> None:
         ("r/2", Status.CRASHED, "screened"),
         ("r/1", Status.CORRECT, "confirmed"),
     ]
+
+
+def test_a_run_ends_before_a_request_that_its_budget_cannot_bear() -> None:
+    limits = Limits(10, max_cost_usd=1.0)
+    assert limits.why_stop([], 0.0, cost_usd=0.8, next_usd=0.1) is None
+    assert limits.why_stop([], 0.0, cost_usd=0.8, next_usd=0.3) == "cost"
+
+
+def test_a_goal_is_reached_by_the_lower_end_of_the_interval_against_the_fastest_baseline() -> None:
+    def attempt(*lows: float, sol: float | None = None) -> Attempt:
+        compared = tuple(Comparison(f"b{i}", 10.0, low + 0.1, low, low + 0.2) for i, low in enumerate(lows))
+        verdict = replace(timed(5.0), comparisons=compared, sol_fraction=sol)
+        return Attempt("r/1", 1, None, Proposal("s", ""), verdict, (), (5.0,))
+
+    assert Limits(10, target_speedup=1.5).why_stop([attempt(2.0, 1.45)], 0.0) is None
+    assert Limits(10, target_speedup=1.5).why_stop([attempt(2.0, 1.5)], 0.0) == "goal"
+    assert Limits(10, target_speedup=1.5).why_stop([attempt()], 0.0) is None
+    assert Limits(10, target_sol=0.9).why_stop([attempt(sol=0.91)], 0.0) == "goal"

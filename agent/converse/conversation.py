@@ -1,0 +1,199 @@
+"""One conversation with a model: ask, run its tool calls, tell what came of them, until somebody has had enough.
+
+    opening -> reply -> tool results -> reply -> tool results … -> a limit, or a model that has no more to say
+
+Its length is bounded: when a prompt exceeds `context_tokens`, all but the last few exchanges give way to a history that
+is made anew from the attempts. System prompt and tools stay the same to the byte, so providers can cache them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from agent.converse.ledger import Ledger
+from agent.llm.dialogue import Call, Delta, Message, Model, Reply, Request, Result, Results, Tool, User
+from agent.llm.errors import ContextOverflow
+from agent.record.events import Event, Replied, Said
+from tools.codec import encode
+
+KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
+MOST_SILENT = 3  # replies in a row that call no tool, after which the conversation is over
+_CHARACTERS_PER_TOKEN = 4  # where a server does not count
+Trouble = Literal["talk", "empty", "cut_off", "refused"]
+
+
+class Hands(Protocol):
+    """Runs tool calls. `made`: how many attempts came of them."""
+
+    @property
+    def made(self) -> int: ...
+
+    def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
+        """A result for every call, in order; what a model did wrong is a result too."""
+        ...
+
+    def finish(self) -> None:
+        """Judge what was written and never judged."""
+        ...
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the model is told. `history` replaces what was forgotten; `nudge` answers a reply that called no tool."""
+
+    system: str
+    opening: str
+    history: Callable[[], str]
+    nudge: Callable[[Trouble], str]
+
+
+@dataclass
+class Conversation:
+    """A conversation of a run. `key` names it in the record; `why_stop` is asked before every request."""
+
+    run_id: str
+    key: str
+    model: Model
+    tools: tuple[Tool, ...]
+    hands: Hands
+    words: Words
+    ledger: Ledger
+    emit: Callable[[Event], None]
+    why_stop: Callable[[], str | None]
+    context_tokens: int = 30_000
+    max_tokens: int = 32_000
+    turn: int = 0
+    _messages: list[Message] = field(default_factory=list)
+    _silent: int = 0
+
+    def hold(self) -> str:
+        """Until a limit is reached (its name), or the model has no more to say ("author_done", "refused"). Raises
+        LlmError; what was written by then is judged all the same."""
+        self._hear(self.words.opening)
+        try:
+            while not (why := self.why_stop() or self._exchange()):
+                pass
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self.hands.finish()
+            raise
+        self.hands.finish()
+        return why
+
+    def _hear(self, text: str) -> None:
+        """Words to the model, after whatever comes last."""
+        self.emit(Said(self.run_id, "user", text, conversation=self.key))
+        last = self._messages[-1] if self._messages else None
+        if isinstance(last, User | Results):  # two messages of one side in a row are none
+            self._messages[-1] = replace(last, text=f"{last.text}\n\n{text}".strip())
+        else:
+            self._messages.append(User(text))
+
+    def _exchange(self) -> str | None:
+        """One reply and what it leads to; why the conversation is over, or None."""
+        reply = self._ask()
+        if reply.calls or (reply.text.strip() and reply.stop != "refusal"):
+            self._messages.append(reply)
+        if reply.calls:
+            self._silent = 0
+            self._answer(reply)
+        elif reply.stop == "context":
+            self._compact(KEPT_EXCHANGES - 1)
+        elif over := self._prod(reply):
+            return over
+        if self._length(reply) > self.context_tokens:
+            self._compact(KEPT_EXCHANGES)
+        return None
+
+    def _prod(self, reply: Reply) -> str | None:
+        """Answer a reply that called no tool, or give up on the model."""
+        self._silent += 1
+        trouble = _trouble(reply)
+        if self._silent >= MOST_SILENT:
+            return "refused" if trouble == "refused" else "author_done"
+        self._hear(self.words.nudge(trouble))
+        return None
+
+    def _ask(self) -> Reply:
+        started = time.perf_counter()
+        try:
+            reply = self._reply()
+        except ContextOverflow:
+            self._compact(0)
+            reply = self._reply()
+        self.turn += 1
+        self.ledger.add(reply)
+        self.emit(self._replied(reply, time.perf_counter() - started))
+        return reply
+
+    def _reply(self) -> Reply:
+        key = f"{self.run_id}/{self.key}"
+        request = Request(self.words.system, tuple(self._messages), self.tools, self.max_tokens, key)
+        return self.model.ask(request, self._overheard)
+
+    def _overheard(self, delta: Delta) -> None:
+        if delta.kind != "arguments":
+            self.emit(Said(self.run_id, "assistant", delta.text, final=False, conversation=self.key))
+
+    def _replied(self, reply: Reply, seconds: float) -> Replied:
+        return Replied(
+            self.run_id,
+            self.key,
+            self.turn,
+            text=reply.text,
+            thinking=reply.thinking,
+            calls=encode(reply.calls),
+            stop=reply.stop,
+            detail=reply.detail,
+            usage=encode(reply.usage) if reply.usage else None,
+            cost_usd=reply.cost_usd,
+            model=reply.model,
+            seconds=round(seconds, 3),
+            raw=reply.raw,
+        )
+
+    def _answer(self, reply: Reply) -> None:
+        results = self.hands.run(reply.calls, self.turn)
+        for result in results:
+            raw = {"call_id": result.call_id, "is_error": result.is_error}
+            self.emit(Said(self.run_id, "tool", result.text, raw=raw, conversation=self.key))
+        self._messages.append(Results(results))
+
+    def _length(self, reply: Reply) -> int:
+        """Tokens of the next prompt, about: those of the last one and what came on top."""
+        last = self._messages[-1]
+        new = sum(len(r.text) for r in last.results) if isinstance(last, Results) else 0
+        if reply.usage is None:
+            known = sum(map(_characters, self._messages)) + len(self.words.system)
+            return known // _CHARACTERS_PER_TOKEN
+        return reply.usage.input_tokens + reply.usage.output_tokens + new // _CHARACTERS_PER_TOKEN
+
+    def _compact(self, kept: int) -> None:
+        """Put a history in the place of all but the last exchanges."""
+        replies = [i for i, message in enumerate(self._messages) if isinstance(message, Reply)]
+        tail = self._messages[replies[-kept] :] if kept and len(replies) > kept else []
+        if tail == self._messages[1:] and tail:
+            return
+        self._messages = []
+        self._hear(self.words.history())
+        self._messages += tail
+
+
+def _trouble(reply: Reply) -> Trouble:
+    if reply.stop == "refusal":
+        return "refused"
+    if reply.stop == "max_tokens":
+        return "cut_off"
+    return "talk" if reply.text.strip() else "empty"
+
+
+def _characters(message: Message) -> int:
+    match message:
+        case User(text):
+            return len(text)
+        case Results(results, text):
+            return len(text) + sum(len(r.text) for r in results)
+        case Reply():
+            return len(message.text) + sum(len(str(c.arguments)) for c in message.calls)

@@ -1,0 +1,72 @@
+"""Small real parts of a conversation: a model that reads replies from a list, hands that write down what they do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agent.llm.dialogue import Call, Delta, Listen, ModelFacts, Reply, Request, Result, Usage
+
+PRICE_USD = 1e-6  # a token
+
+
+def call(name: str, call_id: str = "c1", **arguments: object) -> Call:
+    return Call(call_id, name, dict(arguments))  # type: ignore[arg-type]
+
+
+def calling(*calls: Call, text: str = "") -> Reply:
+    return Reply(text, "tools", calls)
+
+
+@dataclass
+class ListModel:
+    """Answers with the next reply of a list, or raises it; then says that it is done. Counts a token for every four
+    characters of the request, as far as it is not the same as the one before."""
+
+    script: list[Reply | Exception]
+    asked: list[Request] = field(default_factory=list)
+    name: str = "list:model"
+
+    def facts(self) -> ModelFacts:
+        return ModelFacts("model")
+
+    def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
+        self.asked.append(request)
+        reply = self.script.pop(0) if self.script else Reply("done", "end")
+        if isinstance(reply, Exception):
+            raise reply
+        listen(Delta("text", reply.text))
+        usage = reply.usage or Usage(len(str(request.messages)) // 4, len(reply.text) // 4)
+        return Reply(
+            reply.text,
+            reply.stop,
+            reply.calls,
+            reply.thinking,
+            reply.detail,
+            usage,
+            self.price_usd(usage),
+            None,
+            "model",
+        )
+
+    def price_usd(self, usage: Usage) -> float | None:
+        return (usage.input_tokens + usage.output_tokens) * PRICE_USD
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class NoteHands:
+    """Says of every call that it was done; an `update` makes an attempt."""
+
+    made: int = 0
+    done: list[tuple[str, int]] = field(default_factory=list)
+    finished: int = 0
+    answer: str = "ok"
+
+    def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
+        self.done += [(c.name, turn) for c in calls]
+        self.made += sum(c.name == "update" for c in calls)
+        return tuple(Result(c.call_id, f"{c.name}: {self.answer}") for c in calls)
+
+    def finish(self) -> None:
+        self.finished += 1
