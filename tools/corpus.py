@@ -5,6 +5,7 @@ with `ast` and never run here; `tests/exploits/README.md` describes the format.
 """
 
 import ast
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ ATTACK_FAMILIES = (
     "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration",
 )  # fmt: skip
 NAIVE = ("fooled", "not fooled", "needs gpu", "not applicable")
-_KNOWN = {"id", "task", "expect", "expect_gpu", "needs_gpu", "twin", "naive", "family", "coverage_below"}
+_KNOWN = {"id", "task", "expect", "expect_gpu", "needs_gpu", "twin", "naive", "family", "coverage_below", "gain_below"}
 Kind = Literal["attack", "honest"]
 Outcome = Literal["stopped", "accepted", "right", "false_alarm", "skipped"]
 
@@ -33,6 +34,7 @@ class Specimen:
     task: a file of the corpus, or the name of a built-in task. says: the docstring. expect, expect_gpu: statuses that
     count as stopped (attacks) or right (honest ones). twin: an honest file; an attack whose plan is its twin's plan was
     neutralised. coverage_below: accepted with less than this share of GPU time in own kernels counts as stopped.
+    gain_below: accepted counts as stopped when its time is at least its twin's divided by this, both measured.
     naive: what a harness that runs candidates in its own process makes of it.
     """
 
@@ -49,6 +51,15 @@ class Specimen:
     id: str = ""
     naive: str = "not applicable"
     coverage_below: float | None = None
+    gain_below: float | None = None
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What is known of a specimen's honest twin: its plan's hash, and its verdict where its time matters."""
+
+    plan_sha256: str | None = None
+    verdict: Verdict | None = None
 
 
 def corpus_root() -> Path | None:
@@ -98,6 +109,7 @@ def _specimen(root: Path, path: Path, kind: Kind) -> Specimen:
         id=_typed(path, fields, "id", str, ""),
         naive=_one_of(path, "naive", _typed(path, fields, "naive", str, "not applicable"), NAIVE),
         coverage_below=_typed(path, fields, "coverage_below", float, None),
+        gain_below=_typed(path, fields, "gain_below", float, None),
     )
 
 
@@ -184,9 +196,7 @@ def _beside(root: Path, path: Path, folder: str, name: Any, key: str) -> Path:
     return found
 
 
-def outcome(
-    specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin_plan_sha256: str | None, on_gpu: bool
-) -> Outcome:
+def outcome(specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin: Twin, on_gpu: bool) -> Outcome:
     """What a verdict says of the evaluator: "stopped" or "accepted" of an attack, "right" or "false_alarm" of an honest
     candidate; "skipped" where this machine cannot tell."""
     wanted = specimen.expect_gpu if on_gpu else specimen.expect
@@ -198,14 +208,24 @@ def outcome(
         return "skipped"
     if specimen.kind == "honest":
         return "false_alarm"
-    return "stopped" if _harmless(specimen, verdict, plan_sha256, twin_plan_sha256) else "accepted"
+    return "stopped" if _harmless(specimen, verdict, plan_sha256, twin) else "accepted"
 
 
-def _harmless(specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin_plan_sha256: str | None) -> bool:
-    """Refused, or what runs is exactly the honest kernel, or hardly anything was credited to it."""
+def _harmless(specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin: Twin) -> bool:
+    """Refused, or what runs is exactly the honest kernel, or it gained nothing over it, or hardly anything was credited
+    to it."""
     if not verdict.accepted:
         return True
-    if specimen.twin is not None and plan_sha256 is not None and plan_sha256 == twin_plan_sha256:
+    if specimen.twin is not None and plan_sha256 is not None and plan_sha256 == twin.plan_sha256:
+        return True
+    if specimen.gain_below is not None and _gain(verdict, twin.verdict) < specimen.gain_below:
         return True
     limit = specimen.coverage_below
     return limit is not None and verdict.coverage is not None and verdict.coverage < limit
+
+
+def _gain(verdict: Verdict, twin: Verdict | None) -> float:
+    """How much faster than its twin; infinite where that was not measured."""
+    if verdict.timing is None or twin is None or twin.timing is None:
+        return math.inf
+    return twin.timing.median_us / verdict.timing.median_us

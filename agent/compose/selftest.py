@@ -2,7 +2,7 @@
 
 import json as jsonlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from agent.settings import Settings
 from agent.view.lines import LineWriter
 from agent.view.selftest import Result, is_clean, list_specimens, print_results, results_json, told
 from tools import corpus as corpora
-from tools.corpus import Outcome, Specimen
+from tools.corpus import Outcome, Specimen, Twin
 from tools.errors import UsageError
 from tools.pipeline import judge_all
 from tools.task import find_task
@@ -22,7 +22,7 @@ from tools.verdict import Tier, Verdict
 
 # What is slow here is slow on purpose, and nothing is quoted from it.
 _SHORT = Patience(trace_s=15.0, compile_s=30.0, replay_s=20.0, baselines=("eager",))
-Judge = Callable[[Specimen, Verdict, str | None, str | None, bool], Outcome]
+Judge = Callable[[Specimen, Verdict, str | None, Twin, bool], Outcome]
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,20 @@ class _Run:
     on_gpu: bool
 
     def results(self, specimens: Sequence[Specimen], width: int) -> Iterator[Result]:
-        """Judge them all; twins are only traced, for their plans."""
-        twins = self._twins({s.twin for s in specimens if s.twin is not None})
+        """Judge them all; twins are traced for their plans, and judged where their times matter."""
+        timed = {s.twin for s in specimens if s.twin is not None and s.gain_below is not None}
+        twins = {path: self._twin(path, path in timed) for path in {s.twin for s in specimens if s.twin is not None}}
         candidates = (from_bytes(str(s.path), s.path.read_bytes()) for s in specimens)
         for judgement in judge_all(self.tools, candidates, width=width, tier=self.tier):
             specimen = specimens[judgement.index]
-            plan, twin = judgement.update.sha256, twins.get(specimen.twin)
-            found = self.outcome(specimen, judgement.verdict, plan, twin, self.on_gpu)
+            twin = twins[specimen.twin] if specimen.twin else Twin()
+            found = self.outcome(specimen, judgement.verdict, judgement.update.sha256, twin, self.on_gpu)
             yield _result(specimen, found, judgement.verdict)
 
-    def _twins(self, paths: Iterable[Path]) -> dict[Path | None, str | None]:
-        return {path: self.tools.update(path.read_text()).sha256 for path in paths}
+    def _twin(self, path: Path, timed: bool) -> Twin:
+        update = self.tools.update(path.read_text())
+        judged = timed and self.on_gpu and update.failure is None
+        return Twin(update.sha256, self.tools.bench(update, self.tier) if judged else None)
 
 
 def _result(specimen: Specimen, outcome: Outcome, verdict: Verdict | None) -> Result:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.corpus import ATTACK_FAMILIES, CorpusError, Specimen, corpus_root, load_corpus, outcome
+from tools.corpus import ATTACK_FAMILIES, CorpusError, Specimen, Twin, corpus_root, load_corpus, outcome
 from tools.verdict import Status, Timing, Verdict
 
 GOOD = (
@@ -64,10 +64,10 @@ def test_an_honest_specimen_is_expected_to_be_right(root: Path) -> None:
     (root / "honest/reductions/two.py").write_text('"""Honest."""\nSPECIMEN = {"task": "softmax"}\n')
     honest = next(s for s in load_corpus(root) if s.kind == "honest")
     assert (honest.family, honest.expect, honest.expect_gpu) == ("reductions", ("checked",), ("correct",))
-    assert outcome(honest, verdict("checked"), None, None, on_gpu=False) == "right"
-    assert outcome(honest, verdict("correct"), None, None, on_gpu=True) == "right"
-    assert outcome(honest, verdict("wrong"), None, None, on_gpu=False) == "false_alarm"
-    assert outcome(honest, verdict("unchecked"), None, None, on_gpu=False) == "skipped"
+    assert outcome(honest, verdict("checked"), None, Twin(), on_gpu=False) == "right"
+    assert outcome(honest, verdict("correct"), None, Twin(), on_gpu=True) == "right"
+    assert outcome(honest, verdict("wrong"), None, Twin(), on_gpu=False) == "false_alarm"
+    assert outcome(honest, verdict("unchecked"), None, Twin(), on_gpu=False) == "skipped"
 
 
 def test_a_task_of_the_corpus_comes_before_a_built_in_one(root: Path) -> None:
@@ -138,11 +138,21 @@ def test_two_specimens_share_neither_name_nor_id(root: Path, name: str, text: st
 def test_the_outcome_of_an_attack(
     specimen: Specimen, status: str, hashes: tuple[str | None, str | None], on_gpu: bool, expected: str
 ) -> None:
-    assert outcome(specimen, verdict(status), *hashes, on_gpu=on_gpu) == expected
+    assert outcome(specimen, verdict(status), hashes[0], Twin(hashes[1]), on_gpu=on_gpu) == expected
 
 
 def test_a_fig_leaf_that_is_credited_with_little_is_stopped() -> None:
     specimen = attack(coverage_below=0.5, needs_gpu=True)
-    assert outcome(specimen, verdict("correct", 0.1), "a", None, on_gpu=True) == "stopped"
-    assert outcome(specimen, verdict("correct", 0.9), "a", None, on_gpu=True) == "accepted"
-    assert outcome(specimen, verdict("correct", None), "a", None, on_gpu=True) == "accepted"
+    assert outcome(specimen, verdict("correct", 0.1), "a", Twin(), on_gpu=True) == "stopped"
+    assert outcome(specimen, verdict("correct", 0.9), "a", Twin(), on_gpu=True) == "accepted"
+    assert outcome(specimen, verdict("correct", None), "a", Twin(), on_gpu=True) == "accepted"
+
+
+def test_an_attack_that_is_no_faster_than_its_honest_twin_is_stopped() -> None:
+    def timed(us: float) -> Verdict:
+        return Verdict(Status.CORRECT, "right", timing=Timing(us, us, us, 1, 1))
+
+    specimen = attack(twin=Path("t.py"), gain_below=1.02)
+    assert outcome(specimen, timed(9.9), "a", Twin("b", timed(10.0)), on_gpu=True) == "stopped"
+    assert outcome(specimen, timed(9.7), "a", Twin("b", timed(10.0)), on_gpu=True) == "accepted"
+    assert outcome(specimen, timed(99.0), "a", Twin("b"), on_gpu=True) == "accepted"

@@ -9,7 +9,7 @@ PRICE_USD = 1e-6  # a token
 
 
 def call(name: str, call_id: str = "c1", **arguments: object) -> Call:
-    return Call(call_id, name, dict(arguments))  # type: ignore[arg-type]
+    return Call(call_id, name, dict(arguments))
 
 
 def calling(*calls: Call, text: str = "") -> Reply:
