@@ -11,6 +11,9 @@ from tools.errors import UsageError
 CONFIG_FILE = "kerneltune.toml"
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.verdict, which takes 10 ms to import
+Strategy = Literal["refine", "best-of", "evolve"]
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+_CHOICES = {"tier": get_args(Tier), "strategy": get_args(Strategy), "effort": get_args(Effort)}
 
 
 def _cache_dir() -> Path:
@@ -31,6 +34,13 @@ class Settings:
     seed: int = 0
     arch: str = ""  # "" = the GPU's, or sm_90 without one
     model: str = ""  # "" = the first provider whose key is set, else offline
+    base_url: str = ""  # of the model's server; "" = the provider's own
+    effort: Effort = "high"  # how long a model thinks, where it can be told
+    strategy: Strategy = "refine"
+    context_tokens: int = 30_000  # a longer prompt gives way to a history
+    max_cost_usd: float | None = None
+    target_speedup: float | None = None
+    target_sol: float | None = None
     allow_unsandboxed: bool = False
     tier: Tier | None = None  # how thoroughly to judge on a GPU; None = screen all, judge the promising
     confirm: bool = True  # judge the best of a run again in fresh processes
@@ -83,8 +93,8 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 def _convert(name: str, value: object) -> object:
     kind = {f.name: f.type for f in fields(Settings)}[name]
-    if name == "tier" and value not in get_args(Tier):
-        raise UsageError(f"tier = {value!r} is not one of {', '.join(get_args(Tier))}")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise UsageError(f"{name} = {value!r} is not one of {', '.join(_CHOICES[name])}")
     try:
         if kind is Path:
             return Path(str(value)).expanduser()
