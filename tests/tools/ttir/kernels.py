@@ -466,7 +466,7 @@ def dot_scaled(a, by, b, by_right, c, KIND: tl.constexpr, OTHER: tl.constexpr, K
     left = tl.load(a + i[:, None] * KA + tl.arange(0, KA)[None, :])
     right = tl.load(b + i[None, :] * KB + tl.arange(0, KB)[:, None])
     s = tl.load(by_right + i[:, None] * 2 + blocks[None, :])
-    if KIND == "bf16":
+    if KIND == "bf16" or KIND == "fp16":
         d = tl.dot_scaled(left, None, KIND, right, s, OTHER)
     else:
         d = tl.dot_scaled(left, tl.load(by + i[:, None] * 2 + blocks[None, :]), KIND, right, s, OTHER)

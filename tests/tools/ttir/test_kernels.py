@@ -11,7 +11,7 @@ import torch
 
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import launch, lower, pointer
-from tools.ttir import Descriptor, Stats, parse, run
+from tools.ttir import Descriptor, Stats, UnsupportedOp, parse, run
 
 
 @pytest.fixture(autouse=True)
@@ -303,3 +303,11 @@ def test_a_scale_of_all_ones_is_not_a_number() -> None:
     launch(kernels.dot_scaled, (1,), a=a, by=by, b=b, by_right=plain, c=c, KIND="e4m3", OTHER="e4m3", **sizes)
     assert c.isnan().all(1).tolist() == [row == 3 for row in range(32)]
     assert not c[:3].isnan().any()
+
+
+def test_scaled_operands_in_float16_are_left_to_a_gpu() -> None:
+    (b, _), a = narrow("e4m3"), torch.randn(32, 64).half()
+    by, c = torch.full((32, 2), 127, dtype=torch.uint8), torch.empty(32, 32)
+    sizes = {"KA": 64, "KB": 64}
+    with pytest.raises(UnsupportedOp, match="format fp16"):
+        launch(kernels.dot_scaled, (1,), a=a, by=by, b=b, by_right=by, c=c, KIND="fp16", OTHER="e4m3", **sizes)
