@@ -50,10 +50,11 @@ class _Usage:
     replaces: set[int]
     makes: bool = False
     stays: bool = False
+    names: frozenset[int] = frozenset()  # what it is given, though it may neither read nor write it
 
     @property
     def mentions(self) -> set[int]:
-        return self.reads | self.writes
+        return self.reads | self.writes | self.names
 
 
 def _backwards(forward: Forward, usage: Sequence[_Usage], wanted: Iterable[int]) -> tuple[list[bool], set[int]]:
@@ -80,13 +81,14 @@ def _launch(step: Launch, kernel: Kernel) -> _Usage:
     found = effects(kernel)
     if min(step.grid) <= 0:
         return _Usage(set(), set(), set())
-    reads, writes = set[int](), set[int]()
+    reads, writes, names = set[int](), set[int](), set[int]()
     for i, argument in enumerate(step.args):
         if isinstance(argument, TensorArg | DescriptorArg):
             effect = found[i] if len(found) == len(step.args) else EVERYTHING
+            names.add(argument.tensor.storage)
             reads |= {argument.tensor.storage} if effect.reads else set()
             writes |= {argument.tensor.storage} if effect.writes else set()
-    return _Usage(reads, writes, set())
+    return _Usage(reads, writes, set(), names=frozenset(names))
 
 
 def _operator(step: Aten, forward: Forward) -> _Usage:

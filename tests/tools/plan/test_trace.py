@@ -8,7 +8,7 @@ import pytest
 
 from tests.tools.plan.conftest import Trace, tensor
 from tools.plan.messages import TraceReply
-from tools.plan.schema import Aten, Plan, ScalarArg
+from tools.plan.schema import Aten, Plan, ScalarArg, TensorArg
 from tools.spec import TensorSpec
 from tools.verdict import Status
 
@@ -153,6 +153,26 @@ def test_a_compiled_kernel_launched_as_in_the_softmax_tutorial_is_seen(trace: Tr
         k = scale_kernel.warmup(x, y, x.numel(), 2.0, B=256, grid=(1,)); k._init_handles()
         k[(4, 1, 1)](x, y, x.numel(), 2.0, 256); return y"""
     assert len(plan(trace(module(body), tensor(1024))).launches) == 1
+
+
+def test_memory_that_a_kernel_is_given_and_does_not_touch_is_made_nevertheless(trace: Trace) -> None:
+    source = """
+@triton.jit
+def marked(x, label, y, n, HAS_LABEL: tl.constexpr):
+    i = tl.arange(0, 64)
+    v = tl.load(x + i, mask=i < n)
+    if HAS_LABEL:
+        v += tl.load(label)
+    tl.store(y + i, v, mask=i < n)
+""" + module(
+        "y = torch.empty_like(x); marked[(1,)](x, torch.empty(1, device=x.device), y, 50, HAS_LABEL=False); return y"
+    )
+    result = plan(trace(source, tensor(50)))
+    (launch,) = result.launches
+    given = {a.tensor.storage for a in launch.args if isinstance(a, TensorArg)}
+    made = {ref.storage for step in result.run if isinstance(step, Aten) for ref in step.outs if ref is not None}
+    assert len(given) == 3
+    assert given <= made | {s.id for s in result.storages if s.origin == "input"}
 
 
 def test_properties_of_the_target_gpu_are_served(trace: Trace) -> None:

@@ -461,6 +461,19 @@ def dot_int8(a, b, c, B: tl.constexpr):
 
 
 @triton.jit
+def dot_scaled(a, by, b, by_right, c, KIND: tl.constexpr, OTHER: tl.constexpr, KA: tl.constexpr, KB: tl.constexpr):
+    i, blocks = tl.arange(0, 32), tl.arange(0, 2)
+    left = tl.load(a + i[:, None] * KA + tl.arange(0, KA)[None, :])
+    right = tl.load(b + i[None, :] * KB + tl.arange(0, KB)[:, None])
+    s = tl.load(by_right + i[:, None] * 2 + blocks[None, :])
+    if KIND == "bf16" or KIND == "fp16":
+        d = tl.dot_scaled(left, None, KIND, right, s, OTHER)
+    else:
+        d = tl.dot_scaled(left, tl.load(by + i[:, None] * 2 + blocks[None, :]), KIND, right, s, OTHER)
+    tl.store(c + i[:, None] * 32 + i[None, :], d)
+
+
+@triton.jit
 def _welford(m1, s1, w1, m2, s2, w2):
     d = m2 - m1
     w = w1 + w2

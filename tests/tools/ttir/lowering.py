@@ -20,6 +20,7 @@ POINTERS = {
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.int8: "*i8",
+    torch.uint8: "*u8",
     torch.bool: "*i1",
     torch.float8_e4m3fn: "*fp8e4nv",
     torch.float8_e5m2: "*fp8e5",

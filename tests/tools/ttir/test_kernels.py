@@ -11,7 +11,7 @@ import torch
 
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import launch, lower, pointer
-from tools.ttir import Descriptor, Stats, parse, run
+from tools.ttir import Descriptor, Stats, UnsupportedOp, parse, run
 
 
 @pytest.fixture(autouse=True)
@@ -266,3 +266,48 @@ def test_batched_and_int8_dots_match_torch() -> None:
     r = torch.empty(32, 32, dtype=torch.int32)
     launch(kernels.dot_int8, (1,), a=p, b=q, c=r, B=32)
     assert torch.equal(r, p.int() @ q.int())
+
+
+FOUR_BITS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+
+
+def narrow(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """32 rows of 64 numbers of a narrow format, as stored and as float64."""
+    if kind == "e2m1":
+        codes = torch.randint(0, 256, (32, 32), dtype=torch.uint8)
+        return codes, FOUR_BITS[torch.stack([codes & 15, codes >> 4], -1).flatten(1).long()]
+    stored = torch.randn(32, 64).to(
+        {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16}[kind]
+    )
+    return stored, stored.double()
+
+
+@pytest.mark.parametrize(("kind", "other"), [("e4m3", "e5m2"), ("e2m1", "e2m1"), ("e4m3", "e2m1"), ("bf16", "e4m3")])
+def test_a_scaled_dot_of_narrow_floats_matches_torch(kind: str, other: str) -> None:
+    (a, left), (b, right) = narrow(kind), narrow(other)
+    by, by_right = (torch.randint(120, 135, (32, 2), dtype=torch.uint8) for _ in range(2))
+    c = torch.empty(32, 32)
+    sizes = {"KA": a.shape[1], "KB": b.shape[1]}
+    launch(kernels.dot_scaled, (1,), a=a, by=by, b=b, by_right=by_right, c=c, KIND=kind, OTHER=other, **sizes)
+    wide, wide_right = (torch.exp2(s.double() - 127).repeat_interleave(32, 1) for s in (by, by_right))
+    left, right = left * (1 if kind == "bf16" else wide), (right * wide_right).T
+    close(c / (left.abs() @ right.abs()), left @ right / (left.abs() @ right.abs()), 1e-6)
+
+
+def test_a_scale_of_all_ones_is_not_a_number() -> None:
+    (a, _), (b, _) = narrow("e4m3"), narrow("e4m3")
+    by, c = torch.full((32, 2), 127, dtype=torch.uint8), torch.empty(32, 32)
+    by[3, 1] = 255
+    sizes = {"KA": 64, "KB": 64}
+    plain = torch.full((32, 2), 127, dtype=torch.uint8)
+    launch(kernels.dot_scaled, (1,), a=a, by=by, b=b, by_right=plain, c=c, KIND="e4m3", OTHER="e4m3", **sizes)
+    assert c.isnan().all(1).tolist() == [row == 3 for row in range(32)]
+    assert not c[:3].isnan().any()
+
+
+def test_scaled_operands_in_float16_are_left_to_a_gpu() -> None:
+    (b, _), a = narrow("e4m3"), torch.randn(32, 64).half()
+    by, c = torch.full((32, 2), 127, dtype=torch.uint8), torch.empty(32, 32)
+    sizes = {"KA": 64, "KB": 64}
+    with pytest.raises(UnsupportedOp, match="format fp16"):
+        launch(kernels.dot_scaled, (1,), a=a, by=by, b=b, by_right=by, c=c, KIND="fp16", OTHER="e4m3", **sizes)
