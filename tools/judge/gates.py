@@ -79,6 +79,11 @@ class Reached:
     note: str = ""
 
 
+def rounds_operands(precision: str) -> bool:
+    """Whether the declared arithmetic rounds what it multiplies to fewer bits than float32 has."""
+    return precision in _OPERANDS
+
+
 def rounding_of(expected: Expected, dtype: torch.dtype) -> float:
     """Relative change that honest arithmetic may give a value before an index is computed from it."""
     u_op, u_acc = _units(expected)

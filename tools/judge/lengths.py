@@ -1,4 +1,5 @@
-"""How many terms can a sum of the reference have? The tolerance grows with its square root."""
+"""How many terms can a sum of the reference have? The tolerance grows with its square root. And: does the reference
+exponentiate what it contracted, so that rounded operands may change which term wins?"""
 
 import contextlib
 from typing import Any
@@ -17,6 +18,12 @@ _MOVES = frozenset(
     "zeros_like".split()
 )
 
+_SATURATING = frozenset(
+    "_softmax _log_softmax exp exp2 expm1 logsumexp sigmoid tanh _scaled_dot_product_attention_math "
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention".split()
+)
+
 
 class Lengths(contextlib.ExitStack):
     """Watches a run of the reference; afterwards `longest` says how long its sums may have been."""
@@ -26,6 +33,11 @@ class Lengths(contextlib.ExitStack):
         self._flops = self.enter_context(FlopCounterMode(display=False))
         self._watch = self.enter_context(_Watch())  # type: ignore[no-untyped-call]
         return self
+
+    @property
+    def saturates(self) -> bool:
+        """Whether there is a contraction, and something that turns large differences into all or nothing."""
+        return bool(self._flops.get_total_flops()) and bool(self._watch.names & _SATURATING)
 
     def longest(self, operands: Tree, outputs: Tree) -> int:
         """1 where no operator adds anything up; else a guess from sizes: the operands' longest last dimension, elements
@@ -41,7 +53,12 @@ class Lengths(contextlib.ExitStack):
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     adds = False  # whether an operator ran that may add something up
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = op._schema.name.partition("::")[2]
+        self.names.add(name)
         self.adds = self.adds or not (torch.Tag.pointwise in op.tags or op.is_view or name in _MOVES)
         return op(*args, **(kwargs or {}))

@@ -16,7 +16,7 @@ from tools.errors import TaskError
 from tools.judge.answers import Answer, Drawn, Regime
 from tools.judge.contract import declared_kinds, inferred_kinds
 from tools.judge.execute import blame, execute, placed, randomise, seed_everything
-from tools.judge.gates import Expected
+from tools.judge.gates import Expected, rounds_operands
 from tools.judge.inputs import derived
 from tools.judge.lengths import Lengths
 from tools.judge.precise import Disturbances, default_float64, plain_arithmetic, widened
@@ -149,8 +149,20 @@ class LoadedCase:
             return self._drawn(seed, battery, inputs, Regime(exact_operands=True))
         if self._finite_results(inputs, specials=battery == "specials") is None:
             return None
+        if battery == "huge" and self._loses_to_rounding:
+            return None
         regime = Regime(flushes=battery == "tiny", lenience=_LENIENCE.get(battery, 1.0))
         return self._drawn(seed, battery, inputs, regime)
+
+    @functools.cached_property
+    def _loses_to_rounding(self) -> bool:
+        """Whether huge inputs say nothing: operands are rounded as declared, and a softmax behind their products is all
+        or nothing then, so that a roundoff decides (3 of 28 runs of an honest TF32 attention were refused)."""
+        if not rounds_operands(self.precision):
+            return False
+        with Lengths() as lengths:
+            self.native(self._own(self._seed))
+        return lengths.saturates
 
     def _drawn(self, seed: int, battery: str, inputs: tuple[Any, ...], regime: Regime) -> Drawn:
         self._regime = regime

@@ -40,3 +40,14 @@ def test_a_reduction_is_as_long_as_the_longest_row_or_longer(work: Callable[[Ten
 
 def test_an_operator_that_nobody_knows_may_add_something_up() -> None:
     assert longest(lambda x: x.logsumexp(-1)) >= 512
+
+
+def test_a_softmax_behind_a_contraction_may_be_all_or_nothing() -> None:
+    def watched(work: Callable[[Tensor], Tensor]) -> bool:
+        with Lengths() as lengths:
+            work(X)
+        return lengths.saturates
+
+    assert watched(lambda x: (x @ x.t()).softmax(-1))
+    assert not watched(lambda x: x.softmax(-1))
+    assert not watched(lambda x: torch.relu(x @ x.t()))
