@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
-from agent.settings import Settings, environment, load_settings
+from agent.settings import Effort, Settings, Strategy, environment, load_settings
 from tools.errors import KerneltuneError, UsageError
 
 app = App(
@@ -26,6 +26,8 @@ Examples:
     optimize --task softmax                      a built-in task, default budget
     optimize --task path/to/23_Softmax.py        any KernelBench problem file
     optimize --task softmax --max-attempts 12 --json | tail -1
+    optimize --task softmax --model anthropic --max-cost 2
+    optimize --task softmax --model chat:qwen --base-url http://localhost:8000/v1 --strategy best-of --width 4
     optimize --resume 20260101-120000-softmax-ab12
     optimize bench mine.py theirs/ --task softmax    judge kernels that are written already
     optimize verify 20260101-120000-softmax-ab12/7   judge a stored attempt again
@@ -51,10 +53,27 @@ def run(
     *,
     task: Annotated[str | None, Parameter(help="A built-in task's name or a KernelBench problem file.")] = None,
     resume: Annotated[str | None, Parameter(help="Go on with this run.")] = None,
-    model: Annotated[str | None, Parameter(help="Who writes the kernels: offline.")] = None,
+    model: Annotated[
+        str | None,
+        Parameter(help="Who writes the kernels: anthropic[:ID], openai[:ID], chat:ID, scripted:FILE or offline."),
+    ] = None,
+    base_url: Annotated[str | None, Parameter(help="Of the model's server, such as http://localhost:8000/v1.")] = None,
+    effort: Annotated[
+        Effort | None, Parameter(help="How hard the model thinks: low, medium, high, xhigh or max.")
+    ] = None,
+    strategy: Annotated[
+        Strategy | None, Parameter(help="refine one conversation, best-of independent ones, or evolve a population.")
+    ] = None,
     max_attempts: Annotated[int | None, Parameter(help="Stop after this many attempts.")] = None,
     max_time: Annotated[float | None, Parameter(help="Stop after this many seconds.")] = None,
+    max_cost: Annotated[float | None, Parameter(help="Stop before the model has cost more dollars.")] = None,
     patience: Annotated[int | None, Parameter(help="Stop after this many attempts without a new best.")] = None,
+    target_speedup: Annotated[
+        float | None, Parameter(help="Stop when the best beats every baseline by this factor.")
+    ] = None,
+    target_sol: Annotated[
+        float | None, Parameter(help="Stop when the best reaches this fraction of the speed of light.")
+    ] = None,
     tier: Tier = None,
     no_confirm: Annotated[bool, Parameter(help="Do not judge the best again at the end.", negative="")] = False,
     width: Width = None,
@@ -72,8 +91,10 @@ def run(
             return 0
         raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
     flags = {
-        "model": model, "max_attempts": max_attempts, "max_time_s": max_time, "patience": patience, "width": width,
-        "seed": seed, "arch": arch, "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
+        "model": model, "base_url": base_url, "effort": effort, "strategy": strategy, "max_cost_usd": max_cost,
+        "target_speedup": target_speedup, "target_sol": target_sol, "max_attempts": max_attempts,
+        "max_time_s": max_time, "patience": patience, "width": width, "seed": seed, "arch": arch,
+        "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
         "confirm": False if no_confirm else None,
     }  # fmt: skip
     settings = _settings(flags)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agent.authors.base import Attempt, Proposal
 from agent.policy import Tiers, best, deserves_judging, judged_again, next_to_confirm, rank_key
@@ -59,6 +60,8 @@ class Workbench:
 
     def __post_init__(self) -> None:
         self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
+        self._expected: dict[str, Reflected] = {}  # by the attempt that the next one is to be derived from
+        self.predictions: list[Reflected] = []  # those that were decided
         self.bench_s = 0.0  # time that the judge was busy
 
     @property
@@ -124,16 +127,51 @@ class Workbench:
             self.attempts.append(attempt)
             is_best = self.best is attempt
             self.emit(Judged(self.run_id, draft.attempt_id, verdict, round(bench_s, 4), is_best, key))
+            self._hold_against(attempt)
         return attempt
+
+    def expect(self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None) -> Reflected:
+        """Note what is expected of the next attempt that is derived from this one, which is held against it."""
+        said = self._reflected(attempt, hypothesis, prediction, {"predicted_speedup": speedup})
+        with self._ending:
+            self._expected[attempt.attempt_id] = said
+        self.emit(said)
+        return said
+
+    def _hold_against(self, attempt: Attempt) -> None:
+        """What was expected of an attempt, and what happened."""
+        expected = self._expected.pop(attempt.parent_id or "", None)
+        parent = self.find(attempt.parent_id)
+        if expected is None or parent is None:
+            return
+        speedup: Json = None
+        if attempt.verdict.timing and parent.verdict.timing:
+            speedup = round(parent.verdict.timing.median_us / attempt.verdict.timing.median_us, 4)
+        numbers = {"predicted_speedup": expected.evidence["predicted_speedup"], "measured_speedup": speedup}
+        held = outcome(attempt.rank_key, parent.rank_key)
+        said = self._reflected(attempt, expected.hypothesis, expected.prediction, numbers, held)
+        self.predictions.append(said)
+        self.emit(said)
 
     def reflect(self, attempt: Attempt, hypothesis: str, prediction: str) -> Reflected:
         """Hold a hypothesis about an attempt against what happened."""
         parent = self.find(attempt.parent_id)
-        facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
         held = outcome(attempt.rank_key, parent.rank_key if parent else ())
-        reflected = Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts, held)
+        reflected = self._reflected(attempt, hypothesis, prediction, {}, held)
         self.emit(reflected)
         return reflected
+
+    def _reflected(
+        self,
+        attempt: Attempt,
+        hypothesis: str,
+        prediction: str,
+        more: dict[str, Json],
+        held: Literal["open", "confirmed", "refuted"] = "open",
+    ) -> Reflected:
+        parent = self.find(attempt.parent_id)
+        facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
+        return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
 
     def confirm(self) -> None:
         """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best."""

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import Compiled, CompileReply, CompileRequest, KernelFacts
+from tools.plan.messages import CensusReply, CensusRequest, Compiled, CompileReply, CompileRequest, KernelFacts
 from tools.plan.schema import Kernel
 from tools.tracing import end_of, verdict_of
 from tools.verdict import MOST_OF_A_NAME, Status, Verdict
 from tools.words import plain
 from tools.workers import Worker
+
+CENSUS_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,16 @@ class Compiling:
             words = f"the compiler answered for {len(cubins)} of {len(kernels)} kernels"
             return {}, Verdict(Status.COMPILE_FAILED, words)
         return artefacts, None
+
+    def census(self, artefacts: Sequence[Artefact]) -> tuple[dict[str, int], ...]:
+        """Instructions by class of each kernel, counted by a confined worker; () where that fails."""
+        try:
+            with self._new_compiler() as worker:
+                cubins = [a.cubin for a in artefacts]
+                reply = worker.call(encode(CensusRequest()), cubins, timeout_s=CENSUS_S * max(1, len(cubins)))
+                return decode(CensusReply, reply.body).counts
+        except (WorkerError, DecodeError):
+            return ()
 
     def facts(self, kernel: Kernel) -> KernelFacts:
         """What host code may know of one kernel."""

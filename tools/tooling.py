@@ -20,6 +20,10 @@ class Tools:
         """Trace and compile a source."""
         return self.updater.update(source)
 
+    def census(self, update: Update) -> tuple[dict[str, int], ...]:
+        """Instructions by class of each kernel that an update compiled."""
+        return self.updater.census(update)
+
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Judge a compiled candidate."""
         return self.benches.bench(update, tier)

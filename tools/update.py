@@ -132,6 +132,12 @@ class Updater:
                 dropped = dropped if cases[0].held_out else traced.dropped_variants
         return _by_case(found, self.task.cases), dropped, None
 
+    def census(self, update: Update) -> tuple[dict[str, int], ...]:
+        """Instructions by class of each kernel of an update's main plan, in the order of `kernels`."""
+        plan = update.main_plan
+        found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
+        return self._compiling.census([a for a in found if a is not None])
+
     def _groups(self) -> list[list[CaseSpec]]:
         """The cases that may be told of; those that are held out."""
         groups = [[c for c in self.task.cases if c.held_out is hidden] for hidden in (False, True)]

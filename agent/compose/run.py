@@ -1,18 +1,21 @@
 """`optimize --task` and `--resume`: picks the parts of a run, joins them, and ends it in order whatever happens."""
 
+import contextlib
 import secrets
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.authors.base import Attempt
-from agent.authors.offline.author import OfflineAuthor, through
+from agent.compose.choice import OFFLINE, Choice, chosen, named, require_price
 from agent.compose.session import Session, session, workshop
-from agent.loop import Run, optimize
-from agent.policy import Limits, best, tiers_for
+from agent.compose.writers import Work, writing
+from agent.llm.choose import PROVIDERS
+from agent.llm.errors import LlmError
+from agent.policy import Limits, tiers_for
 from agent.record.best import write_best
 from agent.record.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from agent.record.receipts import ReceiptBook
@@ -26,9 +29,6 @@ from agent.workbench import Emit, Workbench
 from tools.codec import Json, encode
 from tools.errors import StoreError, TaskError, UsageError
 from tools.task import find_task
-from tools.workers import Worker
-
-LOWER_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,19 @@ def run_task(task: str, settings: Settings, environment: Environment, show: Emit
     the settings or the runs directory."""
     task_file = find_task(task)
     limits = _limits(settings)
-    why = _why_offline(settings, environment)
-    with (
-        Store.open(settings.runs_dir) as store,
-        workshop(settings, show) as shop,
-        session(shop, task_file) as opened,
-    ):
-        event = run_started(opened, "offline", why, encode(asdict(limits)), settings.seed)
-        return _drive(Started(event), opened, limits, settings, store, show)
+    with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
+        require_price(choice, settings)
+        with workshop(settings, show) as shop, session(shop, task_file) as opened:
+            facts = encode(asdict(limits)) | _manner(choice, settings)
+            event = run_started(opened, choice.name, choice.why, facts, settings.seed)
+            return _drive(Started(event), choice, opened, limits, settings, store, show)
+
+
+def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
+    """How a model is used, beside the limits."""
+    if choice.model is None:
+        return {}
+    return {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 
 def resume_run(run_id: str, settings: Settings, show: Emit) -> Outcome:
@@ -111,8 +116,17 @@ def resume_run(run_id: str, settings: Settings, show: Emit) -> Outcome:
         task_file = find_task(str(event.machine.get("task_path") or event.task))
         if task_file.sha256 != event.task_sha256:
             raise TaskError(f"{task_file.path} has changed since run {event.run_id}; start a new run with --task")
-        with workshop(settings, show) as shop, session(shop, task_file) as opened:
-            return _drive(started, opened, _limits(settings), settings, store, show)
+        settings = _as_then(settings, event)
+        with contextlib.closing(named(event.author, event.author_why, settings)) as choice:
+            require_price(choice, settings)
+            with workshop(settings, show) as shop, session(shop, task_file) as opened:
+                return _drive(started, choice, opened, _limits(settings), settings, store, show)
+
+
+def _as_then(settings: Settings, event: RunStarted) -> Settings:
+    """The settings with the manner in which the run was begun."""
+    then = {name: value for name in ("strategy", "effort", "base_url") if (value := event.limits.get(name))}
+    return replace(settings, **then)  # type: ignore[arg-type]
 
 
 def _stored(store: Store, run_id: str) -> Started:
@@ -121,7 +135,7 @@ def _stored(store: Store, run_id: str) -> Started:
     if event is None:
         known = ", ".join(store.run_ids()[-5:]) or "none yet"
         raise StoreError(f"no run {run_id!r}; the latest are: {known}")
-    if event.author != "offline":
+    if event.author != OFFLINE and event.author.partition(":")[0] not in PROVIDERS:
         raise UsageError(
             f"run {run_id} judged {event.author}; there is nothing to go on with. Give --task to start a run"
         )
@@ -136,7 +150,21 @@ def _limits(settings: Settings) -> Limits:
         raise UsageError(f"--max-time {settings.max_time_s:g}: give a number of seconds above 0")
     if settings.patience is not None and settings.patience < 1:
         raise UsageError(f"--patience {settings.patience}: give at least 1 attempt")
-    return Limits(settings.max_attempts, settings.max_time_s, settings.patience)
+    for flag, value in (
+        ("--max-cost", settings.max_cost_usd),
+        ("--target-speedup", settings.target_speedup),
+        ("--target-sol", settings.target_sol),
+    ):
+        if value is not None and not value > 0:
+            raise UsageError(f"{flag} {value:g}: give a number above 0")
+    return Limits(
+        settings.max_attempts,
+        settings.max_time_s,
+        settings.patience,
+        settings.max_cost_usd,
+        settings.target_speedup,
+        settings.target_sol,
+    )
 
 
 def run_started(opened: Session, author: str, why: str, limits: dict[str, Json], seed: int = 0) -> RunStarted:
@@ -159,51 +187,36 @@ def run_started(opened: Session, author: str, why: str, limits: dict[str, Json],
     )
 
 
-def _why_offline(settings: Settings, environment: Environment) -> str:
-    if settings.model:
-        return "--model offline"
-    if environment.keys:
-        return f"a key for {environment.keys[0]} is set, but LLM authors are not part of this version yet"
-    return "neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set"
-
-
-def _author(opened: Session, lowering: Worker, seed: int) -> OfflineAuthor:
-    arch = int(opened.workshop.arch.removeprefix("sm_"))
-
-    def call(body: dict[str, Json]) -> dict[str, Json]:
-        return lowering.call(body, timeout_s=LOWER_TIMEOUT_S).body
-
-    return OfflineAuthor(through(call), arch=arch, seed=seed)
-
-
-def _drive(started: Started, opened: Session, limits: Limits, settings: Settings, store: Store, show: Emit) -> Outcome:
-    """Run the loop; whatever ends it, the end is an event and the best kernel is on disk."""
+def _drive(
+    started: Started, choice: Choice, opened: Session, limits: Limits, settings: Settings, store: Store, show: Emit
+) -> Outcome:
+    """Let the author work; whatever ends it, the end is an event and the best kernel is on disk."""
     event = started.event
     emit = fan_out(store.write, show)
     for earlier in started.events:
         show(earlier)
     emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
     warn(opened, event.run_id, emit)
-    lowering = opened.workshop.machine.trusted("agent.authors.offline.inductor:main")
-    author = _author(opened, lowering, event.seed)
     bench = Workbench(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
         tiers=tiers_for(opened.gpu is not None, settings.tier, confirm=settings.confirm),
         keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
         place=opened.workshop.place,
     )  # fmt: skip
-    run = Run(bench, author, limits, settings.width)
-    why = "failed"
+    begun, why = time.monotonic(), "failed"
     try:
-        with gpu_line(opened.gpu, event.run_id, show):
-            why = optimize(run)
+        with (
+            gpu_line(opened.gpu, event.run_id, show),
+            writing(choice, Work(opened, bench, limits, settings, event.seed, started.events)) as drive,
+        ):
+            why = drive()
     except KeyboardInterrupt:
         why = "interrupted"
+    except LlmError as error:
+        emit(Warned(event.run_id, str(error)))
+        why = "model_error"
     finally:
-        lowering.close()
-        for problem in dict.fromkeys(author.problems):
-            emit(Warned(event.run_id, problem))
-        outcome = _finish(run, why, event, settings, emit)
+        outcome = _finish(bench, why, event, settings, round(time.monotonic() - begun, 3))
     return outcome
 
 
@@ -225,20 +238,19 @@ def fan_out(*sinks: Callable[[Event], None]) -> Emit:
     return emit
 
 
-def _finish(run: Run, why: str, event: RunStarted, settings: Settings, emit: Emit) -> Outcome:
-    attempts = run.bench.attempts
-    leader = best(attempts)
-    path = write_best(settings.runs_dir / event.run_id, leader, event, run.bench.task) if leader else None
+def _finish(bench: Workbench, why: str, event: RunStarted, settings: Settings, elapsed_s: float) -> Outcome:
+    leader = bench.best
+    path = write_best(settings.runs_dir / event.run_id, leader, event, bench.task) if leader else None
     best_id = leader.attempt_id if leader else None
-    emit(
+    bench.emit(
         RunEnded(
             event.run_id,
             why,
-            attempts=len(attempts),
-            accepted=sum(a.verdict.accepted for a in attempts),
+            attempts=len(bench.attempts),
+            accepted=sum(a.verdict.accepted for a in bench.attempts),
             best_attempt_id=best_id,
             best_path=str(path) if path else None,
-            elapsed_s=round(time.monotonic() - run.started, 3),
+            elapsed_s=elapsed_s,
         )
     )
     return Outcome(event.run_id, event.task, why, path, best_id)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -442,3 +443,15 @@ def test_a_forged_failure_s_message_is_made_plain(update: Updates, kind: str) ->
     assert failure.detail.encode()
     assert failure.detail.replace("\n", "").isprintable()
     assert "line" not in failure.receipt
+
+
+def test_the_instructions_of_what_was_compiled_are_counted_by_a_confined_worker(machine: Machine) -> None:
+    forward = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
+    updater = Updater(a_task(rows_of(4, "main")), "sm_90", machine.tracer, machine.compiler)
+    update = updater.update(HEADER + COPY_KERNEL + forward)
+    assert update.failure is None
+    (census,) = updater.census(update)
+    assert sum(census.values()) > 5
+    assert any(name.startswith("global load") for name in census)
+    assert any(name.startswith("global store") for name in census)
+    assert updater.census(replace(update, artefacts={})) == ()

@@ -90,6 +90,21 @@ class CompileReply:
     failed_kernel: str | None = None
 
 
+@dataclass(frozen=True)
+class CensusRequest:
+    """Asks a compiler what its own cubins, which travel as blobs, are made of."""
+
+    kind: Literal["census"] = "census"
+
+
+@dataclass(frozen=True)
+class CensusReply:
+    """Instructions by class, for each cubin; or why they cannot be counted."""
+
+    counts: tuple[dict[str, int], ...] = ()
+    problem: str = ""
+
+
 UNCHECKABLE = "uncheckable"
 
 

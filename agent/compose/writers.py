@@ -1,0 +1,121 @@
+"""Joins a run's author with what it works on: the offline author with its loop, a model with its strategy."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from agent.authors.offline.author import OfflineAuthor, through
+from agent.compose.choice import Choice
+from agent.compose.session import Session
+from agent.converse.ledger import Ledger
+from agent.converse.prompts import RunPrompts
+from agent.converse.toolbox import Toolbox
+from agent.converse.toolset import TOOLS
+from agent.llm.dialogue import Model
+from agent.loop import Run, optimize
+from agent.policy import Limits
+from agent.record.events import Event, Replied, Warned
+from agent.settings import Settings, Strategy
+from agent.strategies.best_of import best_of
+from agent.strategies.evolve import evolve
+from agent.strategies.refine import refine
+from agent.strategies.studio import Studio
+from agent.workbench import Workbench
+from tools.codec import Json
+from tools.gpus import Gpu, gpu_for_arch, gpu_named
+
+LOWER_TIMEOUT_S = 120.0
+Drive = Callable[[], str]  # makes attempts until something ends that, and says what
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an author is given. `events`: of the same run in earlier processes."""
+
+    opened: Session
+    bench: Workbench
+    limits: Limits
+    settings: Settings
+    seed: int
+    events: Sequence[Event] = ()
+
+
+@contextlib.contextmanager
+def writing(choice: Choice, work: Work) -> Iterator[Drive]:
+    """The author at work; afterwards what it holds is let go of, and its problems are told."""
+    if choice.model is None:
+        with _offline(work) as drive:
+            yield drive
+        return
+    for note in choice.notes:
+        work.bench.emit(Warned(work.bench.run_id, note))
+    studio = _studio(choice.model, work)
+    try:
+        yield lambda: _strategy(work.settings.strategy, studio, work.seed)
+    finally:
+        studio.halted.set()
+
+
+@contextlib.contextmanager
+def _offline(work: Work) -> Iterator[Drive]:
+    lowering = work.opened.workshop.machine.trusted("agent.authors.offline.inductor:main")
+
+    def call(body: dict[str, Json]) -> dict[str, Json]:
+        return lowering.call(body, timeout_s=LOWER_TIMEOUT_S).body
+
+    arch = int(work.opened.workshop.arch.removeprefix("sm_"))
+    author = OfflineAuthor(through(call), arch=arch, seed=work.seed)
+    try:
+        yield lambda: optimize(Run(work.bench, author, work.limits, work.settings.width))
+    finally:
+        lowering.close()
+        for problem in dict.fromkeys(author.problems):
+            work.bench.emit(Warned(work.bench.run_id, problem))
+
+
+def _strategy(name: Strategy, studio: Studio, seed: int) -> str:
+    match name:
+        case "refine":
+            why = refine(studio)
+        case "best-of":
+            why = best_of(studio)
+        case "evolve":
+            why = evolve(studio, seed)
+    if studio.bench.tiers.confirm:
+        studio.bench.confirm()
+    return why
+
+
+def _studio(model: Model, work: Work) -> Studio:
+    """A room for the model's conversations; those of earlier processes count for keys and costs."""
+    replies = [e for e in work.events if isinstance(e, Replied)]
+    ledger = Ledger()
+    for reply in replies:
+        ledger.note(reply.cost_usd)
+    bench, width = work.bench, work.settings.width
+    arch, gpu = work.opened.workshop.arch, work.opened.gpu
+    hardware = _hardware(gpu.name if gpu else "", arch)
+
+    def room() -> int:
+        return max(0, work.limits.max_attempts - (bench.next_number - 1))
+
+    return Studio(
+        bench,
+        model,
+        TOOLS,
+        RunPrompts(bench, hardware, gpu.name if gpu else None, room),
+        work.limits,
+        lambda key, left: Toolbox(bench, key, left, width, arch),
+        width,
+        work.settings.context_tokens,
+        ledger=ledger,
+        finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
+    )
+
+
+def _hardware(name: str, arch: str) -> Gpu:
+    """The data sheet of the GPU that is written for, or of the nearest that is known."""
+    try:
+        return gpu_named(name)
+    except KeyError:
+        return gpu_for_arch(arch)

@@ -1,0 +1,165 @@
+"""What a tool call came to, in words for a model. Nothing of a held-out case gets into them (`author_view`)."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+from agent.authors.base import Attempt
+from agent.record.events import Reflected
+from agent.workbench import Draft, Workbench
+from prompts import render
+from tools.receipt import author_view
+from tools.roofline import SpeedOfLight
+from tools.spec import TaskSpec
+from tools.verdict import CaseResult, Comparison, KernelReport, Timing
+
+_LINE = re.compile(r"\bline (\d+)\b")
+_AROUND = 2  # lines shown on either side of one that is named
+_MOST_EXCERPTS = 2
+_MOST_DIFF = 60  # lines
+_MOST_HYPOTHESES = 8
+_MOST_DETAIL = 2_000  # characters of a compiler's message
+
+
+def update_words(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
+    """Of an `update` that made an attempt. `twin`: the number of an earlier one that compiles to the same plan."""
+    update = draft.update
+    failure = author_view(update.failure, task) if update.failure else None
+    plan = update.main_plan
+    return render(
+        "results/update.j2",
+        number=draft.number,
+        same_as=None,
+        failure=failure.status.value if failure else "",
+        detail=failure.detail[:_MOST_DETAIL] if failure else "",
+        excerpt=_excerpt(draft.proposal.source, failure.detail) if failure else [],
+        kernels=[_kernel(k) for k in update.kernels],
+        library_ops=plan.library_ops if plan else (),
+        traffic_bytes=update.traffic_bytes,
+        minimum_bytes=task.main.bytes_moved,
+        variants=len(update.plans.get(update.main_case, ())),
+        twin=twin,
+        notes=notes,
+    ).strip()
+
+
+def same_words(number: int, status: str, notes: Sequence[str]) -> str:
+    """Of an `update` whose source is that of an earlier attempt."""
+    return render("results/update.j2", same_as=number, same_status=status, notes=notes).strip()
+
+
+def bench_words(attempt: Attempt, bench: Workbench, held: Reflected | None) -> str:
+    """Of a `bench`. `held`: what became of a prediction about it."""
+    verdict, leader = author_view(attempt.verdict, bench.task), bench.best
+    worst = max(verdict.cases, key=lambda c: c.error_ratio, default=None)
+    return render(
+        "results/bench.j2",
+        number=attempt.number,
+        status=verdict.status.value,
+        detail=verdict.detail[:_MOST_DETAIL],
+        accepted=verdict.accepted,
+        is_best=leader is not None and leader.attempt_id == attempt.attempt_id,
+        best=leader.number if leader else None,
+        time=_time(verdict.timing) if verdict.timing else "",
+        comparisons=[_comparison(c) for c in sorted(verdict.comparisons, key=lambda c: c.baseline_us)],
+        sol=f"{verdict.sol_fraction:.0%}" if verdict.sol_fraction is not None else "",
+        coverage=f"{verdict.coverage:.0%}" if verdict.coverage is not None else "",
+        worst=_worst(worst) if worst else "",
+        held=prediction_words(held) if held else "",
+    ).strip()
+
+
+def reflect_words(
+    attempt: Attempt,
+    bench: Workbench,
+    census: Sequence[Mapping[str, int]],
+    predictions: Sequence[Reflected],
+    sol: SpeedOfLight,
+) -> str:
+    """Of a `reflect`. `predictions`: those that were decided, oldest first."""
+    leader = bench.best
+    other = leader if leader is not None and leader.attempt_id != attempt.attempt_id else None
+    return render(
+        "results/reflect.j2",
+        number=attempt.number,
+        status=attempt.verdict.status.value,
+        facts=_facts(attempt, bench.task, sol),
+        kernels=[_census(k, c) for k, c in zip(attempt.kernels, census, strict=False)],
+        best=other.number if other else None,
+        diff=_diff(attempt.proposal.source, other.proposal.source) if other else "",
+        history=[prediction_words(p) for p in predictions[-_MOST_HYPOTHESES:]],
+        confirmed=sum(p.outcome == "confirmed" for p in predictions),
+        decided=sum(p.outcome != "open" for p in predictions),
+    ).strip()
+
+
+def prediction_words(held: Reflected) -> str:
+    """What was predicted of an attempt, and what happened."""
+    number = held.attempt_id.rpartition("/")[2]
+    wanted, got = (held.evidence.get(name) for name in ("predicted_speedup", "measured_speedup"))
+    numbers = f" (predicted {wanted:.2f}x" if isinstance(wanted, int | float) else " ("
+    numbers += f"{', ' if len(numbers) > 2 else ''}measured {got:.2f}x)" if isinstance(got, int | float) else ")"
+    return f"#{number} {held.outcome}: {held.hypothesis}{numbers if len(numbers) > 3 else ''}"
+
+
+def _excerpt(source: str, detail: str) -> list[str]:
+    """The lines that a message names, with those around them."""
+    lines = source.split("\n")
+    named = dict.fromkeys(int(m[1]) for m in _LINE.finditer(detail))
+    shown: list[str] = []
+    for at in [n for n in named if 1 <= n <= len(lines)][:_MOST_EXCERPTS]:
+        first, last = max(1, at - _AROUND), min(len(lines), at + _AROUND)
+        shown += [f"{'>' if n == at else ' '} {n:4} {lines[n - 1]}" for n in range(first, last + 1)]
+    return shown
+
+
+def _kernel(report: KernelReport) -> dict[str, object]:
+    return {**vars(report), "spill_bytes": report.spill_store_bytes + report.spill_load_bytes}
+
+
+def _time(timing: Timing) -> str:
+    return f"{timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}] on the device, cold L2"
+
+
+def _comparison(c: Comparison) -> str:
+    ratio = "no difference measured" if c.low <= 1.0 <= c.high else f"{c.speedup:.3f}x"
+    return f"against {c.baseline} ({c.baseline_us:.2f} us): {ratio} [{c.low:.3f}, {c.high:.3f}]"
+
+
+def _worst(case: CaseResult) -> str:
+    return f"{case.error_ratio:.2g} of the tolerance, case {case.case}, {case.inputs} inputs"
+
+
+def _facts(attempt: Attempt, task: TaskSpec, sol: SpeedOfLight) -> list[str]:
+    verdict, main = attempt.verdict, task.main
+    facts = [
+        f"the task: {main.bytes_moved:,} bytes, {main.flops:,} flops; a perfect kernel is bound by {sol.bound} and "
+        f"takes {sol.target_us:.2f} us"
+    ]
+    if verdict.timing:
+        seconds = verdict.timing.median_us * 1e-6
+        facts.append(
+            f"reached: {main.bytes_moved / seconds / 1e12:.2f} TB/s, {main.flops / seconds / 1e12:.1f} TFLOP/s"
+        )
+    if verdict.sol_fraction is not None:
+        facts.append(f"{verdict.sol_fraction:.0%} of the speed of light")
+    if verdict.coverage is not None and verdict.coverage < 0.99:
+        facts.append(f"{1 - verdict.coverage:.0%} of the device time is not in your kernels")
+    if not verdict.timing:
+        facts.append("not timed; below is what the compiler reports")
+    return facts
+
+
+def _census(kernel: KernelReport, counts: Mapping[str, int]) -> str:
+    spills = kernel.spill_store_bytes + kernel.spill_load_bytes
+    told = ", ".join(f"{name} {n}" for name, n in counts.items()) or "not counted"
+    return (
+        f"{kernel.name}: {kernel.registers} registers, {spills} B spilled, {kernel.shared_bytes} B shared, "
+        f"occupancy {kernel.occupancy:.0%}; instructions: {told}"
+    )
+
+
+def _diff(source: str, best: str) -> str:
+    lines = list(difflib.unified_diff(source.split("\n"), best.split("\n"), "this", "best", n=1, lineterm=""))[2:]
+    more = [f"… {len(lines) - _MOST_DIFF} more lines"] if len(lines) > _MOST_DIFF else []
+    return "\n".join(lines[:_MOST_DIFF] + more)
