@@ -9,6 +9,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -147,7 +148,9 @@ class LlmServer:
             return
         headers = {"retry-after": fault.retry_after} if fault.retry_after is not None else {}
         kind = _KINDS.get(fault.status, "api_error")
-        error = self.wire.error(fault.status, kind, fault.message or f"told to say {fault.status}", fault.code)
+        error = self.wire.error(
+            fault.status, kind, fault.message or f"told to say {fault.status}", fault.code, fault.param
+        )
         self._send(http, fault.status, error, headers)
 
     def _line(self, number: int, fault: Fault | None) -> Said:
@@ -173,6 +176,7 @@ class LlmServer:
         kind, half = fault.kind if fault else "", len(events) // 2
         for i, event in enumerate(events):
             if i == half and kind == "reset":
+                time.sleep(0.05)  # what was sent should be read: a reset throws it away
                 http.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 http.rfile.close()  # it holds the socket open
                 http.connection.close()

@@ -33,6 +33,7 @@ class Fault:
     retry_after: str | None = None
     code: str = ""  # the provider's code of the error
     message: str = ""
+    param: str = ""  # the parameter that the error is about
     pause_s: float = 30.0  # of a stall, or between the events of a drip
 
     @property

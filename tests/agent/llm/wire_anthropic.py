@@ -47,7 +47,7 @@ class Messages:
         self.issued: dict[str, list[Json]] = {}  # content by the ids of its calls
         self.signed: dict[str, Json] = {}
 
-    def error(self, status: int, kind: str, message: str, code: str = "") -> Json:
+    def error(self, status: int, kind: str, message: str, code: str = "", param: str = "") -> Json:
         """The body of an error."""
         details = {"details": {"error_code": code}} if code else {}
         return {"type": "error", "error": {"type": kind, "message": message} | details, "request_id": "req_1"}

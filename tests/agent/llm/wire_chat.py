@@ -33,7 +33,7 @@ class Chat:
         self.cache = Cache()
         self.quirks = quirks
 
-    def error(self, status: int, kind: str, message: str, code: str = "") -> Json:
+    def error(self, status: int, kind: str, message: str, code: str = "", param: str = "") -> Json:
         """The body of an error."""
         return {"error": {"type": kind, "message": message, "code": code or status, "param": None}}
 
