@@ -29,9 +29,10 @@ class _Call:
 
 
 class ChatBuilder:
-    """One completion. `complete`: the server said why it ended."""
+    """One completion. `begun`: something came. `complete`: the server said why it ended."""
 
     def __init__(self) -> None:
+        self.begun = False
         self.complete = False
         self._finish = ""
         self._text: list[str] = []
@@ -44,6 +45,7 @@ class ChatBuilder:
 
     def take(self, chunk: dict[str, Json]) -> list[Piece]:
         """Take one chunk; what it adds to the reply."""
+        self.begun = True
         self._model, self._id = chunk.get("model") or self._model, chunk.get("id") or self._id
         if chunk.get("usage"):
             self._usage = chunk["usage"]

@@ -11,6 +11,7 @@ from agent.llm.errors import NoSuchModel
 from agent.llm.line import Again, Line, Passing
 from agent.llm.openai_responses import as_json, client, translated
 from agent.llm.troubles import Said, Who
+from tools.codec import Json
 
 T = TypeVar("T")
 
@@ -95,9 +96,19 @@ class ChatModel:
                 for chunk in stream:
                     for piece in built.take(as_json(chunk)):
                         listen(Delta(*piece, attempt=attempt))
+        if not built.begun:
+            self._ask_why(body)
         if not built.complete:
             raise Passing("the stream ended before the reply did")
         return built
+
+    def _ask_why(self, body: dict[str, Json]) -> None:
+        """llama-cpp-python answers what it cannot do, such as too long a prompt, with a stream of nothing; without a
+        stream it says what is wrong. Raises that; returns when nothing is."""
+        short = {key: value for key, value in body.items() if key != "stream_options"} | {self._able.limit_name: 1}
+        with translated(self._who):
+            # twice: it also leaves behind a connection that it is about to close
+            self._client.with_options(max_retries=1).chat.completions.create(**short)
 
     def _concede(self, said: Said, able: chat_form.Abilities) -> None:
         """Raise Again when the server does not take a feature that we can do without."""

@@ -53,14 +53,11 @@ class LlmServer:
         quirks: frozenset[str] = frozenset(),
         key: str = KEY,
     ) -> None:
-        self.story, self.key, self.format = story, key, format
+        self.story, self.key, self.format, self._quirks = story, key, format, quirks
         faults = faults if faults is not None else {}
         self._fault_at = faults if callable(faults) else faults.get
-        self.wire: Messages | Responses | Chat = {
-            "anthropic": Messages,
-            "openai": Responses,
-            "chat": lambda: Chat(quirks),
-        }[format]()
+        wires: dict[str, Callable[[], Messages | Responses | Chat]] = {"anthropic": Messages, "openai": Responses}
+        self.wire = wires.get(format, lambda: Chat(quirks))()
         self.asked: list[Asked] = []
         self.refused: list[str] = []  # why requests were not as they should be
         self.hung_up = threading.Event()  # a client left in mid-stream
@@ -135,6 +132,9 @@ class LlmServer:
             self.wire.check(body, headers)
         except Refused as refused:
             self.refused.append(str(refused))
+            if "mute" in self._quirks and body.get("stream"):
+                self._reply(http, 200, b"", {"content-type": "text/event-stream"})
+                return
             self._send(http, refused.status, self.wire.error(refused.status, refused.kind, str(refused)))
             return
         if fault is not None and fault.kind in ("status", "html"):

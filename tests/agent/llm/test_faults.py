@@ -15,7 +15,8 @@ from agent.llm.errors import (
     RequestRejected,
     Unavailable,
 )
-from tests.agent.llm.server import Fault, Format, LlmServer
+from tests.agent.llm.server import Format, LlmServer
+from tests.agent.llm.story import Fault
 from tests.agent.llm.talk import STORY, converse, model_of, plain, request
 from tools.codec import Json
 
@@ -23,15 +24,15 @@ FORMATS: tuple[Format, ...] = ("anthropic", "openai", "chat")
 every_format = pytest.mark.parametrize("format", FORMATS)
 
 
-def ask(server: LlmServer, heard: list[Delta] | None = None, **how: float) -> Reply:
-    model = model_of(server, timeout_s=how.get("timeout_s", 5.0), max_retries=int(how.get("max_retries", 4)))
+def ask(server: LlmServer, heard: list[Delta] | None = None, *, timeout_s: float = 5.0, max_retries: int = 4) -> Reply:
+    model = model_of(server, timeout_s=timeout_s, max_retries=max_retries)
     return model.ask(request((User("Make softmax fast."),)), heard.append if heard is not None else lambda _: None)
 
 
-def error_of(format: Format, fault: Fault, **how: float) -> LlmError:
+def error_of(format: Format, fault: Fault, *, max_retries: int = 4) -> LlmError:
     """What a fault that does not pass comes to, checked for manners."""
     with LlmServer(STORY, format, faults=lambda _: fault) as server, pytest.raises(LlmError) as caught:
-        ask(server, **how)
+        ask(server, max_retries=max_retries)
     message = str(caught.value)
     assert message.startswith(format)
     assert message.count("\n") <= 1

@@ -6,9 +6,11 @@ import json
 import pytest
 
 from agent.llm.dialogue import Delta, Message, Reply, Result, Results, Usage, User
+from agent.llm.errors import ContextOverflow
 from tests.agent.llm.server import Format, LlmServer
 from tests.agent.llm.talk import KERNEL, STORY, bench, converse, model_of, plain, request, update
 from tests.agent.llm.wire_chat import QUIRKS
+from tools.codec import Json
 
 FORMATS: tuple[Format, ...] = ("anthropic", "openai", "chat")
 
@@ -41,7 +43,7 @@ def test_thinking_is_shown_and_the_reply_is_streamed(format: Format) -> None:
     assert {delta.attempt for delta in heard} == {1}
 
 
-@pytest.mark.parametrize("quirk", sorted(QUIRKS - {"small"}))
+@pytest.mark.parametrize("quirk", sorted(QUIRKS - {"small", "mute"}))
 def test_a_local_server_s_quirks_do_not_show(quirk: str) -> None:
     replies = told("chat", frozenset([quirk])) if quirk != "no_models" else told_by_name()
     wanted = [plain(reply) for reply in told("anthropic")]
@@ -63,6 +65,13 @@ def test_a_small_context_shortens_the_reply_rather_than_fail() -> None:
         reply = model_of(server).ask(request((User("Hi."),)))
         assert reply.text == "Hello."
         assert 256 <= server.asked[-1].body["max_tokens"] < 4000
+
+
+def test_a_stream_of_nothing_is_asked_for_its_reason() -> None:
+    quirks = frozenset(["small", "mute"])
+    with LlmServer([{"text": "Hello."}], "chat", quirks=quirks) as server, pytest.raises(ContextOverflow):
+        model_of(server).ask(request((User("kernel " * 4000),)))
+    assert len(server.asked) == 2
 
 
 def test_anthropic_gets_its_signed_thinking_back_as_it_came() -> None:
@@ -167,7 +176,7 @@ def test_without_a_name_the_newest_model_of_the_list_is_taken(format: Format, wa
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_calls_that_an_interruption_left_unanswered_are_answered_for_the_api(format: Format) -> None:
-    story = [{"calls": [bench(1), bench(2)]}, {"text": "Done."}]
+    story: list[dict[str, Json]] = [{"calls": [bench(1), bench(2)]}, {"text": "Done."}]
     with LlmServer(story, format) as server:
         model = model_of(server)
         first = model.ask(request((User("Go."),)))

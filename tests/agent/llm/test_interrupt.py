@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.agent.llm.server import Fault, Format, LlmServer
+from tests.agent.llm.server import Format, LlmServer
+from tests.agent.llm.story import Fault
 from tests.agent.llm.talk import NAMES, STORY
 
 CODE = """

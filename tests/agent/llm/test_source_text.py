@@ -23,7 +23,7 @@ def values(**given: Json) -> dict[str, Json]:
         (f"# parent: 3\n# rationale: why\n{SOURCE}", values(parent=3)),
         (f"# rationale: why\n{SOURCE}", values()),
         (f"#parent:none\n#  Rationale :  why\n\n{SOURCE}", values()),
-        (f"\n# parent: #12\n# rationale: why\n#   and so on\n#   and on\n{SOURCE}", values(parent=12, rationale="why and so on and on")),
+        (f"\n# parent: #12\n# rationale: a\n#   b\n#   c\n{SOURCE}", values(parent=12, rationale="a b c")),
         (f"```python\n# parent: 3\n# rationale: why\n{SOURCE}```", values(parent=3, source=SOURCE.rstrip())),
         (f"# parent: 3\r\n# rationale: why\r\n{SOURCE}", values(parent=3)),
         (f"# A softmax\n# rationale: why\n{SOURCE}", values(source=f"# A softmax\n{SOURCE}")),

@@ -112,7 +112,7 @@ class Messages:
             "output_tokens": 1,
             "service_tier": "standard",
         }
-        head = {"id": f"msg_{said.number}", "type": "message", "role": "assistant", "content": []}
+        head: dict[str, Json] = {"id": f"msg_{said.number}", "type": "message", "role": "assistant", "content": []}
         head |= {"model": body["model"], "stop_reason": None, "stop_sequence": None, "usage": used}
         yield sse({"type": "message_start", "message": head}, "message_start")
         yield sse({"type": "ping"}, "ping")
@@ -127,7 +127,7 @@ class Messages:
             texts = [{"type": "text_delta", "text": piece} for piece in pieces(said.text)]
             yield from self._block(len(content) - 1, {"type": "text", "text": ""}, texts)
         for i, (name, text) in enumerate(said.calls):
-            call = {"type": "tool_use", "id": f"toolu_{said.call_id(i)}", "name": name, "input": {}}
+            call: dict[str, Json] = {"type": "tool_use", "id": f"toolu_{said.call_id(i)}", "name": name, "input": {}}
             content.append(call)
             self.issued[call["id"]] = content
             deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(text)]]

@@ -18,6 +18,7 @@ QUIRKS = frozenset(
         "no_tools",  # refuses requests with tools
         "no_models",  # has no /v1/models
         "no_stream_options",
+        "mute",  # says what is wrong only without a stream
         "small",  # a context of 4000 tokens, of which only errors tell
     ]
 )
@@ -39,7 +40,7 @@ class Chat:
 
     def check(self, body: dict[str, Json], headers: dict[str, str]) -> None:
         """Refuse what servers do."""
-        require(body.get("stream"), "streaming is required")
+        require(body.get("stream") or "mute" in self.quirks, "streaming is required")
         if "no_tools" in self.quirks:
             require("tools" not in body, "smollm does not support tools")
         if "no_stream_options" in self.quirks:
@@ -77,7 +78,7 @@ class Chat:
         finish = finish or ("tool_calls" if said.calls and not as_text else "stop")
         yield self._chunk(said, body, [{"index": 0, "delta": {}, "finish_reason": finish}])
         if body.get("stream_options") and "no_usage" not in self.quirks:
-            used = {"prompt_tokens": counted.total, "completion_tokens": said.output_tokens}
+            used: dict[str, Json] = {"prompt_tokens": counted.total, "completion_tokens": said.output_tokens}
             used |= {"total_tokens": counted.total + said.output_tokens}
             used["prompt_tokens_details"] = {"cached_tokens": counted.cached}
             yield self._chunk(said, body, [], used)
