@@ -51,6 +51,7 @@ class Result:
 @dataclass(frozen=True)
 class Usage:
     """Tokens of one request. `input_tokens` counts all of the prompt, cached or not; `output_tokens` the thinking too.
+    `cache_write_1h_tokens` are those of `cache_write_tokens` that were written for an hour, which costs more.
     None: the server does not say."""
 
     input_tokens: int
@@ -58,6 +59,7 @@ class Usage:
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     thinking_tokens: int | None = None
+    cache_write_1h_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,162 @@
+"""What a fake provider says, in neutral words, and what can go wrong while it says it."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tools.codec import Json
+
+FaultKind = Literal[
+    "status",  # an error instead of an answer
+    "error_event",  # an error within the stream
+    "reset",  # the connection is reset in mid-stream
+    "truncated",  # the stream ends in the middle of an event
+    "ended",  # the stream ends between two events, without its last ones
+    "stall",  # silence in mid-stream
+    "drip",  # every event after a pause
+    "max_tokens",  # the reply ends in the middle of its last call
+    "empty",  # a reply of nothing
+    "refusal",
+    "unknown_tool",
+    "bad_json",  # arguments that are not JSON
+    "html",  # something else answers
+]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one request."""
+
+    kind: FaultKind
+    status: int = 529
+    retry_after: str | None = None
+    code: str = ""  # the provider's code of the error
+    message: str = ""
+    param: str = ""  # the parameter that the error is about
+    pause_s: float = 30.0  # of a stall, or between the events of a drip
+
+    @property
+    def keeps_story(self) -> bool:
+        """Is the story's line still to come? It is unless the line was told."""
+        return self.kind not in ("stall", "drip")
+
+
+@dataclass(frozen=True)
+class Said:
+    """One reply to tell in a wire format."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[tuple[str, str], ...] = ()  # names and arguments as text, usually JSON
+    stop: str = ""
+    detail: str = ""
+    number: int = 0  # makes ids that differ
+
+    def call_id(self, index: int) -> str:
+        """The id of a call; the same story has the same ids."""
+        return f"call_{self.number}x{index}"
+
+    @property
+    def output_tokens(self) -> int:
+        """A deterministic count: one token for four characters."""
+        return 1 + sum(map(len, [self.text, self.thinking, *[text for _, text in self.calls]])) // 4
+
+
+def said(line: dict[str, Json], number: int) -> Said:
+    """A line of a story, which is a line of a script."""
+    calls = tuple((call["name"], json.dumps(call["arguments"])) for call in line.get("calls", []))
+    return Said(
+        line.get("text", ""), line.get("thinking", ""), calls, line.get("stop", ""), line.get("detail", ""), number
+    )
+
+
+def spoilt(told: Said, fault: Fault | None) -> Said:
+    """`told` as the fault changes it."""
+    if fault is None:
+        return told
+    if fault.kind == "empty":
+        return Said(number=told.number)
+    if fault.kind == "refusal":
+        return Said(text="I cannot", stop="refusal", detail="frontier_llm", number=told.number)
+    name, text = told.calls[-1] if told.calls else ("bench", '{"attempt": 1}')
+    if fault.kind == "unknown_tool":
+        return replace(told, calls=(("compile_and_run", text),))
+    if fault.kind == "bad_json":
+        return replace(told, calls=((name, "{attempt: 1, oops"),))
+    if fault.kind == "max_tokens":
+        return replace(told, calls=(*told.calls[:-1], (name, text[: len(text) // 2])), stop="max_tokens")
+    return told
+
+
+def pieces(text: str, size: int = 40) -> list[str]:
+    """`text` as deltas."""
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+def sse(event: Json, name: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(event)}\n\n".encode()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Tokens of a prompt: one for four characters of its JSON."""
+
+    total: int
+    cached: int
+    written: int = 0
+    written_1h: int = 0
+
+
+@dataclass
+class Cache:
+    """Which prefixes of prompts were seen before."""
+
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def count(self, segments: list[str], marks: dict[int, bool] | None = None) -> Counted:
+        """Count a prompt given in segments. marks: after which segments a prefix is kept, and whether for an hour;
+        None: after each."""
+        kept = {i: False for i in range(len(segments))} if marks is None else marks
+        cached, tokens, digest = 0, 0, hashlib.sha256()
+        bounds: list[tuple[str, int]] = []
+        for segment in segments:
+            digest.update(segment.encode() + b"\0")
+            tokens += len(segment) // 4
+            bounds.append((digest.hexdigest(), tokens))
+            if digest.hexdigest() in self.seen:
+                cached = tokens
+        written = max((bounds[i][1] for i in kept), default=0)
+        hourly = max((bounds[i][1] for i, hour in kept.items() if hour), default=0)
+        self.seen.update(bounds[i] for i in kept)
+        return Counted(tokens, cached, max(written - cached, 0), max(hourly - cached, 0))
+
+
+class Refused(Exception):
+    """The request is not as the provider wants it."""
+
+    def __init__(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+def require(ok: object, message: str) -> None:
+    """Refuse a request."""
+    if not ok:
+        raise Refused(message)
+
+
+def require_strict(schema: Json, where: str) -> None:
+    """Refuse a schema that is not strict at every depth."""
+    if not isinstance(schema, dict):
+        return
+    if "properties" in schema:
+        require(schema.get("additionalProperties") is False, f"{where}: additionalProperties must be false")
+        missing = set(schema["properties"]) - set(schema.get("required", []))
+        require(not missing, f"{where}: required must name every property, misses {sorted(missing)}")
+    for key, value in schema.items():
+        inner = value if isinstance(value, list) else [value]
+        for part in inner if key != "properties" else list(value.values()):
+            require_strict(part, f"{where}.{key}")

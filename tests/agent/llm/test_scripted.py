@@ -1,0 +1,101 @@
+"""Scripts: replayed exactly, written from replies, refused with file and line."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from agent.llm.dialogue import Delta, Reply, Request, Usage, User
+from agent.llm.scripted import OVER, ScriptedModel, read_script, write_script
+from tests.agent.llm.server import LlmServer
+from tests.agent.llm.talk import STORY, converse, model_of, plain, write_lines
+from tools.errors import UsageError
+
+
+def script(path: Path, lines: list[str]) -> ScriptedModel:
+    return ScriptedModel(write_lines(path / "story.jsonl", lines))
+
+
+def ask(model: ScriptedModel, key: str = "") -> Reply:
+    return model.ask(Request("", (User("Go."),), key=key))
+
+
+def test_a_script_replays_what_a_server_told(tmp_path: Path) -> None:
+    model = script(tmp_path, [json.dumps(line) for line in STORY])
+    with LlmServer(STORY, "anthropic") as server:
+        served = converse(model_of(server), len(STORY))
+    assert [plain(reply) for reply in converse(model, len(STORY))] == [plain(reply) for reply in served]
+
+
+def test_stored_replies_become_a_script_that_replays_them(tmp_path: Path) -> None:
+    with LlmServer(STORY, "openai") as server:
+        served = converse(model_of(server), len(STORY))
+    write_script(tmp_path / "recorded.jsonl", [("island", reply) for reply in served])
+    model = ScriptedModel(tmp_path / "recorded.jsonl")
+    again = [ask(model, "island") for _ in served]
+    assert [(plain(r), r.thinking, r.usage, r.cost_usd) for r in again] == [
+        (plain(r), r.thinking, r.usage, r.cost_usd) for r in served
+    ]
+    write_script(tmp_path / "twice.jsonl", [("island", reply) for reply in again])
+    assert (tmp_path / "twice.jsonl").read_bytes() == (tmp_path / "recorded.jsonl").read_bytes()
+
+
+def test_a_script_that_is_over_says_so_and_goes_on_saying_so(tmp_path: Path) -> None:
+    model = script(tmp_path, ['{"text": "Only this."}', ""])
+    assert [ask(model).text for _ in range(3)] == ["Only this.", OVER, OVER]
+    assert ask(model).stop == "end"
+
+
+def test_conversations_have_lines_of_their_own_and_share_the_rest(tmp_path: Path) -> None:
+    lines = ['{"text": "a1", "conversation": "a"}', '{"text": "s1"}', '{"text": "a2", "conversation": "a"}']
+    model = script(tmp_path, [*lines, '{"text": "s2"}'])
+    assert [ask(model, key).text for key in ("b", "a", "c", "a", "a")] == ["s1", "a1", "s2", "a2", OVER]
+
+
+def test_a_resumed_run_passes_over_what_it_had(tmp_path: Path) -> None:
+    model = script(tmp_path, ['{"text": "1"}', '{"text": "2"}', '{"text": "3"}'])
+    model.skip(2)
+    assert ask(model).text == "3"
+
+
+def test_many_threads_get_each_line_once(tmp_path: Path) -> None:
+    model = script(tmp_path, [json.dumps({"text": str(i)}) for i in range(200)])
+    got: list[str] = []
+    threads = [threading.Thread(target=lambda: got.extend(ask(model).text for _ in range(25))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got, key=int) == [str(i) for i in range(200)]
+
+
+def test_usage_stop_and_thinking_are_as_written_and_heard(tmp_path: Path) -> None:
+    line = '{"text": "T", "thinking": "H", "stop": "refusal", "detail": "cyber", "cost_usd": 0.5, '
+    model = script(tmp_path, [line + '"usage": {"input_tokens": 9, "output_tokens": 2}}'])
+    heard: list[Delta] = []
+    reply = model.ask(Request("", (User("Go."),)), heard.append)
+    assert reply == Reply("T", "refusal", (), "H", "cyber", Usage(9, 2), 0.5)
+    assert [(delta.kind, delta.text) for delta in heard] == [("thinking", "H"), ("text", "T")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not json",
+        "[]",
+        '{"txt": "misspelt"}',
+        '{"calls": [{"arguments": {}}]}',
+        '{"calls": [{"name": "bench", "arguments": []}]}',
+        '{"stop": "whenever"}',
+        '{"usage": {"input_tokens": "many", "output_tokens": 1}}',
+    ],
+)
+def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, line: str) -> None:
+    with pytest.raises(UsageError, match=r"story\.jsonl:3: "):
+        script(tmp_path, ['{"text": "good"}', "", line])
+
+
+def test_a_script_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere"):
+        read_script(tmp_path / "nowhere.jsonl")
