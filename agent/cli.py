@@ -242,9 +242,6 @@ def doctor(
 def _settings(flags: dict[str, Any]) -> Settings:
     settings = load_settings(Path.cwd())
     given = {name: value for name, value in flags.items() if value is not None}
-    model = given.get("model", settings.model)
-    if model not in ("", "offline"):
-        raise UsageError(f"--model {model}: this version has one author, offline; LLM authors come next")
     return replace(settings, **given)
 
 

@@ -126,7 +126,7 @@ def resume_run(run_id: str, settings: Settings, show: Emit) -> Outcome:
 def _as_then(settings: Settings, event: RunStarted) -> Settings:
     """The settings with the manner in which the run was begun."""
     then = {name: value for name in ("strategy", "effort", "base_url") if (value := event.limits.get(name))}
-    return replace(settings, **then)  # type: ignore[arg-type]
+    return replace(settings, **then)
 
 
 def _stored(store: Store, run_id: str) -> Started:

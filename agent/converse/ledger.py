@@ -6,6 +6,7 @@ from collections import deque
 from agent.llm.dialogue import Reply
 
 _RECENT = 4
+_GROWTH = 1.5  # prompts grow from reply to reply
 
 
 class Ledger:
@@ -32,6 +33,6 @@ class Ledger:
 
     @property
     def next_usd(self) -> float:
-        """The dearest of the last few replies: no less than that should be left before another is asked for."""
+        """Half as much again as the dearest of the last few replies: what should be left when another is asked for."""
         with self._lock:
-            return max(self._recent, default=0.0)
+            return _GROWTH * max(self._recent, default=0.0)

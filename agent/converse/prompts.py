@@ -167,7 +167,7 @@ def _value(tree: Json) -> str:
     if isinstance(tree, Mapping) and "$tensor" in tree:
         spec = tree["$tensor"]
         assert isinstance(spec, Mapping)
-        return f"{spec['dtype']}{list(spec['shape'])}"  # type: ignore[call-overload]
+        return f"{spec['dtype']}{list(spec['shape'])}"
     if isinstance(tree, Mapping):
         return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in tree.items()) + "}"
     if isinstance(tree, list):

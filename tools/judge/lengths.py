@@ -31,7 +31,7 @@ class Lengths(contextlib.ExitStack):
     def __enter__(self) -> "Lengths":
         super().__enter__()
         self._flops = self.enter_context(FlopCounterMode(display=False))
-        self._watch = self.enter_context(_Watch())  # type: ignore[no-untyped-call]
+        self._watch = self.enter_context(_Watch())
         return self
 
     @property
@@ -54,7 +54,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     adds = False  # whether an operator ran that may add something up
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

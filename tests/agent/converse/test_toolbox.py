@@ -185,7 +185,7 @@ def test_when_the_budget_is_used_up_an_update_says_so() -> None:
 def test_a_prediction_is_held_against_the_next_attempt_with_that_parent() -> None:
     box, bench, events = toolbox()
     box.run([write("10"), call("bench", attempt=1)], 1)
-    arguments = {"hypothesis": "two passes", "prediction": "one pass", "predicted_speedup": 1.5}
+    arguments: dict[str, Any] = {"hypothesis": "two passes", "prediction": "one pass", "predicted_speedup": 1.5}
     told = one(box, call("reflect", attempt=1, **arguments)).text
     assert "bound by memory" in told
     box.run([write("8", parent=1)], 2)
@@ -203,7 +203,7 @@ def test_a_prediction_is_held_against_the_next_attempt_with_that_parent() -> Non
 def test_nothing_of_a_held_out_case_is_told() -> None:
     box, _, _ = toolbox()
     box.run([write("0.5")], 1)
-    arguments = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
+    arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
     results = [one(box, call("bench", attempt=1)), one(box, call("reflect", attempt=1, **arguments))]
     assert "a case with held-out shapes is wrong" in results[0].text
     for result in results:
