@@ -74,7 +74,9 @@ class AnthropicModel:
     def _retrieve(self) -> Any:
         """The API's description of the model; None from servers that have none."""
         try:
-            return self._line.persist(lambda _: self._plain(lambda: self._client.models.retrieve(self._model)))
+            return self._line.persist(
+                lambda _: self._plain(lambda: troubles.with_id(self._client.models.retrieve(self._model)))
+            )
         except NoSuchModel:  # or a server that imitates only the rest of the API
             listed = self._listed()
         if listed is None:
@@ -102,7 +104,10 @@ class AnthropicModel:
     def _plain(self, ask: Callable[[], T]) -> T:
         """A short question. When nothing listens, that is said at once."""
         with self._translated(at_once=True):
-            return ask()
+            return self._sensible(ask)
+
+    def _sensible(self, read: Callable[[], T]) -> T:
+        return troubles.sensible(read, self._who)
 
     @contextmanager
     def _translated(self, at_once: bool = False) -> Iterator[None]:
@@ -125,7 +130,7 @@ class AnthropicModel:
             if part.stop_reason != "pause_turn":
                 break
             body["messages"] = [*body["messages"], {"role": "assistant", "content": part.items()}]
-        return whole.reply(self._model, self.price_usd)
+        return self._sensible(lambda: whole.reply(self._model, self.price_usd))
 
     def _stream(self, body: dict[str, Json], listen: Listen, attempt: int) -> MessageBuilder:
         built = MessageBuilder()
@@ -136,7 +141,7 @@ class AnthropicModel:
                 if not kind.startswith("text/event-stream"):
                     troubles.not_a_stream(kind, self._who)
                 for event in stream:
-                    if piece := built.take(event.to_dict(mode="json", warnings=False)):
+                    if piece := troubles.taken(built.take, event, self._who):
                         listen(Delta(*piece, attempt=attempt))
         if not built.complete:
             raise Passing("the stream ended before the reply did")

@@ -27,27 +27,30 @@ class Abilities:
 
 def abilities(info: Any, wanted: Effort) -> Abilities:
     """What `info`, an SDK ModelInfo, allows; the effort is the nearest to `wanted` that the model has."""
-    known = info.capabilities
+    known = getattr(info, "capabilities", None)
     if known is None:
         return Abilities()
     return Abilities(
-        thinking=_supported(known.thinking.types.adaptive) if known.thinking.supported else False,
+        thinking=_supported(known, "thinking") and _supported(known, "thinking", "types", "adaptive"),
         effort=nearest(wanted, efforts(info)),
-        strict=_supported(known.structured_outputs),
+        strict=_supported(known, "structured_outputs"),
         described=True,
     )
 
 
-def _supported(capability: Any) -> bool:
-    return bool(capability is not None and capability.supported)
+def _supported(known: Any, *path: str) -> bool:
+    """Is the capability at `path` there and supported? Imitators of the API leave some out."""
+    for name in path:
+        known = getattr(known, name, None)
+    return bool(getattr(known, "supported", False))
 
 
 def efforts(info: Any) -> tuple[Effort, ...]:
     """The levels of effort that the model has, least first."""
-    known = info.capabilities.effort if info.capabilities is not None else None
-    if not _supported(known):
+    known = getattr(info, "capabilities", None)
+    if not _supported(known, "effort"):
         return ()
-    return tuple(level for level in EFFORTS if _supported(getattr(known, level, None)))
+    return tuple(level for level in EFFORTS if _supported(known, "effort", level))
 
 
 def nearest(wanted: Effort, offered: tuple[Effort, ...]) -> Effort | None:

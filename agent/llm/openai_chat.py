@@ -9,7 +9,7 @@ from agent.llm.chat_stream import ChatBuilder
 from agent.llm.dialogue import Delta, Effort, Listen, ModelFacts, Reply, Request, Usage
 from agent.llm.errors import NoSuchModel
 from agent.llm.line import Again, Line, Passing
-from agent.llm.openai_responses import as_json, client, translated
+from agent.llm.openai_responses import client, translated
 from agent.llm.troubles import Said, Who
 from tools.codec import Json
 
@@ -71,7 +71,7 @@ class ChatModel:
 
     def _plain(self, ask: Callable[[], T]) -> T:
         with translated(self._who, at_once=True):
-            return ask()
+            return troubles.sensible(ask, self._who)
 
     def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
         """One reply, streamed to `listen` on the way. Passing troubles are retried inside. Raises LlmError."""
@@ -82,7 +82,7 @@ class ChatModel:
             if (known := [str(model.id) for model in self._listed()]) and self._model not in known:
                 raise troubles.no_such_model(self._who, self._model, known) from None
             raise
-        return built.reply(request, self._model)
+        return troubles.sensible(lambda: built.reply(request, self._model), self._who)
 
     def _stream(self, request: Request, listen: Listen, attempt: int, facts: ModelFacts) -> ChatBuilder:
         able, built = self._able, ChatBuilder()
@@ -94,7 +94,7 @@ class ChatModel:
                 if not kind.startswith("text/event-stream"):
                     troubles.not_a_stream(kind, self._who)
                 for chunk in stream:
-                    for piece in built.take(as_json(chunk)):
+                    for piece in troubles.taken(built.take, chunk, self._who):
                         listen(Delta(*piece, attempt=attempt))
         if not built.begun:
             self._ask_why(body)

@@ -16,7 +16,6 @@ from agent.llm.errors import KeyRejected, NoSuchModel, Unavailable
 from agent.llm.line import Again, Line, Passing
 from agent.llm.responses_stream import ResponseBuilder
 from agent.llm.troubles import Said, Who
-from tools.codec import Json
 
 T = TypeVar("T")
 DEFAULT_MODEL = "gpt-6.1-sol"  # where the API's list does not decide
@@ -65,7 +64,9 @@ class OpenAIModel:
             self.name = f"openai:{self._model}"
             notes = (note,)
         try:
-            info = self._line.persist(lambda _: self._plain(lambda: self._client.models.retrieve(self._model)))
+            info = self._line.persist(
+                lambda _: self._plain(lambda: troubles.with_id(self._client.models.retrieve(self._model)))
+            )
         except NoSuchModel:  # or a server that imitates only the rest of the API
             listed = self._listed()
             if listed is None:
@@ -94,13 +95,13 @@ class OpenAIModel:
 
     def _plain(self, ask: Callable[[], T]) -> T:
         with translated(self._who, at_once=True):
-            return ask()
+            return troubles.sensible(ask, self._who)
 
     def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
         """One reply, streamed to `listen` on the way. Passing troubles are retried inside. Raises LlmError."""
         self.facts()
         built = self._line.persist(lambda attempt: self._stream(request, listen, attempt))
-        return built.reply(request.tools, self._model, self.price_usd)
+        return troubles.sensible(lambda: built.reply(request.tools, self._model, self.price_usd), self._who)
 
     def _stream(self, request: Request, listen: Listen, attempt: int) -> ResponseBuilder:
         able, built = self._able, ResponseBuilder()
@@ -112,7 +113,7 @@ class OpenAIModel:
                 if not kind.startswith("text/event-stream"):
                     troubles.not_a_stream(kind, self._who)
                 for event in stream:
-                    if piece := built.take(as_json(event)):
+                    if piece := troubles.taken(built.take, event, self._who):
                         listen(Delta(*piece, attempt=attempt))
         if built.failure:
             raise troubles.judge(built.failure, self._who)
@@ -169,11 +170,3 @@ def translated(who: Who, first: Callable[[Said], None] = lambda _: None, *, at_o
         if at_once and isinstance(what, Passing) and troubles.is_unreachable(error):
             raise Unavailable(f"{who.provider}: nothing answers at {what}") from None
         raise what from None  # the SDK's exception may hold the key
-
-
-def as_json(event: Any) -> dict[str, Json]:
-    """An event of the SDK as the server wrote it."""
-    if isinstance(event, dict):  # an event that the SDK does not know
-        return event
-    made: dict[str, Json] = event.to_dict(mode="json", warnings=False)
-    return made

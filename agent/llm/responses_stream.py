@@ -54,7 +54,8 @@ class ResponseBuilder:
             self.complete, self._refusal = True, code
         else:
             words = str(error.get("message") or "the response failed")
-            self.failure = Said(200, words, kind="" if code else str(error.get("type") or ""), code=code)
+            kind = str(error.get("type") or "").removeprefix("error")  # that is the event's
+            self.failure = Said(200, words, kind=kind, code=code)
 
     def _output(self) -> list[dict[str, Json]]:
         done = [item for _, item in sorted(self._items.items())]

@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import httpx2
 
@@ -15,10 +15,12 @@ from agent.llm.errors import (
     NoSuchModel,
     OutOfCredit,
     RequestRejected,
+    Unavailable,
 )
 from agent.llm.line import Passing
 from tools.codec import Json
 
+T = TypeVar("T")
 # What breaks off below the SDKs: neither wraps all of it once a stream runs.
 TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, json.JSONDecodeError, UnicodeDecodeError)
 _WORDS = 300  # characters of a provider's message that are shown
@@ -76,8 +78,9 @@ class Said:
     @property
     def where(self) -> str:
         """The status and the request's id, for the provider's support."""
-        status = f"HTTP {self.status}" if self.status is not None else ""
-        return ", ".join(part for part in (status, self.request_id) if part)
+        status = f"HTTP {self.status}" if self.status is not None and self.status >= 400 else ""
+        said = ", ".join(part for part in (status, self.request_id) if part)
+        return f" ({said})" if said else ""
 
 
 def read(error: BaseException) -> Said:
@@ -149,7 +152,7 @@ def explain(error: BaseException, who: Who) -> LlmError | Passing:
 
 def judge(said: Said, who: Who) -> LlmError | Passing:
     """The exception that `said` calls for."""
-    words = f"{who.provider}: {who.scrub(said.message)} ({said.where})"
+    words = f"{who.provider}: {who.scrub(said.message)}{said.where}"
     if _OVERFLOW.search(said.all_words) or said.status == 413:
         return ContextOverflow(words)
     if said.status == 402 or _CREDIT.search(said.all_words):
@@ -159,17 +162,34 @@ def judge(said: Said, who: Who) -> LlmError | Passing:
     if said.status == 404:
         return NoSuchModel(f"{words}\nCheck the model's name, and that {who.base_url} is the right --base-url.")
     if _passing(said):
-        return Passing(f"{who.scrub(said.message)} ({said.where})", said.retry_after_s)
+        return Passing(f"{who.scrub(said.message)}{said.where}", said.retry_after_s)
+    if said.may_retry is False and _busy(said):
+        return Unavailable(f"{words}; try again later", said.retry_after_s)
     return RequestRejected(words)
 
 
 def _passing(said: Said) -> bool:
     if said.may_retry is not None:
         return said.may_retry
-    assert said.status is not None
-    if said.status in (408, 409, 429) or said.status >= 500:
+    if _busy(said):
         return True
     return said.status == 200 and (said.kind in _PASSING_TYPES or said.code in _PASSING_TYPES or not said.kind)
+
+
+def with_id(info: Any) -> Any:
+    """`info`, the description of a model; TypeError for what has no id: the SDKs hand on any page that answers."""
+    if not isinstance(getattr(info, "id", None), str):
+        raise TypeError("no description of a model")
+    return info
+
+
+def taken(take: Callable[[dict[str, Json]], T], event: Any, who: Who) -> T:
+    """What `take` makes of an SDK's event, given as the server wrote it. Raises RequestRejected as `sensible` does."""
+    return sensible(lambda: take(event if isinstance(event, dict) else event.to_dict(mode="json", warnings=False)), who)
+
+
+def _busy(said: Said) -> bool:
+    return said.status is not None and (said.status in (408, 409, 429) or said.status >= 500)
 
 
 def _unanswered(error: BaseException, said: Said, who: Who) -> LlmError | Passing:
@@ -185,7 +205,16 @@ def _unanswered(error: BaseException, said: Said, who: Who) -> LlmError | Passin
 
 def is_unreachable(error: BaseException) -> bool:
     """Is there nothing that listens?"""
-    return isinstance(error.__cause__ or error, httpx2.ConnectError)
+    return isinstance(error.__cause__ or error, httpx2.ConnectError | httpx2.ConnectTimeout)
+
+
+def sensible(read: Callable[[], T], who: Who) -> T:
+    """What `read` makes of what a server sent. Raises RequestRejected when that has not the shape of its API."""
+    try:
+        return read()
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        message = f"{who.provider}: {who.base_url} sends what its API does not know ({type(error).__name__}: {error})"
+        raise RequestRejected(f"{who.scrub(message)}\nCheck --base-url: which API does the server speak?") from None
 
 
 def no_such_model(who: Who, model: str, known: Sequence[str]) -> NoSuchModel:

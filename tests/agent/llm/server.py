@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 
-from tests.agent.llm.story import Fault, Refused, Said, said, spoilt
+from tests.agent.llm.story import Fault, Refused, Said, said, spoilt, sse
 from tests.agent.llm.wire_anthropic import Messages
 from tests.agent.llm.wire_chat import Chat
 from tests.agent.llm.wire_responses import Responses
@@ -60,6 +60,7 @@ class LlmServer:
         self.wire = wires.get(format, lambda: Chat(quirks))()
         self.asked: list[Asked] = []
         self.refused: list[str] = []  # why requests were not as they should be
+        self.page: bytes | None = None  # what answers instead of a list of models
         self.hung_up = threading.Event()  # a client left in mid-stream
         self.streaming = threading.Event()
         self._told = 0
@@ -105,6 +106,9 @@ class LlmServer:
 
     def list_models(self, http: BaseHTTPRequestHandler) -> None:
         """GET /v1/models and /v1/models/<id>."""
+        if self.page is not None:
+            self._reply(http, 200, self.page, {"content-type": "text/html"})
+            return
         name = http.path.partition("?")[0].removeprefix("/v1/models").lstrip("/")
         try:
             self._check_key(http)
@@ -184,6 +188,9 @@ class LlmServer:
             if i == half and kind == "truncated":
                 http.wfile.write(event[: len(event) // 2])
                 return
+            if i == half and kind == "nonsense":
+                kinds = {"anthropic": "content_block_delta", "openai": "response.failed"}
+                event = sse({"type": kinds.get(self.format), "choices": [7]}, kinds.get(self.format))
             if i == half and kind == "ended":
                 return
             if i == half and kind == "error_event":

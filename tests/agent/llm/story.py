@@ -21,6 +21,7 @@ FaultKind = Literal[
     "unknown_tool",
     "bad_json",  # arguments that are not JSON
     "html",  # something else answers
+    "nonsense",  # an event without what it should have
 ]
 
 

@@ -120,6 +120,7 @@ def test_a_slow_reply_is_waited_for(format: Format) -> None:
         (Fault("status", 400, code="context_length_exceeded", message="too long"), ContextOverflow),
         (Fault("status", 400, message="the request exceeds the available context size"), ContextOverflow),
         (Fault("html"), RequestRejected),
+        (Fault("nonsense"), RequestRejected),
     ],
 )
 @every_format
@@ -130,6 +131,15 @@ def test_each_final_error_has_its_kind_and_is_not_tried_again(
         ask(server)
     assert type(caught.value) is kind
     assert len(server.asked) == 1
+
+
+@every_format
+@pytest.mark.parametrize("page", [b"<html>Welcome to the router</html>", b""])
+def test_a_page_in_the_place_of_the_api_is_rejected_with_the_way_out(format: Format, page: bytes) -> None:
+    with LlmServer(STORY, format) as server:
+        server.page = page
+        with pytest.raises(RequestRejected, match="Check --base-url"):
+            model_of(server).facts()
 
 
 @every_format
