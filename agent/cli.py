@@ -1,6 +1,7 @@
 """`optimize`: parse, compose, exit code. No logic, and nothing heavy is imported before a command needs it.
 
-Exit codes: 0 done; 1 nothing accepted, a verdict that did not hold, an attack that got through, or our own failure;
+Exit codes: 0 done; 1 nothing accepted, a verdict that did not hold, an attack that got through, a model that cannot be
+asked, or our own failure;
 2 bad input; 130 Ctrl-C.
 """
 
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
+from agent.llm.errors import LlmError
 from agent.settings import Effort, Settings, Strategy, environment, load_settings
 from tools.errors import KerneltuneError, UsageError
 
@@ -260,6 +262,9 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except UsageError as error:
         print(f"optimize: {error}", file=sys.stderr)
         return 2
+    except LlmError as error:
+        print(f"optimize: {error}", file=sys.stderr)
+        return 1
     except KerneltuneError as error:
         print(f"optimize: internal failure: {error}", file=sys.stderr)
         return 1

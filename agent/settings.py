@@ -52,6 +52,7 @@ class Environment:
     """Facts of the process environment that decide how we talk to a person."""
 
     keys: tuple[str, ...]  # providers whose API key is set
+    server_key: str  # for a server at --base-url, KERNELTUNE_API_KEY; providers' own keys never go there
     term: str
     no_color: bool
     ci: bool
@@ -62,6 +63,7 @@ def environment() -> Environment:
     providers = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
     return Environment(
         keys=tuple(p for p, name in providers.items() if os.environ.get(name)),
+        server_key=os.environ.get("KERNELTUNE_API_KEY", ""),
         term=os.environ.get("TERM", ""),
         no_color=bool(os.environ.get("NO_COLOR")),
         ci=bool(os.environ.get("CI")),

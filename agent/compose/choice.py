@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agent.llm.choose import open_model, parse
-from agent.llm.dialogue import Model
+from agent.llm.dialogue import Model, Usage
 from agent.settings import Environment, Settings
 from tools.errors import UsageError
 
@@ -28,18 +28,19 @@ class Choice:
 def chosen(settings: Settings, environment: Environment) -> Choice:
     """The author of a new run. Raises UsageError for a --model that nobody knows, LlmError for one that is no use."""
     if settings.model:
-        return named(settings.model, "--model", settings)
+        return named(settings.model, "--model", settings, environment)
     if not environment.keys:
-        return named(OFFLINE, "neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set", settings)
-    return named(environment.keys[0], f"{environment.keys[0].upper()}_API_KEY is set", settings)
+        return named(OFFLINE, "neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set", settings, environment)
+    return named(environment.keys[0], f"{environment.keys[0].upper()}_API_KEY is set", settings, environment)
 
 
-def named(name: str, why: str, settings: Settings) -> Choice:
+def named(name: str, why: str, settings: Settings, environment: Environment) -> Choice:
     """The author of that name, which is asked about itself, so that a key or a name that is wrong shows at once."""
     if name == OFFLINE:
         return Choice(OFFLINE, why)
     parse(name)
-    model = open_model(name, base_url=settings.base_url or None, effort=settings.effort)
+    keys = {"chat": environment.server_key} if environment.server_key else {}
+    model = open_model(name, keys=keys, base_url=settings.base_url or None, effort=settings.effort)
     try:
         facts = model.facts()
     except BaseException:
@@ -52,8 +53,6 @@ def named(name: str, why: str, settings: Settings) -> Choice:
 
 def require_price(choice: Choice, settings: Settings) -> None:
     """A limit on cost needs a price. Raises UsageError."""
-    from agent.llm.dialogue import Usage
-
     if choice.model is None or settings.max_cost_usd is None:
         return
     if choice.model.price_usd(Usage(1_000, 1_000)) is None:

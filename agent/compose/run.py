@@ -65,7 +65,7 @@ def show_run(
         if task is not None:
             outcome = run_task(task, settings, environment, view)
         else:
-            outcome = resume_run(str(resume), settings, view)
+            outcome = resume_run(str(resume), settings, environment, view)
     close_view(choice, view, _next_commands(outcome))
     return outcome.exit_code
 
@@ -108,7 +108,7 @@ def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
     return {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 
-def resume_run(run_id: str, settings: Settings, show: Emit) -> Outcome:
+def resume_run(run_id: str, settings: Settings, environment: Environment, show: Emit) -> Outcome:
     """Go on with a stored run: same task, seed and limits (flags may raise the limits)."""
     with Store.open(settings.runs_dir) as store:
         started = _stored(store, run_id)
@@ -117,7 +117,7 @@ def resume_run(run_id: str, settings: Settings, show: Emit) -> Outcome:
         if task_file.sha256 != event.task_sha256:
             raise TaskError(f"{task_file.path} has changed since run {event.run_id}; start a new run with --task")
         settings = _as_then(settings, event)
-        with contextlib.closing(named(event.author, event.author_why, settings)) as choice:
+        with contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice:
             require_price(choice, settings)
             with workshop(settings, show) as shop, session(shop, task_file) as opened:
                 return _drive(started, choice, opened, _limits(settings), settings, store, show)
@@ -126,6 +126,8 @@ def resume_run(run_id: str, settings: Settings, show: Emit) -> Outcome:
 def _as_then(settings: Settings, event: RunStarted) -> Settings:
     """The settings with the manner in which the run was begun."""
     then = {name: value for name in ("strategy", "effort", "base_url") if (value := event.limits.get(name))}
+    if settings.base_url:  # a server may have moved
+        del then["base_url"]
     return replace(settings, **then)
 
 

@@ -9,11 +9,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def optimize(
-    *arguments: str, cwd: Path, timeout_s: float = 120, stdin: str | None = None
+    *arguments: str, cwd: Path, timeout_s: float = 120, stdin: str | None = None, more_env: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run it to its end."""
+    variables = env() | (more_env or {})
     return subprocess.run(
-        command(*arguments), cwd=cwd, env=env(), capture_output=True, text=True, timeout=timeout_s, input=stdin
+        command(*arguments), cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout_s, input=stdin
     )
 
 

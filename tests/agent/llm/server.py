@@ -52,6 +52,7 @@ class LlmServer:
         faults: Faults | None = None,
         quirks: frozenset[str] = frozenset(),
         key: str = KEY,
+        port: int = 0,
     ) -> None:
         self.story, self.key, self.format, self._quirks = story, key, format, quirks
         faults = faults if faults is not None else {}
@@ -66,7 +67,7 @@ class LlmServer:
         self._told = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
 

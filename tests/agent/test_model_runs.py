@@ -1,0 +1,219 @@
+"""`optimize --model …` as a person types it, against providers on loopback: one story, three wire formats, faults."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.record.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated
+from agent.record.store import Store
+from tests.agent.llm.server import Faults, Format, LlmServer
+from tests.agent.llm.story import Fault
+from tests.agent.shell import command, env, optimize
+
+STORY = Path(__file__).parent / "stories" / "softmax.jsonl"
+LINES = [json.loads(line) for line in STORY.read_text().splitlines()]
+NAMES: dict[Format, str] = {
+    "anthropic": "anthropic:claude-opus-5-5",
+    "openai": "openai:gpt-6.1-sol",
+    "chat": "chat:local",
+}
+ALL = ("--task", "softmax", "--json", "--runs-dir", "runs", "--max-attempts", "5")
+
+
+_DRAWN = re.compile(
+    r": case .* inputs\).*|[\d.e-]+ of the tolerance[^;\n]*", re.DOTALL
+)  # inputs differ from run to run
+
+
+def keys(server: LlmServer) -> dict[str, str]:
+    return dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "KERNELTUNE_API_KEY"), server.key)
+
+
+def told_by(
+    format: Format, tmp_path: Path, *more: str, faults: Faults | None = None, story: list[dict[str, Any]] = LINES
+) -> tuple["subprocess.CompletedProcess[str]", LlmServer]:
+    with LlmServer(story, format, faults=faults) as server:
+        done = optimize(
+            *ALL, "--model", NAMES[format], "--base-url", server.url, *more, cwd=tmp_path, more_env=keys(server)
+        )
+    return done, server
+
+
+def result(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    assert "Traceback" not in done.stderr, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["type"] == "result"
+    return dict(last)
+
+
+def attempts(folder: Path) -> list[Any]:
+    """What is stored of the only run there, without times, ids and what differs between wire formats."""
+    with Store.open(folder) as store:
+        (run,) = store.run_ids()
+        found: list[Any] = []
+        for e in store.load_events(run):
+            match e:
+                case Proposed():
+                    parent = e.parent_id.rpartition("/")[2] if e.parent_id else None
+                    found.append(("proposed", e.number, parent, e.source, e.rationale, e.params))
+                case Updated():
+                    found.append(("updated", e.plan_sha256, e.failure and e.failure.status))
+                case Judged():
+                    found.append(("judged", e.attempt_id.rpartition("/")[2], e.verdict.status, e.best, e.rank_key))
+                case Reflected():
+                    found.append(("reflected", e.attempt_id.rpartition("/")[2], e.hypothesis, e.prediction, e.outcome))
+                case Replied():
+                    calls = e.calls if isinstance(e.calls, list) else []
+                    found.append(("replied", e.turn, e.text, [(c["name"], c["arguments"]) for c in calls]))
+                case Said(role="tool"):
+                    found.append(("told", _DRAWN.sub(": …", e.text)))
+        return sorted(found, key=lambda row: (row[0] in ("updated", "proposed"), str(row[:3])))
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[Any]]:
+    folder = tmp_path_factory.mktemp("scripted")
+    done = optimize(*ALL, "--model", f"scripted:{STORY}", cwd=folder)
+    return result(done), attempts(folder / "runs")
+
+
+def test_a_scripted_story_ends_with_what_it_tells(scripted: tuple[dict[str, Any], list[Any]]) -> None:
+    last, rows = scripted
+    assert (last["subtype"], last["attempts"], last["accepted"]) == ("success", 5, 3)
+    statuses = [row[2].value for row in rows if row[0] == "judged"]
+    assert statuses == ["compile_failed", "wrong", "checked", "checked", "checked"]
+    outcomes = [(row[1], row[4]) for row in rows if row[0] == "reflected"]
+    assert outcomes == [("3", "open"), ("4", "confirmed")]
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_the_same_story_through_every_wire_format_leaves_the_same_record(
+    format: Format, tmp_path: Path, scripted: tuple[dict[str, Any], list[Any]]
+) -> None:
+    done, server = told_by(format, tmp_path)
+    last = result(done)
+    assert server.refused == []
+    assert attempts(tmp_path / "runs") == scripted[1]
+    assert last["spending"]["replies"] == 7
+    priced = format != "chat"
+    assert (last["spending"]["cost_usd"] > 0) is priced
+    assert last["spending"]["unpriced"] == (0 if priced else 7)
+
+
+TROUBLES = {
+    1: Fault("status", 429, retry_after="0"),
+    3: Fault("reset"),
+    5: Fault("empty"),
+    7: Fault("truncated"),
+    8: Fault("status", 529),
+    10: Fault("unknown_tool"),
+    12: Fault("max_tokens"),
+    14: Fault("refusal"),
+    16: Fault("bad_json"),
+    18: Fault("status", 500),
+    20: Fault("ended"),
+}
+
+
+@pytest.mark.parametrize("format", ["anthropic", "openai"])
+def test_a_run_goes_on_through_one_trouble_after_the_other(format: Format, tmp_path: Path) -> None:
+    done, server = told_by(format, tmp_path, faults=TROUBLES)
+    last = result(done)
+    assert server.refused == []
+    assert len(server.asked) > 15
+    assert (done.returncode, last["accepted"]) == (0, 3)
+
+
+def test_what_no_retry_mends_ends_the_run_in_order_and_it_can_be_resumed(tmp_path: Path) -> None:
+    done, _ = told_by("anthropic", tmp_path, faults={4: Fault("status", 402)})
+    last = result(done)
+    assert (last["attempts"], last["accepted"]) == (3, 1)
+    warned = [json.loads(line)["text"] for line in done.stdout.splitlines() if json.loads(line)["type"] == "warned"]
+    assert any("credit" in text for text in warned), warned
+    rest = LINES[4:]
+    with LlmServer(rest, "anthropic") as server:  # at another address: what is given now counts
+        arguments = ("--resume", last["run_id"], "--json", "--runs-dir", "runs", "--max-attempts", "5")
+        again = optimize(*arguments, "--base-url", server.url, cwd=tmp_path, more_env=keys(server))
+    assert result(again)["attempts"] == 5
+    assert server.refused == []
+    assert "What has been tried so far" in str(server.asked[0].body)
+
+
+def test_a_key_or_a_model_that_is_wrong_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with LlmServer(LINES, "anthropic") as server:
+        bad_key = {"ANTHROPIC_API_KEY": "sk-wrong-key"}
+        done = optimize(
+            *ALL, "--model", "anthropic:claude-opus-5-5", "--base-url", server.url, cwd=tmp_path, more_env=bad_key
+        )
+    assert done.returncode != 0
+    assert "ANTHROPIC_API_KEY" in done.stderr
+    assert "sk-wrong-key" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs" / "runs.db").exists()
+    unknown = optimize(*ALL, "--model", "gpt", cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "anthropic:<id>" in unknown.stderr
+
+
+def test_a_limit_on_cost_ends_a_run_before_it_is_exceeded(tmp_path: Path) -> None:
+    done, _ = told_by("anthropic", tmp_path, "--max-cost", "0.05")
+    last = result(done)
+    assert last["spending"]["cost_usd"] <= 0.05
+    with Store.open(tmp_path / "runs") as store:
+        ended = [e for e in store.load_events(store.run_ids()[0]) if isinstance(e, RunEnded)]
+    assert ended[-1].why in ("cost", "author_done")
+
+
+def test_a_limit_on_cost_without_a_price_is_refused(tmp_path: Path) -> None:
+    done, _ = told_by("chat", tmp_path, "--max-cost", "1")
+    assert done.returncode == 2
+    assert "the price of chat:local is unknown" in done.stderr
+
+
+def test_ctrl_c_in_the_middle_of_a_reply_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    with LlmServer(LINES, "anthropic", faults={3: Fault("stall", pause_s=60)}) as server:
+        arguments = (*ALL, "--model", NAMES["anthropic"], "--base-url", server.url)
+        run = subprocess.Popen(
+            command(*arguments), cwd=tmp_path, env=env() | keys(server), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while len(server.asked) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        started = time.monotonic()
+        os.kill(run.pid, signal.SIGINT)
+        out, err = run.communicate(timeout=30)
+        assert time.monotonic() - started < 5
+    assert run.returncode == 130
+    assert "Traceback" not in err
+    last = json.loads(out.splitlines()[-1])
+    assert (last["subtype"], last["attempts"]) == ("interrupted", 2)
+
+
+def test_conversations_side_by_side_share_a_provider(tmp_path: Path) -> None:
+    update = LINES[0]["calls"][0]
+    right = (
+        update["arguments"]["source"]
+        .replace("tl.expo(v)", "tl.exp(v - tl.max(v, 0))")
+        .replace("num_warps=1", "num_warps={}")
+    )
+    story = [
+        {
+            "calls": [
+                {"name": "update", "arguments": update["arguments"] | {"source": right.format(1 << i % 5) + f"# {i}\n"}}
+            ]
+        }
+        for i in range(12)
+    ]
+    done, server = told_by("openai", tmp_path, "--strategy", "evolve", "--width", "2", story=story)
+    last = result(done)
+    assert server.refused == []
+    assert (last["attempts"], last["accepted"]) == (5, 5)
