@@ -16,6 +16,7 @@ FaultKind = Literal[
     "stall",  # silence in mid-stream
     "drip",  # every event after a pause
     "max_tokens",  # the reply ends in the middle of its last call
+    "thought",  # the reply ends in the middle of its thinking
     "empty",  # a reply of nothing
     "refusal",
     "unknown_tool",
@@ -78,6 +79,8 @@ def spoilt(told: Said, fault: Fault | None) -> Said:
         return told
     if fault.kind == "empty":
         return Said(number=told.number)
+    if fault.kind == "thought":
+        return Said(thinking="I wonder whe", stop="max_tokens", number=told.number)
     if fault.kind == "refusal":
         return Said(text="I cannot", stop="refusal", detail="frontier_llm", number=told.number)
     name, text = told.calls[-1] if told.calls else ("bench", '{"attempt": 1}')

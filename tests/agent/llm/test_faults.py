@@ -186,6 +186,29 @@ def test_a_call_that_max_tokens_cuts_off_says_so_and_the_run_goes_on(format: For
 
 
 @every_format
+def test_thinking_that_max_tokens_cuts_off_is_not_sent_back(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("thought")}) as server:
+        cut, after = converse(model_of(server), 2)
+        assert server.refused == []
+    assert (cut.stop, cut.thinking) == ("max_tokens", "I wonder whe")
+    assert after.text == "A first try."
+
+
+@every_format
+def test_a_listener_that_raises_ends_the_reply_and_closes_the_connection(format: Format) -> None:
+    def stop(delta: Delta) -> None:
+        raise KeyboardInterrupt
+
+    with LlmServer(STORY, format, faults=lambda _: Fault("drip", pause_s=0.1)) as server:
+        model = model_of(server)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            model.ask(request((User("Hi."),)), stop)
+        assert server.hung_up.wait(2)
+        assert len(server.asked) == 1
+    assert caught.tb is not None  # which would keep a stream alive that nobody closed
+
+
+@every_format
 def test_an_empty_reply_is_a_reply_and_the_run_goes_on(format: Format) -> None:
     with LlmServer(STORY, format, faults={0: Fault("empty")}) as server:
         empty, after = converse(model_of(server), 2)

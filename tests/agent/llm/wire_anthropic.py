@@ -17,6 +17,7 @@ MODELS: list[dict[str, Json]] = [
         "retires_at": "2026-11-30T00:00:00Z",
     },
 ]
+BLOCKS = ("text", "thinking", "tool_use", "tool_result")
 YES, NO = {"supported": True}, {"supported": False}
 _STOPS = {"": "end_turn", "end": "end_turn", "tools": "tool_use", "context": "model_context_window_exceeded"}
 
@@ -79,6 +80,7 @@ class Messages:
         content = message["content"]
         require(content, "messages: content must not be empty")
         for block in content:
+            require(block.get("type") in BLOCKS, f"messages: Input tag {block.get('type')!r} is none of {BLOCKS}")
             require(block["type"] != "text" or block["text"].strip(), "text content blocks must be non-empty")
             if block["type"] == "thinking":
                 same = self.signed.get(block.get("signature", "")) == block
@@ -121,7 +123,7 @@ class Messages:
             block = {"type": "thinking", "thinking": said.thinking, "signature": f"sig-{said.number}=="}
             self.signed[block["signature"]] = block
             content.append(block)
-            yield from self._block(0, {"type": "thinking", "thinking": "", "signature": ""}, self._thought(block))
+            yield from self._block(0, {"type": "thinking", "thinking": "", "signature": ""}, self._thought(block, said))
         if said.text:
             content.append({"type": "text", "text": said.text})
             texts = [{"type": "text_delta", "text": piece} for piece in pieces(said.text)]
@@ -144,8 +146,10 @@ class Messages:
         yield sse({"type": "message_delta", "delta": delta, "usage": ended}, "message_delta")
         yield sse({"type": "message_stop"}, "message_stop")
 
-    def _thought(self, block: Json) -> list[Json]:
+    def _thought(self, block: Json, said: Said) -> list[Json]:
         deltas: list[Json] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+        if said.stop == "max_tokens" and not said.text and not said.calls:
+            return deltas  # cut off before it was signed
         return [*deltas, {"type": "signature_delta", "signature": block["signature"]}]
 
     def _block(self, index: int, start: Json, deltas: list[Json]) -> Iterator[bytes]:
