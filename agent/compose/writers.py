@@ -12,6 +12,7 @@ from agent.converse.prompts import RunPrompts
 from agent.converse.toolbox import Toolbox
 from agent.converse.toolset import TOOLS
 from agent.llm.dialogue import Model
+from agent.llm.scripted import ScriptedModel
 from agent.loop import Run, optimize
 from agent.policy import Limits
 from agent.record.events import Event, Replied, Warned
@@ -92,6 +93,8 @@ def _studio(model: Model, work: Work) -> Studio:
     ledger = Ledger()
     for reply in replies:
         ledger.note(reply.cost_usd)
+        if isinstance(model, ScriptedModel):
+            model.skip(1, reply.conversation)
     bench, width = work.bench, work.settings.width
     arch, gpu = work.opened.workshop.arch, work.opened.gpu
     hardware = _hardware(gpu.name if gpu else "", arch)

@@ -2,8 +2,8 @@
 
     opening -> reply -> tool results -> reply -> tool results … -> a limit, or a model that has no more to say
 
-Its length is bounded: when a prompt exceeds `context_tokens`, all but the last few exchanges give way to a history that
-is made anew from the attempts. System prompt and tools stay the same to the byte, so providers can cache them.
+Its length is bounded: when a prompt exceeds `context_tokens`, or what it took in turn 10 by much, all but the last few
+exchanges give way to a history that is made anew from the attempts. System prompt and tools stay the same to the byte, so providers can cache them.
 """
 
 import time
@@ -18,6 +18,7 @@ from agent.record.events import Event, Replied, Said
 from tools.codec import encode
 
 KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
+YARDSTICK_TURN, MOST_GROWTH = 10, 1.35  # later prompts are hardly longer than the one of that turn
 MOST_SILENT = 3  # replies in a row that call no tool, after which the conversation is over
 _CHARACTERS_PER_TOKEN = 4  # where a server does not count
 Trouble = Literal["talk", "empty", "cut_off", "refused"]
@@ -67,6 +68,9 @@ class Conversation:
     _messages: list[Message] = field(default_factory=list)
     _silent: int = 0
 
+    def __post_init__(self) -> None:
+        self._longest = self.context_tokens
+
     def hold(self) -> str:
         """Until a limit is reached (its name), or the model has no more to say ("author_done", "refused"). Raises
         LlmError; what was written by then is judged all the same."""
@@ -103,7 +107,10 @@ class Conversation:
             self._compact(KEPT_EXCHANGES - 1)
         elif over := self._prod(reply):
             return over
-        if self._length(reply) > self.context_tokens:
+        length = self._length(reply)
+        if self.turn == YARDSTICK_TURN:
+            self._longest = min(self._longest, int(MOST_GROWTH * length))
+        if length > self._longest:
             self._compact(KEPT_EXCHANGES)
         return None
 

@@ -104,7 +104,9 @@ class ScriptedModel:
             self._next[place] = self._next.get(place, 0) + replies
 
     def _place(self, key: str) -> str:
-        return key if key in self._lines else ""
+        """A script names conversations as the record does, "2"; a request says of which run, too: "…-ab12/2"."""
+        name = key.rpartition("/")[2]
+        return name if name in self._lines else ""
 
     def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
         """The next reply of the conversation `request.key`."""

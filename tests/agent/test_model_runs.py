@@ -109,16 +109,16 @@ def test_the_same_story_through_every_wire_format_leaves_the_same_record(
 
 TROUBLES = {
     1: Fault("status", 429, retry_after="0"),
-    3: Fault("reset"),
-    5: Fault("empty"),
+    2: Fault("reset"),
+    4: Fault("empty"),
+    5: Fault("status", 529),
     7: Fault("truncated"),
-    8: Fault("status", 529),
-    10: Fault("unknown_tool"),
-    12: Fault("max_tokens"),
-    14: Fault("refusal"),
+    8: Fault("unknown_tool"),
+    10: Fault("max_tokens"),
+    11: Fault("status", 500),
+    13: Fault("refusal"),
+    14: Fault("ended"),
     16: Fault("bad_json"),
-    18: Fault("status", 500),
-    20: Fault("ended"),
 }
 
 
@@ -127,7 +127,7 @@ def test_a_run_goes_on_through_one_trouble_after_the_other(format: Format, tmp_p
     done, server = told_by(format, tmp_path, faults=TROUBLES)
     last = result(done)
     assert server.refused == []
-    assert len(server.asked) > 15
+    assert len(server.asked) > max(TROUBLES)
     assert (done.returncode, last["accepted"]) == (0, 3)
 
 
