@@ -30,7 +30,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         autoescape=False,  # noqa: S701 - for models, not for browsers
     )
-    made.filters |= {"clip": clip, "code": code}
+    made.filters |= {"cell": cell, "clip": clip, "code": code}
     return made
 
 
@@ -38,6 +38,11 @@ def clip(text: str, most: int) -> str:
     """The text on one line, and at most so many characters of it."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def cell(text: str) -> str:
+    """The text as a cell of a table."""
+    return text.replace("|", "\\|")
 
 
 def code(source: str, language: str = "python") -> str:
