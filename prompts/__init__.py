@@ -28,7 +28,7 @@ def _environment() -> "Environment":
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # noqa: S701 - for models, not for browsers
+        autoescape=False,  # for models, not for browsers
     )
     made.filters |= {"cell": cell, "clip": clip, "code": code}
     return made

@@ -15,8 +15,8 @@ Values = dict[str, object]
 MOST_CASES = 8  # that a prompt lists
 MOST_PARAMETERS = 12  # of one case
 MOST_OF_A_TREE = 300  # characters
-MOST_OF_A_DETAIL = 1500  # characters of a failure that is told in full
-MOST_KERNELS = 8  # of one attempt
+MOST_OF_A_DETAIL = 1000  # characters of a failure that is told in full
+MOST_KERNELS = 4  # of one attempt
 _PRECISIONS = {
     "float64": "float64: all arithmetic in float64",
     "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three TF32 "
@@ -39,8 +39,8 @@ def task(spec: TaskSpec) -> Values:
         "cases": [_case(case) for case in shown[:MOST_CASES]],
         "unlisted": max(0, len(shown) - MOST_CASES),
         "bytes": _amount(spec.main.bytes_moved, "B"),
-        "flops": _amount(spec.main.flops, "") if spec.main.flops else "",
-        "intensity": f"{spec.main.flops / spec.main.bytes_moved:.3g}" if spec.main.bytes_moved else "?",
+        "flops": _amount(spec.main.flops, "FLOP") if spec.main.flops else "",
+        "intensity": _short(spec.main.flops / spec.main.bytes_moved) if spec.main.bytes_moved else "?",
     }
 
 
@@ -114,8 +114,8 @@ def light(spec: TaskSpec, gpu: Gpu) -> Values | None:
         floor = speed_of_light(spec.main, gpu, spec.precision)
     except KeyError:
         return None
-    measured = f"{floor.measured_us:.3g}" if floor.measured_us is not None else ""
-    return {"us": f"{floor.us:.3g}", "bound": floor.bound, "measured_us": measured}
+    measured = _short(floor.measured_us) if floor.measured_us is not None else ""
+    return {"us": _short(floor.us), "bound": floor.bound, "measured_us": measured}
 
 
 def attempt(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
@@ -142,7 +142,7 @@ def result(made: Attempt, verdict: Verdict) -> str:
     """What counts about an accepted attempt: its time and speed-ups, or its rank; else ""."""
     if verdict.timing is not None:
         gains = "".join(f", {c.speedup:.3g}x {c.baseline}" for c in verdict.comparisons)
-        return f"{verdict.timing.median_us:.4g} us{gains}"
+        return f"{_us(verdict.timing.median_us)} us{gains}"
     if not verdict.accepted or len(made.rank_key) != 4:
         return ""
     traffic, spills, warps, registers = made.rank_key
@@ -171,6 +171,14 @@ def _kernel(report: KernelReport) -> Values:
         "num_stages": report.num_stages,
         "occupancy": f"{report.occupancy:.2f}",
     }
+
+
+def _us(number: float) -> str:
+    return f"{number:,.1f}" if number >= 100 else f"{number:.3g}"
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _amount(count: int, unit: str) -> str:
