@@ -156,9 +156,8 @@ def _failed(verdict: Verdict) -> str:
         return ""
     worst = max(wrong, key=lambda case: case.error_ratio)
     where = "a case with held-out shapes" if worst.case == HIDDEN else f"case {worst.case}, {worst.inputs} inputs"
-    return (
-        f"{len(wrong)} of {len(verdict.cases)} comparisons fail; worst: {where}, {worst.error_ratio:.2g} tolerances off"
-    )
+    size = f"{_short(worst.error_ratio)} tolerances off"
+    return f"{len(wrong)} of {len(verdict.cases)} comparisons fail; worst: {where}, {size}"
 
 
 def _kernel(report: KernelReport) -> Values:

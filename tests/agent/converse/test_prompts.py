@@ -112,15 +112,9 @@ def _told(count: int) -> str:
     """The history of so many wordy attempts, but for the source."""
     long = "word|`{{x}}` " * 400
     kernels = tuple(KernelReport("k" * 200, 255, 99, 99, 9, 232448, 32, 9, 0.5, "f") for _ in range(20))
-    ends = [timed(100.0), Verdict(Status.COMPILE_FAILED, long[:2000]), wrong("zanzibar")]
+    ends = [replace(timed(100.0), variant=long[:2000]), Verdict(Status.COMPILE_FAILED, long[:2000]), wrong("zanzibar")]
     source = "# a source that counts apart\n"
-    attempts = [
-        replace(
-            attempt(n, replace(ends[n % 3], variant=long[:2000] if n % 3 == 0 else ""), n - 1, long, source),
-            kernels=kernels,
-        )
-        for n in range(1, count + 1)
-    ]
+    attempts = [replace(attempt(n, ends[n % 3], n - 1, long, source), kernels=kernels) for n in range(1, count + 1)]
     thoughts = [reflected(n, "refuted", 123.456, 1.23456, long) for n in range(1, count + 1)]
     history = RunPrompts(workbench(*attempts), "sm_90", "NVIDIA H200", outcomes=lambda: thoughts).history()
     assert history.count(source) == 1
