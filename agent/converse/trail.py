@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from agent.authors.base import Attempt
 from agent.converse import facts
@@ -82,5 +83,5 @@ def _times(speedup: Json) -> str:
     return f"{speedup:.3g}x" if _positive(speedup) else ""
 
 
-def _positive(value: Json) -> bool:
+def _positive(value: Json) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
