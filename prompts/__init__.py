@@ -1,0 +1,52 @@
+"""The words that models are told: Jinja2 templates, and nothing that decides anything.
+
+They get plain values; agent/converse/prompts.py makes those. What a template names and nobody gave is an error.
+"""
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_SHORTEST_FENCE = 3
+
+
+def render(template: str, **values: object) -> str:
+    """The text of a template ("history.j2"), without white space around it. Raises jinja2.UndefinedError for a value
+    that is missing and jinja2.TemplateNotFound for a template that does not exist."""
+    return _environment().get_template(template).render(values).strip()
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # not before somebody needs words
+
+    made = Environment(
+        loader=PackageLoader("prompts", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # for models, not for browsers
+    )
+    made.filters |= {"cell": cell, "clip": clip, "code": code}
+    return made
+
+
+def clip(text: str, most: int) -> str:
+    """The text on one line, and at most so many characters of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def cell(text: str) -> str:
+    """The text as a cell of a table."""
+    return text.replace("|", "\\|")
+
+
+def code(source: str, language: str = "python") -> str:
+    """A block of code, word for word; its fence is longer than any that the source holds."""
+    longest = max((len(ticks) for ticks in re.findall(r"`{3,}", source)), default=_SHORTEST_FENCE - 1)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{source.strip(chr(10))}\n{fence}"

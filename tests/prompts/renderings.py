@@ -1,0 +1,35 @@
+"""The prompts that are stored and compared word for word."""
+
+from pathlib import Path
+
+from agent.converse.conversation import Trouble
+from agent.converse.prompts import RunPrompts
+from tests.agent.converse.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
+
+GOLDEN = Path(__file__).with_name("golden")
+_TARGETS = {
+    "system_h200": ("sm_90", "NVIDIA H200", "triton"),
+    "system_b200_ptx": ("sm_100", "NVIDIA B200", "ptx"),
+    "system_a100": ("sm_80", "NVIDIA A100-SXM4-80GB", "triton"),
+    "system_without_gpu_sm_89": ("sm_89", None, "ptx"),
+    "system_unknown_gpu": ("sm_120", "NVIDIA GeForce RTX 5090", "triton"),
+}
+TROUBLES: tuple[Trouble, ...] = ("talk", "empty", "cut_off", "refused")
+
+
+def renderings() -> dict[str, str]:
+    """Every stored prompt by the name of its file."""
+    found = {name: RunPrompts(workbench(), *target).system for name, target in _TARGETS.items()}
+    attempts = story()
+    words = RunPrompts(workbench(*attempts), "sm_90", "NVIDIA H200", outcomes=lambda: THOUGHTS)
+    found["opening"] = RunPrompts(workbench(), "sm_90", "NVIDIA H200").opening()
+    found["opening_with_seeds"] = words.opening((attempts[0], attempts[2]))
+    found["history"] = words.history()
+    found["history_of_nothing"] = RunPrompts(workbench(), "sm_90", None).history()
+    failures = workbench(attempt(1, REJECTED), attempt(2, REJECTED, 1))
+    found["history_of_failures"] = RunPrompts(failures, "sm_90", "NVIDIA H200").history()
+    counted = workbench(attempt(1, checked()), attempt(2, checked(), 1))
+    found["history_without_gpu"] = RunPrompts(counted, "sm_90", None).history()
+    found["crossover"] = words.crossover(attempts[0], attempts[2])
+    found["nudges"] = "\n\n".join(f"{trouble}: {words.nudge(trouble)}" for trouble in TROUBLES)
+    return {f"{name}.txt": text + "\n" for name, text in found.items()}
