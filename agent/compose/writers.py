@@ -15,7 +15,7 @@ from agent.llm.dialogue import Model
 from agent.llm.scripted import ScriptedModel
 from agent.loop import Run, optimize
 from agent.policy import Limits
-from agent.record.events import Event, Replied, Warned
+from agent.record.events import Event, Reflected, Replied, Warned
 from agent.settings import Settings, Strategy
 from agent.strategies.best_of import best_of
 from agent.strategies.evolve import evolve
@@ -23,7 +23,6 @@ from agent.strategies.refine import refine
 from agent.strategies.studio import Studio
 from agent.workbench import Workbench
 from tools.codec import Json
-from tools.gpus import Gpu, gpu_for_arch, gpu_named
 
 LOWER_TIMEOUT_S = 120.0
 Drive = Callable[[], str]  # makes attempts until something ends that, and says what
@@ -97,16 +96,12 @@ def _studio(model: Model, work: Work) -> Studio:
             model.skip(1, reply.conversation)
     bench, width = work.bench, work.settings.width
     arch, gpu = work.opened.workshop.arch, work.opened.gpu
-    hardware = _hardware(gpu.name if gpu else "", arch)
-
-    def room() -> int:
-        return max(0, work.limits.max_attempts - (bench.next_number - 1))
-
+    bench.predictions += [e for e in work.events if isinstance(e, Reflected) and e.outcome != "open"]
     return Studio(
         bench,
         model,
         TOOLS,
-        RunPrompts(bench, hardware, gpu.name if gpu else None, room),
+        RunPrompts(bench, arch, gpu.name if gpu else None, outcomes=lambda: list(bench.predictions)),
         work.limits,
         lambda key, left: Toolbox(bench, key, left, width, arch),
         width,
@@ -114,11 +109,3 @@ def _studio(model: Model, work: Work) -> Studio:
         ledger=ledger,
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
     )
-
-
-def _hardware(name: str, arch: str) -> Gpu:
-    """The data sheet of the GPU that is written for, or of the nearest that is known."""
-    try:
-        return gpu_named(name)
-    except KeyError:
-        return gpu_for_arch(arch)
