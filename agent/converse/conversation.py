@@ -3,7 +3,8 @@
     opening -> reply -> tool results -> reply -> tool results … -> a limit, or a model that has no more to say
 
 Its length is bounded: when a prompt exceeds `context_tokens`, or what it took in turn 10 by much, all but the last few
-exchanges give way to a history that is made anew from the attempts. System prompt and tools stay the same to the byte, so providers can cache them.
+exchanges give way to a history that is made anew from the attempts. System prompt and tools stay the same to the byte,
+so providers can cache them.
 """
 
 import time

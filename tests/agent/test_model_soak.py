@@ -17,14 +17,15 @@ import pytest
 
 from agent.record.events import Judged, Proposed, Replied, RunEnded
 from agent.record.store import Store
-from tests.agent.llm.server import LlmServer
+from tests.agent.llm.server import Format, LlmServer
 from tests.agent.llm.story import Fault, FaultKind
 from tests.agent.shell import command, env
-from tests.agent.test_model_runs import LINES, NAMES, Format, keys
+from tests.agent.test_model_runs import LINES, NAMES, keys
 
 FAULTS = 200
 KINDS: tuple[FaultKind, ...] = (
-    "status", "reset", "truncated", "ended", "max_tokens", "empty", "refusal", "unknown_tool", "bad_json", "error_event",
+    "status", "reset", "truncated", "ended", "max_tokens", "empty", "refusal", "unknown_tool", "bad_json",
+    "error_event",
 )  # fmt: skip
 STATUSES = (408, 429, 500, 502, 503, 529, 402)
 TASK = """import torch
