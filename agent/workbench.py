@@ -60,9 +60,16 @@ class Workbench:
 
     def __post_init__(self) -> None:
         self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
+        self._open: set[str] = set()
         self._expected: dict[str, Reflected] = {}  # by the attempt that the next one is to be derived from
         self.predictions: list[Reflected] = []  # those that were decided
         self.bench_s = 0.0  # time that the judge was busy
+
+    @property
+    def under_way(self) -> int:
+        """Attempts that this process began and has not judged; what a process that was killed left does not count."""
+        with self._numbering:
+            return len(self._open)
 
     @property
     def best(self) -> Attempt | None:
@@ -78,7 +85,8 @@ class Workbench:
         with self._numbering:
             number = self.next_number
             self.next_number += 1
-        attempt_id = f"{self.run_id}/{number}"
+            attempt_id = f"{self.run_id}/{number}"
+            self._open.add(attempt_id)
         self.emit(
             Proposed(
                 self.run_id,
@@ -128,6 +136,8 @@ class Workbench:
             is_best = self.best is attempt
             self.emit(Judged(self.run_id, draft.attempt_id, verdict, round(bench_s, 4), is_best, key))
             self._hold_against(attempt)
+        with self._numbering:
+            self._open.discard(attempt.attempt_id)
         return attempt
 
     def expect(self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None) -> Reflected:

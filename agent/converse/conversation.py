@@ -20,6 +20,7 @@ from tools.codec import encode
 
 KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
 YARDSTICK_TURN, MOST_GROWTH = 10, 1.35  # later prompts are hardly longer than the one of that turn
+MOST_VAIN = 8  # replies in a row of whose calls none could be carried out, after which it is over too
 MOST_SILENT = 3  # replies in a row that call no tool, after which the conversation is over
 _CHARACTERS_PER_TOKEN = 4  # where a server does not count
 Trouble = Literal["talk", "empty", "cut_off", "refused"]
@@ -68,6 +69,7 @@ class Conversation:
     turn: int = 0
     _messages: list[Message] = field(default_factory=list)
     _silent: int = 0
+    _vain: int = 0
 
     def __post_init__(self) -> None:
         self._longest = self.context_tokens
@@ -103,7 +105,8 @@ class Conversation:
             self._messages.append(reply)
         if reply.calls:
             self._silent = 0
-            self._answer(reply)
+            if self._answer(reply) >= MOST_VAIN:
+                return "author_done"
         elif reply.stop == "context":
             self._compact(KEPT_EXCHANGES - 1)
         elif over := self._prod(reply):
@@ -162,12 +165,15 @@ class Conversation:
             raw=reply.raw,
         )
 
-    def _answer(self, reply: Reply) -> None:
+    def _answer(self, reply: Reply) -> int:
+        """Carry out the calls; how many replies in a row have been in vain."""
         results = self.hands.run(reply.calls, self.turn)
         for result in results:
             raw = {"call_id": result.call_id, "is_error": result.is_error}
             self.emit(Said(self.run_id, "tool", result.text, raw=raw, conversation=self.key))
         self._messages.append(Results(results))
+        self._vain = self._vain + 1 if all(r.is_error for r in results) else 0
+        return self._vain
 
     def _length(self, reply: Reply) -> int:
         """Tokens of the next prompt, about: those of the last one and what came on top."""

@@ -73,7 +73,7 @@ class Studio:
 
     def room(self) -> int:
         """How many attempts the run may still make."""
-        return max(0, self.limits.max_attempts - (self.bench.next_number - 1))
+        return max(0, self.limits.max_attempts - len(self.bench.attempts) - self.bench.under_way)
 
     def conversation(
         self, opening: str, most_attempts: int | None = None, history: Callable[[], str] | None = None

@@ -92,7 +92,7 @@ def test_after_200_faults_and_many_kills_every_finished_attempt_is_stored_once(t
             more = ["--json", "--runs-dir", "runs", "--max-attempts", "12", "--base-url", server.url]
             arguments = ["--task", "small.py", "--model", NAMES[format], *more]
             for _ in range(12):
-                patience_s = weather.random.uniform(4, 9) if weather.random.random() < 0.3 else None
+                patience_s = weather.random.uniform(2, 7) if weather.random.random() < 0.6 else None
                 before = set(_runs(tmp_path))
                 status = run_until_it_ends_or_is_killed(arguments, server, tmp_path, patience_s)
                 processes += 1
@@ -106,7 +106,7 @@ def test_after_200_faults_and_many_kills_every_finished_attempt_is_stored_once(t
     found = _check(tmp_path)
     told = {"processes": processes, "kills": kills, "faults": dict(weather.struck), **found}
     print(json.dumps(told | {"seconds": round(time.monotonic() - started)}))  # pytest -s shows it
-    assert kills > 3
+    assert kills > 10
 
 
 def _runs(folder: Path) -> list[str]:

@@ -1,13 +1,13 @@
 """A conversation with a model that reads its replies from a list."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from agent.converse.conversation import KEPT_EXCHANGES, Conversation, Words
+from agent.converse.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, Words
 from agent.converse.ledger import Ledger
-from agent.llm.dialogue import Reply, Results, Usage, User
+from agent.llm.dialogue import Call, Reply, Result, Results, Usage, User
 from agent.llm.errors import ContextOverflow, Unavailable
 from agent.record.events import Event, Replied, Said
 from tests.agent.converse.parts import ListModel, NoteHands, call, calling
@@ -142,3 +142,14 @@ def test_a_reply_that_fills_the_window_is_followed_by_a_shorter_prompt() -> None
     made, model, _, _ = conversation(*[UPDATE] * 6, Reply("", "context", usage=usage), UPDATE)
     made.hold()
     assert len(model.asked[7].messages) < len(model.asked[6].messages)
+
+
+def test_a_model_whose_calls_are_all_mistakes_is_left() -> None:
+    class Refusing(NoteHands):
+        def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
+            return tuple(Result(c.call_id, "no such attempt", is_error=True) for c in calls)
+
+    made, model, _, _ = conversation(*[UPDATE] * 40)
+    made.hands = Refusing()
+    assert made.hold() == "author_done"
+    assert len(model.asked) == MOST_VAIN

@@ -173,3 +173,10 @@ def test_an_error_of_the_provider_ends_the_run_and_loses_nothing(strategy: Calla
 def test_a_model_that_makes_nothing_is_given_up(strategy: Callable[[Studio], str]) -> None:
     room, _ = studio(ListModel([]), 2)
     assert strategy(room) == "author_done"
+
+
+def test_what_a_process_that_was_killed_left_unjudged_takes_no_room() -> None:
+    room, _ = studio(Endless([]), max_attempts=4)
+    room.bench.next_number = 4  # three were proposed by a process that is gone
+    assert refine(room) == "attempts"
+    assert [a.number for a in room.bench.attempts] == [4, 5, 6, 7]
