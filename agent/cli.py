@@ -29,7 +29,7 @@ Examples:
     optimize --task path/to/23_Softmax.py        any KernelBench problem file
     optimize --task softmax --max-attempts 12 --json | tail -1
     optimize --task softmax --model anthropic --max-cost 2
-    optimize --task softmax --model chat:qwen --base-url http://localhost:8000/v1 --strategy best-of --width 4
+    optimize --task softmax --model chat:qwen --base-url http://localhost:8000/v1
     optimize --resume 20260101-120000-softmax-ab12
     optimize bench mine.py theirs/ --task softmax    judge kernels that are written already
     optimize verify 20260101-120000-softmax-ab12/7   judge a stored attempt again
@@ -59,9 +59,9 @@ def run(
         str | None,
         Parameter(help="Who writes the kernels: anthropic[:ID], openai[:ID], chat:ID, scripted:FILE or offline."),
     ] = None,
-    base_url: Annotated[str | None, Parameter(help="Of the model's server, such as http://localhost:8000/v1.")] = None,
+    base_url: Annotated[str | None, Parameter(help="The model's server, such as http://localhost:8000/v1.")] = None,
     effort: Annotated[
-        Effort | None, Parameter(help="How hard the model thinks: low, medium, high, xhigh or max.")
+        Effort | None, Parameter(help="How hard the model thinks.")
     ] = None,
     strategy: Annotated[
         Strategy | None, Parameter(help="refine one conversation, best-of independent ones, or evolve a population.")

@@ -88,7 +88,10 @@ def serve(channel: Channel) -> None:
     wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w)
-    wire.send(control, {"ready": os.getpid()})
+    try:
+        wire.send(control, {"ready": os.getpid()})
+    except ConnectionError:  # the supervisor was killed while we warmed up
+        _end(children)
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
         selector.register(wake_r, selectors.EVENT_READ)
