@@ -60,9 +60,7 @@ def run(
         Parameter(help="Who writes the kernels: anthropic[:ID], openai[:ID], chat:ID, scripted:FILE or offline."),
     ] = None,
     base_url: Annotated[str | None, Parameter(help="The model's server, such as http://localhost:8000/v1.")] = None,
-    effort: Annotated[
-        Effort | None, Parameter(help="How hard the model thinks.")
-    ] = None,
+    effort: Annotated[Effort | None, Parameter(help="How hard the model thinks.")] = None,
     strategy: Annotated[
         Strategy | None, Parameter(help="refine one conversation, best-of independent ones, or evolve a population.")
     ] = None,

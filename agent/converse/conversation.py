@@ -84,7 +84,8 @@ class Conversation:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            self.hands.finish()
+            if self.why_stop() != "interrupted":
+                self.hands.finish()
             raise
         self.hands.finish()
         return why

@@ -45,16 +45,20 @@ class Toolbox:
 
     def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
         """A result for every call, in order."""
-        results: dict[int, Result] = {}
-        with ThreadPoolExecutor(self._width, thread_name_prefix="update") as pool:
-            updates = {
-                i: pool.submit(self._result, call, turn) for i, call in enumerate(calls) if call.name == "update"
-            }
-            results |= {i: future.result() for i, future in updates.items()}
+        results = self._updated(calls, turn)
         for i, call in enumerate(calls):
             if i not in results:
                 results[i] = self._result(call, turn)
         return tuple(results[i] for i in range(len(calls)))
+
+    def _updated(self, calls: Sequence[Call], turn: int) -> dict[int, Result]:
+        """The results of the updates among the calls; Ctrl-C does not wait for them."""
+        pool = ThreadPoolExecutor(self._width, thread_name_prefix="update")
+        waiting = {i: pool.submit(self._result, call, turn) for i, call in enumerate(calls) if call.name == "update"}
+        try:
+            return {i: future.result() for i, future in waiting.items()}
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def finish(self) -> None:
         """Judge what was written and never judged."""

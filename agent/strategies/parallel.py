@@ -12,14 +12,19 @@ _OVER = ("author_done", "refused", "share")  # of one conversation, not of the r
 
 def side_by_side(studio: Studio, begin: Callable[[], Conversation]) -> str:
     """Hold conversations, `width` at a time, until a limit is reached; returns why it ended. Raises LlmError, and
-    KeyboardInterrupt at once: conversations under way end after what they are doing."""
-    with ThreadPoolExecutor(studio.width, thread_name_prefix="conversation") as pool:
-        try:
-            return _keep_busy(studio, pool, begin)
-        except BaseException:
-            studio.halted.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    KeyboardInterrupt at once: no other conversation asks again."""
+    pool = ThreadPoolExecutor(studio.width, thread_name_prefix="conversation")
+    try:
+        return _keep_busy(studio, pool, begin)
+    except KeyboardInterrupt:
+        studio.halted.set()
+        studio.model.close()  # wakes those that wait for a reply
+        raise
+    except BaseException:
+        studio.halted.set()
+        raise
+    finally:
+        pool.shutdown(wait=not studio.halted.is_set(), cancel_futures=True)
 
 
 def _keep_busy(studio: Studio, pool: ThreadPoolExecutor, begin: Callable[[], Conversation]) -> str:

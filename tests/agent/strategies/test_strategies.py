@@ -1,7 +1,9 @@
 """The strategies on a real workbench, with a model that reads from a list and hands that make every call an attempt."""
 
 import itertools
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from agent.authors.base import Attempt, Proposal
 from agent.llm.dialogue import Call, Listen, Reply, Request, Result, User
-from agent.llm.errors import KeyRejected
+from agent.llm.errors import KeyRejected, Unavailable
 from agent.policy import Limits
 from agent.record.events import Event, Replied, Said
 from agent.strategies.best_of import SHARE, best_of
@@ -180,3 +182,31 @@ def test_what_a_process_that_was_killed_left_unjudged_takes_no_room() -> None:
     room.bench.next_number = 4  # three were proposed by a process that is gone
     assert refine(room) == "attempts"
     assert [a.number for a in room.bench.attempts] == [4, 5, 6, 7]
+
+
+def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply() -> None:
+    class Silent(Endless):
+        closed = threading.Event()
+        asking = threading.Event()
+
+        def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
+            self.asking.set()
+            self.closed.wait(60)
+            raise Unavailable("closed")
+
+        def close(self) -> None:
+            self.closed.set()
+
+    model = Silent([])
+    room, _ = studio(model, 2)
+
+    def interrupt() -> None:
+        model.asking.wait(10)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        best_of(room)
+    assert time.monotonic() - started < 5
+    assert room.why_stop() == "interrupted"
