@@ -217,3 +217,14 @@ def test_conversations_side_by_side_share_a_provider(tmp_path: Path) -> None:
     last = result(done)
     assert server.refused == []
     assert (last["attempts"], last["accepted"]) == (5, 5)
+
+
+def test_a_scripted_run_that_is_resumed_goes_on_with_the_next_line(
+    tmp_path: Path, scripted: tuple[dict[str, Any], list[Any]]
+) -> None:
+    first = optimize(*ALL[:-1], "3", "--model", f"scripted:{STORY}", cwd=tmp_path)
+    assert result(first)["attempts"] == 3
+    again = optimize("--resume", result(first)["run_id"], *ALL[2:], cwd=tmp_path)
+    assert (result(again)["attempts"], result(again)["accepted"]) == (5, 3)
+    sources = [row[3] for row in attempts(tmp_path / "runs") if row[0] == "proposed"]
+    assert sources == [row[3] for row in scripted[1] if row[0] == "proposed"]
