@@ -8,8 +8,8 @@ from agent.authors.base import Attempt
 from agent.record.events import Reflected
 from agent.workbench import Draft, Workbench
 from prompts import render
+from tools.metrics import Roofline
 from tools.receipt import author_view
-from tools.roofline import SpeedOfLight
 from tools.spec import TaskSpec
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing
 
@@ -48,8 +48,8 @@ def same_words(number: int, status: str, notes: Sequence[str]) -> str:
     return render("results/update.j2", same_as=number, same_status=status, notes=notes).strip()
 
 
-def bench_words(attempt: Attempt, bench: Workbench, held: Reflected | None) -> str:
-    """Of a `bench`. `held`: what became of a prediction about it."""
+def bench_words(attempt: Attempt, bench: Workbench, held: Reflected | None, place: Roofline | None) -> str:
+    """Of a `bench`. `held`: what became of a prediction about it; `place`: where the attempt lies, if it is right."""
     verdict, leader = author_view(attempt.verdict, bench.task), bench.best
     worst = max(verdict.cases, key=lambda c: c.error_ratio, default=None)
     return render(
@@ -66,6 +66,7 @@ def bench_words(attempt: Attempt, bench: Workbench, held: Reflected | None) -> s
         coverage=f"{verdict.coverage:.0%}" if verdict.coverage is not None else "",
         worst=_worst(worst) if worst else "",
         held=prediction_words(held) if held else "",
+        hints=place.hints if place else (),
     ).strip()
 
 
@@ -74,7 +75,7 @@ def reflect_words(
     bench: Workbench,
     census: Sequence[Mapping[str, int]],
     predictions: Sequence[Reflected],
-    sol: SpeedOfLight,
+    place: Roofline,
 ) -> str:
     """Of a `reflect`. `predictions`: those that were decided, oldest first."""
     leader = bench.best
@@ -83,7 +84,7 @@ def reflect_words(
         "results/reflect.j2",
         number=attempt.number,
         status=attempt.verdict.status.value,
-        facts=_facts(attempt, bench.task, sol),
+        facts=_facts(attempt, bench.task, place),
         kernels=[_census(k, c) for k, c in zip(attempt.kernels, census, strict=False)],
         best=other.number if other else None,
         diff=_diff(attempt.proposal.source, other.proposal.source) if other else "",
@@ -130,24 +131,17 @@ def _worst(case: CaseResult) -> str:
     return f"{case.error_ratio:.2g} of the tolerance, case {case.case}, {case.inputs} inputs"
 
 
-def _facts(attempt: Attempt, task: TaskSpec, sol: SpeedOfLight) -> list[str]:
+def _facts(attempt: Attempt, task: TaskSpec, place: Roofline) -> list[str]:
     verdict, main = attempt.verdict, task.main
     facts = [
-        f"the task: {main.bytes_moved:,} bytes, {main.flops:,} flops; a perfect kernel is bound by {sol.bound} and "
-        f"takes {sol.target_us:.2f} us"
+        f"the task: {main.bytes_moved:,} bytes, {main.flops:,} flops; a perfect kernel takes {place.floor_us:.2f} us",
+        f"bound by {place.bound}: {place.reason}",
     ]
-    if verdict.timing:
-        seconds = verdict.timing.median_us * 1e-6
-        facts.append(
-            f"reached: {main.bytes_moved / seconds / 1e12:.2f} TB/s, {main.flops / seconds / 1e12:.1f} TFLOP/s"
-        )
+    if place.achieved_gbps is not None and place.achieved_tflops is not None:
+        facts.append(f"reached: {place.achieved_gbps / 1e3:.2f} TB/s, {place.achieved_tflops:.1f} TFLOP/s")
     if verdict.sol_fraction is not None:
         facts.append(f"{verdict.sol_fraction:.0%} of the speed of light")
-    if verdict.coverage is not None and verdict.coverage < 0.99:
-        facts.append(f"{1 - verdict.coverage:.0%} of the device time is not in your kernels")
-    if not verdict.timing:
-        facts.append("not timed; below is what the compiler reports")
-    return facts
+    return [*facts, *place.hints]
 
 
 def _census(kernel: KernelReport, counts: Mapping[str, int]) -> str:

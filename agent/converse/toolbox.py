@@ -22,7 +22,7 @@ from agent.converse.toolset import (
 from agent.llm.dialogue import Call, Result
 from agent.workbench import Draft, Workbench
 from tools.gpus import gpu_for_arch
-from tools.roofline import speed_of_light
+from tools.metrics import Roofline, Work, roofline, work_of
 from tools.update import Update
 
 _MOST_NAMED = 12  # attempts that an error lists
@@ -157,7 +157,15 @@ class Toolbox:
         attempt = self._judge(draft) if draft else self._attempt(number)
         held = next((p for p in reversed(self._bench.predictions) if p.attempt_id == attempt.attempt_id), None)
         again = "" if draft else "(benched before)\n"
-        return again + bench_words(attempt, self._bench, held)
+        place = self._place(attempt) if attempt.verdict.accepted else None
+        return again + bench_words(attempt, self._bench, held, place)
+
+    def _place(self, attempt: Attempt) -> Roofline:
+        """Where an attempt lies on the roofline, and what to look at."""
+        update = self._updates.get(attempt.number)
+        work = work_of(update, attempt.verdict.variant) if update is not None else Work()
+        gpu = gpu_for_arch(self._arch)
+        return roofline(self._bench.task, gpu, attempt.verdict, attempt.kernels, work)
 
     def _judge(self, draft: Draft) -> Attempt:
         attempt = self._bench.bench(draft)
@@ -172,5 +180,4 @@ class Toolbox:
         bench.expect(attempt, wanted.hypothesis, wanted.prediction, wanted.predicted_speedup)
         update = self._updates.get(attempt.number)
         census = bench.tools.census(update) if update is not None and attempt.kernels else ()
-        sol = speed_of_light(bench.task.main, gpu_for_arch(self._arch), bench.task.precision)
-        return reflect_words(attempt, bench, census, bench.predictions, sol)
+        return reflect_words(attempt, bench, census, bench.predictions, self._place(attempt))

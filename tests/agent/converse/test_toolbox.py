@@ -187,7 +187,7 @@ def test_a_prediction_is_held_against_the_next_attempt_with_that_parent() -> Non
     box.run([write("10"), call("bench", attempt=1)], 1)
     arguments: dict[str, Any] = {"hypothesis": "two passes", "prediction": "one pass", "predicted_speedup": 1.5}
     told = one(box, call("reflect", attempt=1, **arguments)).text
-    assert "bound by memory" in told
+    assert "bound by latency: 0% of the bandwidth" in told
     box.run([write("8", parent=1)], 2)
     told = one(box, call("bench", attempt=2)).text
     assert "#2 confirmed: two passes (predicted 1.50x, measured 1.25x)" in told
