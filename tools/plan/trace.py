@@ -326,11 +326,11 @@ def _line(error: BaseException) -> int | None:
 
 
 def _kernel_line(error: Any) -> int | None:
-    """The candidate's line of a Triton compilation error: the generator's first line plus the node's offset."""
+    """The line of a Triton compilation error: nodes count from the `def`, and `begin_line` is the one before it."""
     for current in reversed(_causes(error)):
         node = getattr(current, "node", None)
         for frame, _ in traceback.walk_tb(current.__traceback__):
             begin = getattr(frame.f_locals.get("self"), "begin_line", None)
             if begin is not None and node is not None:
-                return int(begin) + int(node.lineno) - 1
+                return int(begin) + int(node.lineno)
     return _line(error)
