@@ -26,6 +26,7 @@ from tools.metrics import Roofline, Work, roofline, work_of
 from tools.update import Update
 
 _MOST_NAMED = 12  # attempts that an error lists
+_MOST_NUMBER = 1_000_000
 
 
 class Mistake(Exception):
@@ -130,11 +131,12 @@ class Toolbox:
         return self._attempt(number).proposal.source
 
     def _attempt(self, number: int) -> Attempt:
-        found = self._bench.find(f"{self._bench.run_id}/{number}")
+        named = 0 < number < _MOST_NUMBER  # a number of 5,000 digits cannot even be said
+        found = self._bench.find(f"{self._bench.run_id}/{number}") if named else None
         if found is None:
             known = sorted({*self._drafts, *(a.number for a in self._bench.attempts)})
-            named = ", ".join(map(str, known[-_MOST_NAMED:])) or "none yet"
-            raise Mistake(f"there is no attempt {number}; the latest are: {named}")
+            latest = ", ".join(map(str, known[-_MOST_NAMED:])) or "none yet"
+            raise Mistake(f"there is no attempt {number if named else 'of that number'}; the latest are: {latest}")
         return found
 
     def _same(self, source: str) -> tuple[int, str] | None:

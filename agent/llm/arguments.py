@@ -26,10 +26,10 @@ def read(text: str, *, cut_off: bool = False) -> Arguments:
         return Arguments({})  # several servers write nothing for a call without arguments
     try:
         values = json.loads(text, strict=False)  # small models put raw newlines into strings
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError, too, for a number of 5,000 digits
         return Arguments({}, CUT_OFF if cut_off else f"the arguments are not JSON: {error}")
     if isinstance(values, str):  # encoded twice
-        with contextlib.suppress(json.JSONDecodeError):
+        with contextlib.suppress(ValueError, RecursionError):
             values = json.loads(values)
     if not isinstance(values, dict):
         return Arguments({}, f"the arguments are a JSON {type(values).__name__}, not an object")

@@ -23,7 +23,7 @@ class _Call:
     def whole(self) -> bool:
         try:
             json.loads(self.text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return False
         return True
 

@@ -108,5 +108,5 @@ def _value(text: str, kinds: set[str]) -> Json:
         return text
     try:
         return json.loads(text.lower().lstrip("#")) if kinds & {"integer", "number", "boolean"} else text
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text

@@ -63,7 +63,7 @@ def _calls(text: str, names: Collection[str]) -> list[Call]:
         return made
     try:
         values = json.loads(text, strict=False)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return _lines(text, names)
     return _known(values, names)
 
@@ -74,7 +74,7 @@ def _lines(text: str, names: Collection[str]) -> list[Call]:
     for line in text.strip().splitlines():
         try:
             made += _known(json.loads(line), names)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return []
     return made
 
@@ -109,7 +109,7 @@ def _value(text: str) -> Json:
     """Numbers, lists and null as JSON; all else is text, source code above all."""
     try:
         value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     return text if isinstance(value, str) else value
 

@@ -49,5 +49,7 @@ def spending_words(spent: Spending) -> str:
     cached = f" ({share:.0%} cached)" if share else ""
     price = "price unknown" if spent.usd is None else words.dollars(spent.usd)
     more = f" and {spent.unpriced} of unknown price" if spent.usd is not None and spent.unpriced else ""
-    tokens = f"{words.tokens(spent.input_tokens)} tokens in{cached}, {words.tokens(spent.output_tokens)} out"
+    counted = spent.input_tokens or spent.output_tokens
+    told = f"{words.tokens(spent.input_tokens)} tokens in{cached}, {words.tokens(spent.output_tokens)} out"
+    tokens = told if counted else "tokens not counted"
     return f"{tokens}, {price}{more}"

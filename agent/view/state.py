@@ -237,11 +237,23 @@ def _fold_attempt(state: ViewState, event: Proposed | Updated | Judged | Verifie
         case Verified():
             return _verified(state, event)
         case Reflected():
-            told = _change(
-                state, event.attempt_id, lambda row: replace(row, hypothesis=event.hypothesis, outcome=event.outcome)
+            told = (
+                state
+                if event.outcome == "open" and _is_decided(state, event.attempt_id)
+                else _change(
+                    state,
+                    event.attempt_id,
+                    lambda row: replace(row, hypothesis=event.hypothesis, outcome=event.outcome),
+                )
             )
             words = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
             return _log(told, event.at, "reflection", words)
+
+
+def _is_decided(state: ViewState, attempt_id: str) -> bool:
+    """Whether an attempt's own hypothesis was held against it; what is expected of its children is another matter."""
+    row = state.row(attempt_id)
+    return row is not None and row.outcome in ("confirmed", "refuted")
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:

@@ -143,7 +143,7 @@ def test_what_no_retry_mends_ends_the_run_in_order_and_it_can_be_resumed(tmp_pat
         again = optimize(*arguments, "--base-url", server.url, cwd=tmp_path, more_env=keys(server))
     assert result(again)["attempts"] == 5
     assert server.refused == []
-    assert "What has been tried so far" in str(server.asked[0].body)
+    assert "what the run has found so far" in str(server.asked[0].body)
 
 
 def test_a_key_or_a_model_that_is_wrong_is_said_before_anything_starts(tmp_path: Path) -> None:

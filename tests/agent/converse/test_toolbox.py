@@ -148,6 +148,8 @@ MISTAKES = [
     (call("bench"), "`attempt`: field required"),
     (call("bench", attempt=1, fast=True), "`fast`: extra inputs are not permitted"),
     (call("bench", attempt=9), "there is no attempt 9; the latest are: 1"),
+    (call("bench", attempt=int("9" * 3_000) ** 2), "there is no attempt of that number; the latest are: 1"),
+    (write("7", parent=-1), "there is no attempt of that number"),
     (write("  "), "`source` is empty"),
     (write("5", edits=[]), "either `source`, the whole file, or `edits`"),
     (write(None), "either `source`, the whole file, or `edits`"),
