@@ -16,7 +16,7 @@ from agent.converse.ledger import Ledger
 from agent.llm.dialogue import Call, Delta, Message, Model, Reply, Request, Result, Results, Tool, User
 from agent.llm.errors import ContextOverflow
 from agent.record.events import Event, Replied, Said
-from tools.codec import encode
+from tools.codec import Json, encode
 
 KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
 YARDSTICK_TURN, MOST_GROWTH = 10, 1.35  # later prompts are hardly longer than the one of that turn
@@ -90,9 +90,9 @@ class Conversation:
         self.hands.finish()
         return why
 
-    def _hear(self, text: str) -> None:
+    def _hear(self, text: str, raw: Json = None) -> None:
         """Words to the model, after whatever comes last."""
-        self.emit(Said(self.run_id, "user", text, conversation=self.key))
+        self.emit(Said(self.run_id, "user", text, raw=raw, conversation=self.key))
         last = self._messages[-1] if self._messages else None
         if isinstance(last, User | Results):  # two messages of one side in a row are none
             self._messages[-1] = replace(last, text=f"{last.text}\n\n{text}".strip())
@@ -192,7 +192,7 @@ class Conversation:
         if tail == self._messages[1:] and tail:
             return
         self._messages = []
-        self._hear(self.words.history())
+        self._hear(self.words.history(), {"history": True, "kept": len(tail)})
         self._messages += tail
 
 

@@ -52,7 +52,8 @@ class RunResumed:
 @dataclass(frozen=True)
 class Said:
     """One message to a model (a prompt, a tool result), or a piece of its reply on the way, with `final=False`; only
-    final ones are stored. `raw`: of a tool result, {"call_id", "is_error"}."""
+    final ones are stored. `raw`: of a tool result, {"call_id", "is_error"}; of a history that took the place of older
+    exchanges, {"history": True, "kept": exchanges' messages that the model still saw}."""
 
     run_id: str
     role: Literal["system", "user", "assistant", "tool"]

@@ -1,0 +1,1 @@
+"""Stored trajectories as training data: one fold more over what happened."""

@@ -1,0 +1,52 @@
+"""What a format is: its columns, and the rows that one trajectory makes.
+
+An export goes over the store twice at most. In the first pass every format that `surveys` sees every trajectory, for
+what cannot be known of one run alone (the best kernel of a task, the mean return of a group); in the second, each
+trajectory makes its rows. Between the passes the process may be forked, so a survey is kept in plain attributes, and
+holds numbers and ids, never texts: memory has to stay flat.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from agent.record.trajectory import AttemptRecord, Trajectory
+from tools.codec import Json
+
+Row = dict[str, Json]
+# `json`: any JSON value, stored so that it comes back as it was. `messages`: a list of {"role", "content", …}.
+Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a format. `about` goes into the dataset card, with the unit."""
+
+    name: str
+    kind: Kind
+    about: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """A row as its format makes it. The exporter adds provenance: that of `attempt`, or of the run's best."""
+
+    values: Row
+    attempt: AttemptRecord | None = None
+
+
+class Format:
+    """Subclasses say how rows look. `conversations`: whether trajectories must come with their messages."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]  # one line, for the help and the card
+    columns: ClassVar[tuple[Column, ...]]
+    conversations: ClassVar[bool] = False
+    surveys: ClassVar[bool] = False
+
+    def survey(self, trajectory: Trajectory) -> None:
+        """The first pass, if `surveys`."""
+
+    def rows(self, trajectory: Trajectory) -> Iterator[Made]:
+        """The rows of one trajectory."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""What rows look like: a file for each family of formats."""

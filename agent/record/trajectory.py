@@ -1,0 +1,246 @@
+"""A run as training data wants it: its attempts and its conversations, flat. A fold over the events of one run."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.llm.dialogue import Call
+from agent.record.events import (
+    Event,
+    Judged,
+    Proposed,
+    Reflected,
+    Replied,
+    RunEnded,
+    RunStarted,
+    Said,
+    Updated,
+    Verified,
+)
+from tools.codec import Json, decode
+from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
+
+Outcome = Literal["open", "confirmed", "refuted"]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A hypothesis about an attempt, what it predicts, and (where it could be scored) whether it held."""
+
+    hypothesis: str
+    prediction: str
+    outcome: Outcome
+    evidence: dict[str, Json]
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One attempt with the verdict that counts (a confirmation instead of the first one). `status` is None when it was
+    never judged. `tool`: the one whose verdict it is. `held`: what the latest `optimize verify` found, None
+    without one. `conversation` and `turn` name the reply that proposed it; turns count from 1, None without a model."""
+
+    attempt_id: str
+    number: int
+    parent_id: str | None
+    at: float
+    source: str
+    rationale: str
+    params: dict[str, Json]
+    conversation: str
+    turn: int | None
+    status: Status | None
+    tool: Literal["update", "bench", "confirm"] | None
+    detail: str
+    timing: Timing | None
+    comparisons: tuple[Comparison, ...]
+    coverage: float | None
+    sol_fraction: float | None
+    variant: str
+    tier: Tier | None
+    best: bool
+    kernels: tuple[KernelReport, ...]
+    library_ops: tuple[str, ...]
+    trace_s: float | None
+    compile_s: float | None
+    bench_s: float | None
+    expectations: tuple[Expectation, ...] = ()
+    held: bool | None = None
+    cases: tuple[CaseResult, ...] = ()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the tracer and the compiler accepted it."""
+        return self.status is not None and self.tool != "update"
+
+    @property
+    def accepted(self) -> bool:
+        """Right as far as the machine that judged it could tell."""
+        return self.status in (Status.CHECKED, Status.CORRECT)
+
+    @property
+    def speedup(self) -> float | None:
+        """Over the fastest baseline; None when nothing was timed."""
+        return min((c.speedup for c in self.comparisons), default=None)
+
+    @property
+    def speedup_low(self) -> float | None:
+        """The lower end of the interval of `speedup`."""
+        return min((c.low for c in self.comparisons), default=None)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a conversation. Of an assistant: `calls`, `thinking`, `turn`, what it cost; of a tool: `call_id`.
+    `cost_usd` and `usage` are None when unknown."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str
+    at: float
+    thinking: str = ""
+    calls: tuple[Call, ...] = ()
+    call_id: str = ""
+    is_error: bool = False
+    turn: int | None = None
+    stop: str = ""
+    model: str = ""
+    seconds: float | None = None
+    usage: dict[str, Json] | None = None
+    cost_usd: float | None = None
+    history: bool = False  # a table of what was tried, which took the place of older exchanges
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """All messages in order, the system's first. Nothing is left out where the model was shown a `history` instead."""
+
+    key: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One run. `best`: as its last ending says, or as far as it has come. `why`: how it ended last, None when it did
+    not."""
+
+    run: RunStarted
+    attempts: tuple[AttemptRecord, ...]  # by number
+    conversations: tuple[Conversation, ...] = ()
+    best: AttemptRecord | None = None
+    why: str | None = None
+
+    def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
+        """The attempt it was derived from, if that is one of this run."""
+        return next((a for a in self.attempts if a.attempt_id == attempt.parent_id), None)
+
+
+def trajectory(events: Iterable[Event]) -> Trajectory:
+    """The trajectory that the events of one run make. Raises ValueError when the run never started."""
+    events = list(events)
+    started = next((e for e in events if isinstance(e, RunStarted)), None)
+    if started is None:
+        raise ValueError("these events start no run")
+    ended = next((e for e in reversed(events) if isinstance(e, RunEnded)), None)
+    attempts = tuple(sorted(_attempts(events), key=lambda a: a.number))
+    return Trajectory(
+        started,
+        attempts,
+        tuple(_conversations(events)),
+        best_of(attempts, ended.best_attempt_id if ended else None),
+        ended.why if ended else None,
+    )
+
+
+def best_of(attempts: Sequence[AttemptRecord], named: str | None) -> AttemptRecord | None:
+    """The attempt that the run's ending names; without one, the last accepted that was the best when it was judged."""
+    if named is not None:
+        return next((a for a in attempts if a.attempt_id == named), None)
+    return next((a for a in reversed(attempts) if a.accepted and a.best), None)
+
+
+def _attempts(events: Sequence[Event]) -> Iterable[AttemptRecord]:
+    by_attempt: dict[str, list[Event]] = {}
+    for event in events:
+        if attempt_id := getattr(event, "attempt_id", None):
+            by_attempt.setdefault(attempt_id, []).append(event)
+    for its in by_attempt.values():
+        proposed = next((e for e in its if isinstance(e, Proposed)), None)
+        if proposed is not None:
+            yield _attempt(proposed, its)
+
+
+def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
+    updated = next((e for e in events if isinstance(e, Updated)), None)
+    judged = next((e for e in events if isinstance(e, Judged)), None)
+    confirmed = [e for e in events if isinstance(e, Verified) and e.purpose == "confirm"]
+    verified = [e for e in events if isinstance(e, Verified) and e.purpose == "verify"]
+    verdict = confirmed[-1].verdict if confirmed else judged.verdict if judged else None
+    failed = updated is not None and updated.failure is not None
+    tool: Literal["update", "bench", "confirm"] = "confirm" if confirmed else "update" if failed else "bench"
+    turn = proposed.params.get("turn")
+    return AttemptRecord(
+        proposed.attempt_id,
+        proposed.number,
+        proposed.parent_id,
+        proposed.at,
+        proposed.source,
+        proposed.rationale,
+        proposed.params,
+        conversation=str(proposed.params.get("conversation") or ""),
+        turn=turn if isinstance(turn, int) else None,
+        tool=tool if verdict else None,
+        **_judged(verdict),
+        best=judged is not None and judged.best,
+        kernels=updated.kernels if updated else (),
+        library_ops=updated.library_ops if updated else (),
+        trace_s=updated.trace_s if updated else None,
+        compile_s=updated.compile_s if updated else None,
+        bench_s=judged.bench_s if judged else None,
+        expectations=tuple(_expectation(e) for e in events if isinstance(e, Reflected)),
+        held=verified[-1].held if verified else None,
+    )
+
+
+def _judged(verdict: Verdict | None) -> dict[str, Json]:
+    names = ("timing", "comparisons", "coverage", "sol_fraction", "variant", "tier", "cases", "status", "detail")
+    if verdict is None:
+        none: dict[str, Json] = dict.fromkeys(names)
+        return none | {"comparisons": (), "cases": (), "variant": "", "detail": ""}
+    return {name: getattr(verdict, name) for name in names}
+
+
+def _expectation(said: Reflected) -> Expectation:
+    return Expectation(said.hypothesis, said.prediction, said.outcome, said.evidence)
+
+
+def _conversations(events: Sequence[Event]) -> Iterable[Conversation]:
+    system = [_message(e) for e in events if isinstance(e, Said) and e.role == "system"]
+    keys = dict.fromkeys(e.conversation for e in events if isinstance(e, Said | Replied) and e.conversation)
+    for key in keys:
+        its = [_message(e) for e in events if isinstance(e, Said | Replied) and e.conversation == key]
+        yield Conversation(key, (*system[-1:], *its))
+
+
+def _message(event: Said | Replied) -> Message:
+    if isinstance(event, Replied):
+        return Message(
+            "assistant",
+            event.text,
+            event.at,
+            thinking=event.thinking,
+            calls=tuple(decode(Call, c, "call") for c in event.calls or ()),
+            turn=event.turn,
+            stop=event.stop,
+            model=event.model,
+            seconds=event.seconds,
+            usage=event.usage,
+            cost_usd=event.cost_usd,
+        )
+    raw = event.raw if isinstance(event.raw, dict) else {}
+    return Message(
+        event.role,
+        event.text,
+        event.at,
+        call_id=str(raw.get("call_id") or ""),
+        is_error=bool(raw.get("is_error")),
+        history=bool(raw.get("history")),
+    )
