@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from agent.record.events import (
     Event,
@@ -150,21 +151,15 @@ class RunMaker:
         return Status.CRASHED if self.gpu is None and status is Status.IMPOSSIBLE else status
 
     def _kernels(self) -> tuple[KernelReport, ...]:
+        return tuple(self._kernel() for _ in range(self.rng.choice((1, 1, 1, 2))))
+
+    def _kernel(self) -> KernelReport:
         rng = self.rng
-        return tuple(
-            KernelReport(
-                f"kernel_{rng.randrange(1000)}",
-                rng.randrange(16, 256),
-                *(rng.choice((0, 0, 0, 64)) for _ in range(3)),
-                1 << rng.randrange(4, 17),
-                1 << rng.randrange(6),
-                rng.randrange(1, 5),
-                rng.randrange(1, 17) / 16,
-                f"{rng.getrandbits(256):064x}",
-                rng.uniform(0.05, 0.5),
-            )
-            for _ in range(rng.choice((1, 1, 1, 2)))
-        )
+        name, registers = f"kernel_{rng.randrange(1000)}", rng.randrange(16, 256)
+        spills = [rng.choice((0, 0, 0, 64)) for _ in range(3)]
+        shape = (1 << rng.randrange(4, 17), 1 << rng.randrange(6), rng.randrange(1, 5))
+        occupancy, cubin = rng.randrange(1, 17) / 16, f"{rng.getrandbits(256):064x}"
+        return KernelReport(name, registers, *spills, *shape, occupancy, cubin, rng.uniform(0.05, 0.5))
 
     def _updated(self, attempt_id: str, kernels: Sequence[KernelReport], verdict: Verdict) -> Updated:
         rng = self.rng
@@ -289,18 +284,20 @@ class RunMaker:
         if self.best and self.rng.random() < 0.1:
             yield self._verified("verify")
 
-    def _verified(self, purpose: str) -> Verified:
+    def _verified(self, purpose: Literal["confirm", "verify"]) -> Verified:
         assert self.best
         held = self.rng.random() < 0.95
-        fixed = (self.run_id, self.best, purpose, self.best_verdict, 3.0, held, "within 2 %" if held else "12 % slower")
-        return Verified(*fixed, self.gpu, {"gpu": self.gpu}, _VERSIONS, (self.best_us,), at=self.at())
+        why = "within 2 %" if held else "12 % slower"
+        found = (self.best_verdict, 3.0, held, why, self.gpu, {"gpu": self.gpu}, _VERSIONS, (self.best_us,))
+        return Verified(self.run_id, self.best, purpose, *found, at=self.at())
 
 
 _STATUSES, _WEIGHTS = list(SHARES), list(SHARES.values())
 _DETAILS = {
     Status.REJECTED: "line {a}: `torch.softmax` is a library call; write the computation as a kernel",
     Status.COMPILE_FAILED: "line {a}: at 5:8:\n    e = tl.expo(v)\n        ^\n"
-    "AttributeError(\"module 'triton.language' has no attribute 'expo'\")\n    10     at = tl.program_id(0).to(tl.int64) * cols + i\n>   {a}     e = tl.expo(v)",
+    "AttributeError(\"module 'triton.language' has no attribute 'expo'\")\n"
+    "    10     at = tl.program_id(0).to(tl.int64) * cols + i\n>   {a}     e = tl.expo(v)",
     Status.CRASHED: "the kernel read outside of its arguments: {a} bytes after the end of a storage",
     Status.TIMED_OUT: "the kernel did not end within 60 s (case ragged, {a} launches)",
     Status.WRONG: "case ragged (scaled inputs): {a} of 257000 elements wrong ({b:.3g} %); worst at [5, {a}]: "

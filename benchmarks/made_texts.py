@@ -22,8 +22,8 @@ _WORDS = (
 ).split()
 _FREE = (  # names that a file of the library chooses itself and may be called anything
     "BLOCK COLS NUM_STAGES NUM_WARPS PROGRAMS ROWS SPLITS STAGES TILE block column e end grid height index inside "
-    "new_top options part part_top parts row row_top row_total rows_left safe scale stages start top top_ptr tops total "
-    "total_ptr totals weight_ptr wide x_ptr y_ptr"
+    "new_top options part part_top parts row row_top row_total rows_left safe scale stages start top top_ptr tops "
+    "total total_ptr totals weight_ptr wide x_ptr y_ptr"
 ).split()
 _SENTENCES = (
     "The kernel is bound by memory, so the least traffic decides: read each element once, write it once.",

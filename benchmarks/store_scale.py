@@ -55,7 +55,8 @@ def _run_rows(run: list[Event]) -> tuple[int, Tuples]:
     for seq, event in enumerate(run):
         rows = to_rows(event)
         tuples["texts"] += [(sha256, zlib.compress(raw)) for sha256, raw in rows.texts.items()]
-        for model, values in [(t.EventRow, [rows.event]), *rows.details]:
+        written: list[tuple[type[SQLModel], list[dict[str, Any]]]] = [(t.EventRow, [rows.event]), *rows.details]
+        for model, values in written:
             bind = _binder(model)
             tuples[t.table(model).name] += [bind(value, seq) for value in values]
     return len(run), dict(tuples)
