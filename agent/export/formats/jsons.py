@@ -14,7 +14,7 @@ _INT_LIMITS = range(-(2**63), 2**64)  # what every JSON reader here takes
 
 
 def json_text(value: Json) -> str:
-    """JSON in one line. What orjson cannot say (huge integers, lone surrogates) is said as Python's own encoder does."""
+    """JSON in one line; huge integers and lone surrogates as Python's own encoder writes them."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:

@@ -82,4 +82,3 @@ def until_reply(messages: list[Row]) -> list[Row]:
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()
     return messages
-

@@ -1,4 +1,4 @@
-"""`sts`: the Session Trace Simple Format, which the Hugging Face Hub shows as a session. A file for each conversation."""
+"""`sts`: the Session Trace Simple Format, which the Hugging Face Hub shows. A file for each conversation."""
 
 from collections.abc import Iterator
 from typing import ClassVar
