@@ -107,6 +107,7 @@ class Message:
     usage: dict[str, Json] | None = None
     cost_usd: float | None = None
     history: bool = False  # a table of what was tried, which took the place of older exchanges
+    kept: int | None = None  # of a history: how many of the messages before it the model still saw, None when unknown
 
 
 @dataclass(frozen=True)
@@ -213,11 +214,14 @@ def _expectation(said: Reflected) -> Expectation:
 
 
 def _conversations(events: Sequence[Event]) -> Iterable[Conversation]:
-    system = [_message(e) for e in events if isinstance(e, Said) and e.role == "system"]
-    keys = dict.fromkeys(e.conversation for e in events if isinstance(e, Said | Replied) and e.conversation)
-    for key in keys:
-        its = [_message(e) for e in events if isinstance(e, Said | Replied) and e.conversation == key]
-        yield Conversation(key, (*system[-1:], *its))
+    system: list[Message] = []  # the latest: a resumed run may tell of another GPU
+    found: dict[str, list[Message]] = {}
+    for event in events:
+        if isinstance(event, Said) and event.role == "system":
+            system = [_message(event)]
+        elif isinstance(event, Said | Replied) and event.conversation:
+            found.setdefault(event.conversation, list(system)).append(_message(event))
+    return [Conversation(key, tuple(messages)) for key, messages in found.items()]
 
 
 def _message(event: Said | Replied) -> Message:
@@ -243,4 +247,5 @@ def _message(event: Said | Replied) -> Message:
         call_id=str(raw.get("call_id") or ""),
         is_error=bool(raw.get("is_error")),
         history=bool(raw.get("history")),
+        kept=kept if isinstance(kept := raw.get("kept"), int) else None,
     )
