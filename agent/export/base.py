@@ -15,16 +15,18 @@ from tools.codec import Json
 
 Row = dict[str, Json]
 # `json`: any JSON value, stored so that it comes back as it was. `messages`: a list of {"role", "content", …}.
-Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts"]
+# `struct`: a plain nested record of the column's `fields`; `structs`: a list of them.
+Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts", "struct", "structs"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a format. `about` goes into the dataset card, with the unit."""
+    """A column of a format. `about` goes into the dataset card, with the unit. `fields`: of a `struct` or `structs`."""
 
     name: str
     kind: Kind
     about: str
+    fields: tuple["Column", ...] = ()
 
 
 @dataclass(frozen=True)
