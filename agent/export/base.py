@@ -16,22 +16,24 @@ from tools.codec import Json
 
 Row = dict[str, Json]
 # `json`: any JSON value. `messages`: a list of {"role", "content", …} that need not have the same keys. `exact`: a JSON
-# value whose every digit counts; it is stored as its text, since readers' own decoders round floats.
-Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts", "exact"]
+# value whose every digit counts; it is stored as its text, since readers' own decoders round floats. `struct`: a plain
+# nested record of the column's `fields`; `structs`: a list of them.
+Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts", "exact", "struct", "structs"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a format. `about` goes into the dataset card, with the unit."""
+    """A column of a format. `about` goes into the dataset card, with the unit. `fields`: of a `struct` or `structs`."""
 
     name: str
     kind: Kind
     about: str
+    fields: tuple["Column", ...] = ()
 
 
 @dataclass(frozen=True)
 class Made:
-    """A row as its format makes it. The exporter adds provenance: that of `attempt`, or of the run's best."""
+    """A row as its format makes it. The exporter adds where it comes from: its run, and the `attempt` it is about."""
 
     values: Row
     attempt: AttemptRecord | None = None

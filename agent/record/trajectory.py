@@ -66,6 +66,7 @@ class AttemptRecord:
     expectations: tuple[Expectation, ...] = ()
     held: bool | None = None
     cases: tuple[CaseResult, ...] = ()
+    rank_key: tuple[float, ...] = ()  # smaller is better, of the verdict that counts; () when not accepted
 
     @property
     def compiled(self) -> bool:
@@ -198,6 +199,7 @@ def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
         bench_s=judged.bench_s if judged else None,
         expectations=tuple(_expectation(e) for e in events if isinstance(e, Reflected)),
         held=verified[-1].held if verified else None,
+        rank_key=confirmed[-1].rank_key if confirmed else judged.rank_key if judged else (),
     )
 
 
