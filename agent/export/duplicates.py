@@ -1,8 +1,9 @@
 """Which attempts say the same. Exactly: their normal forms are equal. Nearly: 0.8 of their 5-grams of tokens are.
 
 Two passes: `see` every attempt, `settle`, then ask `of`. For each attempt a few numbers are kept and for each distinct
-source 128 bytes more: a MinHash signature of one byte for each of 128 permutations. A byte is enough, since two that differ agree by
-chance in one place of 256. Sixteen bands of eight bytes name the pairs worth a look, whole signatures decide, and
+source 128 bytes more: a MinHash signature, one byte for each of 128 permutations. A byte is enough, since two that
+differ agree by chance in one place of 256. Sixteen bands of eight bytes name the pairs worth a look, whole signatures
+decide, and
 pairs that are alike join their clusters. What is like is not always like all of its cluster: chains of small changes
 hold together.
 """
@@ -10,10 +11,10 @@ hold together.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from agent.export.normalise import Forms
 from agent.export.trees import tree_form
@@ -24,6 +25,7 @@ _BAND = 8  # rows; sixteen bands find a pair of Jaccard 0.8 in 95 cases of 100, 
 _GRAM = 5
 _BATCH = 512  # sources whose signatures are made together
 _RECENT = 20_000  # sources that are known by their text alone
+_CHUNK = 32_768  # rows that an array grows by
 _PAIRS = 100_000  # compared together: 26 MB
 _SEED = 20260101
 
@@ -46,7 +48,7 @@ class Duplicate:
 
 
 class Duplicates:
-    """Sees attempts in the order in which they count as first. After `settle` it only answers, in forked processes, too.
+    """Sees attempts in the order in which they count as first. After `settle` it only answers, in any forked process.
 
     identity: "tokens" compares `Forms`, "tree" the syntax trees with local variables renamed (about 1 ms a source), and
     forms where there is no tree.
@@ -55,10 +57,10 @@ class Duplicates:
     def __init__(self, identity: Identity = "tokens") -> None:
         self._identity = identity
         self._forms = Forms()
-        self._attempts = _Growing(np.dtype(np.uint64))
-        self._row_of = _Growing(np.dtype(np.uint32))
-        self._exact = _Growing(np.dtype(np.uint64))
-        self._signatures = _Growing(np.dtype((np.uint8, PERMUTATIONS)))
+        self._attempts = _Growing(np.uint64)
+        self._row_of = _Growing(np.uint32)
+        self._exact = _Growing(np.uint64)
+        self._signatures = _Growing((np.uint8, PERMUTATIONS))
         self._waiting: list[bytes] = []  # tokens of sources without a signature yet
         self._recent: dict[int, int] = {}
         self._settled: _Settled | None = None
@@ -90,21 +92,43 @@ class Duplicates:
         self._signatures.extend(_signatures(self._waiting))
         self._waiting.clear()
 
+    def share(self) -> "Share":
+        """What was seen, for another process to `absorb`; this one is empty afterwards."""
+        if self._waiting:
+            self._sign()
+        self._recent.clear()
+        return Share(self._attempts.taken(), self._row_of.taken(), self._exact.taken(), self._signatures.taken())
+
+    def absorb(self, share: "Share") -> None:
+        """As if the share's attempts had been seen here, now."""
+        if self._waiting:
+            self._sign()
+        self._row_of.extend(share.row_of + np.uint32(len(self._exact)))
+        self._attempts.extend(share.attempts)
+        self._exact.extend(share.exact)
+        self._signatures.extend(share.signatures)
+
     def settle(self) -> None:
         """Between the passes: find the clusters. Takes seconds for a million attempts."""
         if self._settled is None:
-            if self._waiting:
-                self._sign()
-            self._forms, self._recent = Forms(), {}
-            self._settled = _settle(
-                self._attempts.taken(), self._row_of.taken(), self._exact.taken(), self._signatures.taken()
-            )
+            self._settled = _settle(self.share())
+            self._forms = Forms()
 
     def of(self, attempt_id: str) -> Duplicate:
         """The second pass. Raises KeyError for an attempt that was not seen, RuntimeError before `settle`."""
         if self._settled is None:
             raise RuntimeError("settle() comes before of()")
         return self._settled.of(attempt_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one process saw. `attempts` and `row_of` by attempt, `exact` and `signatures` by row."""
+
+    attempts: _Ids
+    row_of: NDArray[np.uint32]
+    exact: _Ids
+    signatures: NDArray[np.uint8]  # [rows, PERMUTATIONS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,50 +162,47 @@ class _Settled:
 
 
 class _Growing:
-    """An array that is appended to. It doubles by chunks, so that nothing is ever copied while it grows."""
+    """An array that is appended to, chunk by chunk, so that nothing is copied while it grows."""
 
-    def __init__(self, dtype: np.dtype[np.generic]) -> None:
+    def __init__(self, dtype: DTypeLike) -> None:
         self._dtype = dtype
-        self._full: list[NDArray[np.generic]] = []
-        self._room: NDArray[np.generic] = np.empty(1024, dtype)
-        self._used = self._before = 0
+        self._full: list[NDArray[Any]] = []
+        self._room: NDArray[Any] = np.empty(_CHUNK, dtype)
+        self._used = 0
 
     def __len__(self) -> int:
-        return self._before + self._used
+        return len(self._full) * _CHUNK + self._used
 
     def append(self, value: int) -> None:
-        if self._used == len(self._room):
+        if self._used == _CHUNK:
             self._more()
-        self._room[self._used] = value  # type: ignore[call-overload]
+        self._room[self._used] = value
         self._used += 1
 
-    def extend(self, values: NDArray[np.generic]) -> None:
+    def extend(self, values: NDArray[Any]) -> None:
         while len(values):
-            if self._used == len(self._room):
+            if self._used == _CHUNK:
                 self._more()
-            taken = min(len(values), len(self._room) - self._used)
+            taken = min(len(values), _CHUNK - self._used)
             self._room[self._used : self._used + taken] = values[:taken]
             self._used += taken
             values = values[taken:]
 
     def _more(self) -> None:
         self._full.append(self._room)
-        self._before += len(self._room)
-        self._room = np.empty(min(2 * len(self._room), 65_536), self._dtype)
+        self._room = np.empty(_CHUNK, self._dtype)
         self._used = 0
 
-    def taken(self) -> NDArray[np.generic]:
-        """All of it in one array; this one is empty afterwards, chunk by chunk, so that there are never two copies."""
+    def taken(self) -> NDArray[Any]:
+        """All of it in one array. The chunks are let go of on the way, so that there are never two copies."""
         made = np.empty(len(self), self._dtype)
-        at = 0
-        chunks = [*reversed(self._full)]
+        self._full.append(self._room[: self._used])
+        self._full.reverse()
+        for start in range(0, len(made), _CHUNK):
+            chunk = self._full.pop()
+            made[start : start + len(chunk)] = chunk
         self._full.clear()
-        while chunks:
-            chunk = chunks.pop()
-            made[at : at + len(chunk)] = chunk
-            at += len(chunk)
-        made[at:] = self._room[: self._used]
-        self._room, self._used, self._before = np.empty(0, self._dtype), 0, 0
+        self._room, self._used = np.empty(_CHUNK, self._dtype), 0
         return made
 
 
@@ -211,19 +232,19 @@ def _signatures(sources: list[bytes]) -> NDArray[np.uint8]:
     return np.array(made.to_rows(), np.uint32).astype(np.uint8)
 
 
-def _settle(attempts: _Ids, row_of: NDArray[np.uint32], exact: _Ids, signatures: NDArray[np.uint8]) -> _Settled:
+def _settle(share: Share) -> _Settled:
     """Rows become distinct forms, attempts find theirs, and forms their clusters."""
-    order = np.unique(attempts, return_index=True)[1]
+    order = np.unique(share.attempts, return_index=True)[1]
     order.sort()  # each attempt once, as first seen
-    attempts, row_of = attempts[order], row_of[order]
-    distinct, first_row, form = np.unique(exact, return_index=True, return_inverse=True)
+    attempts, row_of = share.attempts[order], share.row_of[order]
+    distinct, first_row, form = np.unique(share.exact, return_index=True, return_inverse=True)
     form_of = form.astype(np.uint32)[row_of]
     present, seen_at, counts = np.unique(form_of, return_index=True, return_counts=True)
     first = np.zeros(len(distinct), np.uint64)
     count = np.zeros(len(distinct), np.uint32)
     age = np.full(len(distinct), len(attempts), np.int64)
     first[present], count[present], age[present] = attempts[seen_at], counts, seen_at
-    cluster = _clusters(signatures, first_row)
+    cluster = _clusters(share.signatures, first_row)
     leader = _leaders(cluster, age)
     near_count = np.bincount(cluster, weights=count, minlength=len(distinct)).astype(np.uint32)[cluster]
     by_id = np.argsort(attempts)

@@ -15,12 +15,12 @@ import zlib
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 MOST_CHARACTERS = 200_000  # of a source; a longer one is compared by its words
 _LONG_STRING = 40  # characters; a longer one (PTX, say) counts as its words where likeness is measured
-_MOST_LINES = 50_000  # remembered, at about 500 bytes each
+_MOST_LINES = 20_000  # remembered, at about 1 kB each
 _MOST_OF_A_LINE = 4_000  # characters; a longer one is not remembered
 
 _STRING = r"""
@@ -28,8 +28,9 @@ _STRING = r"""
     (?:\"{3}(?:[^"\\]|\\.|"(?!""))*+(?:\"{3})?|'{3}(?:[^'\\]|\\.|'(?!''))*+(?:'{3})?
       |"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?)"""  # not ended: up to the end, lest each quote is tried anew
 _NUMBER = r"0[xXbBoO]\w+|(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d[\d_]*)?[jJ]?"
-_OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|->|:=|\.\.\.|[-+*/%@&|^=!<>]=?|."
-_TOKEN = re.compile(rf"[ \t\f]+|\n|\\\n|\#[^\n]*|{_STRING}|{_NUMBER}|\w+|{_OPERATOR}", re.VERBOSE | re.DOTALL)
+_OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|->|:=|\.\.\.|[-+*/%@&|^=!<>]=?|\S"
+_NAME = r"""[^\W\d]\w*+(?!["'])"""
+_TOKEN = re.compile(rf"{_NAME}|\#[^\n]*|\\\n|{_STRING}|{_NUMBER}|\w+|{_OPERATOR}", re.VERBOSE | re.DOTALL)
 _WORD = re.compile(r"\w+|[^\w\s]")
 _TRIPLE_END = {quote: re.compile(rf"(?:[^\\]|\\.)*?{quote}", re.DOTALL) for quote in ('"""', "'''")}
 
@@ -42,12 +43,14 @@ _NOT_CALLED = frozenset(  # words before a bracket that opens no call
 _BEFORE_VALUE = frozenset("= return += -= *= /= //= %= @= &= |= ^= >>= <<= **= if elif while in import".split())
 _NEEDS_BRACKETS = frozenset(("for", "yield", ":="))
 _DIGITS = frozenset("0123456789.")
+_BRACKETED = ("= (", "return (", "if (", "while (", "in (", "import (")
 _NO_OPERATION = (["pass"], ["..."])
+_NOT_PLAIN = re.compile(r"""["'#\\]""")  # brackets may be part of something else
+_END = zlib.crc32(b"\n").to_bytes(4, "little")
 _PLAIN_QUOTES = re.compile(r"\A([bBuUrRfF]{0,2})'([^'\"\\\n]*)'\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A simple statement, or the head of a compound one. `deeper`: levels below its line. `words`: uint32 hashes."""
 
     deeper: int
@@ -78,12 +81,13 @@ class Forms:
     def __init__(self) -> None:
         self._logical: dict[str, _Known] = {}
         self._ends: dict[str, _Ends] = {}
+        self._spelled, self._hashed = _Spelled(), _Hashed()
 
     def of(self, source: str) -> Form:
         """The form of any text; never an exception."""
         if len(source) > MOST_CHARACTERS:
             words = source.split()
-            return Form(" ".join(words), _hashes(words[:MOST_CHARACTERS]))
+            return Form(" ".join(words), b"".join(map(self._hashed.__getitem__, words)))
         if "\r" in source:
             source = source.replace("\r\n", "\n").replace("\r", "\n")
         return self._form(source.split("\n"))
@@ -121,7 +125,7 @@ class Forms:
             at += 1
             if depth == 0 and not quote:
                 return self._read("\n".join(lines[first:at])), at
-        return _take_apart("\n".join(lines[first:])), at  # never ended; not to be taken for a whole line elsewhere
+        return self._take_apart("\n".join(lines[first:])), at  # never ended; no whole line, and not remembered as one
 
     def _end(self, line: str, quote: str) -> _Ends:
         if quote in _TRIPLE_END:
@@ -135,9 +139,44 @@ class Forms:
 
     def _read(self, line: str) -> _Known:
         if (known := self._logical.get(line)) is None:
-            known = _take_apart(line)
+            known = self._take_apart(line)
             _remember(self._logical, line, known)
         return known
+
+    def _take_apart(self, line: str) -> _Known:
+        tokens = [self._spelled[t] for t in _tokens(line)]
+        bare = line.lstrip(" \t\f")
+        indent = len(line[: len(line) - len(bare)].expandtabs(8))
+        return indent, tuple(self._piece(deeper, statement) for deeper, statement in _statements(tokens, 0))
+
+    def _piece(self, deeper: int, tokens: list[str]) -> _Piece:
+        text = " ".join(tokens)
+        if ", )" in text or ", ]" in text or ", }" in text:
+            tokens = _without_last_commas(tokens)
+        if "[ (" in text:
+            tokens = _without_index_brackets(tokens)
+        if text.endswith((")", ") :")) and any(opening in text for opening in _BRACKETED):
+            tokens = _without_outer_brackets(tokens)
+        return _Piece(deeper, " ".join(tokens) + "\n", b"".join(map(self._hashed.__getitem__, tokens)) + _END)
+
+
+class _Spelled(dict[str, str]):
+    """Tokens as the normal form spells them."""
+
+    def __missing__(self, token: str) -> str:
+        spelled = _spelled(token) if "'" in token or token[0] in _DIGITS else token
+        _remember(self, token, spelled)
+        return spelled
+
+
+class _Hashed(dict[str, bytes]):
+    """Tokens as uint32 hashes: one, or those of the words of a long string."""
+
+    def __missing__(self, token: str) -> bytes:
+        words = _WORD.findall(token) if len(token) > _LONG_STRING else (token,)
+        hashes = b"".join(zlib.crc32(w.encode("utf-8", "surrogatepass")).to_bytes(4, "little") for w in words)
+        _remember(self, token, hashes)
+        return hashes
 
 
 def _remember(memory: dict[str, T], line: str, known: T) -> None:
@@ -148,10 +187,16 @@ def _remember(memory: dict[str, T], line: str, known: T) -> None:
 
 
 def _tokens(text: str) -> list[str]:
-    return [t for t in _TOKEN.findall(text) if t[0] not in " \t\f\n#" and t != "\\\n"]
+    tokens: list[str] = _TOKEN.findall(text)
+    if "#" in text or "\\" in text:
+        return [t for t in tokens if t[0] != "#" and t != "\\\n"]
+    return tokens
 
 
 def _measure(line: str) -> _Ends:
+    if not _NOT_PLAIN.search(line):
+        count = line.count
+        return count("(") + count("[") + count("{") - count(")") - count("]") - count("}"), ""
     tokens = _tokens(line)
     net = sum((t in _OPENS) - (t in _CLOSES) for t in tokens)
     last = tokens[-1] if tokens else ""
@@ -162,17 +207,16 @@ def _measure(line: str) -> _Ends:
     return net, quote
 
 
-def _take_apart(line: str) -> _Known:
-    tokens = _tokens(line)
-    bare = line.lstrip(" \t\f")
-    indent = len(line[: len(line) - len(bare)].expandtabs(8))
-    return indent, tuple(_pieces(tokens, 0))
-
-
-def _pieces(tokens: list[str], deeper: int) -> list[_Piece]:
+def _statements(tokens: list[str], deeper: int) -> list[tuple[int, list[str]]]:
     """The simple statements of a logical line, and what stands before them: `if x: y; z` is three."""
-    if tokens and tokens[0] in _COMPOUND and (colon := _colon(tokens)):
-        return [_piece(deeper, tokens[:colon]), *_pieces(tokens[colon:], deeper + 1)]
+    if not tokens:
+        return []
+    if tokens[0] in _COMPOUND and (colon := _colon(tokens)):
+        return [(deeper, tokens[:colon]), *_statements(tokens[colon:], deeper + 1)]
+    return [(deeper, s) for s in (_split(tokens) if ";" in tokens else [tokens]) if s and not _does_nothing(s)]
+
+
+def _split(tokens: list[str]) -> list[list[str]]:
     statements: list[list[str]] = [[]]
     depth = 0
     for token in tokens:
@@ -181,7 +225,11 @@ def _pieces(tokens: list[str], deeper: int) -> list[_Piece]:
             statements.append([])
         else:
             statements[-1].append(token)
-    return [_piece(deeper, s) for s in statements if s and s not in _NO_OPERATION and not all(map(_is_string, s))]
+    return statements
+
+
+def _does_nothing(statement: list[str]) -> bool:
+    return statement in _NO_OPERATION or (_is_string(statement[0]) and all(map(_is_string, statement)))
 
 
 def _colon(tokens: list[str]) -> int:
@@ -202,12 +250,6 @@ def _is_string(token: str) -> bool:
     return token[-1] in "'\"" and token[0] not in "fF" and token[:2].lower() != "rf"
 
 
-def _piece(deeper: int, tokens: list[str]) -> _Piece:
-    tokens = [_spelled(t) if "'" in t or t[0] in _DIGITS else t for t in tokens]
-    tokens = _without_outer_brackets(_without_index_brackets(_without_last_commas(tokens)))
-    return _Piece(deeper, " ".join(tokens) + "\n", _hashes([*tokens, "\n"]))
-
-
 def _spelled(token: str) -> str:
     """A string in double quotes where that changes nothing else; a number as Python would write it."""
     if "'" in token:
@@ -222,8 +264,6 @@ def _spelled(token: str) -> str:
 
 def _without_last_commas(tokens: list[str]) -> list[str]:
     """`f(a, b,)` is `f(a, b)`; `(a,)` and `x[a,]` are tuples, and keep theirs."""
-    if not any(a == "," and b in _CLOSES for a, b in pairwise(tokens)):
-        return tokens
     kept: list[str] = []
     open_: list[list[int]] = []  # of each open bracket: whether one comma makes a tuple, and commas so far
     for token in tokens:
@@ -286,13 +326,3 @@ def _partner(tokens: list[str], at: int) -> int:
         if depth == 0:
             return i
     return -1
-
-
-def _hashes(tokens: list[str]) -> bytes:
-    flat: list[str] = []
-    for token in tokens:
-        if len(token) > _LONG_STRING:
-            flat += _WORD.findall(token)
-        else:
-            flat.append(token)
-    return b"".join(zlib.crc32(t.encode("utf-8", "surrogatepass")).to_bytes(4, "little") for t in flat)
