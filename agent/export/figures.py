@@ -54,10 +54,7 @@ def verdicts(statistics: Statistics) -> str:
     found = [str(status) for (status,) in statistics.by("verdicts", 1)]
     order = [*(s for s in COLOURS if s in found), *sorted(s for s in found if s not in COLOURS)]
     stacked = [_verdicts_of(task, counts[task], order) for task in (*tasks[:MOST_TASKS], others) if task in counts]
-    about = "; ".join(
-        f"{row.name}: {', '.join(f'{p.name} {p.value}' for p in row.parts if p.value)}" for row in stacked
-    )
-    return svg.bars(title, about, stacked, [(s, COLOURS.get(s, _OTHER)) for s in order])
+    return svg.bars(title, _said(stacked), stacked, [(s, COLOURS.get(s, _OTHER)) for s in order], shares=True)
 
 
 def _verdicts_of(task: str, counts: dict[str, int], order: list[str]) -> Bar:

@@ -71,6 +71,16 @@ def test_bars_are_as_long_as_their_numbers_say() -> None:
     assert train / test == pytest.approx(1234 / 66, rel=0.01)
 
 
+def test_verdicts_of_small_tasks_are_as_wide_as_those_of_large_ones() -> None:
+    s = some()
+    s.add(RUN._replace(task="small"), [AttemptFacts("q/1", 1, status="wrong")])
+    widths: dict[str, float] = {}
+    for rect in drawn(s)["verdicts.svg"].iter(f"{SVG}rect"):
+        task = "".join(rect.itertext()).partition(":")[0]
+        widths[task] = widths.get(task, 0.0) + float(rect.get("width", 0))
+    assert widths["small"] == pytest.approx(widths["softmax"], abs=0.5)
+
+
 def test_hostile_names_stay_names() -> None:
     s = some(RUN._replace(task=HOSTILE))
     s.add_rows(HOSTILE, HOSTILE)
