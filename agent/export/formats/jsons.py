@@ -21,6 +21,11 @@ def json_text(value: Json) -> str:
         return json.dumps(value)
 
 
+def said_plainly(text: str) -> str:
+    """The text with lone surrogates, which no file can hold, spelled out."""
+    return text if _is_text(text) else text.encode("utf-8", "backslashreplace").decode()
+
+
 def plain_json(value: Any) -> tuple[Json, bool]:
     """A dataclass or JSON value as strict JSON, and whether something in it had to be marked: infinities and NaN,
     integers beyond 64 bits, lone surrogates. `marked_json` takes it back."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, cast, get_args
 
 from agent.export.base import Column, Format, Made
-from agent.export.formats.jsons import marked_json, plain_json
+from agent.export.formats.jsons import marked_json, plain_json, said_plainly
 from agent.record.events import Event
-from tools.codec import Json, decode
+from tools.codec import DecodeError, Json, decode
 
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event)}
 
@@ -37,12 +37,12 @@ class Raw(Format):
             value, marked = plain_json(event)
             yield Made(
                 {
-                    "run_id": event.run_id,
+                    "run_id": said_plainly(event.run_id),
                     "position": position,
                     "kind": event.kind,
                     "at": event.at,
-                    "attempt_id": getattr(event, "attempt_id", None),
-                    "conversation": getattr(event, "conversation", "") or None,
+                    "attempt_id": said_plainly(getattr(event, "attempt_id", None) or "") or None,
+                    "conversation": said_plainly(getattr(event, "conversation", "")) or None,
                     "event": value,
                     "marked": marked,
                 }
@@ -52,5 +52,7 @@ class Raw(Format):
 def read_event(event: Json, marked: bool) -> Event:
     """The event of a row, its `event` already parsed by an exact parser. Raises DecodeError."""
     value = marked_json(event) if marked else event
-    kind = value.get("kind") if isinstance(value, dict) else None
-    return cast(Event, decode(_KINDS.get(str(kind), dict), value, f"event {kind}"))
+    kind = str(value.get("kind")) if isinstance(value, dict) else "none"
+    if kind not in _KINDS:
+        raise DecodeError(f"event {kind}: known kinds are {', '.join(_KINDS)}")
+    return cast(Event, decode(_KINDS[kind], value, f"event {kind}"))

@@ -19,7 +19,7 @@ from agent.export.formats.talk import Talk, Turn, talks
 from agent.record.trajectory import Trajectory
 from tools.codec import Json
 
-Reasoning = Literal["thinking", "reasoning_content", "inline", "none"]
+Reasoning = Literal["reasoning_content", "thinking", "inline", "none"]
 
 
 @cache
@@ -35,11 +35,13 @@ def tool_schemas() -> list[Json]:
 class SftChat(Format):
     """`seen`: a row for each window of the model's context, with the history that it was shown, instead of one for the
     whole transcript. `synthesise`: runs without a model are told as if one had called the tools, and are marked.
-    `reasoning`: the key for it in a reply, or "inline" in <think> tags before the text, or "none"."""
+    `reasoning`: the key for it in a reply. "reasoning_content" is what most templates read (Qwen, GLM, Nemotron, Gemma);
+    "thinking" is that of gpt-oss, which refuses words beside it where tools are called, so that they join it there;
+    "inline" puts it in <think> tags before the text; "none" leaves it out."""
 
     seen: bool = False
     synthesise: bool = False
-    reasoning: Reasoning = "thinking"
+    reasoning: Reasoning = "reasoning_content"
 
     name: ClassVar[str] = "sft-chat"
     about: ClassVar[str] = "whole conversations with tool calls (TRL messages + tools)"
@@ -79,7 +81,7 @@ class SftChat(Format):
         )
 
 
-def chat_messages(talk: Talk, reasoning: Reasoning = "thinking") -> list[Row]:
+def chat_messages(talk: Talk, reasoning: Reasoning = "reasoning_content") -> list[Row]:
     """System, user, assistant and tool messages in the keys of chat templates."""
     messages: list[Row] = [{"role": "system", "content": talk.system}] if talk.system else []
     for part in talk.parts:
@@ -98,6 +100,8 @@ def _reply(turn: Turn, reasoning: Reasoning) -> Row:
     text, thinking = turn.reply.text, turn.reply.thinking
     if thinking and reasoning == "inline":
         text = f"<think>\n{thinking}\n</think>\n\n{text}"
+    if thinking and reasoning == "thinking" and turn.calls:
+        text, thinking = "", "\n\n".join(filter(None, (thinking, text)))
     message: Row = {"role": "assistant", "content": text}
     if thinking and reasoning in ("thinking", "reasoning_content"):
         message[reasoning] = thinking
