@@ -156,7 +156,8 @@ class RunMaker:
     def _kernel(self) -> KernelReport:
         rng = self.rng
         name, registers = f"kernel_{rng.randrange(1000)}", rng.randrange(16, 256)
-        spills = [rng.choice((0, 0, 0, 64)) for _ in range(3)]
+        spilled = (0, 0, 0, 64)
+        spills = (rng.choice(spilled), rng.choice(spilled), rng.choice(spilled))
         shape = (1 << rng.randrange(4, 17), 1 << rng.randrange(6), rng.randrange(1, 5))
         occupancy, cubin = rng.randrange(1, 17) / 16, f"{rng.getrandbits(256):064x}"
         return KernelReport(name, registers, *spills, *shape, occupancy, cubin, rng.uniform(0.05, 0.5))

@@ -6,7 +6,7 @@ trajectory makes its rows. Between the passes the process may be forked, so a su
 holds numbers and ids, never texts: memory has to stay flat.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -45,7 +45,8 @@ class Format:
     conversations: whether trajectories must come with their messages. events: rows are made of the events of a run, by
     `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do not know, so that a row is written as
     it is and only as JSON lines; what the exporter adds goes into a file beside it, line for line. apart: each row is a
-    file of its own, with a name ("file") and "lines", a JSON value each.
+    file of its own, with a name ("file") and "lines", a JSON value each. whole_runs: the survey wants every attempt of a
+    run, not only those that pass the filters.
     """
 
     name: ClassVar[str]
@@ -56,6 +57,10 @@ class Format:
     events: ClassVar[bool] = False
     bare: ClassVar[bool] = False
     apart: ClassVar[bool] = False
+    whole_runs: ClassVar[bool] = False
+
+    def placed(self, splits: Mapping[str, str]) -> None:
+        """Hears, before anything else, in which split each task is, by the hash of its file."""
 
     def survey(self, trajectory: Trajectory) -> None:
         """The first pass, if `surveys`."""

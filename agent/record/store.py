@@ -10,12 +10,12 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, select
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, func, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -25,10 +25,12 @@ from agent.policy import best
 from agent.record import attempts as folds
 from agent.record import tables as t
 from agent.record.events import Event, Proposed, RunStarted, Updated
+from agent.record.harvest import Wanted, harvested
 from agent.record.listing import RunSummary, summaries
 from agent.record.lookup import NotFound, attempt_named
 from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
 from agent.record.schema import SHIPPED, Schema, prepare
+from agent.record.trajectory import Trajectory
 from tools.codec import DecodeError
 from tools.errors import StoreError
 
@@ -138,6 +140,44 @@ class Store:
     def _best_of(self, run_id: str) -> str | None:
         leader = best(self.attempts(run_id))
         return leader.attempt_id if leader else None
+
+    def last_seq(self) -> int:
+        """The number of the latest event, 0 without one. Rows are only added, so it names a state of the record."""
+        with self._reading() as connection:
+            return connection.scalar(select(func.max(EVENTS.c.seq))) or 0
+
+    def trajectories(
+        self,
+        *,
+        conversations: bool = False,
+        cases: bool = False,
+        tasks: Sequence[str] | None = None,
+        authors: Sequence[str] | None = None,
+        part: tuple[int, int] = (0, 1),
+        until: int | None = None,
+    ) -> Iterator[Trajectory]:
+        """All runs, or those of some tasks and authors (or providers: "anthropic"), oldest first and a few at a time.
+
+        Equal to `trajectory(load_events(run_id))`, except that conversations and cases are empty unless asked for. Of
+        several processes, each with a store of its own, every one takes another `part` (index, count). `until`: as the
+        record was when `last_seq()` said so (None: now); nothing is locked between two runs. Raises StoreError."""
+        until = self.last_seq() if until is None else until
+        wanted = Wanted(until, conversations, cases, tasks, authors, part)
+        runs = harvested(self._driver, wanted)
+        while True:
+            with _one_line(self.path, "reading"):
+                found = next(runs, None)
+            if found is None:
+                return
+            yield found
+
+    @contextlib.contextmanager
+    def _driver(self) -> Iterator[sqlite3.Connection]:
+        """The same view of the database without SQLAlchemy, whose rows cost more than reading them."""
+        with self._engine.begin() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            yield driver
 
     def _events(self, where: ColumnElement[bool]) -> list[Event]:
         chosen = select(EVENTS.c.seq).where(where)
