@@ -45,8 +45,8 @@ class Format:
     conversations: whether trajectories must come with their messages. events: rows are made of the events of a run, by
     `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do not know, so that a row is written as
     it is and only as JSON lines; what the exporter adds goes into a file beside it, line for line. apart: each row is a
-    file of its own, with a name ("file") and "lines", a JSON value each. whole_runs: the survey wants every attempt of a
-    run, not only those that pass the filters.
+    file of its own, with a name ("file") and "lines", a JSON value each. whole_runs: the survey wants every attempt of
+    a run, not only those that pass the filters.
     """
 
     name: ClassVar[str]

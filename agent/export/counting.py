@@ -31,7 +31,15 @@ def _run(trajectory: Trajectory, row: Row) -> RunFacts:
     run = trajectory.run
     versions = {name: run.versions[name] for name in ("kerneltune", "torch", "triton") if name in run.versions}
     return RunFacts(
-        run.task, row["split"], row["provider"], row["model"] or "", run.gpu, run.at, trajectory.why, versions, row["leaked"]
+        run.task,
+        row["split"],
+        row["provider"],
+        row["model"] or "",
+        run.gpu,
+        run.at,
+        trajectory.why,
+        versions,
+        row["leaked"],
     )
 
 

@@ -74,9 +74,7 @@ def _learned(recipe: Recipe, parts: Sequence[Block], processes: int, progress: C
         return Learned(_result(seen), _result(found))
 
 
-def _baked(
-    recipe: Recipe, learned: Learned, parts: Sequence[Block], folder: Path, processes: int
-) -> Iterator[Baked]:
+def _baked(recipe: Recipe, learned: Learned, parts: Sequence[Block], folder: Path, processes: int) -> Iterator[Baked]:
     if processes == 1 or len(parts) == 1:
         baker = Baker(recipe, learned, folder)
         try:

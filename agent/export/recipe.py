@@ -16,8 +16,8 @@ BLOCK_ATTEMPTS = 20_000  # of one part; its runs are whole
 @dataclass(frozen=True)
 class Recipe:
     """`rewards` and `where` are specs as people write them. `places`: of each task that is exported, by the hash of its
-    file. `duplicates`: look for them. `secrets`: names of people and machines that no text may hold. `until`: the last event
-    that is seen, so that all processes and passes see the same record."""
+    file. `duplicates`: look for them. `secrets`: names of people and machines that no text may hold. `until`: the last
+    event that is seen, so that all processes and passes see the same record."""
 
     runs_dir: Path
     formats: tuple[Format, ...]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.export.base import Column, Format, Row
-from agent.export.sheets import Form, Sheet, open_sheet
+from agent.export.sheets import Form, Sheet, dumps, open_sheet
 
 DATA, BESIDE = "data", "provenance"
 
@@ -25,6 +25,7 @@ class Shard:
     rows: int
     bytes: int
     beside: bool = False
+    apart: bool = False  # `path` is a folder with a file for each row
 
 
 class Shards:
@@ -33,15 +34,28 @@ class Shards:
     def __init__(self, folder: Path, part: int, form: Form, common: Sequence[Column]) -> None:
         self._folder, self._part, self._form, self._common = folder, part, form, tuple(common)
         self._open: dict[tuple[str, str, bool], tuple[Path, Sheet]] = {}
+        self._apart: dict[tuple[str, str], list[int]] = {}  # rows and bytes
 
     def add(self, made_by: Format, split: str, common: Row, own: Row) -> None:
         """Append a row; where a format's own column has the name of a common one, the format's counts."""
         if made_by.bare:
-            self._sheet(made_by.name, split, None, beside=False).add(own)
+            self._bare(made_by, split, own)
             self._sheet(made_by.name, split, self._common, beside=True).add(common)
         else:
             columns = all_columns(made_by, self._common)
             self._sheet(made_by.name, split, columns, beside=False).add(common | own)
+
+    def _bare(self, made_by: Format, split: str, own: Row) -> None:
+        if not made_by.apart:
+            return self._sheet(made_by.name, split, None, beside=False).add(own)
+        path = self._folder / DATA / made_by.name / split / str(own["file"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = b"".join(dumps(line) + b"\n" for line in own["lines"])
+        path.write_bytes(text)
+        counted = self._apart.setdefault((made_by.name, split), [0, 0])
+        counted[0] += 1
+        counted[1] += len(text)
+        return None
 
     def _sheet(self, name: str, split: str, columns: Sequence[Column] | None, *, beside: bool) -> Sheet:
         key = (name, split, beside)
@@ -59,6 +73,8 @@ class Shards:
             written = sheet.close()
             relative = path.relative_to(self._folder).as_posix()
             done.append(Shard(name, split, self._part, relative, written.rows, written.bytes, beside))
+        for (name, split), (rows, size) in self._apart.items():
+            done.append(Shard(name, split, self._part, f"{DATA}/{name}/{split}", rows, size, apart=True))
         return done
 
 
@@ -77,6 +93,8 @@ def numbered(folder: Path, shards: Iterable[Shard]) -> list[Shard]:
 
 
 def _renamed(folder: Path, shard: Shard, number: int, count: int) -> Shard:
+    if shard.apart:
+        return shard
     old = folder / shard.path
     new = old.with_name(f"{shard.split}-{number:05d}-of-{count:05d}{old.suffix}")
     old.rename(new)

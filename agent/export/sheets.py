@@ -1,7 +1,7 @@
 """One file of rows, JSONL or Parquet, written in batches. Memory holds one batch."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
