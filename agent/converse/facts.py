@@ -17,7 +17,7 @@ MOST_PARAMETERS = 12  # of one case
 MOST_OF_A_TREE = 300  # characters
 MOST_OF_A_DETAIL = 1000  # characters of a failure that is told in full
 MOST_KERNELS = 4  # of one attempt
-_PRECISIONS = {
+PRECISIONS = {
     "float64": "float64: all arithmetic in float64",
     "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three TF32 "
     "products pass",
@@ -33,7 +33,7 @@ def task(spec: TaskSpec) -> Values:
     shown = [case for case in spec.cases if not case.held_out]
     return {
         "name": spec.name,
-        "precision": _PRECISIONS.get(spec.precision, f"{spec.precision}: no narrower operands, sums are float32"),
+        "precision": PRECISIONS.get(spec.precision, f"{spec.precision}: no narrower operands, sums are float32"),
         "notes": spec.notes,
         "source": spec.source,
         "cases": [_case(case) for case in shown[:MOST_CASES]],

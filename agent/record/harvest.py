@@ -56,6 +56,9 @@ LEFT JOIN verdicts f ON f.seq = u.seq
 LEFT JOIN verdicts v ON v.attempt_id = a.attempt_id AND v.tool IN ('bench', 'confirm') AND v.seq <= :until
 WHERE a.run_id IN {_RUN_IDS} AND a.seq <= :until
 ORDER BY a.run_id, a.number"""
+_SOURCES = f"""
+SELECT a.run_id, a.attempt_id, t.data FROM attempts a LEFT JOIN texts t ON t.sha256 = a.source_ref
+WHERE a.run_id IN {_RUN_IDS} AND a.seq <= :until ORDER BY a.run_id, a.number"""
 _ID, _UPDATE_SEQ, _VERDICT_SEQ, _TOOL, _STATUS = 1, 8, 13, 14, 17
 _KERNELS = f"""
 SELECT seq, name, registers, spill_store_bytes, spill_load_bytes, stack_bytes, shared_bytes, num_warps, num_stages,
@@ -91,57 +94,78 @@ WHERE e.run_id IN {_RUN_IDS} AND e.seq <= :until"""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which runs, and what of them. `tasks`, `authors`: only those, None for all; an author may be a provider alone
-    ("anthropic"). `part`: (index, count), for processes that share the work. `until`: the last seq that is seen."""
+class ChosenRun:
+    """A run that is to be read. `attempts`: about how many it has."""
 
+    run_id: str
+    attempts: int
+    task_sha256: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which runs, in this order, and what of them. `until`: the last seq that is seen."""
+
+    runs: Sequence[ChosenRun]
     until: int
     conversations: bool = False
     cases: bool = False
-    tasks: Sequence[str] | None = None
-    authors: Sequence[str] | None = None
-    part: tuple[int, int] = (0, 1)
 
 
 def harvested(reading: Reading, wanted: Wanted) -> Iterator[Trajectory]:
     """The trajectories of the wanted runs, oldest first. `reading` opens a transaction. Raises DecodeError, zlib.error
     and sqlite3.Error for what is damaged."""
-    with reading() as connection:
-        runs = _chosen(connection, wanted)
-    for batch in _batches(runs):
+    for batch in _batches(wanted.runs):
         with reading() as connection:
             read = _Batch(connection, batch, wanted)
         yield from map(read.trajectory, batch)
 
 
-def _chosen(connection: sqlite3.Connection, wanted: Wanted) -> list[tuple[str, int]]:
-    """The ids of the wanted runs, oldest first, with about the number of their attempts."""
-    index, count = wanted.part
-    if not 0 <= index < count:
-        raise ValueError(f"there is no part {index} of {count}")
-    where, values = ["seq <= ?"], [wanted.until]
+def sources(reading: Reading, wanted: Wanted) -> Iterator[tuple[str, str]]:
+    """(attempt_id, source) of the wanted runs' attempts, in the order of the runs and the attempts."""
+    for batch in _batches(wanted.runs):
+        with reading() as connection:
+            bound = {"runs": json.dumps(batch), "until": wanted.until}
+            found = _grouped(connection.execute(_SOURCES, bound))
+        for run_id in batch:
+            yield from ((attempt_id, _text(data)) for _, attempt_id, data in found.get(run_id, ()))
+
+
+def chosen(
+    connection: sqlite3.Connection, until: int, tasks: Sequence[str] | None, authors: Sequence[str] | None
+) -> list[ChosenRun]:
+    """The runs of some tasks and authors (None: of all), oldest first. A task is a name or the hash of its file, an
+    author may be a provider alone ("anthropic")."""
+    where, values = ["seq <= ?"], [until]
     provider = "substr(author, 1, instr(author || ':', ':') - 1)"
-    for asked, columns in ((wanted.tasks, ("task",)), (wanted.authors, ("author", provider))):
+    for asked, columns in ((tasks, ("task", "task_sha256")), (authors, ("author", provider))):
         if asked is not None:
             names = json.dumps(list(asked))
             where.append(f"({' OR '.join(f'{c} IN (SELECT value FROM json_each(?))' for c in columns)})")
             values += [names] * len(columns)
     size = "(SELECT max(number) FROM attempts a WHERE a.run_id = runs.run_id)"
-    query = f"SELECT run_id, {size} FROM runs WHERE {' AND '.join(where)} ORDER BY seq"
-    rows = itertools.islice(connection.execute(query, values), index, None, count)
-    return [(run_id, size or 0) for run_id, size in rows]
+    query = f"SELECT run_id, {size}, task_sha256 FROM runs WHERE {' AND '.join(where)} ORDER BY seq"
+    return [ChosenRun(run_id, size or 0, _words(task)) for run_id, size, task in connection.execute(query, values)]
 
 
-def _batches(runs: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+def task_sources(connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+    """Name and source of every task that was ever run, by the hash of its file; of several runs, the latest's."""
+    query = """
+SELECT r.task_sha256, r.task, t.data FROM runs r JOIN texts t ON t.sha256 = r.task_source_ref
+WHERE r.seq IN (SELECT max(seq) FROM runs GROUP BY task_sha256) ORDER BY r.seq"""
+    return {_words(sha256): (_words(task), _text(data)) for sha256, task, data in connection.execute(query)}
+
+
+def _batches(runs: Iterable[ChosenRun]) -> Iterator[list[str]]:
     """Runs in order, as many together as have some BATCH_ATTEMPTS attempts: memory stays flat, queries stay few."""
     batch: list[str] = []
     held = 0
-    for run_id, attempts in runs:
-        if batch and (held + attempts > BATCH_ATTEMPTS or len(batch) == BATCH_ATTEMPTS):
+    for run in runs:
+        if batch and (held + run.attempts > BATCH_ATTEMPTS or len(batch) == BATCH_ATTEMPTS):
             yield batch
             batch, held = [], 0
-        batch.append(run_id)
-        held += attempts
+        batch.append(run.run_id)
+        held += run.attempts
     if batch:
         yield batch
 

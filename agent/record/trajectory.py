@@ -68,6 +68,7 @@ class AttemptRecord:
     expectations: tuple[Expectation, ...] = ()
     held: bool | None = None
     cases: tuple[CaseResult, ...] = ()
+    rank_key: tuple[float, ...] = ()  # smaller is better, of the verdict that counts; () when not accepted
 
     @property
     def compiled(self) -> bool:
@@ -109,6 +110,7 @@ class Message:
     usage: dict[str, Json] | None = None
     cost_usd: float | None = None
     history: bool = False  # a table of what was tried, which took the place of older exchanges
+    kept: int | None = None  # of a history: how many of the messages before it the model still saw, None when unknown
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,7 @@ def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
         bench_s=judged.bench_s if judged else None,
         expectations=tuple(_expectation(e) for e in events if isinstance(e, Reflected)),
         held=verified[-1].held if verified else None,
+        rank_key=confirmed[-1].rank_key if confirmed else judged.rank_key if judged else (),
     )
 
 
@@ -223,14 +226,16 @@ def proposer(params: dict[str, Json]) -> tuple[str, int | None]:
 
 
 def conversations(messages: Sequence[tuple[str, Message]]) -> tuple[Conversation, ...]:
-    """From all messages of a run in order, each with the key of its conversation. The last message of the system (it
-    need not name a conversation) opens all of them."""
-    system = [message for _, message in messages if message.role == "system"]
+    """From all messages of a run in order, each with the key of its conversation. The system's latest message (it need
+    not name a conversation) opens those that begin after it: a resumed run may tell of another GPU."""
+    system: list[Message] = []
     by_key: dict[str, list[Message]] = {}
     for key, message in messages:
-        if key:
-            by_key.setdefault(key, []).append(message)
-    return tuple(Conversation(key, (*system[-1:], *its)) for key, its in by_key.items())
+        if message.role == "system":
+            system = [message]
+        elif key:
+            by_key.setdefault(key, list(system)).append(message)
+    return tuple(Conversation(key, tuple(its)) for key, its in by_key.items())
 
 
 def _message(event: Said | Replied) -> Message:
@@ -254,8 +259,16 @@ def said(role: Role, text: str, at: float, raw: Json) -> Message:
     """The message of a `Said`."""
     if not isinstance(raw, dict):
         return Message(role, text, at)
-    call_id, is_error, history = (raw.get(name) for name in ("call_id", "is_error", "history"))
-    return Message(role, text, at, call_id=str(call_id or ""), is_error=bool(is_error), history=bool(history))
+    call_id, is_error, history, kept = (raw.get(name) for name in ("call_id", "is_error", "history", "kept"))
+    return Message(
+        role,
+        text,
+        at,
+        call_id=str(call_id or ""),
+        is_error=bool(is_error),
+        history=bool(history),
+        kept=kept if isinstance(kept, int) else None,
+    )
 
 
 def replied(text: str, at: float, *, calls: Json, **facts: Any) -> Message:

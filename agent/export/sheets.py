@@ -1,0 +1,148 @@
+"""One file of rows, JSONL or Parquet, written in batches. Memory holds one batch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agent.export.base import Column, Row
+from tools.codec import Json
+
+Form = Literal["parquet", "jsonl"]
+_BATCH_ROWS = 2_000
+_BATCH_CHARACTERS = 16 << 20  # conversations reach this long before 2,000 rows
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished file: its rows and its size."""
+
+    path: Path
+    rows: int
+    bytes: int
+
+
+class Sheet(Protocol):
+    """A file that takes rows. A row has a value for each column, or lacks it, which is null."""
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        ...
+
+    def close(self) -> Written:
+        """Write what is left."""
+        ...
+
+
+def open_sheet(path: Path, columns: Sequence[Column] | None, form: Form) -> Sheet:
+    """Start a file of these columns; None: rows are written as they come, which only JSONL can."""
+    if columns is None or form == "jsonl":
+        return JsonlSheet(path, columns)
+    return ParquetSheet(path, columns)
+
+
+def dumps(value: Json) -> bytes:
+    """Compact JSON in UTF-8. What orjson cannot say (huge integers) is said as Python's own encoder does."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
+
+
+class JsonlSheet:
+    """One JSON object a line, keys in the order of the columns, null where a row has none."""
+
+    def __init__(self, path: Path, columns: Sequence[Column] | None) -> None:
+        self._path, self._nulls = path, dict.fromkeys(c.name for c in columns or ())
+        self._exact = [c.name for c in columns or () if c.kind == "exact"]
+        self._file: BinaryIO = path.open("wb", buffering=1 << 20)
+        self._rows = 0
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        made = self._nulls | row
+        for name in self._exact:
+            made[name] = dumps(made[name]).decode()
+        self._file.write(dumps(made) + b"\n")
+        self._rows += 1
+
+    def close(self) -> Written:
+        """Write what is left."""
+        self._file.close()
+        return Written(self._path, self._rows, self._path.stat().st_size)
+
+
+class ParquetSheet:
+    """Arrow types by the kind of each column; zstd."""
+
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
+        pa.set_cpu_count(1)  # exports write several files side by side, each from a process of its own
+        self._path, self._names = path, [c.name for c in columns]
+        self._texts = [c.kind in _AS_JSON for c in columns]
+        self._schema = pa.schema([pa.field(c.name, arrow_type(c)) for c in columns])
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._rows = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._batch: list[list[Any]] = [[] for _ in self._names]
+        self._characters = 0
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        for values, name, is_json in zip(self._batch, self._names, self._texts, strict=True):
+            value = row.get(name)
+            if is_json and value is not None:
+                value = dumps(value)
+            if isinstance(value, str | bytes):
+                self._characters += len(value)
+            values.append(value)
+        self._rows += 1
+        if len(self._batch[0]) >= _BATCH_ROWS or self._characters >= _BATCH_CHARACTERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        columns = zip(self._batch, self._schema, self._texts, strict=True)
+        arrays = [_array(values, field.type, is_json=is_json) for values, field, is_json in columns]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._begin()
+
+    def close(self) -> Written:
+        """Write what is left."""
+        if self._batch[0]:
+            self._flush()
+        self._writer.close()
+        return Written(self._path, self._rows, self._path.stat().st_size)
+
+
+_AS_JSON = ("json", "messages", "exact")
+_TYPES = {
+    "text": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "texts": pa.list_(pa.string()),
+    "json": pa.json_(),
+    "messages": pa.json_(),
+    "exact": pa.string(),
+}
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """What a column is in Parquet. Arrow's JSON type comes out of `datasets` as the values that went in."""
+    if column.kind in ("struct", "structs"):
+        record = pa.struct([(c.name, arrow_type(c)) for c in column.fields])
+        return record if column.kind == "struct" else pa.list_(record)
+    return _TYPES[column.kind]
+
+
+def _array(values: list[Any], kind: pa.DataType, *, is_json: bool) -> pa.Array:
+    if not is_json:
+        return pa.array(values, kind)
+    texts = pa.array(values, pa.binary()).cast(pa.string())
+    return pa.ExtensionArray.from_storage(kind, texts) if isinstance(kind, pa.JsonType) else texts

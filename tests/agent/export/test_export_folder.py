@@ -1,0 +1,103 @@
+"""An export is there whole or not at all."""
+
+import errno
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from agent.export.folder import MANIFEST, made_whole
+from tools.errors import StoreError, UsageError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def written(target: Path, text: str = "rows", *, overwrite: bool = False) -> None:
+    with made_whole(target, overwrite=overwrite) as folder:
+        (folder / "data").mkdir()
+        (folder / "data" / "train.jsonl").write_text(text)
+        (folder / MANIFEST).write_text(json.dumps({"kerneltune_export": 1}))
+
+
+def test_what_was_written_aside_takes_its_place_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "out"
+    written(target)
+    assert (target / "data" / "train.jsonl").read_text() == "rows"
+    assert [p.name for p in target.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("ours"), OSError(errno.ENOSPC, "No space left")])
+def test_a_failure_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    target = tmp_path / "out"
+    with pytest.raises((type(error), StoreError)) as raised, made_whole(target, overwrite=False) as folder:
+        (folder / "half").write_text("half")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+    assert not isinstance(error, OSError) or str(raised.value) == f"{target}: No space left; nothing was left there"
+
+
+def test_a_failure_leaves_the_earlier_export_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    written(target, "old")
+    with pytest.raises(RuntimeError), made_whole(target, overwrite=True):
+        raise RuntimeError
+    assert (target / "data" / "train.jsonl").read_text() == "old"
+
+
+def test_an_earlier_export_is_replaced_only_on_request(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    written(target, "old")
+    with pytest.raises(UsageError, match="--overwrite"):
+        written(target, "new")
+    written(target, "new", overwrite=True)
+    assert (target / "data" / "train.jsonl").read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_no_export_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "empty").mkdir()
+    for name in ("thesis", "file"):
+        with pytest.raises(UsageError, match="no export of ours"):
+            written(tmp_path / name, overwrite=True)
+    written(tmp_path / "empty")
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+
+
+def test_two_exports_into_one_folder_do_not_meet(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with made_whole(target, overwrite=False) as folder:
+        (folder / MANIFEST).write_text(json.dumps({"kerneltune_export": 1}))
+        with pytest.raises(UsageError, match="right now"):
+            written(target)
+        written(tmp_path / "other")
+        assert (folder / MANIFEST).exists()
+    assert (target / MANIFEST).exists()
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    code = """
+        import os, pathlib, signal, sys
+        from agent.export.folder import made_whole
+        with made_whole(pathlib.Path(sys.argv[1]), overwrite=False) as folder:
+            (folder / "half").write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    target = tmp_path / "out"
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(target)], cwd=ROOT)
+    assert done.returncode == -9
+    assert not target.exists()
+    written(target)
+    assert sorted(p.name for p in target.rglob("*")) == ["data", MANIFEST, "train.jsonl"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Not a directory|File exists"):
+        written(tmp_path / "file" / "out")
