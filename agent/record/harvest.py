@@ -13,9 +13,9 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from agent.record.events import RunStarted
 from agent.record.trajectory import (
@@ -49,7 +49,7 @@ _ATTEMPTS = f"""
 SELECT a.run_id, a.attempt_id, a.number, a.parent_id, e.at, t.data, a.rationale, a.params,
        u.seq, f.seq, u.library_ops, u.trace_s, u.compile_s,
        v.seq, v.tool, v.bench_s, v.best, v.status, v.detail, v.median_us, v.low_us, v.high_us, v.n_blocks, v.n_launches,
-       v.coverage, v.sol_fraction, v.variant, v.tier
+       v.coverage, v.sol_fraction, v.variant, v.tier, v.rank_key
 FROM attempts a JOIN events e ON e.seq = a.seq LEFT JOIN texts t ON t.sha256 = a.source_ref
 LEFT JOIN updates u ON u.attempt_id = a.attempt_id AND u.seq <= :until
 LEFT JOIN verdicts f ON f.seq = u.seq
@@ -59,7 +59,7 @@ ORDER BY a.run_id, a.number"""
 _SOURCES = f"""
 SELECT a.run_id, a.attempt_id, t.data FROM attempts a LEFT JOIN texts t ON t.sha256 = a.source_ref
 WHERE a.run_id IN {_RUN_IDS} AND a.seq <= :until ORDER BY a.run_id, a.number"""
-_ID, _UPDATE_SEQ, _VERDICT_SEQ, _TOOL, _STATUS = 1, 8, 13, 14, 17
+_ID, _UPDATE_SEQ, _VERDICT_SEQ, _TOOL, _BENCH_S, _BEST, _STATUS, _RANK_KEY = 1, 8, 13, 14, 15, 16, 17, 28
 _KERNELS = f"""
 SELECT seq, name, registers, spill_store_bytes, spill_load_bytes, stack_bytes, shared_bytes, num_warps, num_stages,
        occupancy, cubin_sha256, compile_s
@@ -216,7 +216,7 @@ class _Batch:
         if counts is not None:
             tool = "bench" if counts[_TOOL] == "bench" and failed is None else "update"
             found = self._verdict(counts, "confirm" if counts[_TOOL] == "confirm" else tool)
-        return AttemptRecord(
+        return _record(
             attempt_id,
             number,
             _words(parent),
@@ -226,20 +226,21 @@ class _Batch:
             params,
             *proposer(params),
             *found,
-            judged is not None and bool(judged[16]),
+            judged is not None and bool(judged[_BEST]),
             tuple(map(_kernel, self._kernels.get(updated, ()))),
             () if ops is None or ops == "[]" else tuple(json.loads(ops)),
             _real(trace_s),
             _real(compile_s),
-            _real(judged[15]) if judged is not None else None,
+            _real(judged[_BENCH_S]) if judged is not None else None,
             tuple(map(_expectation, self._reflections.get(attempt_id, ()))),
             self._held.get(attempt_id),
             self._cases_of(counts) if self._cases and counts is not None else (),
+            _numbers(counts[_RANK_KEY]) if counts is not None else (),
         )
 
     def _verdict(self, row: Row, tool: str) -> tuple[Any, ...]:
         """The fields from `status` to `tier`."""
-        seq, _, _, _, status, detail, *timing, coverage, sol_fraction, variant, tier = row[_VERDICT_SEQ:]
+        seq, _, _, _, status, detail, *timing, coverage, sol_fraction, variant, tier, _ = row[_VERDICT_SEQ:]
         clock = None if timing[0] is None else Timing(*map(_real, timing[:3]), *timing[3:])
         against = tuple(map(_comparison, self._comparisons.get(seq, ())))
         share, light = _real(coverage), _real(sol_fraction)
@@ -311,6 +312,21 @@ def _text(data: bytes | None) -> str:
 
 def _json(text: str | None) -> Json:
     return None if text is None else json.loads(text)
+
+
+def _numbers(text: str | None) -> tuple[float, ...]:
+    return () if text is None or text == "[]" else tuple(map(float, json.loads(text)))
+
+
+# The constructor of a frozen dataclass sets its fields one by one through `object.__setattr__`, a tenth of all the time
+# here. An object of a plain class with the same slots is filled at once, and then becomes a record.
+_Draft = make_dataclass("_Draft", [field.name for field in fields(AttemptRecord)], slots=True)
+
+
+def _record(*values: Any) -> AttemptRecord:
+    made: Any = _Draft(*values)
+    made.__class__ = AttemptRecord
+    return cast(AttemptRecord, made)
 
 
 def _started(row: Row) -> RunStarted:

@@ -35,7 +35,7 @@ class Expectation:
     evidence: dict[str, Json]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """One attempt with the verdict that counts (a confirmation instead of the first one). `status` is None when it was
     never judged. `tool`: the one whose verdict it is. `held`: what the latest `optimize verify` found, None
