@@ -35,6 +35,7 @@ from benchmarks.made_runs import ATTEMPTS_A_RUN, RunMaker
 
 CHUNK_RUNS = 20
 COMMIT_CHUNKS = 25
+SLICE_ATTEMPTS = 5000
 Tuples = dict[str, list[tuple[Any, ...]]]  # rows by table, each with a `seq` that counts from 0 in its run
 
 
@@ -115,12 +116,38 @@ def _insert(connection: sqlite3.Connection, name: str, rows: list[tuple[Any, ...
 
 def measured(folder: Path, seed: int, write_runs: int) -> dict[str, Any]:
     """The figures of the database in `folder`; `write_runs` more runs are written to time it."""
+    figures = _sizes(folder / FILE_NAME)
     with Store.open(folder) as store:
-        figures = _sizes(folder / FILE_NAME)
         figures["write_ms"] = _writes(store, seed, write_runs)
         figures["runs_ms"] = _timed_ms(store.runs)
-    figures["peak_rss_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:  # a process of its own, whose memory is this alone
+        figures["trajectories"] = pool.apply(harvested, (folder,))
+        figures["trajectories_whole"] = pool.apply(harvested, (folder, True))
     return figures
+
+
+def harvested(folder: Path, whole: bool = False) -> dict[str, float]:
+    """Reads all runs as trajectories, with conversations and cases if `whole`. Slices of some attempts are timed apart,
+    because others may use the machine meanwhile: the quickest tenth says what one core can do."""
+    attempts, slices = 0, []
+    with Store.open(folder) as store:
+        begun, started, mark, seen = time.perf_counter(), time.process_time(), time.process_time(), 0
+        for trajectory in store.trajectories(conversations=whole, cases=whole):
+            attempts += len(trajectory.attempts)
+            if attempts - seen >= SLICE_ATTEMPTS:
+                now = time.process_time()
+                slices.append((now - mark) / (attempts - seen))
+                mark, seen = now, attempts
+        cpu_s, wall_s = time.process_time() - started, time.perf_counter() - begun
+    quick = sorted(slices)[len(slices) // 10] if slices else cpu_s / max(1, attempts)
+    return {
+        "attempts": attempts,
+        "wall_s": round(wall_s, 1),
+        "cpu_s": round(cpu_s, 1),
+        "attempts_per_cpu_s": round(attempts / cpu_s),
+        "attempts_per_cpu_s_undisturbed": round(1 / quick),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+    }
 
 
 def _sizes(path: Path) -> dict[str, Any]:

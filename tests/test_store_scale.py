@@ -98,3 +98,6 @@ def test_the_figures_say_what_is_there_and_what_a_write_costs(folder: Path) -> N
     )
     assert figures["write_ms"]["judged"]["n"] == ATTEMPTS_A_RUN
     assert 0 < figures["write_ms"]["judged"]["median"] <= figures["write_ms"]["judged"]["p95"]
+    read, whole = figures["trajectories"], figures["trajectories_whole"]
+    assert read["attempts"] == whole["attempts"] == ATTEMPTS + ATTEMPTS_A_RUN
+    assert read["attempts_per_cpu_s"] > whole["attempts_per_cpu_s"] > 0
