@@ -9,32 +9,35 @@ the batch is handed out. No writer waits, and its WAL can be checkpointed betwee
 import itertools
 import json
 import sqlite3
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
-from agent.record.events import RunStarted
-from agent.record.trajectory import (
-    AttemptRecord,
-    Conversation,
-    Expectation,
-    Message,
-    Trajectory,
-    best_of,
-    conversations,
-    proposer,
-    replied,
-    said,
+from agent.record.columns import (
+    STATUSES,
+    UNJUDGED,
+    Row,
+    case,
+    comparison,
+    expectation,
+    kernel,
+    numbers,
+    real,
+    record,
+    replied_message,
+    said_message,
+    started,
+    text_of,
+    words,
 )
-from tools.codec import DecodeError, Json
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing
+from agent.record.trajectory import AttemptRecord, Conversation, Trajectory, best_of, conversations, proposer
+from tools.codec import DecodeError
+from tools.verdict import CaseResult, Status, Timing
 
 BATCH_ATTEMPTS = 500
-Row = tuple[Any, ...]
 Reading = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 # Every query takes {"runs" or "seqs": a JSON list, "until": the last seq to see}.
@@ -128,7 +131,7 @@ def sources(reading: Reading, wanted: Wanted) -> Iterator[tuple[str, str]]:
             bound = {"runs": json.dumps(batch), "until": wanted.until}
             found = _grouped(connection.execute(_SOURCES, bound))
         for run_id in batch:
-            yield from ((attempt_id, _text(data)) for _, attempt_id, data in found.get(run_id, ()))
+            yield from ((attempt_id, text_of(data)) for _, attempt_id, data in found.get(run_id, ()))
 
 
 def chosen(
@@ -136,7 +139,7 @@ def chosen(
 ) -> list[ChosenRun]:
     """The runs of some tasks and authors (None: of all), oldest first. A task is a name or the hash of its file, an
     author may be a provider alone ("anthropic")."""
-    where, values = ["seq <= ?"], [until]
+    where, values = ["seq <= ?"], list[Any]((until,))
     provider = "substr(author, 1, instr(author || ':', ':') - 1)"
     for asked, columns in ((tasks, ("task", "task_sha256")), (authors, ("author", provider))):
         if asked is not None:
@@ -145,7 +148,7 @@ def chosen(
             values += [names] * len(columns)
     size = "(SELECT max(number) FROM attempts a WHERE a.run_id = runs.run_id)"
     query = f"SELECT run_id, {size}, task_sha256 FROM runs WHERE {' AND '.join(where)} ORDER BY seq"
-    return [ChosenRun(run_id, size or 0, _words(task)) for run_id, size, task in connection.execute(query, values)]
+    return [ChosenRun(run_id, size or 0, words(task)) for run_id, size, task in connection.execute(query, values)]
 
 
 def task_sources(connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
@@ -153,7 +156,7 @@ def task_sources(connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
     query = """
 SELECT r.task_sha256, r.task, t.data FROM runs r JOIN texts t ON t.sha256 = r.task_source_ref
 WHERE r.seq IN (SELECT max(seq) FROM runs GROUP BY task_sha256) ORDER BY r.seq"""
-    return {_words(sha256): (_words(task), _text(data)) for sha256, task, data in connection.execute(query)}
+    return {words(sha256): (words(task), text_of(data)) for sha256, task, data in connection.execute(query)}
 
 
 def _batches(runs: Iterable[ChosenRun]) -> Iterator[list[str]]:
@@ -202,9 +205,9 @@ class _Batch:
         """One of the runs."""
         try:
             attempts = tuple(itertools.starmap(self._attempt, self._attempts.get(run_id, ())))
-            why, best = map(_words, self._endings.get(run_id, (None, None)))
+            why, best = map(words, self._endings.get(run_id, (None, None)))
             held = self._conversations(run_id)
-            return Trajectory(_started(self._runs[run_id]), attempts, held, best_of(attempts, best), why)
+            return Trajectory(started(self._runs[run_id]), attempts, held, best_of(attempts, best), why)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DecodeError(f"run {run_id}: {error}") from error
 
@@ -212,48 +215,48 @@ class _Batch:
         """`judged` is the row with the first verdict of the attempt, `counts` the one with the verdict that counts."""
         _, attempt_id, number, parent, at, data, rationale, params, updated, failed, ops, trace_s, compile_s, *_ = row
         params = json.loads(params)
-        found: tuple[Any, ...] = _UNJUDGED
+        found: tuple[Any, ...] = UNJUDGED
         if counts is not None:
             tool = "bench" if counts[_TOOL] == "bench" and failed is None else "update"
             found = self._verdict(counts, "confirm" if counts[_TOOL] == "confirm" else tool)
-        return _record(
+        return record(
             attempt_id,
             number,
-            _words(parent),
-            _real(at),
-            _text(data),
-            _words(rationale),
+            words(parent),
+            real(at),
+            text_of(data),
+            words(rationale),
             params,
             *proposer(params),
             *found,
             judged is not None and bool(judged[_BEST]),
-            tuple(map(_kernel, self._kernels.get(updated, ()))),
+            tuple(map(kernel, self._kernels.get(updated, ()))),
             () if ops is None or ops == "[]" else tuple(json.loads(ops)),
-            _real(trace_s),
-            _real(compile_s),
-            _real(judged[_BENCH_S]) if judged is not None else None,
-            tuple(map(_expectation, self._reflections.get(attempt_id, ()))),
+            real(trace_s),
+            real(compile_s),
+            real(judged[_BENCH_S]) if judged is not None else None,
+            tuple(map(expectation, self._reflections.get(attempt_id, ()))),
             self._held.get(attempt_id),
             self._cases_of(counts) if self._cases and counts is not None else (),
-            _numbers(counts[_RANK_KEY]) if counts is not None else (),
+            numbers(counts[_RANK_KEY]) if counts is not None else (),
         )
 
     def _verdict(self, row: Row, tool: str) -> tuple[Any, ...]:
         """The fields from `status` to `tier`."""
         seq, _, _, _, status, detail, *timing, coverage, sol_fraction, variant, tier, _ = row[_VERDICT_SEQ:]
-        clock = None if timing[0] is None else Timing(*map(_real, timing[:3]), *timing[3:])
-        against = tuple(map(_comparison, self._comparisons.get(seq, ())))
-        share, light = _real(coverage), _real(sol_fraction)
-        return _STATUSES[status], tool, _words(detail), clock, against, share, light, _words(variant), tier
+        clock = None if timing[0] is None else Timing(*map(real, timing[:3]), *timing[3:])
+        against = tuple(map(comparison, self._comparisons.get(seq, ())))
+        share, light = real(coverage), real(sol_fraction)
+        return STATUSES[status], tool, words(detail), clock, against, share, light, words(variant), tier
 
     def _cases_of(self, verdict: Row) -> tuple[CaseResult, ...]:
-        return tuple(map(_case, self._cases.get(verdict[_VERDICT_SEQ], ())))
+        return tuple(map(case, self._cases.get(verdict[_VERDICT_SEQ], ())))
 
     def _conversations(self, run_id: str) -> tuple[Conversation, ...]:
-        rows = [(row, _said) for row in self._said.get(run_id, ())]
-        rows += [(row, _replied) for row in self._replied.get(run_id, ())]
+        rows = [(row, said_message) for row in self._said.get(run_id, ())]
+        rows += [(row, replied_message) for row in self._replied.get(run_id, ())]
         rows.sort(key=lambda pair: pair[0][1])
-        return conversations([(_words(row[2]), message(row)) for row, message in rows])
+        return conversations([(words(row[2]), message(row)) for row, message in rows])
 
 
 # Rows that belong together -----------------------------------------------------------------------------------------
@@ -288,89 +291,3 @@ def _grouped(rows: Iterable[Row]) -> dict[Any, list[Row]]:
     for row in rows:
         groups[row[0]].append(row)
     return groups
-
-
-# Columns to values, as the column types of `agent.record.tables` say --------------------------------------------
-
-_STATUSES = {status.value: status for status in Status}
-_UNJUDGED = (None, None, "", None, (), None, None, "", None)  # from `status` to `tier`
-
-
-def _words(value: Any) -> Any:
-    return value.decode("utf-8", "surrogatepass") if type(value) is bytes else value
-
-
-def _real(value: Any) -> Any:
-    return value if type(value) is float or value is None else float(value)
-
-
-def _text(data: bytes | None) -> str:
-    if data is None:
-        raise ValueError("a text is missing")
-    return zlib.decompress(data).decode("utf-8", "surrogatepass")
-
-
-def _json(text: str | None) -> Json:
-    return None if text is None else json.loads(text)
-
-
-def _numbers(text: str | None) -> tuple[float, ...]:
-    return () if text is None or text == "[]" else tuple(map(float, json.loads(text)))
-
-
-# The constructor of a frozen dataclass sets its fields one by one through `object.__setattr__`, a tenth of all the time
-# here. An object of a plain class with the same slots is filled at once, and then becomes a record.
-_Draft = make_dataclass("_Draft", [field.name for field in fields(AttemptRecord)], slots=True)
-
-
-def _record(*values: Any) -> AttemptRecord:
-    made: Any = _Draft(*values)
-    made.__class__ = AttemptRecord
-    return cast(AttemptRecord, made)
-
-
-def _started(row: Row) -> RunStarted:
-    run_id, task, sha256, source, author, why, arch, gpu, machine, limits, seed, versions, at = row
-    words = [_words(value) for value in (author, why, arch, gpu)]
-    told = (_json(machine), _json(limits), seed, _json(versions))
-    return RunStarted(run_id, _words(task), _words(sha256), _text(source), *words, *told, at=_real(at))
-
-
-def _kernel(row: Row) -> KernelReport:
-    _, name, *numbers, occupancy, cubin_sha256, compile_s = row
-    return KernelReport(_words(name), *numbers, _real(occupancy), _words(cubin_sha256), _real(compile_s))
-
-
-def _comparison(row: Row) -> Comparison:
-    return Comparison(_words(row[1]), *map(_real, row[2:]))
-
-
-def _case(row: Row) -> CaseResult:
-    _, case, inputs, ok, error_ratio, max_abs_error, detail = row
-    return CaseResult(_words(case), _words(inputs), bool(ok), _real(error_ratio), _real(max_abs_error), _words(detail))
-
-
-def _expectation(row: Row) -> Expectation:
-    _, hypothesis, prediction, outcome, evidence = row
-    return Expectation(_words(hypothesis), _words(prediction), outcome, json.loads(evidence))
-
-
-def _said(row: Row) -> Message:
-    *_, role, text, at, raw = row
-    return said(role, _text(text), _real(at), None if raw is None else json.loads(_text(raw)))
-
-
-def _replied(row: Row) -> Message:
-    _, _, _, text, at, thinking, calls, turn, stop, model, seconds, usage, cost_usd = row
-    return replied(
-        _text(text),
-        _real(at),
-        thinking=_text(thinking),
-        calls=json.loads(_text(calls)),
-        turn=turn,
-        stop=_words(stop),
-        model=_words(model),
-        seconds=_real(seconds),
-        usage=_json(usage),
-        cost_usd=_real(cost_usd),
-    )

@@ -213,8 +213,8 @@ def test_runs_are_chosen_by_task_and_by_author_or_provider(store: Store) -> None
     ):
         write(store, replace(started(f"run-{i}", task), author=author))
 
-    def ids(**chosen: list[str]) -> list[str]:
-        return [run.run.run_id for run in store.trajectories(store.choose(**chosen))]
+    def ids(tasks: list[str] | None = None, authors: list[str] | None = None) -> list[str]:
+        return [run.run.run_id for run in store.trajectories(store.choose(tasks, authors))]
 
     assert ids() == ["run-0", "run-1", "run-2"]
     assert ids(tasks=["matmul"]) == ["run-1", "run-2"]
