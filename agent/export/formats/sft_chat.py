@@ -35,7 +35,7 @@ def tool_schemas() -> list[Json]:
 class SftChat(Format):
     """`seen`: a row for each window of the model's context, with the history that it was shown, instead of one for the
     whole transcript. `synthesise`: runs without a model are told as if one had called the tools, and are marked.
-    `reasoning`: the key for it in a reply. "reasoning_content" is what most templates read (Qwen, GLM, Nemotron, Gemma);
+    `reasoning`: the key for it in a reply. "reasoning_content" is what most templates read (Qwen, GLM, Nemotron);
     "thinking" is that of gpt-oss, which refuses words beside it where tools are called, so that they join it there;
     "inline" puts it in <think> tags before the text; "none" leaves it out."""
 
