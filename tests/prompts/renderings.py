@@ -4,7 +4,8 @@ from pathlib import Path
 
 from agent.converse.conversation import Trouble
 from agent.converse.prompts import RunPrompts
-from tests.agent.converse.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
+from prompts import render
+from tests.agent.converse.run_parts import REJECTED, SOURCE, THOUGHTS, attempt, checked, story, workbench
 
 GOLDEN = Path(__file__).with_name("golden")
 _TARGETS = {
@@ -31,5 +32,6 @@ def renderings() -> dict[str, str]:
     counted = workbench(attempt(1, checked()), attempt(2, checked(), 1))
     found["history_without_gpu"] = RunPrompts(counted, "sm_90", None).history()
     found["crossover"] = words.crossover(attempts[0], attempts[2])
+    found["synthetic"] = render("synthetic.j2", task="weighted_softmax", gpu=None, arch="sm_90", source=SOURCE)
     found["nudges"] = "\n\n".join(f"{trouble}: {words.nudge(trouble)}" for trouble in TROUBLES)
     return {f"{name}.txt": text + "\n" for name, text in found.items()}
