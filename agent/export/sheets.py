@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from agent.export.base import Column, Kind, Row
+from agent.export.base import Column, Row
 from tools.codec import Json
 from tools.errors import UsageError
 
@@ -94,7 +94,7 @@ class ParquetSheet:
         self._pa, self._path, self._dumps = pa, path, json_writer()
         self._json = [c.kind in ("json", "messages") for c in columns]
         self._names = [c.name for c in columns]
-        self._schema = pa.schema([pa.field(c.name, _arrow_type(pa, c.kind)) for c in columns])
+        self._schema = pa.schema([pa.field(c.name, _arrow_type(pa, c)) for c in columns])
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         self._rows = 0
         self._begin()
@@ -138,7 +138,10 @@ class ParquetSheet:
         return Written(self._path, self._rows, self._path.stat().st_size)
 
 
-def _arrow_type(pa: Any, kind: Kind) -> Any:
+def _arrow_type(pa: Any, column: Column) -> Any:
+    if column.kind in ("struct", "structs"):
+        record = pa.struct([pa.field(c.name, _arrow_type(pa, c)) for c in column.fields])
+        return record if column.kind == "struct" else pa.list_(record)
     return {
         "text": pa.string(),
         "int": pa.int64(),
@@ -147,4 +150,4 @@ def _arrow_type(pa: Any, kind: Kind) -> Any:
         "json": pa.json_(),
         "messages": pa.json_(),
         "texts": pa.list_(pa.string()),
-    }[kind]
+    }[column.kind]
