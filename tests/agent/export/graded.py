@@ -1,0 +1,96 @@
+"""Attempts with just what a reward looks at, and runs made of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agent.record.events import RunStarted
+from agent.record.trajectory import AttemptRecord, Expectation, Outcome, Trajectory
+from tools.verdict import Comparison, Status, Timing
+
+RUN = "20261121-100000-softmax-77aa"
+
+
+def graded(status: Status | None = Status.CORRECT, number: int = 1, **other: Any) -> AttemptRecord:
+    """An attempt of a run, judged by `bench` when it was judged."""
+    given: dict[str, Any] = {
+        "attempt_id": f"{RUN}/{number}",
+        "number": number,
+        "parent_id": None,
+        "at": 1_800_000_000.0 + number,
+        "source": "class ModelNew: ...",
+        "rationale": "",
+        "params": {},
+        "conversation": "",
+        "turn": None,
+        "status": status,
+        "tool": None if status is None else "bench",
+        "detail": "",
+        "timing": None,
+        "comparisons": (),
+        "coverage": None,
+        "sol_fraction": None,
+        "variant": "",
+        "tier": None,
+        "best": False,
+        "kernels": (),
+        "library_ops": (),
+        "trace_s": 0.1,
+        "compile_s": 0.2,
+        "bench_s": 0.3,
+    }
+    return AttemptRecord(**given | other)
+
+
+def timed(
+    *speedups: float, baselines: Sequence[str] = ("eager", "compile", "compile-max"), half: float = 0.01, **other: Any
+) -> AttemptRecord:
+    """A right attempt of 100 µs with these speed-ups; the intervals reach `half` to either side."""
+    compared = tuple(
+        Comparison(name, 100.0 * s, s, s - half, s + half) for name, s in zip(baselines, speedups, strict=False)
+    )
+    given: dict[str, Any] = {"coverage": 1.0, "sol_fraction": 0.5, "tier": "judged"}
+    return graded(Status.CORRECT, timing=Timing(100.0, 99.0, 101.0, 12, 4800), comparisons=compared, **given | other)
+
+
+def expected(outcome: Outcome, **evidence: Any) -> Expectation:
+    """A hypothesis that was held against an attempt."""
+    return Expectation("memory-bound", "10 % faster", outcome, evidence)
+
+
+def replied(number: int, reply: int, conversation: str = "1", **other: Any) -> AttemptRecord:
+    """An attempt that a reply of a conversation proposed; `reward` goes into its params, see `stated`."""
+    return graded(number=number, conversation=conversation, turn=reply, **other)
+
+
+def run_of(*attempts: AttemptRecord, task: str = "a" * 64, gpu: str | None = "NVIDIA H200") -> Trajectory:
+    """A run with these attempts."""
+    started = RunStarted(RUN, "softmax", task, "", "offline", "", "sm_90", gpu, {}, {}, 0, {})
+    return Trajectory(started, tuple(sorted(attempts, key=lambda a: a.number)))
+
+
+def stated(attempt: AttemptRecord) -> float | None:
+    """A reward that a test wrote into an attempt."""
+    value = attempt.params.get("reward")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def documented() -> Trajectory:
+    """The example of docs/rewards.md: the conversation of tests/agent/stories/softmax.jsonl, with times made up. A
+    floor of 45 µs; baselines of 120, 68 and 62 µs; attempts 3, 4 and 5 take 100, 60 and 50 µs."""
+
+    def right(number: int, reply: int, us: float, **other: Any) -> AttemptRecord:
+        compared = tuple(
+            Comparison(name, base, base / us, 0.99 * base / us, 1.01 * base / us)
+            for name, base in (("compile-max", 62.0), ("compile", 68.0), ("eager", 120.0))
+        )
+        timing = Timing(us, 0.99 * us, 1.01 * us, 12, 4800)
+        return replied(number, reply, timing=timing, comparisons=compared, coverage=1.0, sol_fraction=45 / us, **other)
+
+    foretold = expected("confirmed", predicted_speedup=3.0, measured_speedup=100 / 60)
+    return run_of(
+        replied(1, 1, status=Status.COMPILE_FAILED, tool="update", detail="AttributeError(\"no 'expo'\")"),
+        replied(2, 2, status=Status.WRONG, detail="case ragged: 2183 of 257000 elements wrong; 2159 of them are NaN"),
+        right(3, 4, 100.0),
+        right(4, 6, 60.0, expectations=(foretold,)),
+        right(5, 6, 50.0),
+    )

@@ -1,0 +1,281 @@
+"""Returns and advantages against numbers worked out by hand, and against brute force."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from agent.export.returns import (
+    Discount,
+    Groups,
+    Turn,
+    by_conversation,
+    group_of,
+    returns,
+    turn_of_reply,
+    turns_of,
+)
+from agent.export.reward_specs import reward_of
+from agent.record.trajectory import AttemptRecord
+from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
+from tools.errors import UsageError
+from tools.verdict import Status
+
+
+def paying(
+    number: int, reply: int | None, reward: float | None, conversation: str = "1", parent_id: str | None = None
+) -> AttemptRecord:
+    params = {} if reward is None else {"reward": reward}
+    return graded(
+        number=number, conversation=conversation if reply else "", turn=reply, params=params, parent_id=parent_id
+    )
+
+
+def to_go(turns: list[Turn]) -> list[float | None]:
+    return [turn.to_go for turn in turns]
+
+
+def test_a_return_is_the_reward_and_the_discounted_return_of_the_next_turn() -> None:
+    # 2 | 1 + 0.4 * 2 | 0 + 0.4 * 1.8
+    assert returns([0.0, 1.0, 2.0], Discount(0.4)) == pytest.approx([0.72, 1.8, 2.0])
+    assert returns([0.0, 1.0, 2.0], Discount(1.0)) == pytest.approx([3.0, 3.0, 2.0])
+    assert returns([0.0, 1.0, 2.0], Discount(0.0)) == pytest.approx([0.0, 1.0, 2.0])
+    assert returns([]) == []
+
+
+def test_the_other_aggregate_is_the_best_discounted_reward() -> None:
+    # 2 | max(1, 0.8) | max(0, 0.4 * 1)
+    assert returns([0.0, 1.0, 2.0], Discount(0.4, how="max")) == pytest.approx([0.4, 1.0, 2.0])
+    assert returns([-1.0, -0.5], Discount(0.4, how="max")) == pytest.approx([-0.2, -0.5])
+
+
+def test_failed_turns_are_valid_and_worth_what_follows_them() -> None:
+    assert returns([0.0, 0.0, 1.3], Discount(0.4)) == pytest.approx([0.208, 0.52, 1.3])
+
+
+def test_an_unknown_reward_makes_every_return_that_contains_it_unknown() -> None:
+    assert returns([1.0, None, 2.0], Discount(0.4)) == [None, None, 2.0]
+    assert returns([1.0, 2.0, None], Discount(0.4)) == [None, None, None]
+
+
+def test_an_unknown_reward_can_be_left_out_or_counted_as_nothing() -> None:
+    skipped = returns([1.0, None, 2.0], Discount(0.5, "skip"))
+    assert skipped == [pytest.approx(1.5), None, 2.0]  # 1 + 0.5 * (0 + 0.5 * 2)
+    assert returns([1.0, None], Discount(0.5, "skip", "max")) == [1.0, None]
+    assert returns([-1.0, None, -4.0], Discount(0.5, "skip", "max")) == [-1.0, None, -4.0]
+    run = run_of(paying(1, 1, 1.0), paying(2, 2, None), paying(3, 3, 2.0))
+    assert to_go(turns_of(run, stated, Discount(0.5, "zero"))) == pytest.approx([1.5, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.1, math.nan])
+def test_a_discount_lies_between_0_and_1(gamma: float) -> None:
+    with pytest.raises(UsageError, match="gamma"):
+        Discount(gamma)
+
+
+def test_turns_count_the_replies_that_proposed_something() -> None:
+    run = run_of(paying(1, 1, 0.0), paying(2, 4, 1.0), paying(3, 6, 2.0))  # replies 2, 3, 5 benched and reflected
+    turns = turns_of(run, stated, Discount(0.4))
+    assert [(t.number, t.reply) for t in turns] == [(1, 1), (2, 4), (3, 6)]
+    assert to_go(turns) == pytest.approx([0.72, 1.8, 2.0])
+
+
+def test_several_attempts_of_one_reply_are_one_turn_that_is_worth_its_best() -> None:
+    run = run_of(paying(1, 1, 0.5), paying(2, 1, 2.0), paying(3, 1, 0.0), paying(4, 2, 1.0))
+    turns = turns_of(run, stated, Discount(0.5))
+    assert [[a.number for a in t.attempts] for t in turns] == [[1, 2, 3], [4]]
+    assert [t.reward for t in turns] == [2.0, 1.0]
+    assert to_go(turns) == pytest.approx([2.5, 1.0])
+
+
+def test_a_turn_is_unknown_as_long_as_its_best_may_be() -> None:
+    run = run_of(paying(1, 1, 0.5), paying(2, 1, None))
+    assert turns_of(run, stated)[0].reward is None
+    assert turns_of(run, stated, Discount(unknown="skip"))[0].reward == 0.5
+    assert turns_of(run, stated, Discount(unknown="zero"))[0].reward == 0.5
+
+
+def test_conversations_are_rollouts_of_their_own() -> None:
+    run = run_of(paying(1, 1, 1.0, "1"), paying(2, 1, 3.0, "2"), paying(3, 2, 1.0, "1"))
+    turns = turns_of(run, stated, Discount(0.5))
+    assert [(t.conversation, t.number, t.to_go) for t in turns] == [("1", 1, 1.5), ("1", 2, 1.0), ("2", 1, 3.0)]
+
+
+def child(number: int, parent: int | None, reward: float | None) -> AttemptRecord:
+    return paying(number, None, reward, parent_id=f"{RUN}/{parent}" if parent else None)
+
+
+def test_without_a_conversation_a_turn_is_a_generation_and_children_share_what_follows() -> None:
+    # 1 -> 2 -> 4, 1 -> 3; 5 stands alone
+    run = run_of(child(1, None, 1.0), child(2, 1, 2.0), child(3, 1, 4.0), child(4, 2, 6.0), child(5, None, 7.0))
+    turns = turns_of(run, stated, Discount(0.5))
+    assert [(t.attempts[0].number, t.number, t.reply) for t in turns] == [
+        (1, 1, None), (2, 2, None), (3, 2, None), (4, 3, None), (5, 1, None)]  # fmt: skip
+    # 4: 6; 3: 4; 2: 2 + 3 = 5; 1: 1 + 0.5 * (5 + 4) / 2 = 3.25
+    assert to_go(turns) == pytest.approx([3.25, 5.0, 4.0, 6.0, 7.0])
+
+
+def test_a_chain_of_generations_is_worth_what_the_same_turns_of_a_conversation_are() -> None:
+    rewards = [0.0, 1.0, 0.5, 2.0]
+    chain = run_of(*(child(i, i - 1, r) for i, r in enumerate(rewards, 1)))
+    assert to_go(turns_of(chain, stated)) == returns(rewards)
+
+
+def test_an_unknown_child_makes_its_ancestors_unknown_and_no_other() -> None:
+    run = run_of(child(1, None, 1.0), child(2, 1, None), child(3, 1, 4.0))
+    assert to_go(turns_of(run, stated, Discount(0.5))) == [None, None, 4.0]
+    assert to_go(turns_of(run, stated, Discount(0.5, "skip"))) == [3.0, None, 4.0]
+
+
+def test_a_lineage_that_bites_its_tail_ends() -> None:
+    run = run_of(child(1, 2, 1.0), child(2, 1, 1.0), child(3, 3, 1.0))
+    assert [t.number for t in turns_of(run, stated)] == [1, 2, 1]
+
+
+def test_a_lineage_of_thousands_takes_no_recursion_and_no_square() -> None:
+    run = run_of(*(child(i, i - 1, 1.0) for i in range(1, 20_001)))
+    turns = turns_of(run, stated, Discount(0.5))
+    assert turns[-1].number == 20_000
+    assert turns[0].to_go == pytest.approx(2.0)
+
+
+def test_a_reply_between_turns_belongs_to_the_one_it_prepares() -> None:
+    run = run_of(paying(1, 2, 0.0), paying(2, 5, 1.0), paying(3, 1, 1.0, "2"), child(4, None, 1.0))
+    its = by_conversation(turns_of(run, stated))
+    assert sorted(its) == ["1", "2"]
+    found = {reply: turn_of_reply(its["1"], reply) for reply in range(1, 7)}
+    assert {reply: turn and turn.number for reply, turn in found.items()} == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2, 6: None}
+
+
+def test_turns_of_one_attempt() -> None:
+    assert to_go(turns_of(run_of(paying(1, 3, 1.5)), stated)) == [1.5]
+    assert turns_of(run_of(), stated) == []
+
+
+def test_without_a_gpu_a_run_has_only_the_returns_of_its_failures() -> None:
+    run = run_of(
+        replied(1, 1, status=Status.COMPILE_FAILED, tool="update"),
+        replied(2, 2, status=Status.WRONG),
+        replied(3, 4, status=Status.CHECKED),
+        replied(4, 6, status=Status.CHECKED),
+        gpu=None,
+    )
+    assert to_go(turns_of(run, reward_of("kevin"))) == [None] * 4
+    # being right is known: fast_0 is 0, 0, 1, 1
+    assert to_go(turns_of(run, reward_of("fast_0"))) == pytest.approx([0.4 * 0.56, 0.56, 1.4, 1.0])
+
+
+def test_returns_with_kevin_s_reward_of_a_timed_conversation() -> None:
+    run = run_of(
+        replied(1, 1, status=Status.WRONG),
+        timed(1.0, number=2, conversation="1", turn=2),
+        timed(1.5, number=3, conversation="1", turn=3),
+    )
+    # 1.8 | 1.3 + 0.72 | 0.4 * 2.02
+    assert to_go(turns_of(run, reward_of("kevin"))) == pytest.approx([0.808, 2.02, 1.8])
+
+
+def groups_of(values: dict[str, list[float]]) -> Groups:
+    groups = Groups()
+    for name, its in values.items():
+        for value in its:
+            groups.add(name, value)
+    return groups
+
+
+def test_trloo_is_the_return_less_the_mean_of_the_others() -> None:
+    groups = groups_of({"t1": [1.0, 2.0, 6.0]})
+    # 1 - (2 + 6) / 2; 2 - (1 + 6) / 2; 6 - (1 + 2) / 2
+    assert [groups.trloo("t1", v) for v in (1.0, 2.0, 6.0)] == pytest.approx([-3.0, -1.5, 4.5])
+    assert groups.size("t1") == 3
+    assert groups.size("t2") == 0
+
+
+def test_a_turn_without_others_keeps_its_return() -> None:
+    groups = groups_of({"t1": [0.7], "t2": [0.0]})
+    assert groups.trloo("t1", 0.7) == 0.7
+    assert groups.trloo("t2", 0.0) == 0.0
+    assert groups.grpo("t1", 0.7) == 0.7
+
+
+def test_unknown_returns_have_no_advantage_and_are_no_part_of_a_group() -> None:
+    groups = Groups()
+    for value in (1.0, None, 3.0):
+        groups.add("t1", value)
+    assert groups.size("t1") == 2
+    assert groups.trloo("t1", None) is None
+    assert groups.grpo("t1", None) is None
+    assert groups.trloo("t1", 3.0) == pytest.approx(2.0)
+
+
+def test_grpo_normalises_by_the_sample_s_deviation() -> None:
+    groups = groups_of({"t1": [1.0, 2.0, 6.0], "same": [2.0, 2.0]})
+    # mean 3, squared deviations 4 + 1 + 9 = 14, over 2: deviation sqrt(7)
+    assert groups.grpo("t1", 6.0) == pytest.approx(3.0 / math.sqrt(7.0), rel=1e-5)
+    assert groups.grpo("same", 2.0) == 0.0
+    assert groups.trloo("same", 2.0) == 0.0
+
+
+def test_a_group_that_the_first_pass_did_not_see_is_a_mistake_of_ours() -> None:
+    with pytest.raises(ValueError, match="first pass"):
+        Groups().trloo("t1", 1.0)
+    with pytest.raises(ValueError, match="finite"):
+        Groups().add("t1", math.nan)
+
+
+DRAWS: list[Callable[[random.Random], float]] = [
+    lambda rng: rng.gauss(1.0, 0.5),
+    lambda rng: rng.choice((0.0, 0.0, 1.3)),
+    lambda rng: 1e9 + rng.random(),
+    lambda rng: rng.gauss(0.0, 1e-9),
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("draw", DRAWS)
+def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Callable[[random.Random], float]) -> None:
+    rng = random.Random(seed)
+    rows = [((rng.randrange(4), rng.randrange(3)), draw(rng)) for _ in range(rng.randrange(1, 120))]
+    halves = Groups(), Groups()
+    for i, (key, value) in enumerate(rows):
+        halves[i % 2].add(key, value)
+    groups = halves[0]
+    groups.merge(halves[1])
+    rng.shuffle(rows)
+    sums: dict[tuple[int, int], float] = {}
+    for i, (key, value) in enumerate(rows):
+        others = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
+        expected = value - math.fsum(others) / len(others) if others else value
+        found = groups.trloo(key, value)
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-15 * max(1.0, abs(value)) * 1e2 + 1e-18)
+        sums[key] = sums.get(key, 0.0) + ((found or 0.0) if others else 0.0)
+    scale = max(abs(v) for _, v in rows)
+    assert all(abs(total) <= 1e-12 * scale * len(rows) for total in sums.values())
+
+
+def test_deviations_survive_large_returns() -> None:
+    groups = groups_of({"t": [1e9 + 1.0, 1e9 + 2.0, 1e9 + 3.0]})
+    assert groups.grpo("t", 1e9 + 3.0) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
+    first, second = turns_of(run_of(paying(1, 1, 1.0), paying(2, 2, 1.0)), stated)
+    alone = turns_of(run_of(child(1, None, 1.0)), stated)[0]
+    run, other = run_of().run, run_of(task="b" * 64).run
+    keys = [
+        group_of(run, first),
+        group_of(run, second),
+        group_of(other, first),
+        group_of(run_of(gpu=None).run, first),
+        group_of(run_of(gpu="NVIDIA H100").run, first),
+        group_of(run, alone),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert group_of(run, first) == group_of(run_of().run, turns_of(run_of(paying(9, 7, 0.0, "5")), stated)[0])
+
+
+def test_the_returns_of_the_documentation_s_example() -> None:
+    kevin = reward_of("kevin")  # rewards 0, 0, 0.92, 1.54
+    assert to_go(turns_of(documented(), kevin)) == pytest.approx([0.16 * 1.536, 0.4 * 1.536, 1.536, 1.54])
+    assert to_go(turns_of(documented(), kevin, Discount(how="max"))) == pytest.approx([0.1472, 0.368, 0.92, 1.54])
