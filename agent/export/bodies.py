@@ -14,11 +14,11 @@ _JIT = re.compile(r"^[ \t]*@(?:triton\.)?jit\b", re.MULTILINE)
 _PLAIN = re.compile(
     r"^@(?:triton\.)?jit[ \t]*\n(?:@[^\n]*\n)*def[ ]+(\w+)\(([^()#\"'\\]*)\)[ \t]*(?:->[ \w.]*)?:[ \t]*\n", re.MULTILINE
 )
-_NO_CODE = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*")
+_NO_CODE = re.compile(r'(?:[ \t]*(?:#[^\n]*)?\n)*(?:[ \t]+"""[^"\\]*"""[ \t]*\n(?:[ \t]*(?:#[^\n]*)?\n)*)?')
 _AFTER = re.compile(r"^[^\s#)]", re.MULTILINE)  # a line that begins something else: not indented, no comment
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _TEXTS = ('"""', "'''")
-_BRACKETS = ("()", "[]", "{}")
+_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,11 @@ def read_off(source: str) -> list[Body] | None:
 def _look(source: str, signature: re.Match[str]) -> Body | None:
     if any(source.count(quotes, 0, signature.start()) % 2 for quotes in _TEXTS):
         return None  # perhaps in the middle of a text
-    code = _NO_CODE.match(source, signature.end())
-    after = _AFTER.search(source, signature.end())
-    start, end = code.end() if code else signature.end(), after.start() if after else len(source)
-    text = source[start:end]
-    if text.lstrip()[:2].strip("rRbBfFuU")[:1] in ("'", '"', "") or not text[:1].isspace():
-        return None  # a docstring, or nothing at all
+    start = skipped.end() if (skipped := _NO_CODE.match(source, signature.end())) else signature.end()
+    after = _AFTER.search(source, start)
+    text = source[start : after.start() if after else len(source)]
+    if not text[:1].isspace() or text.lstrip()[:2].strip("rRbBfFuU")[:1] in ("'", '"', ""):
+        return None  # nothing is left, or a text of another kind
     if any(odd in text for odd in (*_TEXTS, "\\\n")) or any(text.count(a) != text.count(b) for a, b in _BRACKETS):
         return None
     lines = text.split("\n")
