@@ -12,6 +12,8 @@ _GAP = " … "
 
 def plain(text: str, most: int = MOST) -> str:
     """The text in printable characters, tabs and newlines; at most `most` of them, beginning and end kept."""
+    if len(text) <= most and text.replace("\n", "").replace("\t", "").isprintable():
+        return text  # as nearly all words are, and stored ones pass here again
     if len(text) > most:
         tail = most // 3
         text = text[: most - tail - len(_GAP)] + _GAP + text[len(text) - tail :]

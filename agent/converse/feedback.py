@@ -11,7 +11,7 @@ from prompts import render
 from tools.metrics import Roofline
 from tools.receipt import author_view
 from tools.spec import TaskSpec
-from tools.verdict import CaseResult, Comparison, KernelReport, Timing
+from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
 _LINE = re.compile(r"\bline (\d+)\b")
 _AROUND = 2  # lines shown on either side of one that is named
@@ -26,18 +26,46 @@ def update_words(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence
     update = draft.update
     failure = author_view(update.failure, task) if update.failure else None
     plan = update.main_plan
-    return render(
-        "results/update.j2",
-        number=draft.number,
-        same_as=None,
-        failure=failure.status.value if failure else "",
-        detail=failure.detail[:_MOST_DETAIL] if failure else "",
-        excerpt=_excerpt(draft.proposal.source, failure.detail) if failure else [],
-        kernels=[_kernel(k) for k in update.kernels],
-        library_ops=plan.library_ops if plan else (),
+    return compiled_words(
+        draft.number,
+        draft.proposal.source,
+        failure,
+        update.kernels,
+        plan.library_ops if plan else (),
         traffic_bytes=update.traffic_bytes,
         minimum_bytes=task.main.bytes_moved,
         variants=len(update.plans.get(update.main_case, ())),
+        twin=twin,
+        notes=notes,
+    )
+
+
+def compiled_words(
+    number: int,
+    source: str,
+    failure: Verdict | None,
+    kernels: Sequence[KernelReport],
+    library_ops: Sequence[str],
+    *,
+    traffic_bytes: int | None = None,
+    minimum_bytes: int = 0,
+    variants: int = 0,
+    twin: int | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """What an `update` came to. `failure` is an author's view; what is None or 0 is not spoken of."""
+    return render(
+        "results/update.j2",
+        number=number,
+        same_as=None,
+        failure=failure.status.value if failure else "",
+        detail=failure.detail[:_MOST_DETAIL] if failure else "",
+        excerpt=_excerpt(source, failure.detail) if failure else [],
+        kernels=[_kernel(k) for k in kernels],
+        library_ops=library_ops,
+        traffic_bytes=traffic_bytes,
+        minimum_bytes=minimum_bytes,
+        variants=variants,
         twin=twin,
         notes=notes,
     ).strip()
@@ -51,22 +79,29 @@ def same_words(number: int, status: str, notes: Sequence[str]) -> str:
 def bench_words(attempt: Attempt, bench: Workbench, held: Reflected | None, place: Roofline | None) -> str:
     """Of a `bench`. `held`: what became of a prediction about it; `place`: where the attempt lies, if it is right."""
     verdict, leader = author_view(attempt.verdict, bench.task), bench.best
+    return verdict_words(attempt.number, verdict, leader.number if leader else None, held, place.hints if place else ())
+
+
+def verdict_words(
+    number: int, verdict: Verdict, best: int | None, held: Reflected | None, hints: Sequence[str] = ()
+) -> str:
+    """What a `bench` came to. `verdict` is an author's view; `best`: the number of the best so far."""
     worst = max(verdict.cases, key=lambda c: c.error_ratio, default=None)
     return render(
         "results/bench.j2",
-        number=attempt.number,
+        number=number,
         status=verdict.status.value,
         detail=verdict.detail[:_MOST_DETAIL],
         accepted=verdict.accepted,
-        is_best=leader is not None and leader.attempt_id == attempt.attempt_id,
-        best=leader.number if leader else None,
+        is_best=best == number,
+        best=best,
         time=_time(verdict.timing) if verdict.timing else "",
         comparisons=[_comparison(c) for c in sorted(verdict.comparisons, key=lambda c: c.baseline_us)],
         sol=f"{verdict.sol_fraction:.0%}" if verdict.sol_fraction is not None else "",
         coverage=f"{verdict.coverage:.0%}" if verdict.coverage is not None else "",
         worst=_worst(worst) if worst else "",
         held=prediction_words(held) if held else "",
-        hints=place.hints if place else (),
+        hints=hints,
     ).strip()
 
 

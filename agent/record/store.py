@@ -10,12 +10,12 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, select
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, func, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -25,10 +25,12 @@ from agent.policy import best
 from agent.record import attempts as folds
 from agent.record import tables as t
 from agent.record.events import Event, Proposed, RunStarted, Updated
+from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, sources, task_sources
 from agent.record.listing import RunSummary, summaries
 from agent.record.lookup import NotFound, attempt_named
 from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
 from agent.record.schema import SHIPPED, Schema, prepare
+from agent.record.trajectory import Trajectory
 from tools.codec import DecodeError
 from tools.errors import StoreError
 
@@ -36,6 +38,8 @@ FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
 EVENTS, RUNS, ATTEMPTS, TEXTS = (t.table(m) for m in (t.EventRow, t.RunRow, t.AttemptRow, t.TextRow))
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,63 @@ class Store:
     def _best_of(self, run_id: str) -> str | None:
         leader = best(self.attempts(run_id))
         return leader.attempt_id if leader else None
+
+    def last_seq(self) -> int:
+        """The number of the latest event, 0 without one. Rows are only added, so it names a state of the record."""
+        with self._reading() as connection:
+            return connection.scalar(select(func.max(EVENTS.c.seq))) or 0
+
+    def choose(
+        self, tasks: Sequence[str] | None = None, authors: Sequence[str] | None = None, until: int | None = None
+    ) -> list[ChosenRun]:
+        """The runs of some tasks (names, or hashes of their files) and authors (or providers: "anthropic"), oldest
+        first."""
+        until = self.last_seq() if until is None else until
+        with _one_line(self.path, "reading"), self._driver() as driver:
+            return chosen(driver, until, tasks, authors)
+
+    def task_sources(self) -> dict[str, tuple[str, str]]:
+        """Name and source of every task that was ever run, by the hash of its file."""
+        with _one_line(self.path, "reading"), self._driver() as driver:
+            return task_sources(driver)
+
+    def trajectories(
+        self,
+        runs: Sequence[ChosenRun] | None = None,
+        *,
+        conversations: bool = False,
+        cases: bool = False,
+        until: int | None = None,
+    ) -> Iterator[Trajectory]:
+        """These runs (None: all, oldest first), a few at a time.
+
+        Equal to `trajectory(load_events(run_id))`, except that conversations and cases are empty unless asked for.
+        `until`: as the record was when `last_seq()` said so (None: now); nothing is locked between two runs. Raises
+        StoreError."""
+        until = self.last_seq() if until is None else until
+        runs = self.choose(until=until) if runs is None else runs
+        return self._each(harvested(self._driver, Wanted(runs, until, conversations, cases)))
+
+    def sources(self, runs: Sequence[ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
+        """The ids and sources of these runs' attempts, a few runs at a time. Raises StoreError."""
+        until = self.last_seq() if until is None else until
+        return self._each(sources(self._driver, Wanted(runs, until)))
+
+    def _each(self, found: Iterator[T]) -> Iterator[T]:
+        while True:
+            with _one_line(self.path, "reading"):
+                one = next(found, None)
+            if one is None:
+                return
+            yield one
+
+    @contextlib.contextmanager
+    def _driver(self) -> Iterator[sqlite3.Connection]:
+        """The same view of the database without SQLAlchemy, whose rows cost more than reading them."""
+        with self._engine.begin() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            yield driver
 
     def _events(self, where: ColumnElement[bool]) -> list[Event]:
         chosen = select(EVENTS.c.seq).where(where)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from agent.llm.dialogue import Call
 from agent.record.events import (
@@ -21,6 +22,7 @@ from tools.codec import Json, decode
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
 
 Outcome = Literal["open", "confirmed", "refuted"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Message:
     """One message of a conversation. Of an assistant: `calls`, `thinking`, `turn`, what it cost; of a tool: `call_id`.
     `cost_usd` and `usage` are None when unknown."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: Role
     text: str
     at: float
     thinking: str = ""
@@ -108,6 +110,7 @@ class Message:
     usage: dict[str, Json] | None = None
     cost_usd: float | None = None
     history: bool = False  # a table of what was tried, which took the place of older exchanges
+    kept: int | None = None  # of a history: how many of the messages before it the model still saw, None when unknown
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,11 @@ class Trajectory:
 
     def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
         """The attempt it was derived from, if that is one of this run."""
-        return next((a for a in self.attempts if a.attempt_id == attempt.parent_id), None)
+        return self._by_id.get(attempt.parent_id or "")
+
+    @cached_property
+    def _by_id(self) -> dict[str, AttemptRecord]:
+        return {attempt.attempt_id: attempt for attempt in self.attempts}
 
 
 def trajectory(events: Iterable[Event]) -> Trajectory:
@@ -145,7 +152,7 @@ def trajectory(events: Iterable[Event]) -> Trajectory:
     return Trajectory(
         started,
         attempts,
-        tuple(_conversations(events)),
+        conversations([(e.conversation, _message(e)) for e in events if isinstance(e, Said | Replied)]),
         best_of(attempts, ended.best_attempt_id if ended else None),
         ended.why if ended else None,
     )
@@ -177,7 +184,6 @@ def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
     verdict = confirmed[-1].verdict if confirmed else judged.verdict if judged else None
     failed = updated is not None and updated.failure is not None
     tool: Literal["update", "bench", "confirm"] = "confirm" if confirmed else "update" if failed else "bench"
-    turn = proposed.params.get("turn")
     return AttemptRecord(
         proposed.attempt_id,
         proposed.number,
@@ -186,8 +192,7 @@ def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
         proposed.source,
         proposed.rationale,
         proposed.params,
-        conversation=str(proposed.params.get("conversation") or ""),
-        turn=turn if isinstance(turn, int) else None,
+        *proposer(proposed.params),
         tool=tool if verdict else None,
         **_judged(verdict),
         best=judged is not None and judged.best,
@@ -214,35 +219,67 @@ def _expectation(said: Reflected) -> Expectation:
     return Expectation(said.hypothesis, said.prediction, said.outcome, said.evidence)
 
 
-def _conversations(events: Sequence[Event]) -> Iterable[Conversation]:
-    system = [_message(e) for e in events if isinstance(e, Said) and e.role == "system"]
-    keys = dict.fromkeys(e.conversation for e in events if isinstance(e, Said | Replied) and e.conversation)
-    for key in keys:
-        its = [_message(e) for e in events if isinstance(e, Said | Replied) and e.conversation == key]
-        yield Conversation(key, (*system[-1:], *its))
+def proposer(params: dict[str, Json]) -> tuple[str, int | None]:
+    """The conversation and the turn in which a model proposed an attempt with these params."""
+    turn = params.get("turn")
+    return str(params.get("conversation") or ""), turn if isinstance(turn, int) else None
+
+
+def conversations(messages: Sequence[tuple[str, Message]]) -> tuple[Conversation, ...]:
+    """From all messages of a run in order, each with the key of its conversation. The system's latest message (it need
+    not name a conversation) opens those that begin after it: a resumed run may tell of another GPU."""
+    system: list[Message] = []
+    by_key: dict[str, list[Message]] = {}
+    for key, message in messages:
+        if message.role == "system":
+            system = [message]
+        elif key:
+            by_key.setdefault(key, list(system)).append(message)
+    return tuple(Conversation(key, tuple(its)) for key, its in by_key.items())
 
 
 def _message(event: Said | Replied) -> Message:
-    if isinstance(event, Replied):
-        return Message(
-            "assistant",
-            event.text,
-            event.at,
-            thinking=event.thinking,
-            calls=tuple(decode(Call, c, "call") for c in event.calls or ()),
-            turn=event.turn,
-            stop=event.stop,
-            model=event.model,
-            seconds=event.seconds,
-            usage=event.usage,
-            cost_usd=event.cost_usd,
-        )
-    raw = event.raw if isinstance(event.raw, dict) else {}
-    return Message(
-        event.role,
+    if isinstance(event, Said):
+        return said(event.role, event.text, event.at, event.raw)
+    return replied(
         event.text,
         event.at,
-        call_id=str(raw.get("call_id") or ""),
-        is_error=bool(raw.get("is_error")),
-        history=bool(raw.get("history")),
+        thinking=event.thinking,
+        calls=event.calls,
+        turn=event.turn,
+        stop=event.stop,
+        model=event.model,
+        seconds=event.seconds,
+        usage=event.usage,
+        cost_usd=event.cost_usd,
     )
+
+
+def said(role: Role, text: str, at: float, raw: Json) -> Message:
+    """The message of a `Said`."""
+    if not isinstance(raw, dict):
+        return Message(role, text, at)
+    call_id, is_error, history, kept = (raw.get(name) for name in ("call_id", "is_error", "history", "kept"))
+    return Message(
+        role,
+        text,
+        at,
+        call_id=str(call_id or ""),
+        is_error=bool(is_error),
+        history=bool(history),
+        kept=kept if isinstance(kept, int) else None,
+    )
+
+
+def replied(text: str, at: float, *, calls: Json, **facts: Any) -> Message:
+    """The message of a `Replied`; `calls` as stored. Raises DecodeError when they are no calls."""
+    return Message("assistant", text, at, calls=tuple(map(_call, calls or ())), **facts)
+
+
+def _call(stored: Json) -> Call:
+    match stored:  # the strict decoder takes ten times as long, and conversations are full of calls
+        case {"call_id": str(call_id), "name": str(name), "arguments": dict(arguments), "problem": str(problem)} if (
+            len(stored) == 4
+        ):
+            return Call(call_id, name, arguments, problem)
+    return decode(Call, stored, "call")

@@ -1,0 +1,127 @@
+"""An export from beginning to end: two passes over the store, by several processes, into a folder that is there whole.
+
+The first pass learns what no run knows alone: duplicates (by a process of its own) and what formats survey (by
+another). In the second, processes take blocks of runs one by one, and each block makes files of its own; so the files
+are the same whatever the number of processes.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from agent.export.baking import Baked, Baker
+from agent.export.learning import learn_duplicates, survey
+from agent.export.recipe import Block, Learned, Recipe
+from agent.export.shards import Shard, numbered
+from agent.export.statistics import Statistics
+from tools.errors import WorkerError
+
+T = TypeVar("T")
+
+
+@dataclass
+class Outcome:
+    """What was written. `filtered`: rows of each format that the filters left out."""
+
+    shards: list[Shard] = field(default_factory=list)
+    statistics: Statistics = field(default_factory=Statistics)
+    filtered: dict[str, int] = field(default_factory=dict)
+
+    def add(self, baked: Baked) -> None:
+        """One block more."""
+        self.shards += baked.shards
+        self.statistics.merge(baked.statistics)
+        for name, rows in baked.filtered.items():
+            self.filtered[name] = self.filtered.get(name, 0) + rows
+
+
+def export(
+    recipe: Recipe,
+    parts: Sequence[Block],
+    folder: Path,
+    *,
+    processes: int,
+    progress: Callable[[str, int], None],
+) -> Outcome:
+    """Write the data files of an export below `folder`. `progress` hears of a stage, and of attempts that are done in
+    it. Raises WorkerError when one of our processes dies, StoreError, OSError."""
+    learned = _learned(recipe, parts, processes, progress)
+    outcome = Outcome()
+    for baked in _baked(recipe, learned, parts, folder, processes):
+        outcome.add(baked)
+        progress("writing", baked.block.attempts)
+    outcome.shards = numbered(folder, outcome.shards)
+    return outcome
+
+
+def _learned(recipe: Recipe, parts: Sequence[Block], processes: int, progress: Callable[[str, int], None]) -> Learned:
+    surveys = any(f.surveys for f in recipe.formats)
+    if not (recipe.duplicates or surveys):
+        return Learned(recipe.formats, None)
+    progress("looking for duplicates" if recipe.duplicates else "comparing runs", 0)
+    if processes == 1 or not (recipe.duplicates and surveys):
+        duplicates = learn_duplicates(recipe, parts) if recipe.duplicates else None
+        return Learned(survey(recipe, parts, duplicates) if surveys else recipe.formats, duplicates)
+    with _pool(2) as pool:
+        found = pool.submit(learn_duplicates, recipe, parts)
+        seen = pool.submit(survey, recipe, parts, _result(found) if recipe.filters_duplicates else None)
+        return Learned(_result(seen), _result(found))
+
+
+def _baked(recipe: Recipe, learned: Learned, parts: Sequence[Block], folder: Path, processes: int) -> Iterator[Baked]:
+    if processes == 1 or len(parts) == 1:
+        baker = Baker(recipe, learned, folder)
+        try:
+            yield from map(baker.bake, parts)
+        finally:
+            baker.close()
+        return
+    with _pool(min(processes, len(parts)), _begin, recipe, learned, folder) as pool:
+        for future in as_completed([pool.submit(_bake, part) for part in parts]):
+            yield _result(future)
+
+
+_baker: Baker | None = None  # of a process of the second pass
+
+
+def _begin(recipe: Recipe, learned: Learned, folder: Path) -> None:
+    global _baker
+    _calm()
+    _baker = Baker(recipe, learned, folder)
+
+
+def _bake(part: Block) -> Baked:
+    assert _baker is not None, "a process begins with _begin"
+    return _baker.bake(part)
+
+
+def _calm() -> None:
+    """Ctrl-C ends this process without a word; the one that a person sees speaks for all."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def _pool(processes: int, begin: Callable[..., None] = _calm, *arguments: object) -> Iterator[ProcessPoolExecutor]:
+    """Fresh processes: a fork of one that has threads may hang. What they are at when we fail is not waited for."""
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), begin, arguments)
+    try:
+        yield pool
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise WorkerError("a process of the export died; was it killed for want of memory?") from error

@@ -1,0 +1,101 @@
+"""`raw` loses nothing: events become rows, rows become files, and the very same events come back."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from agent.export.formats.jsons import marked_json, plain_json
+from agent.export.formats.raw import Raw, read_event
+from agent.record.events import Event, Judged, Progress, Warned
+from agent.record.store import Store
+from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
+from tools.codec import DecodeError
+from tools.verdict import CaseResult, Status, Verdict
+
+
+def rows(events: list[Event]) -> list[dict[str, Any]]:
+    return [made.values for made in Raw().rows_of_events(events)]
+
+
+def as_lines(events: list[Event]) -> list[str]:
+    """The event as an exporter stores a column of kind `exact`."""
+    import orjson
+
+    return [orjson.dumps(row | {"event": orjson.dumps(row["event"]).decode()}).decode() for row in rows(events)]
+
+
+def read_lines(lines: list[str]) -> list[Event]:
+    found = [json.loads(line) for line in lines]
+    return [read_event(json.loads(row["event"]), row["marked"]) for row in found]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_event_comes_back_from_a_line_equal(seed: int) -> None:
+    events = arbitrary_run(seed)
+    assert read_lines(as_lines(events)) == events
+
+
+def test_the_samples_hold_what_json_cannot_say_and_what_it_can() -> None:
+    marked = [row["marked"] for seed in range(40) for row in rows(arbitrary_run(seed))]
+    assert True in marked
+    assert False in marked
+    kinds = {row["kind"] for row in rows(arbitrary_run(0))}
+    assert kinds == {cls.kind for cls in get_args(Event)} - {Progress.kind}
+
+
+def test_what_is_imported_again_is_the_same_record(tmp_path: Path) -> None:
+    events = [*arbitrary_run(5), *attempt(7, status=Status.CORRECT)]
+    with Store.open(tmp_path / "a") as first, Store.open(tmp_path / "b") as second:
+        for event in events:
+            first.write(event)
+        stored = first.load_events(RUN)
+        for event in read_lines(as_lines(stored)):
+            second.write(event)
+        assert second.load_events(RUN) == stored == events
+
+
+def test_a_nan_stays_a_nan() -> None:
+    proposed, _, judged, _ = attempt(1)
+    assert isinstance(judged, Judged)
+    case = CaseResult("rows", "own", False, float("nan"), float("inf"))
+    events = [started(), proposed, replace(judged, verdict=Verdict(Status.WRONG, "NaN", (case,)))]
+    assert repr(read_lines(as_lines(events))) == repr(events)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$float": "inf"},
+        {"$escaped": {"$int": 3}},
+        [{"$text": "x"}, float("inf")],
+        {"$int": [{"$float": float("-inf")}]},
+        {"a": 10**40, "b": -(2**63), "c": 2**64 - 1, "d": 2**64},
+        {"a": "\ud800", "b": ["x\udfff"], "c": -0.0},
+        {"$tensor": {"shape": [1]}, "inf": float("inf")},
+    ],
+)
+def test_marks_are_told_from_what_looks_like_them(value: Any) -> None:
+    plain, marked = plain_json(value)
+    text = json.dumps(plain, allow_nan=False)
+    text.encode()
+    assert (marked_json(json.loads(text)) if marked else json.loads(text)) == value
+
+
+def test_a_key_that_is_no_text_is_refused_and_named() -> None:
+    with pytest.raises(ValueError, match="no text"):
+        plain_json({"\ud800": 1})
+
+
+def test_a_row_of_another_kind_of_event_or_with_unknown_fields_is_refused() -> None:
+    (row,) = rows([Warned(RUN, "x")])
+    for event, words in (
+        ({"kind": "invented"}, "known kinds are run_started"),
+        ([], "event none"),
+        (row["event"] | {"more": 1}, "unknown fields"),
+        ({"kind": "warned"}, "missing"),
+    ):
+        with pytest.raises(DecodeError, match=words):
+            read_event(event, False)
