@@ -27,12 +27,7 @@ class Dpo(Format):
     name: ClassVar[str] = "dpo"
     about: ClassVar[str] = "preference pairs: right over failing, faster over slower (TRL DPO)"
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
+        instructions.ASKED,
         Column("chosen", "structs", "one assistant message: the better kernel's file", instructions.MESSAGE),
         Column("rejected", "structs", "one assistant message: the worse kernel's file", instructions.MESSAGE),
         Column("why", "text", "right: chosen is right and rejected is not; faster: both are right and timed"),

@@ -20,15 +20,8 @@ class Kto(Format):
     name: ClassVar[str] = "kto"
     about: ClassVar[str] = "single answers labelled good or bad (TRL KTO)"
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
-        Column(
-            "completion", "structs", "one assistant message: the kernel's file in a block of code", instructions.MESSAGE
-        ),
+        instructions.ASKED,
+        instructions.ANSWERED,
         Column("label", "bool", "true for a good answer"),
     )
 

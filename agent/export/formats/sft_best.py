@@ -20,15 +20,8 @@ class SftBest(Format):
     name: ClassVar[str] = "sft-best"
     about: ClassVar[str] = "prompt and completion: the best kernel of each task (TRL SFT)"
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
-        Column(
-            "completion", "structs", "one assistant message: the kernel's file in a block of code", instructions.MESSAGE
-        ),
+        instructions.ASKED,
+        instructions.ANSWERED,
         Column("place", "int", "1 for the best of its task (or GPU, or run), 2 for the next, …"),
         Column(
             "timed", "bool", "whether its place rests on measured times; else on bytes, spills, occupancy, registers"

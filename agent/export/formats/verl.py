@@ -50,12 +50,7 @@ class Verl(Format):
     about: ClassVar[str] = "one prompt for each task with its PyTorch reference as ground truth (verl's RL columns)"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("data_source", "text", "which reward function is meant: kerneltune"),
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
+        instructions.ASKED,
         Column("ability", "text", ABILITY),
         Column(
             "reward_model",

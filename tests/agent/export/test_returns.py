@@ -18,16 +18,18 @@ from agent.export.returns import (
 )
 from agent.export.reward_specs import reward_of
 from agent.record.trajectory import AttemptRecord
-from tests.agent.export.graded import RUN, graded, replied, run_of, stated, timed
+from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
 from tools.errors import UsageError
 from tools.verdict import Status
 
 
 def paying(
-    number: int, reply: int | None, reward: float | None, conversation: str = "1", **other: object
+    number: int, reply: int | None, reward: float | None, conversation: str = "1", parent_id: str | None = None
 ) -> AttemptRecord:
     params = {} if reward is None else {"reward": reward}
-    return graded(number=number, conversation=conversation if reply else "", turn=reply, params=params, **other)
+    return graded(
+        number=number, conversation=conversation if reply else "", turn=reply, params=params, parent_id=parent_id
+    )
 
 
 def to_go(turns: list[Turn]) -> list[float | None]:
@@ -247,7 +249,7 @@ def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Call
         expected = value - math.fsum(others) / len(others) if others else value
         found = groups.trloo(key, value)
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-15 * max(1.0, abs(value)) * 1e2 + 1e-18)
-        sums[key] = sums.get(key, 0.0) + (found if others else 0.0)
+        sums[key] = sums.get(key, 0.0) + ((found or 0.0) if others else 0.0)
     scale = max(abs(v) for _, v in rows)
     assert all(abs(total) <= 1e-12 * scale * len(rows) for total in sums.values())
 
@@ -271,3 +273,9 @@ def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
     ]
     assert len(set(keys)) == len(keys)
     assert group_of(run, first) == group_of(run_of().run, turns_of(run_of(paying(9, 7, 0.0, "5")), stated)[0])
+
+
+def test_the_returns_of_the_documentation_s_example() -> None:
+    kevin = reward_of("kevin")  # rewards 0, 0, 0.92, 1.54
+    assert to_go(turns_of(documented(), kevin)) == pytest.approx([0.16 * 1.536, 0.4 * 1.536, 1.536, 1.54])
+    assert to_go(turns_of(documented(), kevin, Discount(how="max"))) == pytest.approx([0.1472, 0.368, 0.92, 1.54])
