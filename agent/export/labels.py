@@ -223,4 +223,4 @@ def _cause(detail: str) -> str:
             start -= 1
         if (name := detail[start : end + 5]) in _BUILTIN or name in _COMPILER:
             return name
-    return next((name for name in _COMPILER if name in detail), "")
+    return next((name for name in sorted(_COMPILER) if name in detail), "")
