@@ -146,6 +146,7 @@ def test_more_of_what_the_judge_says_becomes_a_reason() -> None:
         (Status.COMPILE_FAILED, "line 12: at 5:8:\n e = tl.expo(v)\nAttributeError(\"'expo'\")", "AttributeError"),
         (Status.COMPILE_FAILED, "CompilationError: at 3:1\nIncompatibleTypeErrorImpl('invalid')", "CompilationError"),
         (Status.COMPILE_FAILED, "PTXASError: ptxas fatal", "PTXASError"),
+        (Status.COMPILE_FAILED, "CompilationError: at 3:1\nexcept ValueError\nTypeError('a cause')", "TypeError"),
         (Status.COMPILE_FAILED, "OutOfResources: out of resource: shared memory", "OutOfResources"),
         (Status.COMPILE_FAILED, "the compiler died of signal 9", "compiler_died"),
         (Status.REJECTED, "its process sent a malformed plan: x", "forged_reply"),

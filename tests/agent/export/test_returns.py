@@ -122,6 +122,13 @@ def test_a_chain_of_generations_is_worth_what_the_same_turns_of_a_conversation_a
     assert to_go(turns_of(chain, stated)) == returns(rewards)
 
 
+def test_what_a_model_derives_from_an_attempt_of_no_conversation_is_a_rollout_of_its_own() -> None:
+    derived = paying(2, 1, 5.0, parent_id=f"{RUN}/1")
+    turns = turns_of(run_of(child(1, None, 1.0), derived, child(3, 2, 2.0)), stated, Discount(0.5))
+    found = {t.attempts[0].number: (t.number, t.to_go) for t in turns}
+    assert found == {1: (1, 1.0), 2: (1, 5.0), 3: (3, 2.0)}
+
+
 def test_an_unknown_child_makes_its_ancestors_unknown_and_no_other() -> None:
     run = run_of(child(1, None, 1.0), child(2, 1, None), child(3, 1, 4.0))
     assert to_go(turns_of(run, stated, Discount(0.5))) == [None, None, 4.0]
@@ -257,6 +264,18 @@ def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Call
 def test_deviations_survive_large_returns() -> None:
     groups = groups_of({"t": [1e9 + 1.0, 1e9 + 2.0, 1e9 + 3.0]})
     assert groups.grpo("t", 1e9 + 3.0) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_what_several_processes_counted_adds_up() -> None:
+    values = [1.0, 2.0, 6.0, 3.0, -4.0, 2.5]
+    whole, first, second = Groups(), groups_of({"t": values[:2]}), groups_of({"t": values[2:], "other": [1.0]})
+    for value in values:
+        whole.add("t", value)
+    first.merge(second)
+    assert len(first) == 2
+    assert first.size("t") == 6
+    assert [first.grpo("t", v) for v in values] == pytest.approx([whole.grpo("t", v) for v in values])
+    assert [first.trloo("t", v) for v in values] == pytest.approx([whole.trloo("t", v) for v in values])
 
 
 def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
