@@ -260,18 +260,25 @@ class _Batch:
 
 def _folded(rows: Iterable[Row]) -> list[tuple[Row, Row | None, Row | None]]:
     """For each attempt: a row of it, the one with its first verdict, and the one with the verdict that counts."""
+    its: list[Row] = []
     found: list[tuple[Row, Row | None, Row | None]] = []
-    for _, group in itertools.groupby(rows, key=itemgetter(_ID)):
-        its = list(group)
-        if len(its) == 1 and its[0][_TOOL] != "confirm":
-            judged = its[0] if its[0][_TOOL] else None
-            found.append((its[0], judged, judged))
-            continue
-        its.sort(key=itemgetter(_VERDICT_SEQ))
-        judged = next((row for row in its if row[_TOOL] == "bench"), None)
-        confirmed = next((row for row in reversed(its) if row[_TOOL] == "confirm"), None)
-        found.append((its[0], judged, confirmed or judged))
+    for row in [*rows, None]:
+        if its and (row is None or row[_ID] != its[0][_ID]):
+            found.append(_counted(its))
+            its = []
+        if row is not None:
+            its.append(row)
     return found
+
+
+def _counted(its: list[Row]) -> tuple[Row, Row | None, Row | None]:
+    if len(its) == 1 and its[0][_TOOL] != "confirm":  # nearly all
+        judged = its[0] if its[0][_TOOL] else None
+        return its[0], judged, judged
+    its.sort(key=itemgetter(_VERDICT_SEQ))
+    judged = next((row for row in its if row[_TOOL] == "bench"), None)
+    confirmed = next((row for row in reversed(its) if row[_TOOL] == "confirm"), None)
+    return its[0], judged, confirmed or judged
 
 
 def _grouped(rows: Iterable[Row]) -> dict[Any, list[Row]]:
