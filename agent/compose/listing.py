@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from agent.compose.session import open_task
+from agent.record.listing import Filter
 from agent.record.store import Store
 from agent.view.listing import print_runs, print_tasks
 from tools import machine as machines
@@ -17,8 +18,8 @@ def list_tasks(*, json: bool) -> int:
     return 0
 
 
-def list_runs(runs_dir: Path, *, json: bool) -> int:
-    """Print the latest stored runs."""
+def list_runs(runs_dir: Path, wanted: Filter, *, json: bool) -> int:
+    """Print the latest stored runs that pass. Raises UsageError."""
     with Store.open(runs_dir) as store:
-        print_runs(store.runs(), json=json)
+        print_runs(store.runs(wanted), json=json, any_stored=bool(store.runs(Filter(limit=1))))
     return 0
