@@ -42,7 +42,7 @@ def runs(
 ) -> int:
     """List the stored runs, latest first. --verdict asks for at least one such attempt, --min-speedup for the best."""
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.listing import list_runs
+    from agent.compose.runs import list_runs
     from agent.record.listing import Filter
 
     return list_runs(settings.runs_dir, Filter(task, model, verdict, min_speedup, limit), json=json)

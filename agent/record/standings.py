@@ -50,7 +50,10 @@ led AS (
     FROM named AS n
 )
 SELECT l.seq, l.run_id, l.task, l.author, coalesce(k.judged, 0), coalesce(k.accepted, 0), coalesce(k.statuses, '{{}}'),
-    v.attempt_id, v.median_us, (SELECT min(speedup) FROM main.comparisons AS x WHERE x.seq = v.seq), l.why,
+    v.attempt_id, v.median_us,
+    (SELECT CASE WHEN max(typeof(x.speedup) = 'text') THEN 'nan' ELSE min(x.speedup) END
+        FROM main.comparisons AS x WHERE x.seq = v.seq),
+    l.why,
     (SELECT w.held FROM main.verifications AS w WHERE w.attempt_id = v.attempt_id AND w.purpose = 'verify'
         ORDER BY w.seq DESC LIMIT 1)
 FROM led AS l LEFT JOIN counted AS k ON k.run_id = l.run_id LEFT JOIN main.verdicts AS v ON v.seq = l.verdict_seq
@@ -81,7 +84,7 @@ def _counted(connection: Connection, event: Judged) -> bool:
     key = f"$.{verdict.status.value}"
     best_us = verdict.timing.median_us if verdict.timing else None
     speedups = [c.speedup for c in verdict.comparisons]
-    least = min(speedups, key=lambda x: (math.isnan(x), x), default=None)  # SQLite's min of what `_real` stores
+    least = math.nan if any(map(math.isnan, speedups)) else min(speedups, default=None)
     best = (event.attempt_id, _real(best_us), _real(least))
     changes = (int(verdict.accepted), key, key, *(best if event.best else ()))
     done = connection.exec_driver_sql(_COUNT_BEST if event.best else _COUNT, (*changes, event.run_id, event.attempt_id))

@@ -47,7 +47,10 @@ led AS (
     FROM named AS n
 )
 SELECT l.seq, l.run_id, l.task, l.author, coalesce(k.judged, 0), coalesce(k.accepted, 0), coalesce(k.statuses, '{}'),
-    v.attempt_id, v.median_us, (SELECT min(speedup) FROM comparisons AS x WHERE x.seq = v.seq), l.why,
+    v.attempt_id, v.median_us,
+    (SELECT CASE WHEN max(typeof(x.speedup) = 'text') THEN 'nan' ELSE min(x.speedup) END
+        FROM comparisons AS x WHERE x.seq = v.seq),
+    l.why,
     (SELECT w.held FROM verifications AS w WHERE w.attempt_id = v.attempt_id AND w.purpose = 'verify'
         ORDER BY w.seq DESC LIMIT 1)
 FROM led AS l LEFT JOIN counted AS k ON k.run_id = l.run_id LEFT JOIN verdicts AS v ON v.seq = l.verdict_seq
