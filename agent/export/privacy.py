@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from tools.codec import Json
 
-KEY, HOME, HOST, USER, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<email>", "<ip>"
+KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
 _MOST_LINES = 30_000  # remembered, of at most so many characters
 _MOST_OF_A_LINE = 400
+_SHORTEST = 17  # characters of the shortest key that is all letters and digits
 _DEEPEST = 100  # levels of a JSON value that are walked; what is deeper becomes text
 
 # After a JSON escape the letter of the escape stands before the secret: `\nsk-…`.
@@ -72,14 +73,14 @@ _BEARER = re.compile(r"(?i)(bearer\s+)([\w\-.~+/]{12,}=*)")
 _IN_URL = re.compile(r"(?<=://)([^\s/:@\"'\\]*):([^\s@/\"'\\]+)(?=@)")
 _RUN = re.compile(r"[A-Za-z0-9+/]{16,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-_NAME = r"""[^/\\\s"'`:;,<>()\[\]{}|*?&]+"""
-_UNIX_HOME = re.compile(rf"\\*/(?:home|Users)\\*/(?!\.\.){_NAME}")
+_OWNER = r"""[^/\\\s"'`:;,<>()\[\]{}|*?&]+"""
+_UNIX_HOME = re.compile(rf"\\*/(?:home|Users)\\*/(?!\.\.){_OWNER}")
 _ROOT = re.compile(
     r"(?:(?<![\w.~\-)\]\s\\])|(?<=\\[nrt])|(?<=[:=]\s))\\*/root(?=\\*/\w|\\*/\.|\\?[\"'`]|$)"
     r"|(?<=\s)/root(?=/\w|/\.)",
     re.MULTILINE,
 )
-_WINDOWS_HOME = re.compile(rf"(?i)\b[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){_NAME}")
+_WINDOWS_HOME = re.compile(rf"(?i)\b[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){_OWNER}")
 _TOP = "com org net edu gov mil int info biz dev app ai cloud tech local lan internal corp home intranet example test"
 _AT_DOMAIN = re.compile(r"@(?<=[\w+%-]@)[A-Za-z0-9-]+\.[A-Za-z]")
 _EMAIL = re.compile(
@@ -98,22 +99,23 @@ _IPV6 = re.compile(
 _WORDS_NOT_NAMES = frozenset(
     "root user users home admin test tests main host hosts localhost local gpu gpus node nodes server worker runner"
     " build ubuntu debian docker container default nobody none null data kernel kernels model models task tasks"
-    " softmax torch triton cuda nvidia python work code dev prod machine computer pc mac linux windows agent tools".split()
+    " softmax torch triton cuda nvidia python work code dev prod machine computer pc mac linux windows agent".split()
 )
 _HOST_FIELDS = re.compile(r"(?i)^(?:host|hostname|host_name|node|nodename|fqdn|machine_name)$")
 _USER_FIELDS = re.compile(r"(?i)^(?:user|username|user_name|login|owner)$")
-_HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({_NAME})")
+_HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({_OWNER})")
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names that are taken out wherever they stand as whole words. Words that mean something else are left alone."""
+    """Names that are taken out wherever they stand as whole words. `others`: of no kind that is known."""
 
     hosts: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
 
     def __or__(self, other: "Names") -> "Names":
-        return Names(self.hosts | other.hosts, self.users | other.users)
+        return Names(self.hosts | other.hosts, self.users | other.users, self.others | other.others)
 
 
 def names_here() -> Names:
@@ -161,17 +163,28 @@ def _is_name(name: str) -> bool:
     return len(name) >= 3 and name.lower() not in _WORDS_NOT_NAMES and not name.isdigit() and name.isprintable()
 
 
-class Privacy:
+class Scrubber:
     """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does."""
 
-    def __init__(self, names: Names = Names()) -> None:
-        named = [(_words(names.hosts), HOST), (_words(names.users), USER)]
-        self._names = [(pattern, placeholder) for pattern, placeholder in named if pattern]
-        self._literals = tuple({name.lower() for name in names.hosts | names.users})
+    def __init__(self, names: Names | Iterable[str] = ()) -> None:
+        if not isinstance(names, Names):
+            names = Names(others=frozenset(name for name in names if name.strip()))
+        named = ((names.hosts, HOST), (names.users, USER), (names.others, NAME))
+        self._names = [(_words(those), placeholder) for those, placeholder in named if those]
+        self._literals = tuple({name.lower() for those, _ in named for name in those})
         self._clean: set[str] = set()  # lines
+
+    def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
+        """The row of a table without secrets; its columns keep their names."""
+        return {
+            name: value if value is None or isinstance(value, int | float) else self._value(value, 0)
+            for name, value in row.items()
+        }
 
     def text(self, text: str) -> str:
         """The text without secrets."""
+        if len(text) < _SHORTEST and text.isalnum() and not self._literals:
+            return text
         lines = text.split("\n")
         if self._clean.issuperset(lines):
             return text
@@ -240,9 +253,9 @@ def _free(key: str, taken: Mapping[str, Json]) -> str:
     return next(name for n in range(2, len(taken) + 3) if (name := f"{key}-{n}") not in taken)
 
 
-def _words(names: Iterable[str]) -> re.Pattern[str] | None:
+def _words(names: Iterable[str]) -> re.Pattern[str]:
     longest_first = "|".join(re.escape(n) for n in sorted(names, key=lambda n: (-len(n), n)))
-    return re.compile(rf"(?i)(?:(?<![\w-])|(?<=\\[nrt]))(?:{longest_first})(?![\w-])") if longest_first else None
+    return re.compile(rf"(?i)(?:(?<![\w-])|(?<=\\[nrt]))(?:{longest_first})(?![\w-])")
 
 
 def _is_random(value: str) -> bool:
