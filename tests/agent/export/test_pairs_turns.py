@@ -86,4 +86,4 @@ def test_a_reward_is_named_with_its_options_and_a_wrong_one_is_one_line() -> Non
     assert rows(RlTurns(reward="drkernel:cap=2;lambda=1"), its)[0]["reward"] == pytest.approx(0.5 + 0.5 * 2.0 + 1.0)
     for wrong in ({"reward": "kevn"}, {"gamma": 2.0}):
         with pytest.raises(UsageError):
-            RlTurns(**wrong)  # type: ignore[arg-type]
+            RlTurns(**wrong)
