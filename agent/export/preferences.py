@@ -16,14 +16,14 @@ from agent.export.lineage import Lineage
 from agent.export.outcome import fails, right
 from agent.record.trajectory import AttemptRecord, Trajectory
 
-Why = Literal["right", "faster"]
+By = Literal["right", "faster"]
 
 
 @dataclass(frozen=True)
 class Preference:
     """`related`: one was derived from the other. `margin`: of two times, how much faster the better one is at least."""
 
-    why: Why
+    by: By
     better: AttemptRecord
     worse: AttemptRecord
     related: bool

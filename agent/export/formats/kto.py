@@ -8,6 +8,7 @@ from agent.export import instructions
 from agent.export.base import Column, Format, Made
 from agent.export.outcome import fails, right
 from agent.record.trajectory import AttemptRecord, Trajectory
+from tools.errors import UsageError
 
 
 @dataclass
@@ -24,6 +25,10 @@ class Kto(Format):
         instructions.ANSWERED,
         Column("label", "bool", "true for a good answer"),
     )
+
+    def __post_init__(self) -> None:
+        if self.least_speedup is not None and not self.least_speedup > 0.0:
+            raise UsageError(f"least_speedup={self.least_speedup}: it is above 0, such as 1.0")
 
     def rows(self, trajectory: Trajectory) -> Iterator[Made]:
         """A row for each attempt that is known to be good or bad."""

@@ -5,26 +5,24 @@ state that a reply saw is told by reference: the conversation and how many of it
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from agent.export import instructions
 from agent.export.base import Column, Format, Made, Row
-from agent.export.returns import Discount, Groups, Turn, group_of, turns_of
-from agent.export.rewards import REWARDS, Scorer
+from agent.export.returns import GAMMA, Discount, Groups, How, Turn, Unknown, group_of, turns_of
+from agent.export.reward_specs import reward_of
 from agent.record.trajectory import AttemptRecord, Message, Trajectory
-
-
-def _usual() -> tuple[Scorer, ...]:
-    return (REWARDS["kevin"].scorer(), REWARDS["fast_p"].scorer({"p": 0.0}))
 
 
 @dataclass
 class RlTurns(Format):
-    """`rewards`: the first is what returns and advantages are made of, the others stand beside it."""
+    """`reward` is a spec as in `agent.export.reward_specs`, with ";" between options; the rest is of `Discount`."""
 
-    rewards: tuple[Scorer, ...] = field(default_factory=_usual)
-    discount: Discount = field(default_factory=Discount)
+    reward: str = "kevin"
+    gamma: float = GAMMA
+    unknown: Unknown = "strict"
+    how: How = "sum"
     advantage: Literal["trloo", "grpo"] = "trloo"
 
     name: ClassVar[str] = "rl-turns"
@@ -42,7 +40,7 @@ class RlTurns(Format):
         Column("attempts", "texts", "ids of the attempts that the turn made"),
         Column("sources", "texts", "their files, edits applied"),
         Column("reward", "float", "of the turn: the best of its attempts; null when unknown"),
-        Column("rewards", "json", "of each attempt of the turn: {name of the reward: value or null}"),
+        Column("attempt_rewards", "json", "of each attempt of the turn, in their order; null when unknown"),
         Column("return", "float", "the reward and those of later turns, discounted; null when unknown"),
         Column("advantage", "float", "of the return over those of the same turn of the same task; null when unknown"),
         Column(
@@ -53,8 +51,11 @@ class RlTurns(Format):
     )
     conversations: ClassVar[bool] = True
     surveys: ClassVar[bool] = True
+    whole_runs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        self._scorer = reward_of(self.reward.replace(";", ","))
+        self._discount = Discount(self.gamma, self.unknown, self.how)
         self._groups = Groups()
 
     def survey(self, trajectory: Trajectory) -> None:
@@ -80,7 +81,7 @@ class RlTurns(Format):
             yield Made(values, self._leader(turn))
 
     def _turns(self, trajectory: Trajectory) -> list[Turn]:
-        return turns_of(trajectory, self.rewards[0].score, self.discount)
+        return turns_of(trajectory, self._scorer.score, self._discount)
 
     def _worth(self, trajectory: Trajectory, turn: Turn) -> Row:
         group = group_of(trajectory.run, turn)
@@ -91,7 +92,7 @@ class RlTurns(Format):
             "attempts": [a.attempt_id for a in turn.attempts],
             "sources": [a.source for a in turn.attempts],
             "reward": turn.reward,
-            "rewards": [{scorer.name: scorer(a) for scorer in self.rewards} for a in turn.attempts],
+            "attempt_rewards": [self._scorer(a) for a in turn.attempts],
             "return": turn.to_go,
             "advantage": compare(group, turn.to_go) if size else None,
             "group_size": size,
@@ -101,7 +102,7 @@ class RlTurns(Format):
         """The attempt whose reward is the turn's; the last one when none is known."""
         if turn.reward is None:
             return turn.attempts[-1]
-        return next((a for a in turn.attempts if self.rewards[0](a) == turn.reward), turn.attempts[-1])
+        return next((a for a in turn.attempts if self._scorer(a) == turn.reward), turn.attempts[-1])
 
 
 def _replies(trajectory: Trajectory) -> Mapping[tuple[str, int], tuple[int, Message]]:

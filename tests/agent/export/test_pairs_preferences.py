@@ -13,7 +13,7 @@ from tools.verdict import Status, Verdict
 
 def pairs(form: Dpo, *runs: Trajectory) -> list[tuple[str, str, str]]:
     better = ids(form, *runs)
-    return [(r["why"], b, r["rejected_attempt"]) for b, r in zip(better, rows(form, *runs), strict=True)]
+    return [(r["better_by"], b, r["rejected_attempt"]) for b, r in zip(better, rows(form, *runs), strict=True)]
 
 
 def test_right_is_preferred_to_failing_and_the_relative_to_a_stranger() -> None:
@@ -137,6 +137,14 @@ def test_answers_are_labelled_by_what_is_known_of_them() -> None:
         ("r1/2", False),
         ("r1/3", False),
     ]
+
+
+def test_numbers_that_mean_nothing_are_refused() -> None:
+    for wrong in (float("nan"), 0.0, -1.0):
+        with pytest.raises(UsageError, match="least_speedup"):
+            Kto(least_speedup=wrong)
+    with pytest.raises(UsageError, match="least_margin"):
+        Dpo(least_margin=float("nan"))
 
 
 def test_good_may_mean_faster_and_then_what_was_not_timed_is_unknown() -> None:

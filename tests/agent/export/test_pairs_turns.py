@@ -3,16 +3,13 @@
 import pytest
 
 from agent.export.formats.rl_turns import RlTurns
-from agent.export.returns import Discount
-from agent.export.rewards import REWARDS
 from tests.agent.export.made_runs import H200, conversation, ids, rows, run, source, timed, tried
+from tools.errors import UsageError
 from tools.verdict import Status
-
-RIGHT = REWARDS["fast_p"].scorer({"p": 0.0})
 
 
 def two() -> RlTurns:
-    return RlTurns(rewards=(RIGHT,), discount=Discount(gamma=0.5))
+    return RlTurns(reward="fast_0", gamma=0.5)
 
 
 def story(run_id: str, *verdicts: Status) -> object:
@@ -51,7 +48,7 @@ def test_a_turn_of_several_attempts_is_worth_its_best_and_provenance_is_of_that_
     its = run(tried(1, Status.WRONG, turn=1), tried(2, Status.CHECKED, turn=1), tried(3, Status.WRONG, turn=1))
     (row,) = rows(two(), its)
     assert row["reward"] == 1.0
-    assert row["rewards"] == [{"fast_0": 0.0}, {"fast_0": 1.0}, {"fast_0": 0.0}]
+    assert row["attempt_rewards"] == [0.0, 1.0, 0.0]
     assert ids(two(), its) == ["r1/2"]
 
 
@@ -59,7 +56,7 @@ def test_unknown_rewards_are_null_and_not_zero() -> None:
     usual = RlTurns()
     (row,) = rows(usual, run(tried(1, Status.CHECKED, turn=1)))  # right, but never timed
     assert (row["reward"], row["return"], row["advantage"]) == (None, None, None)
-    assert row["rewards"] == [{"kevin": None, "fast_0": 1.0}]
+    assert row["attempt_rewards"] == [None]
     (row,) = rows(RlTurns(), run(tried(1, timed(100.0), turn=1), gpu=H200))
     assert row["reward"] == pytest.approx(2.3)
 
@@ -79,6 +76,14 @@ def test_a_run_that_went_on_after_the_survey_has_no_advantage_there() -> None:
 
 
 def test_advantages_may_be_normalised_in_their_group() -> None:
-    form = RlTurns(rewards=(RIGHT,), advantage="grpo")
+    form = RlTurns(reward="fast_0", advantage="grpo")
     runs = (story("r1", Status.WRONG), story("r2", Status.CHECKED))
     assert [r["advantage"] for r in rows(form, *runs)] == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-4)  # type: ignore[arg-type]
+
+
+def test_a_reward_is_named_with_its_options_and_a_wrong_one_is_one_line() -> None:
+    its = run(tried(1, timed(20.0), turn=1), gpu=H200)
+    assert rows(RlTurns(reward="drkernel:cap=2;lambda=1"), its)[0]["reward"] == pytest.approx(0.5 + 0.5 * 2.0 + 1.0)
+    for wrong in ({"reward": "kevn"}, {"gamma": 2.0}):
+        with pytest.raises(UsageError):
+            RlTurns(**wrong)

@@ -40,9 +40,10 @@ def test_each_task_has_one_row_in_the_order_in_which_tasks_appeared() -> None:
         assert (found[0]["extra_info"]["level"], found[0]["extra_info"]["type"]) == (2, "kernelbench")
 
 
-def test_splits_are_named_by_whoever_exports() -> None:
-    (row,) = rows(Verl(split_of=lambda task: f"the split of {task}"), run())
-    assert row["extra_info"]["split"] == "the split of softmax"
+def test_splits_are_those_of_the_export() -> None:
+    its, form = run(), Verl()
+    form.placed({its.run.task_sha256: "test"})
+    assert rows(form, its)[0]["extra_info"]["split"] == "test"
 
 
 def test_nothing_of_the_machine_or_of_a_held_out_case_is_in_a_row() -> None:

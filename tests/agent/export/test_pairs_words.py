@@ -103,6 +103,11 @@ def test_a_hidden_case_is_known_by_its_words_where_results_are_not_kept() -> Non
     assert told(its.run, its.attempts[0]) == "in this case the host reads a value (in case 'ragged')"
 
 
+def test_a_failure_that_the_judge_calls_one_of_a_held_out_case_is_told_without_its_numbers() -> None:
+    its = run(tried(1, Verdict(Status.WRONG, "a held-out case: 17 elements wrong; worst at [36, 2052]: expected 0.1")))
+    assert told(its.run, its.attempts[0]).startswith("a case with held-out shapes is wrong; be right for every size")
+
+
 def test_a_long_error_is_cut_and_one_that_was_never_judged_is_empty() -> None:
     its = run(tried(1, Verdict(Status.COMPILE_FAILED, "x" * 9000)), tried(2, Status.WRONG)[:1])
     assert len(told(its.run, its.attempts[0])) == MOST_OF_AN_ERROR
