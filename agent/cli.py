@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
-from agent.cli_query import RunsDir, register
+from agent import cli_export, cli_query
+from agent.cli_query import RunsDir
 from agent.llm.errors import LlmError
 from agent.settings import Effort, Strategy, chosen_settings, environment
 from tools.errors import KerneltuneError, UsageError
@@ -227,7 +228,8 @@ def doctor(
     return examine(settings, environment(), calibrate=calibrate, json=json)
 
 
-register(app)
+cli_query.register(app)
+cli_export.register(app)
 
 
 def main() -> None:

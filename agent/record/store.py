@@ -26,13 +26,13 @@ from agent.record import attempts as folds
 from agent.record import listing
 from agent.record import tables as t
 from agent.record.events import Event, Proposed, RunStarted, Updated
-from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, sources, task_sources
+from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, machines, sources, task_sources
 from agent.record.lookup import NotFound, attempt_named, run_named
 from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
 from agent.record.schema import SHIPPED, Schema, prepare
 from agent.record.standings import follow
 from agent.record.trajectory import Trajectory
-from tools.codec import DecodeError
+from tools.codec import DecodeError, Json
 from tools.errors import StoreError
 
 FILE_NAME = "runs.db"
@@ -198,6 +198,11 @@ class Store:
         """Name and source of every task that was ever run, by the hash of its file."""
         with _one_line(self.path, "reading"), self._driver() as driver:
             return task_sources(driver)
+
+    def machines(self) -> list[Json]:
+        """What was noted of every machine that ran or verified anything, each once."""
+        with _one_line(self.path, "reading"), self._driver() as driver:
+            return machines(driver)
 
     def trajectories(
         self,
