@@ -3,6 +3,7 @@
 import contextlib
 import json as jsonlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -18,6 +19,7 @@ from tools.errors import StoreError, UsageError
 
 BIG_EVENTS = 100_000  # to be told how far it has come
 EVERY_S = 2.0
+_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 
 
 def merge_databases(others: Sequence[Path], runs_dir: Path, *, dry_run: bool, json: bool) -> int:
@@ -67,7 +69,7 @@ def _copy_files(theirs: Path, ours: Path, found: Merged, *, dry_run: bool) -> in
     kernel of a run that went on there."""
     copied = 0
     for run_id in (*found.new, *found.extended, *found.same):
-        if Path(run_id).name != run_id or run_id.startswith("."):  # ids come from a file that we did not write
+        if not _PLAIN_NAME.fullmatch(run_id):  # ids come from a file that we did not write
             continue
         for source in _files(theirs / run_id):
             target = ours / run_id / source.relative_to(theirs / run_id)

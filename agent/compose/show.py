@@ -56,7 +56,10 @@ def show_stored(
 
 def _show_run(store: Store, run_id: str, parts: Parts, wanted: Filter, page: Page, *, json: bool) -> None:
     if parts.conversation and not json:
-        return print_conversations(_conversations(store, run_id), page)
+        found = _conversations(store, run_id)
+        if not found:
+            raise StoreError(f"run {run_id} held no conversation: its author is not a model")
+        return print_conversations(found, page)
     summary = store.run_summary(run_id)
     if summary is None:
         raise StoreError(f"{store.path}: run {run_id} is gone")
@@ -121,16 +124,13 @@ def _shown(store: Store, attempt_id: str) -> ShownAttempt:
 
 
 def _conversations(store: Store, run_id: str) -> tuple[Conversation, ...]:
-    found = trajectory(store.load_messages(run_id)).conversations
-    if not found:
-        raise StoreError(f"run {run_id} held no conversation: its author is not a model")
-    return found
+    return trajectory(store.load_messages(run_id)).conversations
 
 
 def _until(store: Store, shown: ShownAttempt) -> Conversation:
     """The attempt's conversation as far as the reply that proposed it."""
     record = shown.record
-    found = trajectory(store.load_messages(shown.run.run_id)).conversations
+    found = _conversations(store, shown.run.run_id)
     its = next((c for c in found if c.key == record.conversation), None)
     if its is None or record.turn is None:
         raise StoreError(f"attempt {record.attempt_id} was not written in a conversation with a model")
