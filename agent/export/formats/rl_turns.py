@@ -12,6 +12,7 @@ from agent.export import instructions
 from agent.export.base import Column, Format, Made, Row
 from agent.export.returns import GAMMA, Discount, Groups, How, Turn, Unknown, group_of, turns_of
 from agent.export.reward_specs import reward_of
+from agent.export.rewards import Scorer
 from agent.record.trajectory import AttemptRecord, Message, Trajectory
 
 
@@ -54,9 +55,17 @@ class RlTurns(Format):
     whole_runs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._scorer = reward_of(self.reward.replace(";", ","))
+        self._scorer = _scorer(self.reward)
         self._discount = Discount(self.gamma, self.unknown, self.how)
         self._groups = Groups()
+
+    def __getstate__(self) -> dict[str, object]:
+        """A formula is a function, which cannot be pickled: it is read from its spec again."""
+        return {name: value for name, value in vars(self).items() if name != "_scorer"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        self._scorer = _scorer(self.reward)
 
     def survey(self, trajectory: Trajectory) -> None:
         """Add this run's returns to those of their groups."""
@@ -103,6 +112,10 @@ class RlTurns(Format):
         if turn.reward is None:
             return turn.attempts[-1]
         return next((a for a in turn.attempts if self._scorer(a) == turn.reward), turn.attempts[-1])
+
+
+def _scorer(spec: str) -> Scorer:
+    return reward_of(spec.replace(";", ","))
 
 
 def _replies(trajectory: Trajectory) -> Mapping[tuple[str, int], tuple[int, Message]]:
