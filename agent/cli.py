@@ -8,14 +8,14 @@ asked, or our own failure;
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
+from agent import cli_export, cli_query
+from agent.cli_query import RunsDir
 from agent.llm.errors import LlmError
-from agent.settings import Effort, Settings, Strategy, environment, load_settings
+from agent.settings import Effort, Strategy, chosen_settings, environment
 from tools.errors import KerneltuneError, UsageError
 
 app = App(
@@ -34,6 +34,8 @@ Examples:
     optimize bench mine.py theirs/ --task softmax    judge kernels that are written already
     optimize verify 20260101-120000-softmax-ab12/7   judge a stored attempt again
     optimize selftest                            attack the evaluator of this machine
+    optimize show 20260101-120000-softmax-ab12       a stored run, or RUN/NUMBER for one of its attempts
+    optimize merge ../elsewhere/runs.db              join the record of another machine
     optimize doctor                              what this machine has and lacks
     optimize tasks                               the built-in tasks and their speed of light
 """,
@@ -45,7 +47,6 @@ Tier = Annotated[
     Parameter(help="How thoroughly to judge on a GPU: screened, judged or confirmed."),
 ]
 Width = Annotated[int | None, Parameter(help="Candidates traced and compiled side by side.")]
-RunsDir = Annotated[Path | None, Parameter(help="Where runs are kept.")]
 Arch = Annotated[str | None, Parameter(help="Compile target when there is no GPU, such as sm_90.")]
 Unsandboxed = Annotated[bool, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
 
@@ -97,7 +98,7 @@ def run(
         "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
         "confirm": False if no_confirm else None,
     }  # fmt: skip
-    settings = _settings(flags)
+    settings = chosen_settings(flags)
     from agent.compose.run import show_run
 
     return show_run(task, resume, settings, environment(), json=json, plain=plain)
@@ -109,18 +110,6 @@ def tasks(*, json: Annotated[bool, Parameter(help="Print JSON.", negative="")] =
     from agent.compose.listing import list_tasks
 
     return list_tasks(json=json)
-
-
-@app.command
-def runs(
-    *,
-    runs_dir: RunsDir = None,
-    json: Annotated[bool, Parameter(help="Print JSON.", negative="")] = False,
-) -> int:
-    """List the stored runs, latest first."""
-    from agent.compose.listing import list_runs
-
-    return list_runs(_settings({"runs_dir": runs_dir}).runs_dir, json=json)
 
 
 @app.command(
@@ -149,7 +138,7 @@ def bench(
     Exit code 0: all were accepted; 1: some were not; 2: bad input.
     """
     flags = {"tier": tier, "width": width, "arch": arch, "runs_dir": runs_dir}
-    settings = _settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
+    settings = chosen_settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
     from agent.compose.files import bench_files
 
     return bench_files(files, task, settings, environment(), json=json, plain=plain, keep=not no_store)
@@ -179,7 +168,7 @@ def verify(
     Exit code 0: it held; 1: it did not; 2: bad input.
     """
     flags = {"tier": tier, "arch": arch, "runs_dir": runs_dir, "allow_unsandboxed": allow_unsandboxed or None}
-    settings = _settings(flags)
+    settings = chosen_settings(flags)
     from agent.compose.verify import verify_attempt
 
     return verify_attempt(attempt, task, settings, environment(), json=json, plain=plain)
@@ -208,7 +197,7 @@ def selftest(
 
     Exit code 0: every attack was stopped and no honest kernel rejected; 1: not so; 2: bad input.
     """
-    settings = _settings({"tier": tier, "width": width, "allow_unsandboxed": allow_unsandboxed or None})
+    settings = chosen_settings({"tier": tier, "width": width, "allow_unsandboxed": allow_unsandboxed or None})
     from agent.compose.selftest import selftest as run_selftest
     from agent.compose.selftest import shipped_corpus
 
@@ -233,16 +222,14 @@ def doctor(
 
     Exit code 0: nothing is amiss; 1: something is.
     """
-    settings = _settings({"runs_dir": runs_dir, "arch": arch})
+    settings = chosen_settings({"runs_dir": runs_dir, "arch": arch})
     from agent.compose.doctor import examine
 
     return examine(settings, environment(), calibrate=calibrate, json=json)
 
 
-def _settings(flags: dict[str, Any]) -> Settings:
-    settings = load_settings(Path.cwd())
-    given = {name: value for name, value in flags.items() if value is not None}
-    return replace(settings, **given)
+cli_query.register(app)
+cli_export.register(app)
 
 
 def main() -> None:

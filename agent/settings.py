@@ -2,7 +2,8 @@
 
 import os
 import tomllib
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -80,6 +81,12 @@ def load_settings(folder: Path) -> Settings:
         if (text := os.environ.get(_PREFIX + known.name.upper())) is not None:
             values[known.name] = text
     return Settings(**{name: _convert(name, value) for name, value in values.items()})  # type: ignore[arg-type]
+
+
+def chosen_settings(flags: Mapping[str, object]) -> Settings:
+    """The settings of this folder, and over them the flags that were given. Raises UsageError."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    return replace(load_settings(Path.cwd()), **given)  # type: ignore[arg-type]
 
 
 def _read_toml(path: Path) -> dict[str, object]:

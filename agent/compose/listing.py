@@ -1,10 +1,7 @@
-"""`optimize tasks` and `optimize runs`."""
-
-from pathlib import Path
+"""`optimize tasks`."""
 
 from agent.compose.session import open_task
-from agent.record.store import Store
-from agent.view.listing import print_runs, print_tasks
+from agent.view.listing import print_tasks
 from tools import machine as machines
 from tools.task import builtin_tasks
 
@@ -14,11 +11,4 @@ def list_tasks(*, json: bool) -> int:
     with machines.started_base() as machine, machine.trusted("tools.judge.desk:main") as desk:
         specs = [open_task(desk, task_file)[0] for task_file in builtin_tasks()]
     print_tasks(specs, json=json)
-    return 0
-
-
-def list_runs(runs_dir: Path, *, json: bool) -> int:
-    """Print the latest stored runs."""
-    with Store.open(runs_dir) as store:
-        print_runs(store.runs(), json=json)
     return 0

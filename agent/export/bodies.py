@@ -1,7 +1,7 @@
 """Where the bodies of a source's Triton kernels begin and end, so that a model can be asked to fill them in.
 
-Parsing a long file takes milliseconds, and a kernel is a small part of it. So each top-level kernel is parsed alone
-where it is plain from the text where it begins, and the whole file where it is not.
+Parsing a file takes milliseconds, which a million rows have not. So the common form is read off the text, where its
+lines leave no doubt, and everything else is parsed; both give the same.
 """
 
 import ast
@@ -9,17 +9,22 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_JIT = re.compile(r"^@(?:triton\.)?jit\b", re.MULTILINE)
-_INDENTED_JIT = re.compile(r"^[ \t]+@(?:triton\.)?jit\b", re.MULTILINE)
+_JIT = re.compile(r"^[ \t]*@(?:triton\.)?jit\b", re.MULTILINE)
+# A top-level kernel whose signature holds no brackets, texts or comments.
+_PLAIN = re.compile(
+    r"^@(?:triton\.)?jit[ \t]*\n(?:@[^\n]*\n)*def[ ]+(\w+)\(([^()#\"'\\]*)\)[ \t]*(?:->[ \w.]*)?:[ \t]*\n", re.MULTILINE
+)
+_NO_CODE = re.compile(r'(?:[ \t]*(?:#[^\n]*)?\n)*(?:[ \t]+"""[^"\\]*"""[ \t]*\n(?:[ \t]*(?:#[^\n]*)?\n)*)?')
 _AFTER = re.compile(r"^[^\s#)]", re.MULTILINE)  # a line that begins something else: not indented, no comment
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_QUOTES = ('"""', "'''")
+_TEXTS = ('"""', "'''")
+_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 
 
 @dataclass(frozen=True)
 class Body:
-    """A kernel's body is source[start:end]: whole lines but for the last line's end, comments on it included. What is
-    written on the line of the signature begins there."""
+    """A kernel's body is source[start:end]: from its first statement, a docstring left out if anything follows it, to
+    the end of the last one's line. A body on the line of its signature begins there."""
 
     kernel: str
     start: int
@@ -27,44 +32,61 @@ class Body:
 
 
 def bodies(source: str) -> list[Body]:
-    """The bodies of all functions under @triton.jit, in order; none where the source does not parse."""
+    """The bodies of all functions under @triton.jit, in order. What does not parse has none that can be relied on."""
     if "jit" not in source:
         return []
-    found = None if _INDENTED_JIT.search(source) else _alone(source)
-    return list(_whole(source, 0)) if found is None else found
+    found = read_off(source)
+    return parsed(source) if found is None else found
 
 
-def _alone(source: str) -> list[Body] | None:
-    """Of top-level kernels, each parsed alone; None where a text is not as plain as that."""
-    found: list[Body] = []
-    for match in _JIT.finditer(source):
-        start = match.start()
-        if any(source.count(quotes, 0, start) % 2 for quotes in _QUOTES):
-            return None  # perhaps in the middle of a text
-        defined = source.find("def ", start)
-        end = _AFTER.search(source, source.find("\n", defined) + 1) if defined >= 0 else None
-        its = list(_whole(source[start : end.start() if end else len(source)], start))
-        if len(its) != 1:
-            return None
-        found += its
-    return found
+def read_off(source: str) -> list[Body] | None:
+    """By the look of the lines; None where that leaves a doubt."""
+    if "\r" in source or "\f" in source:
+        return None
+    plain = list(_PLAIN.finditer(source))
+    if len(plain) != len(_JIT.findall(source)):
+        return None
+    found = [_look(source, match) for match in plain]
+    certain = [body for body in found if body is not None]
+    return certain if len(certain) == len(found) else None
 
 
-def _whole(source: str, offset: int) -> Iterator[Body]:
-    """Of all kernels in a text that parses by itself and begins at `offset`."""
+def _look(source: str, signature: re.Match[str]) -> Body | None:
+    if any(source.count(quotes, 0, signature.start()) % 2 for quotes in _TEXTS):
+        return None  # perhaps in the middle of a text
+    start = skipped.end() if (skipped := _NO_CODE.match(source, signature.end())) else signature.end()
+    after = _AFTER.search(source, start)
+    text = source[start : after.start() if after else len(source)]
+    if not text[:1].isspace() or text.lstrip()[:2].strip("rRbBfFuU")[:1] in ("'", '"', ""):
+        return None  # nothing is left, or a text of another kind
+    if any(odd in text for odd in (*_TEXTS, "\\\n")) or any(text.count(a) != text.count(b) for a, b in _BRACKETS):
+        return None
+    lines = text.split("\n")
+    while lines and lines[-1].lstrip()[:1] in ("", "#"):
+        lines.pop()
+    return Body(signature[1], start, start + len("\n".join(lines)))
+
+
+def parsed(source: str) -> list[Body]:
+    """By Python's own parser; none where it refuses."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+        return []
     starts = [0, *(m.end() for m in _LINE_END.finditer(source))]
-    for node in _kernels(tree):
-        start, end = _span(source, starts, node)
-        yield Body(node.name, offset + start, offset + end)
+    return [Body(node.name, *_span(source, starts, node)) for node in _kernels(tree.body)]
 
 
-def _kernels(tree: ast.AST) -> list[ast.FunctionDef]:
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and any(map(_is_jit, n.decorator_list))]
-    return sorted(found, key=lambda node: node.lineno)
+def _kernels(statements: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    """However deep: in classes, functions and branches."""
+    for node in statements:
+        if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
+            yield node
+            continue
+        for part in ("body", "orelse", "finalbody"):
+            yield from _kernels(getattr(node, part, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _kernels(handler.body)
 
 
 def _is_jit(decorator: ast.expr) -> bool:
@@ -75,12 +97,10 @@ def _is_jit(decorator: ast.expr) -> bool:
 
 
 def _span(source: str, starts: list[int], node: ast.FunctionDef) -> tuple[int, int]:
-    """From the first statement (after a docstring, if anything follows it) to the end of the last one's line."""
-    first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
+    skipped = int(ast.get_docstring(node) is not None and len(node.body) > 1)
     last = node.body[-1]
-    start = _begin(source, starts, first)
     ends = _LINE_END.search(source, starts[(last.end_lineno or last.lineno) - 1])
-    return start, ends.start() if ends else len(source)
+    return _begin(source, starts, node.body[skipped]), ends.start() if ends else len(source)
 
 
 def _begin(source: str, starts: list[int], first: ast.stmt) -> int:

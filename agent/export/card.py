@@ -84,7 +84,7 @@ class Export:
     secrets already. `figures`: file names beside their captions, relative to the card."""
 
     name: str
-    configs: tuple[Config, ...]
+    configs: tuple[Config, ...]  # what `datasets` loads
     common: tuple[Column, ...]
     version: str
     schema_version: int
@@ -99,6 +99,7 @@ class Export:
     licence: str = "other"  # an identifier of the Hub
     licence_name: str = "see-provider-terms"  # only with "other"
     figures: tuple[tuple[str, str], ...] = ()
+    others: tuple[Config, ...] = ()  # files for other programs
 
 
 def card(export: Export, statistics: Statistics) -> str:

@@ -28,11 +28,6 @@ class Champions:
         self._per, self._top = per, top
         self._best: dict[str, list[Rank]] = {}
 
-    @property
-    def surveys(self) -> bool:
-        """Whether there is anything to learn from other runs."""
-        return self._per != "run"
-
     def see(self, trajectory: Trajectory) -> None:
         """Remember who leads."""
         key = self._key(trajectory)
@@ -42,16 +37,15 @@ class Champions:
 
     def chosen(self, trajectory: Trajectory) -> Iterator[tuple[int, AttemptRecord]]:
         """Those of one run that are among the best, with their place from 1."""
-        leaders = (
-            self._best.get(self._key(trajectory), []) if self.surveys else nsmallest(self._top, _ranks(trajectory))
-        )
-        places = {rank[-1]: place for place, rank in enumerate(leaders, 1)}
+        places = {rank[-1]: place for place, rank in enumerate(self._best.get(self._key(trajectory), []), 1)}
         for attempt in trajectory.attempts:
             if attempt.attempt_id in places:
                 yield places[attempt.attempt_id], attempt
 
     def _key(self, trajectory: Trajectory) -> str:
         run = trajectory.run
+        if self._per == "run":
+            return run.run_id
         return run.task_sha256 if self._per == "task" else f"{run.task_sha256} {run.gpu or run.arch}"
 
 

@@ -1,12 +1,13 @@
 """What one run adds to the statistics of a data set."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from agent.export.base import Row
 from agent.export.statistics import AttemptFacts, ConversationFacts, RunFacts, Statistics
-from agent.record.trajectory import AttemptRecord, Conversation, Trajectory
+from agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
 
+_VERSIONS = ("kerneltune", "torch", "triton")
 _LABELS = ("compilable", "correct", "faster", "impossible")
 
 
@@ -29,7 +30,7 @@ def count_run(
 
 def _run(trajectory: Trajectory, row: Row) -> RunFacts:
     run = trajectory.run
-    versions = {name: run.versions[name] for name in ("kerneltune", "torch", "triton") if name in run.versions}
+    versions = {name: version for name, version in run.versions.items() if name in _VERSIONS}
     return RunFacts(
         run.task,
         row["split"],
@@ -67,19 +68,19 @@ def _attempt(attempt: AttemptRecord, row: Row) -> AttemptFacts:
 
 def _conversation(conversation: Conversation) -> ConversationFacts:
     replies = [m for m in conversation.messages if m.role == "assistant"]
+    costs = [m.cost_usd for m in replies if m.cost_usd is not None]
     return ConversationFacts(
         len(replies),
         sum(len(m.text) + len(m.thinking) for m in conversation.messages),
-        *(_total(u.get(name) for u in (m.usage or {} for m in replies)) for name in _TOKENS),
-        _total(m.cost_usd for m in replies),
+        _tokens(replies, "input_tokens"),
+        _tokens(replies, "output_tokens"),
+        _tokens(replies, "thinking_tokens"),
+        sum(costs) if costs and len(costs) == len(replies) else None,
     )
 
 
-_TOKENS = ("input_tokens", "output_tokens", "thinking_tokens")
-
-
-def _total(values: Iterator[object]) -> float | int | None:
+def _tokens(replies: Sequence[Message], name: str) -> int | None:
     """The sum; None when one of them is unknown."""
-    found = list(values)
-    numbers = [v for v in found if isinstance(v, int | float)]
-    return sum(numbers) if numbers and len(numbers) == len(found) else None
+    found = [m.usage.get(name) for m in replies if m.usage]
+    known = [n for n in found if isinstance(n, int)]
+    return sum(known) if known and len(known) == len(replies) else None

@@ -13,6 +13,8 @@ from prompts import code, render
 
 Messages = list[Row]
 MESSAGE = (Column("role", "text", "system, user or assistant"), Column("content", "text", "its words"))
+ASKED = Column("prompt", "structs", "system and user: the PyTorch reference, the target, what is wanted", MESSAGE)
+ANSWERED = Column("completion", "structs", "one assistant message: the kernel's file in a block of code", MESSAGE)
 MOST_KEPT = 1024  # tasks whose words are kept: some 8 KiB each
 _REFERENCE = "that of the reference's tensors"
 

@@ -5,8 +5,6 @@ made of words of a closed set, so that it can be counted and filtered: nothing o
 """
 
 import builtins
-import re
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from agent.record.trajectory import AttemptRecord
@@ -80,9 +78,9 @@ def rejected_why(attempt: AttemptRecord) -> str:
 
 
 _OTHER: Final = "other"
-_MOST_OF_A_DETAIL = 800  # longer ones quote the compiler; what they are is said at the beginning or at the end
+_OWN: Final = "own_exception"
+_MOST_OF_A_DETAIL = 400  # longer ones quote the compiler; what they are is said at the beginning or at the end
 _RAISED = "host code raised "
-_EXCEPTION = re.compile(r"\b[A-Z][A-Za-z]+(?:Error|Exception)\b|OutOfResources")
 _COMPILER = frozenset({"CompilationError", "OutOfResources", "PTXASError", "CompileTimeAssertionFailure"})
 _BUILTIN = frozenset(n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException))
 
@@ -199,7 +197,7 @@ _MARKS = {
 
 def _all_reasons() -> frozenset[str]:
     marked = {reason for marks in _MARKS.values() for _, reason in marks}
-    return frozenset({_OTHER, "own_exception", *marked, *_COMPILER, *_BUILTIN})
+    return frozenset({_OTHER, _OWN, *marked, *_COMPILER, *_BUILTIN})
 
 
 REASONS: Final = _all_reasons()  # every third part that `rejected_why` can have
@@ -209,12 +207,20 @@ def _reason(status: Status, detail: str) -> str:
     if len(detail) > _MOST_OF_A_DETAIL:
         detail = detail[: _MOST_OF_A_DETAIL // 2] + detail[-_MOST_OF_A_DETAIL // 2 :]
     if status is Status.CRASHED and _RAISED in detail:
-        return _exception((detail.partition(_RAISED)[2].partition(":")[0],))
-    if status is Status.COMPILE_FAILED and (found := _EXCEPTION.findall(detail)):
-        return _exception(reversed(found))  # the last one is the cause: Triton quotes it after the source
+        name = detail.partition(_RAISED)[2].partition(":")[0]
+        return name if name in _BUILTIN else _OWN  # a candidate may call its own as it likes
+    if status is Status.COMPILE_FAILED and (cause := _cause(detail)):
+        return cause
     return next((reason for mark, reason in _MARKS[status] if mark in detail), _OTHER)
 
 
-def _exception(names: Iterable[str]) -> str:
-    """The first of them that is Python's or the compiler's: a candidate may call its own as it likes."""
-    return next((name for name in names if name in _BUILTIN or name in _COMPILER), "own_exception")
+def _cause(detail: str) -> str:
+    """The last exception of Python's or the compiler's that is named: Triton quotes the cause after the source."""
+    end = len(detail)
+    while (end := detail.rfind("Error", 0, end)) >= 0:  # a regular expression takes 40 µs
+        start = end
+        while start and detail[start - 1].isalpha():
+            start -= 1
+        if (name := detail[start : end + 5]) in _BUILTIN or name in _COMPILER:
+            return name
+    return next((name for name in sorted(_COMPILER) if name in detail), "")

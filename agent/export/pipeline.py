@@ -40,6 +40,15 @@ class Outcome:
         for name, rows in baked.filtered.items():
             self.filtered[name] = self.filtered.get(name, 0) + rows
 
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Rows by format and split."""
+        found: dict[tuple[str, str], int] = {}
+        for shard in self.shards:
+            if not shard.beside:
+                key = (shard.format, shard.split)
+                found[key] = found.get(key, 0) + shard.rows
+        return found
+
 
 def export(
     recipe: Recipe,

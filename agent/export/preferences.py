@@ -2,8 +2,8 @@
 
 Faster is only what was timed on the same GPU with intervals that do not overlap. What is unknown makes no pair. Each
 attempt is the worse one of at most one pair of a kind, so the work grows as the attempts do. It is paired with its
-nearest right descendant or its parent where that is the better one (they differ by what was changed), else with one
-drawn at random. Reads no texts.
+nearest right descendant, its fastest child or its parent where that is the better one (they differ by what was
+changed), else with one drawn at random. Reads no texts.
 """
 
 from bisect import bisect_left
@@ -16,14 +16,14 @@ from agent.export.lineage import Lineage
 from agent.export.outcome import fails, right
 from agent.record.trajectory import AttemptRecord, Trajectory
 
-Why = Literal["right", "faster"]
+By = Literal["right", "faster"]
 
 
 @dataclass(frozen=True)
 class Preference:
     """`related`: one was derived from the other. `margin`: of two times, how much faster the better one is at least."""
 
-    why: Why
+    by: By
     better: AttemptRecord
     worse: AttemptRecord
     related: bool
@@ -44,36 +44,26 @@ def _right_over_failing(attempts: Sequence[AttemptRecord], lineage: Lineage, rng
     good = [a for a in attempts if right(a)]
     for attempt in attempts if good else ():
         if fails(attempt):
-            near = next((a for a in _relatives(attempt, lineage) if right(a)), None)
+            reached, parent = lineage.nearest(attempt), lineage.parent(attempt)
+            near = reached.attempt if reached else parent if parent and right(parent) else None
             yield Preference("right", near or rng.choice(good), attempt, near is not None)
 
 
 def _faster_over_slower(
     attempts: Sequence[AttemptRecord], lineage: Lineage, rng: Random, least_margin: float
 ) -> Iterator[Preference]:
-    timed = sorted((a for a in attempts if right(a) and a.timing is not None), key=_high_us)
+    timed = sorted((a for a in attempts if right(a) and a.timing is not None), key=lambda a: (_high_us(a), a.number))
     highs = [_high_us(a) for a in timed]
-    for attempt in timed:
+    places = {a.attempt_id: place for place, a in enumerate(timed)}
+    parents = [lineage.parent(a) for a in timed]
+    fastest_child = {p.attempt_id: i for i, p in reversed(list(enumerate(parents))) if p is not None}
+    for attempt, parent in zip(timed, parents, strict=True):
         n_faster = bisect_left(highs, _low_us(attempt) / least_margin)
         if n_faster:
-            near = next((a for a in _relatives(attempt, lineage) if _is_faster(a, attempt, least_margin)), None)
-            better = near or timed[rng.randrange(n_faster)]
+            relatives = (fastest_child.get(attempt.attempt_id), places.get(parent.attempt_id) if parent else None)
+            near = next((place for place in relatives if place is not None and place < n_faster), None)
+            better = timed[rng.randrange(n_faster) if near is None else near]
             yield Preference("faster", better, attempt, near is not None, _low_us(attempt) / _high_us(better))
-
-
-def _is_faster(one: AttemptRecord, other: AttemptRecord, least_margin: float) -> bool:
-    timed = right(one) and one.timing is not None
-    return timed and _high_us(one) < _low_us(other) / least_margin
-
-
-def _relatives(attempt: AttemptRecord, lineage: Lineage) -> Iterator[AttemptRecord]:
-    """What came of it first, then what it came of."""
-    reached = lineage.nearest(attempt)
-    if reached is not None:
-        yield reached.attempt
-    parent = lineage.parent(attempt)
-    if parent is not None:
-        yield parent
 
 
 def _low_us(attempt: AttemptRecord) -> float:

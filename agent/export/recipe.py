@@ -6,11 +6,13 @@ from pathlib import Path
 
 from agent.export.base import Format
 from agent.export.duplicates import Duplicates
+from agent.export.privacy import Names
 from agent.export.provenance import Place
 from agent.export.sheets import Form
 from agent.record.harvest import ChosenRun
 
 BLOCK_ATTEMPTS = 20_000  # of one part; its runs are whole
+NOBODY = Names()
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Recipe:
     rewards: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     duplicates: bool = True
-    secrets: tuple[str, ...] = ()
+    secrets: Names = NOBODY
     until: int | None = None
 
     @property

@@ -1,7 +1,7 @@
 """One file of rows, JSONL or Parquet, written in batches. Memory holds one batch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
@@ -47,11 +47,23 @@ def open_sheet(path: Path, columns: Sequence[Column] | None, form: Form) -> Shee
 
 
 def dumps(value: Json) -> bytes:
-    """Compact JSON in UTF-8. What orjson cannot say (huge integers) is said as Python's own encoder does."""
+    """Compact JSON in UTF-8. orjson refuses integers beyond 64 bits and lone surrogates: the former become texts of
+    Python's own encoder, the latter question marks."""
     try:
         return orjson.dumps(value)
     except TypeError:
-        return json.dumps(value).encode()
+        return json.dumps(encodable(value), ensure_ascii=False).encode()
+
+
+def encodable(value: Json) -> Json:
+    """The value with question marks for lone surrogates."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [encodable(v) for v in value]
+    if isinstance(value, dict):
+        return {encodable(k): encodable(v) for k, v in value.items()}
+    return value
 
 
 class JsonlSheet:
@@ -83,8 +95,9 @@ class ParquetSheet:
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
         pa.set_cpu_count(1)  # exports write several files side by side, each from a process of its own
         self._path, self._names = path, [c.name for c in columns]
-        self._texts = [c.kind in _AS_JSON for c in columns]
+        self._prepared = [_PREPARED.get(c.kind) for c in columns]
         self._schema = pa.schema([pa.field(c.name, arrow_type(c)) for c in columns])
+        self._plain = pa.schema([pa.field(c.name, _PLAIN.get(c.kind) or arrow_type(c)) for c in columns])
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         self._rows = 0
         self._begin()
@@ -95,11 +108,11 @@ class ParquetSheet:
 
     def add(self, row: Row) -> None:
         """Append a row."""
-        for values, name, is_json in zip(self._batch, self._names, self._texts, strict=True):
+        for values, name, prepare in zip(self._batch, self._names, self._prepared, strict=True):
             value = row.get(name)
-            if is_json and value is not None:
-                value = dumps(value)
-            if isinstance(value, str | bytes):
+            if prepare is not None and value is not None:
+                value = prepare(value)
+            if isinstance(value, str):
                 self._characters += len(value)
             values.append(value)
         self._rows += 1
@@ -107,9 +120,8 @@ class ParquetSheet:
             self._flush()
 
     def _flush(self) -> None:
-        columns = zip(self._batch, self._schema, self._texts, strict=True)
-        arrays = [_array(values, field.type, is_json=is_json) for values, field, is_json in columns]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        arrays = [_array(values, kind) for values, kind in zip(self._batch, self._plain.types, strict=True)]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._plain).cast(self._schema))
         self._begin()
 
     def close(self) -> Written:
@@ -120,7 +132,6 @@ class ParquetSheet:
         return Written(self._path, self._rows, self._path.stat().st_size)
 
 
-_AS_JSON = ("json", "messages", "exact")
 _TYPES = {
     "text": pa.string(),
     "int": pa.int64(),
@@ -128,8 +139,15 @@ _TYPES = {
     "bool": pa.bool_(),
     "texts": pa.list_(pa.string()),
     "json": pa.json_(),
-    "messages": pa.json_(),
+    "messages": pa.list_(pa.json_()),  # a struct would give every message every key
     "exact": pa.string(),
+}
+# Arrow makes no JSON arrays from Python values: texts are cast.
+_PLAIN = {"json": pa.string(), "messages": pa.list_(pa.string())}
+_PREPARED: dict[str, Callable[[Any], Any]] = {
+    "json": lambda value: dumps(value).decode(),
+    "exact": lambda value: dumps(value).decode(),
+    "messages": lambda value: [dumps(message).decode() for message in value],
 }
 
 
@@ -141,8 +159,8 @@ def arrow_type(column: Column) -> pa.DataType:
     return _TYPES[column.kind]
 
 
-def _array(values: list[Any], kind: pa.DataType, *, is_json: bool) -> pa.Array:
-    if not is_json:
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
         return pa.array(values, kind)
-    texts = pa.array(values, pa.binary()).cast(pa.string())
-    return pa.ExtensionArray.from_storage(kind, texts) if isinstance(kind, pa.JsonType) else texts
+    except UnicodeEncodeError:
+        return pa.array(encodable(values), kind)

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agent.export.base import Format
@@ -49,10 +49,13 @@ def format_of(spec: str) -> Format:
         close = difflib.get_close_matches(name, FORMATS, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FORMATS)}"
         raise UsageError(f"no format {name!r}; {hint}")
-    known = {f.name: f.type for f in dataclasses.fields(found) if f.init} if dataclasses.is_dataclass(found) else {}
     hints = typing.get_type_hints(found)
-    options = dict(_option(name, part, {n: hints[n] for n in known}) for part in filter(None, rest.split(",")))
-    return found(**options)
+    known = {f.name: hints[f.name] for f in _fields(found) if f.init}
+    return found(**dict(_option(name, part, known) for part in filter(None, rest.split(","))))
+
+
+def _fields(made_by: Any) -> Sequence[dataclasses.Field[Any]]:
+    return dataclasses.fields(made_by) if dataclasses.is_dataclass(made_by) else ()
 
 
 def _option(name: str, part: str, known: dict[str, Any]) -> tuple[str, Any]:

@@ -27,7 +27,7 @@ def told(run: RunStarted, attempt: AttemptRecord) -> str:
     if attempt.status is None:
         return ""
     hidden = hidden_cases(run.task_source, attempt)
-    if not hidden:
+    if not hidden and "case" not in attempt.detail:
         return attempt.detail[:MOST_OF_AN_ERROR]
     cases = tuple(CaseSpec(name, (), (), None, held_out=True) for name in sorted(hidden))
     task = TaskSpec(run.task, run.task_sha256, "", "", cases)

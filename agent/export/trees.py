@@ -104,3 +104,31 @@ def _locals(function: ast.FunctionDef) -> list[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names[node.id] = None
     return [name for name in names if name not in taken]
+
+
+def body_form(function: ast.FunctionDef) -> str | None:
+    """A function's body in words: parameters and local variables by their order, no constants. The tree is changed.
+    None when it is too deep."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    try:
+        _drop_words(function)
+        body = ast.Module(function.body, [])
+        renamed = {name: f"${i}" for i, name in enumerate(dict.fromkeys((*names, *_locals(function))))}
+        return node_form(_Renamed(renamed).visit(body), constants=False)
+    except RecursionError:
+        return None
+
+
+class _Renamed(ast.NodeTransformer):
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._names.get(node.id, node.id)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        """-1 is a constant, too."""
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            return node.operand
+        return self.generic_visit(node)

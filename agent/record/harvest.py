@@ -159,6 +159,12 @@ WHERE r.seq IN (SELECT max(seq) FROM runs GROUP BY task_sha256) ORDER BY r.seq""
     return {words(sha256): (words(task), text_of(data)) for sha256, task, data in connection.execute(query)}
 
 
+def machines(connection: sqlite3.Connection) -> list[Json]:
+    """What was noted of every machine that ran or verified anything, each once."""
+    query = "SELECT machine FROM runs UNION SELECT machine FROM verifications"
+    return [_json(text) for (text,) in connection.execute(query)]
+
+
 def _batches(runs: Iterable[ChosenRun]) -> Iterator[list[str]]:
     """Runs in order, as many together as have some BATCH_ATTEMPTS attempts: memory stays flat, queries stay few."""
     batch: list[str] = []

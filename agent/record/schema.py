@@ -30,7 +30,7 @@ class Schema:
         return self.revisions[-1]
 
 
-SHIPPED = Schema(("0001", "0002", "0003"), Path(_tables.__file__).with_name("migrations"))
+SHIPPED = Schema(("0001", "0002", "0003", "0004"), Path(_tables.__file__).with_name("migrations"))
 
 
 def prepare(engine: Engine, path: Path, schema: Schema = SHIPPED) -> None:
@@ -49,6 +49,11 @@ def prepare(engine: Engine, path: Path, schema: Schema = SHIPPED) -> None:
     elif found != schema.head:
         _backup(engine, path.with_name(f"{path.name}.bak-{found}"))
         _upgrade(engine, path, schema)
+
+
+def upgrade_copy(engine: Engine, path: Path, schema: Schema = SHIPPED) -> None:
+    """Bring a copy that nobody else opens, of a known revision, to the schema's head. Raises StoreError."""
+    _upgrade(engine, path, schema)
 
 
 def _revision(connection: Connection, path: Path) -> str | None:

@@ -23,21 +23,22 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from agent.authors.base import Attempt
 from agent.policy import best
 from agent.record import attempts as folds
+from agent.record import listing
 from agent.record import tables as t
 from agent.record.events import Event, Proposed, RunStarted, Updated
-from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, sources, task_sources
-from agent.record.listing import RunSummary, summaries
-from agent.record.lookup import NotFound, attempt_named
+from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, machines, sources, task_sources
+from agent.record.lookup import NotFound, attempt_named, run_named
 from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
 from agent.record.schema import SHIPPED, Schema, prepare
+from agent.record.standings import follow
 from agent.record.trajectory import Trajectory
-from tools.codec import DecodeError
+from tools.codec import DecodeError, Json
 from tools.errors import StoreError
 
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-EVENTS, RUNS, ATTEMPTS, TEXTS = (t.table(m) for m in (t.EventRow, t.RunRow, t.AttemptRow, t.TextRow))
+EVENTS, RUNS, TEXTS = (t.table(m) for m in (t.EventRow, t.RunRow, t.TextRow))
 
 T = TypeVar("T")
 
@@ -100,16 +101,32 @@ class Store:
             seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
             for model, values in rows.details:
                 connection.execute(insert(t.table(model)), [v | {"seq": seq} for v in values])
+            follow(connection, event)
 
     def run_ids(self) -> list[str]:
         """All runs, oldest first."""
         with self._reading() as connection:
             return list(connection.scalars(select(RUNS.c.run_id).order_by(RUNS.c.seq)))
 
-    def runs(self, limit: int = 20, task: str | None = None) -> list[RunSummary]:
-        """The latest runs in short, newest first; with `task`, those of one task."""
+    def runs(self, wanted: listing.Filter | None = None) -> list[listing.RunSummary]:
+        """The latest runs that pass, in short, newest first. Raises UsageError for a task or model that no run has."""
         with self._reading() as connection:
-            return summaries(connection, limit, task)
+            return listing.summaries(connection, wanted or listing.Filter())
+
+    def run_summary(self, run_id: str) -> listing.RunSummary | None:
+        """One run in short."""
+        with self._reading() as connection:
+            return listing.summary(connection, run_id)
+
+    def attempt_summaries(self, run_id: str, wanted: listing.Filter | None = None) -> list[listing.AttemptSummary]:
+        """The attempts of a run that pass, in short, by number."""
+        with self._reading() as connection:
+            return listing.attempt_summaries(connection, run_id, wanted)
+
+    def ancestors(self, attempt_id: str) -> list[listing.AttemptSummary]:
+        """What an attempt was derived from, nearest first."""
+        with self._reading() as connection:
+            return listing.ancestors(connection, attempt_id)
 
     def load_events(self, run_id: str) -> list[Event]:
         """What happened in a run, in order, equal to what was written; empty when there is no such run."""
@@ -123,23 +140,43 @@ class Store:
         """What was proposed in a run and never judged."""
         return folds.unfinished(self.load_events(run_id))
 
+    def load_run(self, run_id: str) -> RunStarted:
+        """How a run began. Raises StoreError when there is no such run."""
+        events = self._events((EVENTS.c.run_id == run_id) & (EVENTS.c.kind == RunStarted.kind))
+        if started := next((e for e in events if isinstance(e, RunStarted)), None):
+            return started
+        raise StoreError(f"{self.path}: no run {run_id!r}")
+
+    def load_messages(self, run_id: str) -> list[Event]:
+        """How a run began, and what was said in it: all that its conversations are made of."""
+        return self._events((EVENTS.c.run_id == run_id) & EVENTS.c.kind.in_(("run_started", "said", "replied")))
+
+    def load_attempt(self, attempt_id: str) -> list[Event]:
+        """What happened to one attempt; empty when there is no such attempt."""
+        return self._events(EVENTS.c.attempt_id == attempt_id)
+
+    def find_run(self, text: str) -> str:
+        """The id of the run with this id, or of the only one whose id starts so. Raises StoreError."""
+        with self._finding() as connection:
+            return run_named(text, connection)
+
+    def find_attempt_id(self, text: str) -> str:
+        """The id of the attempt with this id, or the best of the run with this id, or the only one whose id starts so;
+        "<start of a run id>/<number>" will do. Raises StoreError when there is none, or more than one."""
+        with self._finding() as connection:
+            return attempt_named(text, connection, self._best_of)
+
     def find_attempt(self, text: str) -> StoredAttempt:
-        """The attempt with this id, or the best of the run with this id, or the only one whose id starts so; "<start of
-        a run id>/<number>" will do. Raises StoreError when there is none, or more than one."""
-        with self._reading() as connection:
-            attempts = list(connection.scalars(select(ATTEMPTS.c.attempt_id).order_by(ATTEMPTS.c.seq)))
-        try:
-            attempt_id = attempt_named(text, attempts, self.run_ids(), self._best_of)
-        except NotFound as error:
-            raise StoreError(f"{self.path}: {error}") from error
-        events = self._events(EVENTS.c.attempt_id == attempt_id)
+        """The attempt that `find_attempt_id` finds. Raises StoreError."""
+        events = self.load_attempt(self.find_attempt_id(text))
         proposed = next(e for e in events if isinstance(e, Proposed))
         update = next((e for e in events if isinstance(e, Updated)), None)
-        starts = self._events((EVENTS.c.run_id == proposed.run_id) & (EVENTS.c.kind == RunStarted.kind))
-        run = next(e for e in starts if isinstance(e, RunStarted))
-        return StoredAttempt(run, proposed, update, next(iter(folds.finished(events)), None))
+        return StoredAttempt(self.load_run(proposed.run_id), proposed, update, next(iter(folds.finished(events)), None))
 
     def _best_of(self, run_id: str) -> str | None:
+        with self._reading() as connection:
+            if (named := listing.best_accepted(connection, run_id)) is not None:
+                return named
         leader = best(self.attempts(run_id))
         return leader.attempt_id if leader else None
 
@@ -161,6 +198,11 @@ class Store:
         """Name and source of every task that was ever run, by the hash of its file."""
         with _one_line(self.path, "reading"), self._driver() as driver:
             return task_sources(driver)
+
+    def machines(self) -> list[Json]:
+        """What was noted of every machine that ran or verified anything, each once."""
+        with _one_line(self.path, "reading"), self._driver() as driver:
+            return machines(driver)
 
     def trajectories(
         self,
@@ -199,6 +241,14 @@ class Store:
             driver = connection.connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
             yield driver
+
+    @contextlib.contextmanager
+    def _finding(self) -> Iterator[Connection]:
+        try:
+            with self._reading() as connection:
+                yield connection
+        except NotFound as error:
+            raise StoreError(f"{self.path}: {error}") from error
 
     def _events(self, where: ColumnElement[bool]) -> list[Event]:
         chosen = select(EVENTS.c.seq).where(where)

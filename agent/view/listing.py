@@ -2,12 +2,14 @@
 
 import json as jsonlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from agent.view import text as words
+from agent.view.page import columns, short, standard_page
 from tools.codec import Json, encode
 from tools.gpus import GPUS
 from tools.roofline import speed_of_light
@@ -78,19 +80,38 @@ def _leaf(tree: Json) -> str:
     return str(tree)
 
 
-def print_runs(runs: "Sequence[RunSummary]", *, json: bool) -> None:
-    """The stored runs, latest first."""
+def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = True) -> None:
+    """The runs that were asked for, latest first. `any_stored`: whether there are others, should these be none."""
     if json:
-        print(jsonlib.dumps([asdict(r) for r in runs], indent=2, default=str))
+        print(jsonlib.dumps([run_json(r) for r in runs], indent=2, allow_nan=False))
         return
     if not runs:
-        print("no runs yet; start one with: optimize --task softmax")
+        print("no run passes these filters" if any_stored else "no runs yet; start one with: optimize --task softmax")
         return
-    table = _table("run", "task", "author", "where", "attempts", "accepted", "best", "ended")
+    shown = ("run", "task", "author", "where", "attempts", "accepted", "best", "ended")
+    table = columns(*shown, right=("attempts", "accepted"), cut=("task", "author", "where"))
     for run in runs:
-        best = f"{run.best_us:.2f} µs, {run.best_speedup or 0:.2f}x" if run.best_us else run.best_attempt_id or "-"
-        best += {None: "", True: " (verified)", False: " (did not hold)"}[run.verified]
-        where = run.gpu or f"no GPU ({run.arch})"
         counts = (str(run.attempts), str(run.accepted))
-        table.add_row(run.run_id, run.task, run.author, where, *counts, best.rpartition("/")[2], run.why or "-")
-    _console().print(table)
+        names = (short(name) for name in (run.task, run.author, where(run)))
+        table.add_row(words.one_line(run.run_id), *names, *counts, _best(run), run.why or "-")
+    standard_page(colour=True).print(table)
+
+
+def where(run: "RunSummary") -> str:
+    """The GPU, or that there was none."""
+    return run.gpu or f"no GPU ({run.arch})"
+
+
+def _best(run: "RunSummary") -> str:
+    if run.best_attempt_id is None:
+        return "-"
+    speedup = f", {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
+    time = f" {words.microseconds(run.best_us)}{speedup}" if run.best_us is not None else ""
+    held = {None: "", True: " (verified)", False: " (did not hold)"}[run.verified]
+    return f"#{words.one_line(run.best_attempt_id.rpartition('/')[2])}{time}{held}"
+
+
+def run_json(run: "RunSummary") -> dict[str, Json]:
+    """A run as one object."""
+    facts = {f.name: getattr(run, f.name) for f in fields(run)}
+    return {name: encode(v) for name, v in facts.items() if name != "started"} | {"started": str(run.started)}

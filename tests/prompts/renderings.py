@@ -4,7 +4,10 @@ from pathlib import Path
 
 from agent.converse.conversation import Trouble
 from agent.converse.prompts import RunPrompts
-from tests.agent.converse.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
+from agent.export import instructions
+from prompts import render
+from tests.agent.converse.run_parts import REJECTED, SOURCE, THOUGHTS, attempt, checked, story, workbench
+from tests.agent.export.made_runs import run as made_run
 
 GOLDEN = Path(__file__).with_name("golden")
 _TARGETS = {
@@ -31,5 +34,15 @@ def renderings() -> dict[str, str]:
     counted = workbench(attempt(1, checked()), attempt(2, checked(), 1))
     found["history_without_gpu"] = RunPrompts(counted, "sm_90", None).history()
     found["crossover"] = words.crossover(attempts[0], attempts[2])
+    found["synthetic"] = render("synthetic.j2", task="weighted_softmax", gpu=None, arch="sm_90", source=SOURCE)
     found["nudges"] = "\n\n".join(f"{trouble}: {words.nudge(trouble)}" for trouble in TROUBLES)
+    its = made_run(gpu="NVIDIA H200").run
+    error = "line 14: name 'tl' is not defined"
+    found["export_solve"] = _messages(instructions.solve(its))
+    found["export_fix"] = _messages(instructions.fix(its, "import torch", "compile_failed", error))
+    found["export_fim"] = _messages(instructions.fim("copy", "def copy(x, y):", "\n\nclass ModelNew: ..."))
     return {f"{name}.txt": text + "\n" for name, text in found.items()}
+
+
+def _messages(messages: list[dict[str, str]]) -> str:
+    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)

@@ -27,15 +27,10 @@ class Dpo(Format):
     name: ClassVar[str] = "dpo"
     about: ClassVar[str] = "preference pairs: right over failing, faster over slower (TRL DPO)"
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
+        instructions.ASKED,
         Column("chosen", "structs", "one assistant message: the better kernel's file", instructions.MESSAGE),
         Column("rejected", "structs", "one assistant message: the worse kernel's file", instructions.MESSAGE),
-        Column("why", "text", "right: chosen is right and rejected is not; faster: both are right and timed"),
+        Column("better_by", "text", "right: chosen is right and rejected is not; faster: both are right and timed"),
         Column(
             "margin",
             "float",
@@ -46,9 +41,10 @@ class Dpo(Format):
         Column("rejected_attempt", "text", "id of the rejected attempt; provenance is that of chosen"),
     )
     surveys: ClassVar[bool] = True
+    whole_runs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.least_margin < 1.0:
+        if not self.least_margin >= 1.0:
             raise UsageError(f"least_margin={self.least_margin}: it is at least 1, where intervals just do not overlap")
         self._quota = Quota(self.per_run, self.per_task)
 
@@ -65,7 +61,7 @@ class Dpo(Format):
                 "prompt": instructions.solve(run),
                 "chosen": instructions.answer(pair.better.source),
                 "rejected": instructions.answer(pair.worse.source),
-                "why": pair.why,
+                "better_by": pair.by,
                 "margin": pair.margin,
                 "related": pair.related,
                 "rejected_status": str(pair.worse.status),
@@ -75,7 +71,7 @@ class Dpo(Format):
 
     def _pairs(self, trajectory: Trajectory) -> list[Preference]:
         found = preferences(trajectory, self.seed, self.least_margin)
-        return found if self.over == "both" else [pair for pair in found if pair.why == self.over]
+        return found if self.over == "both" else [pair for pair in found if pair.by == self.over]
 
 
 def _drawn(pairs: list[Preference], share: int, rng: Random) -> list[Preference]:

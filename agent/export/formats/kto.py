@@ -8,6 +8,7 @@ from agent.export import instructions
 from agent.export.base import Column, Format, Made
 from agent.export.outcome import fails, right
 from agent.record.trajectory import AttemptRecord, Trajectory
+from tools.errors import UsageError
 
 
 @dataclass
@@ -20,17 +21,14 @@ class Kto(Format):
     name: ClassVar[str] = "kto"
     about: ClassVar[str] = "single answers labelled good or bad (TRL KTO)"
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
-        Column(
-            "completion", "structs", "one assistant message: the kernel's file in a block of code", instructions.MESSAGE
-        ),
+        instructions.ASKED,
+        instructions.ANSWERED,
         Column("label", "bool", "true for a good answer"),
     )
+
+    def __post_init__(self) -> None:
+        if self.least_speedup is not None and not self.least_speedup > 0.0:
+            raise UsageError(f"least_speedup={self.least_speedup}: it is above 0, such as 1.0")
 
     def rows(self, trajectory: Trajectory) -> Iterator[Made]:
         """A row for each attempt that is known to be good or bad."""

@@ -12,7 +12,8 @@ from agent.record.trajectory import Trajectory
 
 @dataclass
 class SftBest(Format):
-    """`per`: the best of each task over all runs, of each task on each GPU, or of each run; `top`: how many."""
+    """`per`: the best of each task over all runs, of each task on each GPU, or of each run; `top`: how many.
+    Where nothing was timed, the place rests on bytes, spills, occupancy and registers; the row's `timed` is false."""
 
     per: Per = "task"
     top: int = 1
@@ -20,19 +21,9 @@ class SftBest(Format):
     name: ClassVar[str] = "sft-best"
     about: ClassVar[str] = "prompt and completion: the best kernel of each task (TRL SFT)"
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
-        Column(
-            "completion", "structs", "one assistant message: the kernel's file in a block of code", instructions.MESSAGE
-        ),
+        instructions.ASKED,
+        instructions.ANSWERED,
         Column("place", "int", "1 for the best of its task (or GPU, or run), 2 for the next, …"),
-        Column(
-            "timed", "bool", "whether its place rests on measured times; else on bytes, spills, occupancy, registers"
-        ),
     )
     surveys: ClassVar[bool] = True
 
@@ -50,6 +41,5 @@ class SftBest(Format):
                 "prompt": instructions.solve(trajectory.run),
                 "completion": instructions.answer(attempt.source),
                 "place": place,
-                "timed": attempt.timing is not None,
             }
             yield Made(values, attempt)

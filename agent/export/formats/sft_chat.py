@@ -35,9 +35,9 @@ def tool_schemas() -> list[Json]:
 class SftChat(Format):
     """`seen`: a row for each window of the model's context, with the history that it was shown, instead of one for the
     whole transcript. `synthesise`: runs without a model are told as if one had called the tools, and are marked.
-    `reasoning`: the key for it in a reply. "reasoning_content" is what most templates read (Qwen, GLM, Nemotron,
-    Gemma); "thinking" is that of gpt-oss, which refuses words beside it where tools are called, so that they join it
-    there; "inline" puts it in <think> tags before the text; "none" leaves it out."""
+    `reasoning`: the key for it in a reply. "reasoning_content" is what most templates read (Qwen, GLM, Nemotron);
+    "thinking" is that of gpt-oss, which refuses words beside it where tools are called, so that they join it there;
+    "inline" puts it in <think> tags before the text; "none" leaves it out."""
 
     seen: bool = False
     synthesise: bool = False

@@ -8,6 +8,7 @@ broke off at the end of the context, when another follows at once; a call withou
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from agent.llm.dialogue import Call
@@ -73,12 +74,12 @@ class Talk:
     new: tuple[Message, ...]
     truncated: bool
 
-    @property
+    @cached_property
     def turns(self) -> list[Turn]:
         """The replies with their results."""
         return [part for part in self.parts if isinstance(part, Turn)]
 
-    @property
+    @cached_property
     def fresh(self) -> list[Turn]:
         """The turns that no earlier window has."""
         return [turn for turn in self.turns if not turn.copied]

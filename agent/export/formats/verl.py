@@ -1,6 +1,6 @@
 """`verl`: a row for each task, as verl reads prompts for reinforcement learning, with Dr.Kernel's further columns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from agent.record.events import RunStarted
 from agent.record.trajectory import Trajectory
 
 ABILITY = "kernel_optimization"
+TRAIN = "train"  # the split of a task that was put into none
 _CREATE = (
     Column("task", "text", "the task's name"),
     Column("task_sha256", "text", "of the task's file"),
@@ -41,21 +42,15 @@ _EXTRA = (
 
 @dataclass
 class Verl(Format):
-    """`split_of` names the split of a task by its name; `agent_name` is the agent loop that verl shall use."""
+    """`agent_name` is the agent loop that verl shall use."""
 
-    split_of: Callable[[str], str] = lambda _: "train"
     agent_name: str = "single_turn_agent"
 
     name: ClassVar[str] = "verl"
     about: ClassVar[str] = "one prompt for each task with its PyTorch reference as ground truth (verl's RL columns)"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("data_source", "text", "which reward function is meant: kerneltune"),
-        Column(
-            "prompt",
-            "structs",
-            "system and user: the PyTorch reference, the target, what is wanted",
-            instructions.MESSAGE,
-        ),
+        instructions.ASKED,
         Column("ability", "text", ABILITY),
         Column(
             "reward_model",
@@ -69,8 +64,13 @@ class Verl(Format):
     surveys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        self._splits: Mapping[str, str] = {}
         self._first: dict[str, tuple[bool, float, str]] = {}
         self._indices: dict[str, int] = {}
+
+    def placed(self, splits: Mapping[str, str]) -> None:
+        """Hears the split of each task; a row says it too, where verl's tools look for it."""
+        self._splits = splits
 
     def survey(self, trajectory: Trajectory) -> None:
         """Choose the run that speaks for each task: the first that had a GPU, else the first."""
@@ -101,7 +101,7 @@ class Verl(Format):
         create = {"task": run.task, "task_sha256": run.task_sha256, "arch": run.arch}
         return {
             "index": self._index(run.task_sha256),
-            "split": self.split_of(run.task),
+            "split": self._splits.get(run.task_sha256, TRAIN),
             "need_tools_kwargs": False,
             "tools_kwargs": {"bench": {"create_kwargs": create}},
             "interaction_kwargs": {**create, "name": OURS},

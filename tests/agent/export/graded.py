@@ -72,3 +72,25 @@ def stated(attempt: AttemptRecord) -> float | None:
     """A reward that a test wrote into an attempt."""
     value = attempt.params.get("reward")
     return float(value) if isinstance(value, int | float) else None
+
+
+def documented() -> Trajectory:
+    """The example of docs/rewards.md: the conversation of tests/agent/stories/softmax.jsonl, with times made up. A
+    floor of 45 µs; baselines of 120, 68 and 62 µs; attempts 3, 4 and 5 take 100, 60 and 50 µs."""
+
+    def right(number: int, reply: int, us: float, **other: Any) -> AttemptRecord:
+        compared = tuple(
+            Comparison(name, base, base / us, 0.99 * base / us, 1.01 * base / us)
+            for name, base in (("compile-max", 62.0), ("compile", 68.0), ("eager", 120.0))
+        )
+        timing = Timing(us, 0.99 * us, 1.01 * us, 12, 4800)
+        return replied(number, reply, timing=timing, comparisons=compared, coverage=1.0, sol_fraction=45 / us, **other)
+
+    foretold = expected("confirmed", predicted_speedup=3.0, measured_speedup=100 / 60)
+    return run_of(
+        replied(1, 1, status=Status.COMPILE_FAILED, tool="update", detail="AttributeError(\"no 'expo'\")"),
+        replied(2, 2, status=Status.WRONG, detail="case ragged: 2183 of 257000 elements wrong; 2159 of them are NaN"),
+        right(3, 4, 100.0),
+        right(4, 6, 60.0, expectations=(foretold,)),
+        right(5, 6, 50.0),
+    )

@@ -29,7 +29,7 @@ def problems(value: Any, schema: dict[str, Any], root: dict[str, Any] | None = N
     found = _plain(value, schema, where)
     if "anyOf" in schema:
         tried = [problems(value, option, root, where) for option in schema["anyOf"]]
-        found += [] if [] in tried else min(tried, key=len)
+        found += [] if [] in tried else tried[0]
     if isinstance(value, dict) and not found:
         found += _object(value, schema, root, where)
     if isinstance(value, list) and "items" in schema:

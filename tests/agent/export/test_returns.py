@@ -18,16 +18,18 @@ from agent.export.returns import (
 )
 from agent.export.reward_specs import reward_of
 from agent.record.trajectory import AttemptRecord
-from tests.agent.export.graded import RUN, graded, replied, run_of, stated, timed
+from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
 from tools.errors import UsageError
 from tools.verdict import Status
 
 
 def paying(
-    number: int, reply: int | None, reward: float | None, conversation: str = "1", **other: object
+    number: int, reply: int | None, reward: float | None, conversation: str = "1", parent_id: str | None = None
 ) -> AttemptRecord:
     params = {} if reward is None else {"reward": reward}
-    return graded(number=number, conversation=conversation if reply else "", turn=reply, params=params, **other)
+    return graded(
+        number=number, conversation=conversation if reply else "", turn=reply, params=params, parent_id=parent_id
+    )
 
 
 def to_go(turns: list[Turn]) -> list[float | None]:
@@ -118,6 +120,13 @@ def test_a_chain_of_generations_is_worth_what_the_same_turns_of_a_conversation_a
     rewards = [0.0, 1.0, 0.5, 2.0]
     chain = run_of(*(child(i, i - 1, r) for i, r in enumerate(rewards, 1)))
     assert to_go(turns_of(chain, stated)) == returns(rewards)
+
+
+def test_what_a_model_derives_from_an_attempt_of_no_conversation_is_a_rollout_of_its_own() -> None:
+    derived = paying(2, 1, 5.0, parent_id=f"{RUN}/1")
+    turns = turns_of(run_of(child(1, None, 1.0), derived, child(3, 2, 2.0)), stated, Discount(0.5))
+    found = {t.attempts[0].number: (t.number, t.to_go) for t in turns}
+    assert found == {1: (1, 1.0), 2: (1, 5.0), 3: (3, 2.0)}
 
 
 def test_an_unknown_child_makes_its_ancestors_unknown_and_no_other() -> None:
@@ -247,7 +256,7 @@ def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Call
         expected = value - math.fsum(others) / len(others) if others else value
         found = groups.trloo(key, value)
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-15 * max(1.0, abs(value)) * 1e2 + 1e-18)
-        sums[key] = sums.get(key, 0.0) + (found if others else 0.0)
+        sums[key] = sums.get(key, 0.0) + ((found or 0.0) if others else 0.0)
     scale = max(abs(v) for _, v in rows)
     assert all(abs(total) <= 1e-12 * scale * len(rows) for total in sums.values())
 
@@ -255,6 +264,18 @@ def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Call
 def test_deviations_survive_large_returns() -> None:
     groups = groups_of({"t": [1e9 + 1.0, 1e9 + 2.0, 1e9 + 3.0]})
     assert groups.grpo("t", 1e9 + 3.0) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_what_several_processes_counted_adds_up() -> None:
+    values = [1.0, 2.0, 6.0, 3.0, -4.0, 2.5]
+    whole, first, second = Groups(), groups_of({"t": values[:2]}), groups_of({"t": values[2:], "other": [1.0]})
+    for value in values:
+        whole.add("t", value)
+    first.merge(second)
+    assert len(first) == 2
+    assert first.size("t") == 6
+    assert [first.grpo("t", v) for v in values] == pytest.approx([whole.grpo("t", v) for v in values])
+    assert [first.trloo("t", v) for v in values] == pytest.approx([whole.trloo("t", v) for v in values])
 
 
 def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
@@ -271,3 +292,9 @@ def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
     ]
     assert len(set(keys)) == len(keys)
     assert group_of(run, first) == group_of(run_of().run, turns_of(run_of(paying(9, 7, 0.0, "5")), stated)[0])
+
+
+def test_the_returns_of_the_documentation_s_example() -> None:
+    kevin = reward_of("kevin")  # rewards 0, 0, 0.92, 1.54
+    assert to_go(turns_of(documented(), kevin)) == pytest.approx([0.16 * 1.536, 0.4 * 1.536, 1.536, 1.54])
+    assert to_go(turns_of(documented(), kevin, Discount(how="max"))) == pytest.approx([0.1472, 0.368, 0.92, 1.54])

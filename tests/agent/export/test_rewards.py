@@ -11,7 +11,7 @@ from agent.export.reward_specs import options_of, reward_of, rewards_of
 from agent.export.rewards import REWARDS
 from agent.record.events import Replied
 from agent.record.trajectory import AttemptRecord, trajectory
-from tests.agent.export.graded import expected, graded, timed
+from tests.agent.export.graded import documented, expected, graded, timed
 from tests.agent.record.samples import arbitrary_run
 from tests.agent.view.scripts import GPU_RUN
 from tools.errors import UsageError
@@ -216,9 +216,9 @@ def test_an_undecided_hypothesis_counts_as_zero_once_it_was_tested_and_not_befor
 
 
 def test_a_prediction_is_worth_how_near_it_came() -> None:
-    def said(predicted: object, measured: object, **other: object) -> AttemptRecord:
+    def said(predicted: object, measured: object) -> AttemptRecord:
         seen = expected("confirmed", predicted_speedup=predicted, measured_speedup=measured)
-        return timed(1.0, expectations=(seen,), **other)
+        return timed(1.0, expectations=(seen,))
 
     assert worth("prediction", said(1.5, 1.5)) == 1.0
     assert worth("prediction", said(2.0, 1.0)) == pytest.approx(0.0)  # one octave
@@ -375,3 +375,13 @@ def test_every_reward_is_documented() -> None:
         assert reward.about
         assert reward.source
         assert [o.name for o in reward.options if f"`{o.name}`" not in text] == []
+
+
+def test_the_example_of_the_documentation_is_what_the_code_says() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "rewards.md").read_text()
+    rows = [line.split("|")[1:-1] for line in text.split("### An example")[1].splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) == 6]
+    assert len(rows) >= len(REWARDS)
+    for name, *cells in rows:
+        values = [worth(name.strip("`"), attempt) for attempt in documented().attempts]
+        assert ["None" if v is None else f"{v:.4g}" for v in values] == cells

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, RunResumed, Said, Updated, Warned
+from agent.record.listing import Filter
 from agent.record.store import Store
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
 from tools.errors import StoreError
@@ -212,8 +213,8 @@ def test_runs_are_listed_newest_first_with_their_best(store: Store) -> None:
     assert (first.best_us, first.best_speedup) == (134.5, 1.12)
     assert (later.run_id, later.why, later.attempts, later.best_us) == ("later", None, 0, None)
     assert later.started.isoformat() == "1970-01-01T00:00:00+00:00"
-    assert [r.run_id for r in store.runs(1)] == ["later"]
-    assert [r.run_id for r in store.runs(task="softmax")] == [RUN]
+    assert [r.run_id for r in store.runs(Filter(limit=1))] == ["later"]
+    assert [r.run_id for r in store.runs(Filter(task="softmax"))] == [RUN]
 
 
 def test_a_resumed_run_has_not_ended(store: Store) -> None:

@@ -1,0 +1,106 @@
+"""`optimize runs`, `show` and `merge`: the commands that read the record, or join records. No logic, nothing heavy."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from agent.settings import chosen_settings, environment
+
+RunsDir = Annotated[Path | None, Parameter(help="Where runs are kept.")]
+Verdict = Annotated[
+    str | None, Parameter(help="Only those with this verdict: accepted, correct, checked, wrong, rejected, …")
+]
+MinSpeedup = Annotated[float | None, Parameter(help="Only those at least this fast, over the fastest baseline.")]
+AsJson = Annotated[bool, Parameter(help="Print JSON.", negative="")]
+
+
+def register(app: App) -> None:
+    """Add the commands."""
+    app.command(runs, help_epilogue=_RUNS)
+    app.command(show, help_epilogue=_SHOW)
+    app.command(merge, help_epilogue=_MERGE)
+
+
+_RUNS = """
+Examples:
+    optimize runs --task softmax --limit 5
+    optimize runs --model anthropic --min-speedup 1.5
+    optimize runs --verdict impossible --json
+"""
+
+
+def runs(
+    *,
+    task: Annotated[str | None, Parameter(help="Only runs of this task.")] = None,
+    model: Annotated[str | None, Parameter(help="Only runs whose author's name contains this.")] = None,
+    verdict: Verdict = None,
+    min_speedup: MinSpeedup = None,
+    limit: Annotated[int, Parameter(help="At most this many.")] = 20,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """List the stored runs, latest first. --verdict asks for at least one such attempt, --min-speedup for the best."""
+    settings = chosen_settings({"runs_dir": runs_dir})
+    from agent.compose.runs import list_runs
+    from agent.record.listing import Filter
+
+    return list_runs(settings.runs_dir, Filter(task, model, verdict, min_speedup, limit), json=json)
+
+
+_SHOW = """
+Examples:
+    optimize show 20260101-120000-softmax-ab12               a run and its attempts
+    optimize show 20260101-12 --verdict wrong                the start of an id will do
+    optimize show 20260101-120000-softmax-ab12/7             an attempt
+    optimize show 20260101-120000-softmax-ab12/7 --source > mine.py
+    optimize show 20260101-120000-softmax-ab12/7 --conversation
+"""
+
+
+def show(
+    name: Annotated[str, Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either.")],
+    *,
+    source: Annotated[bool, Parameter(help="Only the source, exactly as it is.", negative="")] = False,
+    diff: Annotated[bool, Parameter(help="Only the diff to the parent.", negative="")] = False,
+    conversation: Annotated[bool, Parameter(help="Only what was said, up to that attempt.", negative="")] = False,
+    receipt: Annotated[bool, Parameter(help="Only the receipt.", negative="")] = False,
+    verdict: Verdict = None,
+    min_speedup: MinSpeedup = None,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Show a stored run with its attempts, or all that is known of one attempt.
+
+    --source, --diff and --receipt of a run are those of its best attempt.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
+    from agent.compose.show import Parts, show_stored
+    from agent.record.listing import Filter
+
+    parts = Parts(source, diff, conversation, receipt)
+    wanted = Filter(verdict=verdict, min_speedup=min_speedup)
+    return show_stored(name, parts, wanted, settings, environment(), json=json)
+
+
+_MERGE = """
+Examples:
+    optimize merge ../other-machine/runs/runs.db
+    optimize merge a/runs.db b/runs.db --dry-run
+"""
+
+
+def merge(
+    *others: Annotated[Path, Parameter(name="OTHER", help="Databases of other machines, or their runs directories.")],
+    dry_run: Annotated[bool, Parameter(help="Say what would come, and change nothing.", negative="")] = False,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Join other databases into the one of the runs directory; nothing is lost, and nothing doubled.
+
+    Exit code 0: all is here; 1: some runs contradict what is here and were left out; 2: bad input.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
+    from agent.compose.merge import merge_databases
+
+    return merge_databases(others, settings.runs_dir, dry_run=dry_run, json=json)

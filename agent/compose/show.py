@@ -1,0 +1,138 @@
+"""`optimize show`: a stored run, or one of its attempts, from the record and the files beside it."""
+
+import json as jsonlib
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.record.events import Proposed, Verified
+from agent.record.listing import Filter
+from agent.record.receipts import receipt_path
+from agent.record.store import Store
+from agent.record.trajectory import Conversation, trajectory
+from agent.settings import Environment, Settings
+from agent.view.choose import choose_view
+from agent.view.page import Page, standard_page
+from agent.view.show import ShownRun, print_run, run_and_attempts_json
+from agent.view.show_attempt import ShownAttempt, attempt_json, diff_text, print_attempt, source_text
+from agent.view.show_conversation import print_conversations
+from tools.codec import encode
+from tools.errors import StoreError, UsageError
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What of an attempt was asked for by name; nothing stands for all but the conversation."""
+
+    source: bool = False
+    diff: bool = False
+    conversation: bool = False
+    receipt: bool = False
+
+    @property
+    def of_attempt(self) -> bool:
+        """Whether only an attempt has it: of a run, its best is meant."""
+        return self.source or self.diff or self.receipt
+
+
+def show_stored(
+    text: str, parts: Parts, wanted: Filter, settings: Settings, environment: Environment, *, json: bool
+) -> int:
+    """Print the run or attempt that `text` names. Raises UsageError."""
+    choice = choose_view(
+        is_terminal=sys.stdout.isatty(), term=environment.term, no_color=environment.no_color, ci=environment.ci
+    )
+    page = standard_page(colour=choice.colour)
+    filtered = wanted != Filter()
+    with Store.open(settings.runs_dir) as store:
+        if "/" not in text and not parts.of_attempt:
+            _show_run(store, store.find_run(text), parts, wanted, page, json=json)
+            return 0
+        if filtered:
+            raise UsageError("--verdict and --min-speedup choose attempts of a run: give them with a run's id alone")
+        _show_attempt(store, store.find_attempt_id(text), parts, page, json=json)
+    return 0
+
+
+def _show_run(store: Store, run_id: str, parts: Parts, wanted: Filter, page: Page, *, json: bool) -> None:
+    if parts.conversation and not json:
+        found = _conversations(store, run_id)
+        if not found:
+            raise StoreError(f"run {run_id} held no conversation: its author is not a model")
+        return print_conversations(found, page)
+    summary = store.run_summary(run_id)
+    if summary is None:
+        raise StoreError(f"{store.path}: run {run_id} is gone")
+    best = store.path.parent / run_id / "best.py"
+    attempts = store.attempt_summaries(run_id, wanted)
+    shown = ShownRun(store.load_run(run_id), summary, attempts, str(best) if best.is_file() else None)
+    if not json:
+        return print_run(shown, page)
+    told = {"conversations": encode(_conversations(store, run_id))} if parts.conversation else {}
+    return print(jsonlib.dumps(run_and_attempts_json(shown) | told, allow_nan=False))
+
+
+def _show_attempt(store: Store, attempt_id: str, parts: Parts, page: Page, *, json: bool) -> None:
+    shown = _shown(store, attempt_id)
+    if json:
+        conversation = _until(store, shown) if parts.conversation and shown.record.conversation else None
+        return print(jsonlib.dumps(attempt_json(shown, conversation), allow_nan=False))
+    if parts == Parts():
+        return print_attempt(shown, page)
+    if parts.source:
+        _exactly(shown.record.source, page, source=True)
+    if parts.diff:
+        _exactly(shown.diff, page)
+    if parts.receipt:
+        _exactly(_receipt(shown), page)
+    if parts.conversation:
+        print_conversations([_until(store, shown)], page)
+    return None
+
+
+def _exactly(text: str, page: Page, *, source: bool = False) -> None:
+    """To a file or a program byte for byte; to a window in colour, and without what a terminal would obey."""
+    if page.terminal:
+        page.print(source_text(text, page) if source else diff_text(text))
+    else:
+        page.write(text)
+
+
+def _receipt(shown: ShownAttempt) -> str:
+    if shown.receipt_path is None:
+        raise StoreError(
+            f"no receipt of {shown.record.attempt_id} lies here; the machine that judged it may have it, "
+            "and `optimize merge` copies receipts"
+        )
+    return Path(shown.receipt_path).read_text(errors="replace")
+
+
+def _shown(store: Store, attempt_id: str) -> ShownAttempt:
+    events = store.load_attempt(attempt_id)
+    run = store.load_run(events[0].run_id)
+    record = trajectory([run, *events]).attempts[0]
+    parents = store.load_attempt(record.parent_id) if record.parent_id else []
+    path = receipt_path(store.path.parent / run.run_id, attempt_id)
+    return ShownAttempt(
+        run,
+        record,
+        store.ancestors(attempt_id),
+        next((e.source for e in parents if isinstance(e, Proposed)), None),
+        [e for e in events if isinstance(e, Verified) and e.purpose == "verify"],
+        str(path) if path.is_file() else None,
+    )
+
+
+def _conversations(store: Store, run_id: str) -> tuple[Conversation, ...]:
+    return trajectory(store.load_messages(run_id)).conversations
+
+
+def _until(store: Store, shown: ShownAttempt) -> Conversation:
+    """The attempt's conversation as far as the reply that proposed it."""
+    record = shown.record
+    found = _conversations(store, shown.run.run_id)
+    its = next((c for c in found if c.key == record.conversation), None)
+    if its is None or record.turn is None:
+        raise StoreError(f"attempt {record.attempt_id} was not written in a conversation with a model")
+    ends = [i for i, m in enumerate(its.messages) if m.turn == record.turn]
+    return replace(its, messages=its.messages[: ends[-1] + 1 if ends else None])

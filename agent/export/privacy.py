@@ -1,0 +1,336 @@
+"""What must not leave the machine: keys, home folders, and the names of hosts, users and their addresses.
+
+Each becomes a placeholder that says what it was. Nearly every text holds none, which has to be found out fast: lines
+that were clean once are known, and a pattern is only tried where one of its plain strings occurs. A text of 2.4 kB
+costs 5 us with known lines and 75 us with new ones. Not found are secrets without a mark or a name (a bare string of
+40 characters, something in base64), and those whose name is on another line.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tools.codec import Json
+
+KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
+_MOST_LINES = 30_000  # remembered, of at most so many characters
+_MOST_OF_A_LINE = 400
+_SHORTEST = 17  # characters of the shortest key that is all letters and digits
+_DEEPEST = 100  # levels of a JSON value that are walked; what is deeper becomes text
+
+# After a JSON escape the letter of the escape stands before the secret: `\nsk-…`.
+_START = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrtbf])|(?<=\\\\))"
+_MARKED = {  # the plain string by which it is found: the rest of the key
+    "sk-": r"(?:ant|proj|svcacct|admin|or|lf|None)-[\w-]{12,}|(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{16,}",
+    "sk_live_": r"[A-Za-z0-9]{12,}",
+    "sk_test_": r"[A-Za-z0-9]{12,}",
+    "rk_live_": r"[A-Za-z0-9]{12,}",
+    "AIza": r"[\w-]{30,}",
+    "ya29.": r"[\w-]{20,}",
+    "hf_": r"(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{20,}",
+    "ghp_": r"[A-Za-z0-9]{20,}",
+    "gho_": r"[A-Za-z0-9]{20,}",
+    "ghu_": r"[A-Za-z0-9]{20,}",
+    "ghs_": r"[A-Za-z0-9]{20,}",
+    "ghr_": r"[A-Za-z0-9]{20,}",
+    "github_pat_": r"\w{20,}",
+    "glpat-": r"[\w-]{16,}",
+    "xox": r"[abeoprs]-[\w-]{10,}",
+    "AKIA": r"[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "ASIA": r"[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "npm_": r"(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{30,}",
+    "pypi-": r"[\w-]{40,}",
+    "gsk_": r"(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{20,}",
+    "xai-": r"(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{20,}",
+    "nvapi-": r"[\w-]{20,}",
+    "SG.": r"[\w-]{16,}\.[\w-]{16,}",
+    "eyJ": r"[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",
+}
+_KEYS = tuple((mark, re.compile(rf"{_START}{re.escape(mark)}(?:{rest})")) for mark, rest in _MARKED.items())
+_BROKEN = frozenset(("sk-", "AIza", "ya29.", "glpat-", "nvapi-", "SG.", "pypi-"))  # may hold many "-" and "_"
+_LONG_RUN = b"a" * 12  # letters and digits in a row: all other keys have so many, and lines of code seldom do
+_ALNUM = bytes(ord("a") if chr(i).isalnum() and i < 128 else 32 for i in range(256))
+_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\Z)", re.DOTALL)
+
+_GAP = r"""(?:[\\"'\t ]*(?:[:=]|=>)[\\"'\t ]*|[ ]+)"""
+_VALUE = r"[A-Za-z0-9_\-+/=.~%!$#^*]"
+_NAMED = re.compile(
+    rf"""((?:api|access|secret|private|auth|account|signing|encryption|subscription|license)[_-]?key|secret|token(?!iz)
+    |credential|auth(?:orization)?|(?-i:[A-Z0-9_]+_KEY))([\w-]*{_GAP}(?:(?:bearer|basic|token)\s+)?)({_VALUE}{{16,}})
+    (?![\w(\[])""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_PASSWORD = re.compile(
+    rf"(passw(?:or)?d|passphrase|passwd|[_-]pwd)([\w-]*{_GAP})([^\s\"'\\,;&(){{}}\[\]<>]{{4,}})(?![\w(\[.])",
+    re.IGNORECASE,
+)
+_NAMES_SECRET = re.compile(r"(?i)key|secret|token|credential|auth|passw|passphrase|pwd")
+_NAMES_PASSWORD = re.compile(r"(?i)passw|passphrase|(?:^|[_-])pwd$")
+_NAMES_HASH = re.compile(r"(?i)sha\d|hash|digest|checksum|_id$|_ref$")
+_BEARER = re.compile(r"(?i)(bearer\s+)([\w\-.~+/]{12,}=*)")
+_IN_URL = re.compile(r"(?<=://)([^\s/:@\"'\\]*):([^\s@/\"'\\]+)(?=@)")
+_RUN = re.compile(r"[A-Za-z0-9+/]{16,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+_OWNER = r"""[^/\\\s"'`:;,<>()\[\]{}|*?&]+"""
+_UNIX_HOME = re.compile(rf"\\*/(?:home|Users)\\*/(?!\.\.){_OWNER}")
+_ROOT = re.compile(
+    r"(?:(?<![\w.~\-)\]\s\\])|(?<=\\[nrt])|(?<=[:=]\s))\\*/root(?=\\*/\w|\\*/\.|\\?[\"'`]|$)"
+    r"|(?<=\s)/root(?=/\w|/\.)",
+    re.MULTILINE,
+)
+_WINDOWS_HOME = re.compile(rf"(?i)\b[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){_OWNER}")
+_TOP = "com org net edu gov mil int info biz dev app ai cloud tech local lan internal corp home intranet example test"
+_AT_DOMAIN = re.compile(r"@(?<=[\w+%-]@)[A-Za-z0-9-]+\.[A-Za-z]")
+_EMAIL = re.compile(
+    r"(?:(?<![\w.+%\-\\])|(?<=\\[nrtbf])|(?<=\\\\))[A-Za-z0-9_][\w.+%-]*@(?:[A-Za-z0-9-]+\.)+"
+    rf"(?:{_TOP.replace(' ', '|')}|(?!mm|mv|nn)[a-z]{{2}})(?![\w(\[-]|\.\w)"
+)
+_DOTTED = re.compile(r"\.\d{1,3}\.\d")
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+_IPV4 = re.compile(rf"(?<![\w.+])(?<!==)(?<![vV])(?!127\.|0\.0\.0\.0)(?:{_OCTET}\.){{3}}{_OCTET}(?![\w]|\.\d)")
+_COLONS = re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]")
+_IPV6 = re.compile(
+    r"(?i)(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
+    r"|(?:fe80|fd[0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{1,4}){0,6}::[0-9a-f]{1,4}(?::[0-9a-f]{1,4})+"
+    r"|fe80::[0-9a-f]{1,4}|(?:fd[0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{1,4}){1,6}::[0-9a-f]{0,4})(?![\w:])"
+)
+_WORDS_NOT_NAMES = frozenset(
+    "root user users home admin test tests main host hosts localhost local gpu gpus node nodes server worker runner"
+    " build ubuntu debian docker container default nobody none null data kernel kernels model models task tasks"
+    " softmax torch triton cuda nvidia python work code dev prod machine computer pc mac linux windows agent".split()
+)
+_HOST_FIELDS = re.compile(r"(?i)^(?:host|hostname|host_name|node|nodename|fqdn|machine_name)$")
+_USER_FIELDS = re.compile(r"(?i)^(?:user|username|user_name|login|owner)$")
+_HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({_OWNER})")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names that are taken out wherever they stand as whole words. `others`: of no kind that is known."""
+
+    hosts: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+
+    def __or__(self, other: "Names") -> "Names":
+        return Names(self.hosts | other.hosts, self.users | other.users, self.others | other.others)
+
+
+def names_here() -> Names:
+    """Those of this machine and of who runs this process."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user without a name
+        user = ""
+    return Names(frozenset(_host_forms(socket.gethostname())), frozenset((user,) if _is_name(user) else ()))
+
+
+def names_in(facts: Json) -> Names:
+    """Those that stored facts give away: fields named `host` or `user`, owners of home folders in paths."""
+    hosts: set[str] = set()
+    users: set[str] = set()
+    for field, value in _leaves(facts, ""):
+        users.update(filter(_is_name, _HOME_OWNER.findall(value)))
+        if _HOST_FIELDS.match(field):
+            hosts.update(_host_forms(value))
+        elif _USER_FIELDS.match(field) and _is_name(value):
+            users.add(value)
+    return Names(frozenset(hosts), frozenset(users))
+
+
+def _leaves(value: Json, field: str, level: int = 0) -> Iterable[tuple[str, str]]:
+    if isinstance(value, str):
+        yield field, value
+    elif level < _DEEPEST and isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, str(key), level + 1)
+    elif level < _DEEPEST and isinstance(value, list | tuple):
+        for inner in value:
+            yield from _leaves(inner, field, level + 1)
+
+
+def _host_forms(name: str) -> set[str]:
+    """A host's whole name, and what stands before its first dot."""
+    return {n for n in (name, name.partition(".")[0]) if _is_name(n)}
+
+
+def _is_name(name: str) -> bool:
+    return len(name) >= 3 and name.lower() not in _WORDS_NOT_NAMES and not name.isdigit() and name.isprintable()
+
+
+class Scrubber:
+    """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does."""
+
+    def __init__(self, names: Names | Iterable[str] = ()) -> None:
+        if not isinstance(names, Names):
+            names = Names(others=frozenset(name for name in names if name.strip()))
+        named = ((names.hosts, HOST), (names.users, USER), (names.others, NAME))
+        self._names = [(_words(those), placeholder) for those, placeholder in named if those]
+        self._literals = tuple({name.lower() for those, _ in named for name in those})
+        self._clean: set[str] = set()  # lines
+
+    def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
+        """The row of a table without secrets; its columns keep their names."""
+        return {
+            name: value if value is None or isinstance(value, int | float) else self._value(value, 0)
+            for name, value in row.items()
+        }
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        if len(text) < _SHORTEST and text.isalnum() and not self._literals:
+            return text
+        lines = text.split("\n")
+        if self._clean.issuperset(lines):
+            return text
+        if "-----BEGIN" in text:  # the only secret of several lines
+            text = _PEM.sub(KEY, text)
+            lines = text.split("\n")
+        unknown = [line for line in lines if line not in self._clean]
+        joined = "\n".join(unknown)
+        if self._mended(joined) == joined:
+            self._remember(unknown)
+            return text
+        return "\n".join([line if line in self._clean else self._line(line) for line in lines])
+
+    def _line(self, line: str) -> str:
+        mended = self._mended(line)
+        if mended == line:
+            self._remember([line])
+        return mended
+
+    def _remember(self, lines: list[str]) -> None:
+        if len(self._clean) > _MOST_LINES:
+            self._clean.clear()
+        self._clean.update([line for line in lines if len(line) <= _MOST_OF_A_LINE])
+
+    def _mended(self, text: str) -> str:
+        low = text.lower()
+        facts = _Facts(text, low, bool(_LONG_RUN in text.encode("utf-8", "replace").translate(_ALNUM)))
+        for finds, mends in _MENDERS:
+            if finds(facts):
+                text = mends(text)
+        if any(name in low for name in self._literals):
+            for pattern, placeholder in self._names:
+                text = pattern.sub(placeholder, text)
+        return text
+
+    def value(self, value: Json) -> Json:
+        """The same of a JSON value, in depth: texts, and keys of objects. Keys that become alike are numbered."""
+        return self._value(value, 0)
+
+    def _value(self, value: Json, level: int) -> Json:
+        if isinstance(value, str):
+            return self.text(value)
+        if not isinstance(value, dict | list | tuple):
+            return value
+        if level == _DEEPEST:
+            return self.text(_dumped(value))
+        if not isinstance(value, dict):
+            return [self._value(v, level + 1) for v in value]
+        made: dict[str, Json] = {}
+        for key, inner in value.items():
+            secret = isinstance(inner, str) and isinstance(key, str) and _is_secret(key, inner)
+            made[_free(self.text(str(key)), made)] = KEY if secret else self._value(inner, level + 1)
+        return made
+
+
+def _dumped(value: Json) -> str:
+    try:
+        return json.dumps(value, default=str)
+    except (RecursionError, ValueError):
+        return "…"
+
+
+def _free(key: str, taken: Mapping[str, Json]) -> str:
+    if key not in taken:
+        return key
+    return next(name for n in range(2, len(taken) + 3) if (name := f"{key}-{n}") not in taken)
+
+
+def _words(names: Iterable[str]) -> re.Pattern[str]:
+    longest_first = "|".join(re.escape(n) for n in sorted(names, key=lambda n: (-len(n), n)))
+    return re.compile(rf"(?i)(?:(?<![\w-])|(?<=\\[nrt]))(?:{longest_first})(?![\w-])")
+
+
+def _is_random(value: str) -> bool:
+    """Letters and digits without words between them, as in no name of a program."""
+    return any(
+        any(c.isdigit() for c in run)
+        and sum(c.isalpha() for c in run) >= 2
+        and len(set(run)) >= 8
+        and ("/" not in run or not (run.islower() or run.isupper()))  # a path
+        for run in _RUN.findall(value)
+    )
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if not _NAMES_SECRET.search(name) or value in (KEY, "") or _NAMES_HASH.search(name):
+        return False
+    if _NAMES_PASSWORD.search(name):
+        return 4 <= len(value) <= 200 and not any(c.isspace() for c in value)
+    return 16 <= len(value) <= 4000 and not any(c.isspace() for c in value) and _is_random(value)
+
+
+def _without_named(text: str) -> str:
+    def mend(found: re.Match[str]) -> str:
+        name, gap, value = found.groups()
+        whole = name + gap
+        return whole + KEY if _is_random(value) and not _NAMES_HASH.search(whole) else found.group()
+
+    return _NAMED.sub(mend, text)
+
+
+def _without_passwords(text: str) -> str:
+    return _PASSWORD.sub(lambda m: m.group() if m[3] in ("None", "True", "False") else m[1] + m[2] + KEY, text)
+
+
+def _without_bearers(text: str) -> str:
+    return _BEARER.sub(lambda m: m[1] + KEY if any(c.isdigit() or c.isupper() for c in m[2]) else m.group(), text)
+
+
+def _replaced(pattern: re.Pattern[str], placeholder: str) -> Callable[[str], str]:
+    return lambda text: pattern.sub(placeholder, text)
+
+
+class _Facts(NamedTuple):
+    """A text, its lower case, and whether it has a long run of letters and digits."""
+
+    text: str
+    low: str
+    runs: bool
+
+
+def _marked(mark: str) -> Callable[[_Facts], bool]:
+    if mark in _BROKEN:
+        return lambda facts: mark in facts.text
+    return lambda facts: facts.runs and mark in facts.text
+
+
+def _one_of(*needles: str) -> Callable[[_Facts], bool]:
+    """Whether one of them occurs, in any case."""
+    return lambda facts: any(needle in facts.low for needle in needles)
+
+
+_names_one = _one_of("_key", "-key", "apikey", "accesskey", "accountkey", "privatekey", "secret", "credential", "auth")
+
+
+# What finds, and what mends; first those that a later one would cut up.
+_MENDERS: tuple[tuple[Callable[[_Facts], object], Callable[[str], str]], ...] = (
+    (lambda facts: "://" in facts.text and "@" in facts.text, _replaced(_IN_URL, f"{USER}:{KEY}")),
+    *((_marked(mark), _replaced(pattern, KEY)) for mark, pattern in _KEYS),
+    (_one_of("bearer "), _without_bearers),
+    (lambda facts: _names_one(facts) or (facts.runs and "token" in facts.low), _without_named),
+    (_one_of("passw", "passphrase", "_pwd", "-pwd"), _without_passwords),
+    (_one_of(":\\", ":/"), _replaced(_WINDOWS_HOME, HOME)),
+    (_one_of("home", "users"), _replaced(_UNIX_HOME, HOME)),
+    (_one_of("/root"), _replaced(_ROOT, HOME)),
+    (lambda facts: "@" in facts.text and _AT_DOMAIN.search(facts.text), _replaced(_EMAIL, EMAIL)),
+    (lambda facts: _DOTTED.search(facts.text), _replaced(_IPV4, IP)),
+    (lambda facts: _COLONS.search(facts.text), _replaced(_IPV6, IP)),
+)

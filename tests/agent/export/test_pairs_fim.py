@@ -1,0 +1,105 @@
+"""The bodies of kernels, cut out so that the three parts are the file again."""
+
+import ast
+import importlib.util
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from agent.export.bodies import bodies, parsed, read_off
+from agent.export.formats.fim import Fim
+from tests.agent.export.made_runs import rows, run, source, tried
+from tools.verdict import Status
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAD = "import triton\nfrom triton import jit\n\n\n"
+
+
+def middles(text: str) -> list[str]:
+    return [text[b.start : b.end] for b in bodies(text)]
+
+
+def test_prefix_middle_and_suffix_are_the_file() -> None:
+    (row,) = rows(Fim(), run(tried(1, Status.CHECKED)))
+    text = source("number 1")
+    assert row["prefix"] + row["middle"] + row["suffix"] == text
+    assert row["prefix"].endswith('"""One row a program."""\n    # the row stays in registers\n')
+    assert row["middle"].startswith("    row = tl.program_id(0)\n")
+    assert row["middle"].endswith("mask=cols < n_cols)")
+    assert row["suffix"].startswith("\n\n\nclass ModelNew")
+    assert row["kernel"] == "softmax_kernel"
+    assert row["completion"] == [{"role": "assistant", "content": row["middle"]}]
+    asked = row["prompt"][0]["content"]
+    assert row["prefix"].strip() in asked
+    assert row["suffix"].strip() in asked
+    assert row["middle"] not in asked
+    assert "text" not in row
+
+
+def test_only_right_attempts_are_cut() -> None:
+    failing = [tried(i, status) for i, status in enumerate((Status.WRONG, Status.UNCHECKED, Status.IMPOSSIBLE), 1)]
+    assert rows(Fim(), run(*failing, tried(9, Status.CHECKED, held=False), tried(10, Status.CHECKED)[:1])) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("@triton.jit\ndef f(x): return x  # short\n", ["return x  # short"]),
+        ("@jit\ndef f(\n    x,\n    y=(1, 2),\n):\n    # why\n    y = x\n\n    # end\n\nz = 1\n", ["    y = x"]),
+        ("@triton.jit(do_not_specialize=['n'])\ndef f(n):\n    return n", ["    return n"]),
+        ("@triton.autotune(configs=[], key=['n'])\n@triton.jit\ndef f(n):\n    return n\n", ["    return n"]),
+        ("@triton.jit\n@other\ndef f(n):\n    return n\n", ["    return n"]),
+        ("class A:\n    @triton.jit\n    def f(n):\n        return n\n", ["        return n"]),
+        ("if True:\n    @triton.jit\n    def f(n):\n        return n\nelse:\n    f = 1\n", ["        return n"]),
+        ('@triton.jit\ndef f(n):\n    """Two\nlines."""\n\n    # why\n    return n\n', ["    return n"]),
+        ("@triton.jit\ndef f(n):\n    'short'\n    return n\n", ["    return n"]),
+        ('@triton.jit\ndef f(n):\n    """a""" "b"\n    return n\n', ["    return n"]),
+        ('@triton.jit\ndef f(n):\n    """Only a docstring."""\n', ['    """Only a docstring."""']),
+        ('@triton.jit\ndef f(n):\n    x = """a\nb"""\n    return n\n', ['    x = """a\nb"""\n    return n']),
+        ("@triton.jit\ndef f(n):\n    x = (n +\nn)\n    return x\n", ["    x = (n +\nn)\n    return x"]),
+        ("@triton.jit\ndef f(n):\n    x = n + \\\nn\n    return x\n", ["    x = n + \\\nn\n    return x"]),
+        ("@triton.jit\r\ndef f(n):\r\n    é = '核'; return n\r\n", ["    é = '核'; return n"]),
+        ("@triton.jit\ndef 核(n): é = '核'; return n\n", ["é = '核'; return n"]),
+        (
+            "@triton.jit\ndef f(n):\n\treturn n\n@triton.jit\ndef g(n):\n\treturn n + 1\n",
+            ["\treturn n", "\treturn n + 1"],
+        ),
+        ("def f(n):\n    return n\n", []),
+        ("@numba.jit\ndef f(n):\n    return n\n", []),
+        ("@triton.jit\ndef f(n:\n", []),
+        ("jit\0", []),
+        ("", []),
+    ],
+)
+def test_a_body_is_found_in_whatever_form_it_is_written(text: str, expected: list[str]) -> None:
+    assert middles(HEAD + text) == expected
+
+
+def test_a_kernel_inside_of_a_text_is_none() -> None:
+    inner = textwrap.dedent("@triton.jit\ndef f(n):\n    return n\n")
+    assert middles(f'SOURCE = """\n{inner}"""\n') == []
+
+
+def test_what_is_read_off_is_what_the_parser_finds() -> None:
+    found = importlib.util.find_spec("torch._inductor")
+    assert found is not None
+    assert found.origin is not None
+    folders = [Path(found.origin).parent, ROOT / "tests", ROOT / "tools", ROOT / "agent"]
+    texts = [p.read_text() for folder in folders for p in folder.rglob("*.py")]
+    texts = [text for text in texts if "jit" in text and read_off(text) is not None]
+    assert sum(len(parsed(text)) for text in texts) > 20
+    for text in texts:
+        assert read_off(text) == parsed(text)
+        for body in bodies(text):
+            ast.parse(textwrap.dedent(text[body.start : body.end]))
+
+
+def test_cutting_a_usual_kernel_takes_microseconds() -> None:
+    text = source("x")
+    assert read_off(text) is not None
+    started = time.perf_counter()
+    for _ in range(200):
+        bodies(text)
+    assert (time.perf_counter() - started) / 200 < 100e-6  # 20 us here; parsing the file takes 200

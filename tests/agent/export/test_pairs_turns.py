@@ -1,0 +1,89 @@
+"""Turns with their actions, rewards and advantages."""
+
+import pytest
+
+from agent.export.formats.rl_turns import RlTurns
+from tests.agent.export.made_runs import H200, conversation, ids, rows, run, source, timed, tried
+from tools.errors import UsageError
+from tools.verdict import Status
+
+
+def two() -> RlTurns:
+    return RlTurns(reward="fast_0", gamma=0.5)
+
+
+def story(run_id: str, *verdicts: Status) -> object:
+    attempts = [tried(i, status, i - 1 or None, turn=i, run_id=run_id) for i, status in enumerate(verdicts, 1)]
+    said = conversation([(i, f"reply {i}") for i in range(1, len(verdicts) + 1)], run_id)
+    return run(*attempts, run_id=run_id, said=said)
+
+
+def test_a_row_tells_the_turn_its_state_and_its_action() -> None:
+    its = story("r1", Status.WRONG, Status.CHECKED)
+    first, second = rows(two(), its)  # type: ignore[arg-type]
+    assert (first["conversation"], first["turn"], first["reply"]) == ("1", 1, 1)
+    assert [first["state_messages"], second["state_messages"]] == [2, 4]  # system, opening; and a reply with its result
+    assert its.conversations[0].messages[second["state_messages"]].text == "reply 2"  # type: ignore[attr-defined]
+    assert second["text"] == "reply 2"
+    assert second["thinking"] == "thinking 2"
+    assert second["action"] == [{"name": "update", "arguments": {"source": "reply 2", "parent": None}}]
+    assert second["parents"] == ["r1/1"]
+    assert second["attempts"] == ["r1/2"]
+    assert second["sources"] == [source("number 2")]
+
+
+def test_returns_look_ahead_and_advantages_look_at_other_rollouts_of_the_task() -> None:
+    runs = (story("r1", Status.WRONG, Status.CHECKED), story("r2", Status.CHECKED), story("r3", Status.WRONG))
+    found = {(i[:2], r["turn"]): r for i, r in zip(ids(two(), *runs), rows(two(), *runs), strict=True)}  # type: ignore[arg-type]
+    assert [found["r1", n]["reward"] for n in (1, 2)] == [0.0, 1.0]
+    assert [found["r1", n]["return"] for n in (1, 2)] == [0.5, 1.0]
+    first = [found[f"r{n}", 1] for n in (1, 2, 3)]
+    assert [r["advantage"] for r in first] == pytest.approx([0.5 - 0.5, 1.0 - 0.25, 0.0 - 0.75])
+    assert [r["group_size"] for r in first] == [3, 3, 3]
+    assert found["r1", 2]["advantage"] == 1.0  # nobody else had a second turn
+    assert found["r1", 2]["group_size"] == 1
+
+
+def test_a_turn_of_several_attempts_is_worth_its_best_and_provenance_is_of_that_one() -> None:
+    its = run(tried(1, Status.WRONG, turn=1), tried(2, Status.CHECKED, turn=1), tried(3, Status.WRONG, turn=1))
+    (row,) = rows(two(), its)
+    assert row["reward"] == 1.0
+    assert row["attempt_rewards"] == [0.0, 1.0, 0.0]
+    assert ids(two(), its) == ["r1/2"]
+
+
+def test_unknown_rewards_are_null_and_not_zero() -> None:
+    usual = RlTurns()
+    (row,) = rows(usual, run(tried(1, Status.CHECKED, turn=1)))  # right, but never timed
+    assert (row["reward"], row["return"], row["advantage"]) == (None, None, None)
+    assert row["attempt_rewards"] == [None]
+    (row,) = rows(RlTurns(), run(tried(1, timed(100.0), turn=1), gpu=H200))
+    assert row["reward"] == pytest.approx(2.3)
+
+
+def test_an_author_without_a_conversation_has_generations() -> None:
+    its = run(tried(1, Status.WRONG), tried(2, Status.CHECKED, 1))
+    first, second = rows(two(), its)
+    assert (second["conversation"], second["turn"], second["reply"], second["state_messages"]) == ("", 2, None, None)
+    assert second["action"] == [{"name": "update", "arguments": {"source": source("number 2"), "parent": "r1/1"}}]
+    assert second["text"] == "idea 2"
+    assert first["return"] == 0.5
+
+
+def test_a_run_that_went_on_after_the_survey_has_no_advantage_there() -> None:
+    (row,) = [made.values for made in two().rows(run(tried(1, Status.CHECKED, turn=1)))]
+    assert (row["return"], row["advantage"], row["group_size"]) == (1.0, None, 0)
+
+
+def test_advantages_may_be_normalised_in_their_group() -> None:
+    form = RlTurns(reward="fast_0", advantage="grpo")
+    runs = (story("r1", Status.WRONG), story("r2", Status.CHECKED))
+    assert [r["advantage"] for r in rows(form, *runs)] == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-4)  # type: ignore[arg-type]
+
+
+def test_a_reward_is_named_with_its_options_and_a_wrong_one_is_one_line() -> None:
+    its = run(tried(1, timed(20.0), turn=1), gpu=H200)
+    assert rows(RlTurns(reward="drkernel:cap=2;lambda=1"), its)[0]["reward"] == pytest.approx(0.5 + 0.5 * 2.0 + 1.0)
+    for wrong in ({"reward": "kevn"}, {"gamma": 2.0}):
+        with pytest.raises(UsageError):
+            RlTurns(**wrong)
