@@ -52,7 +52,7 @@ class Baker:
         baked = Baked(block, [], Statistics(), {f.name: 0 for f in self._formats})
         talking = any(f.conversations for f in self._formats)
         for trajectory in self._store.trajectories(block.runs, conversations=talking, until=self._recipe.until):
-            facts = Facts(self._provenance, trajectory)
+            facts = Facts(self._provenance, trajectory, self._scrubber)
             for made_by in self._formats:
                 self._write(made_by, self._made(made_by, trajectory), facts, shards, baked)
             count_run(baked.statistics, trajectory, facts, self._keep)
@@ -71,16 +71,17 @@ class Baker:
         for one in made:
             common = facts.of(one.attempt)
             if self._keep(common):
-                shards.add(made_by, facts.split, self._scrubber.row(common), self._scrubber.row(one.values))
+                shards.add(made_by, facts.split, common, self._scrubber.row(one.values))
             else:
                 baked.filtered[made_by.name] += 1
 
 
 class Facts:
-    """The provenance of one run's attempts, each made once however many rows are about it."""
+    """The provenance of one run's attempts, each made once however many rows are about it. What is about the run has
+    names in it, which are cleaned; what is about an attempt is made of numbers, ids and words of closed sets."""
 
-    def __init__(self, provenance: Provenance, trajectory: Trajectory) -> None:
-        self._provenance, self._run = provenance, provenance.of_run(trajectory.run)
+    def __init__(self, provenance: Provenance, trajectory: Trajectory, scrubber: Scrubber) -> None:
+        self._provenance, self._run = provenance, scrubber.row(provenance.of_run(trajectory.run))
         self._known: dict[str, Row] = {}
         self.split = str(self._run["split"])
 

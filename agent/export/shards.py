@@ -35,6 +35,7 @@ class Shards:
         self._folder, self._part, self._form, self._common = folder, part, form, tuple(common)
         self._open: dict[tuple[str, str, bool], tuple[Path, Sheet]] = {}
         self._apart: dict[tuple[str, str], list[int]] = {}  # rows and bytes
+        self._columns: dict[str, tuple[Column, ...]] = {}
 
     def add(self, made_by: Format, split: str, common: Row, own: Row) -> None:
         """Append a row; where a format's own column has the name of a common one, the format's counts."""
@@ -42,7 +43,8 @@ class Shards:
             self._bare(made_by, split, own)
             self._sheet(made_by.name, split, self._common, beside=True).add(common)
         else:
-            columns = all_columns(made_by, self._common)
+            columns = self._columns.get(made_by.name) or all_columns(made_by, self._common)
+            self._columns[made_by.name] = columns
             self._sheet(made_by.name, split, columns, beside=False).add(common | own)
 
     def _bare(self, made_by: Format, split: str, own: Row) -> None:

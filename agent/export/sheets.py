@@ -14,8 +14,7 @@ from agent.export.base import Column, Row
 from tools.codec import Json
 
 Form = Literal["parquet", "jsonl"]
-_BATCH_ROWS = 2_000
-_BATCH_CHARACTERS = 16 << 20  # conversations reach this long before 2,000 rows
+_BATCH_ROWS, _BATCH_TALKS = 2_000, 100  # kernels have some 2 kB, conversations a hundred
 
 
 @dataclass(frozen=True)
@@ -99,34 +98,26 @@ class ParquetSheet:
         self._schema = pa.schema([pa.field(c.name, arrow_type(c)) for c in columns])
         self._plain = pa.schema([pa.field(c.name, _PLAIN.get(c.kind) or arrow_type(c)) for c in columns])
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._most = _BATCH_TALKS if any(c.kind == "messages" for c in columns) else _BATCH_ROWS
         self._rows = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._batch: list[list[Any]] = [[] for _ in self._names]
-        self._characters = 0
+        self._batch: list[Row] = []
 
     def add(self, row: Row) -> None:
         """Append a row."""
-        for values, name, prepare in zip(self._batch, self._names, self._prepared, strict=True):
-            value = row.get(name)
-            if prepare is not None and value is not None:
-                value = prepare(value)
-            if isinstance(value, str):
-                self._characters += len(value)
-            values.append(value)
+        self._batch.append(row)
         self._rows += 1
-        if len(self._batch[0]) >= _BATCH_ROWS or self._characters >= _BATCH_CHARACTERS:
+        if len(self._batch) == self._most:
             self._flush()
 
     def _flush(self) -> None:
-        arrays = [_array(values, kind) for values, kind in zip(self._batch, self._plain.types, strict=True)]
+        columns = zip(self._names, self._prepared, self._plain.types, strict=True)
+        arrays = [_array(_values(self._batch, name, prepare), kind) for name, prepare, kind in columns]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._plain).cast(self._schema))
-        self._begin()
+        self._batch.clear()
 
     def close(self) -> Written:
         """Write what is left."""
-        if self._batch[0]:
+        if self._batch:
             self._flush()
         self._writer.close()
         return Written(self._path, self._rows, self._path.stat().st_size)
@@ -157,6 +148,12 @@ def arrow_type(column: Column) -> pa.DataType:
         record = pa.struct([(c.name, arrow_type(c)) for c in column.fields])
         return record if column.kind == "struct" else pa.list_(record)
     return _TYPES[column.kind]
+
+
+def _values(rows: list[Row], name: str, prepare: Callable[[Any], Any] | None) -> list[Any]:
+    if prepare is None:
+        return [row.get(name) for row in rows]
+    return [None if (value := row.get(name)) is None else prepare(value) for row in rows]
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -23,6 +23,7 @@ from agent.record.columns import (
     case,
     comparison,
     expectation,
+    json_of,
     kernel,
     numbers,
     real,
@@ -34,7 +35,7 @@ from agent.record.columns import (
     words,
 )
 from agent.record.trajectory import AttemptRecord, Conversation, Trajectory, best_of, conversations, proposer
-from tools.codec import DecodeError
+from tools.codec import DecodeError, Json
 from tools.verdict import CaseResult, Status, Timing
 
 BATCH_ATTEMPTS = 500
@@ -162,7 +163,7 @@ WHERE r.seq IN (SELECT max(seq) FROM runs GROUP BY task_sha256) ORDER BY r.seq""
 def machines(connection: sqlite3.Connection) -> list[Json]:
     """What was noted of every machine that ran or verified anything, each once."""
     query = "SELECT machine FROM runs UNION SELECT machine FROM verifications"
-    return [_json(text) for (text,) in connection.execute(query)]
+    return [json_of(text) for (text,) in connection.execute(query)]
 
 
 def _batches(runs: Iterable[ChosenRun]) -> Iterator[list[str]]:
