@@ -52,6 +52,7 @@ def export(
     ] = "test",
     no_duplicates: Annotated[bool, Parameter(help="Do not look for duplicates.", negative="")] = False,
     processes: Annotated[int | None, Parameter(help="How many work side by side.")] = None,
+    block: Annotated[int, Parameter(help="About how many attempts a file holds.")] = 20_000,
     overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False,
     runs_dir: Annotated[Path | None, Parameter(help="Where runs are kept.")] = None,
     json: Annotated[bool, Parameter(help="Print one JSON object.", negative="")] = False,
@@ -65,6 +66,6 @@ def export(
 
     asked = Request(
         format, output, form, task, author, where, only_providers, reward, test, validation, seed, leak_check, leaked,
-        not no_duplicates, processes or len(os.sched_getaffinity(0)), overwrite,
+        not no_duplicates, len(os.sched_getaffinity(0)) if processes is None else processes, block, overwrite,
     )  # fmt: skip
     return export_runs(asked, settings.runs_dir, json=json)

@@ -50,11 +50,15 @@ class Request:
     leaked: Literal["keep", "test", "exclude"] = "test"
     duplicates: bool = True
     processes: int = 2
+    block: int = 20_000
     overwrite: bool = False
 
 
 def export_runs(asked: Request, runs_dir: Path, *, json: bool) -> int:
     """Write the export: 0 when there are rows, 1 when there are none. Raises UsageError, StoreError, WorkerError."""
+    for name in ("processes", "block"):
+        if getattr(asked, name) < 1:
+            raise UsageError(f"--{name} {getattr(asked, name)}: it is at least 1")
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
@@ -153,7 +157,7 @@ class _Exporter:
         from agent.export.pipeline import export
         from agent.export.recipe import blocks
 
-        parts = blocks(self._runs)
+        parts = blocks(self._runs, self._asked.block)
         with ExportProgress(sum(part.attempts for part in parts)) as progress:
             try:
                 with made_whole(self._asked.output, overwrite=self._asked.overwrite) as folder:
@@ -222,7 +226,7 @@ class _NothingLeft(Exception):
     """No row passed the filters: the folder is not to be kept."""
 
 
-_OURS = ("output", "processes", "overwrite")
+_OURS = ("output", "processes", "block", "overwrite")
 _DEDUPLICATION = (
     "Marked, not removed. `exact_id` is equal for sources that differ in layout, comments and docstrings at most, "
     "`near_id` for those of one cluster of MinHash similarity 0.8 over 5-grams of tokens; `exact_first` and"

@@ -11,7 +11,6 @@ from agent.export.provenance import Place
 from agent.export.sheets import Form
 from agent.record.harvest import ChosenRun
 
-BLOCK_ATTEMPTS = 20_000  # of one part; its runs are whole
 NOBODY = Names()
 
 
@@ -58,8 +57,8 @@ class Learned:
     duplicates: Duplicates | None
 
 
-def blocks(runs: Iterable[ChosenRun], most_attempts: int = BLOCK_ATTEMPTS) -> list[Block]:
-    """Runs in their order, in parts of about equal size. The same runs make the same parts, whoever exports them."""
+def blocks(runs: Iterable[ChosenRun], most_attempts: int) -> list[Block]:
+    """Runs in their order, in parts of about so many attempts. The same runs make the same parts."""
     made: list[list[ChosenRun]] = [[]]
     held = 0
     for run in runs:

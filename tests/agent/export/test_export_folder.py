@@ -22,6 +22,12 @@ def written(target: Path, text: str = "rows", *, overwrite: bool = False) -> Non
         (folder / MANIFEST).write_text(json.dumps({"kerneltune_export": 1}))
 
 
+def broken_off(target: Path, error: BaseException, *, overwrite: bool = False) -> None:
+    with made_whole(target, overwrite=overwrite) as folder:
+        (folder / "half").write_text("half")
+        raise error
+
+
 def test_what_was_written_aside_takes_its_place_at_the_end(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "out"
     written(target)
@@ -32,9 +38,8 @@ def test_what_was_written_aside_takes_its_place_at_the_end(tmp_path: Path) -> No
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("ours"), OSError(errno.ENOSPC, "No space left")])
 def test_a_failure_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     target = tmp_path / "out"
-    with pytest.raises((type(error), StoreError)) as raised, made_whole(target, overwrite=False) as folder:
-        (folder / "half").write_text("half")
-        raise error
+    with pytest.raises((type(error), StoreError)) as raised:
+        broken_off(target, error)
     assert list(tmp_path.iterdir()) == []
     assert not isinstance(error, OSError) or str(raised.value) == f"{target}: No space left; nothing was left there"
 
@@ -42,8 +47,8 @@ def test_a_failure_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
 def test_a_failure_leaves_the_earlier_export_as_it_was(tmp_path: Path) -> None:
     target = tmp_path / "out"
     written(target, "old")
-    with pytest.raises(RuntimeError), made_whole(target, overwrite=True):
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        broken_off(target, RuntimeError("ours"), overwrite=True)
     assert (target / "data" / "train.jsonl").read_text() == "old"
 
 
@@ -99,5 +104,5 @@ def test_what_a_killed_export_left_is_removed_by_the_next_one(tmp_path: Path) ->
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="Not a directory|File exists"):
+    with pytest.raises(StoreError, match=r"Not a directory|File exists"):
         written(tmp_path / "file" / "out")

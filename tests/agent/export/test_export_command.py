@@ -1,0 +1,349 @@
+"""`optimize export` as a person runs it: what comes out, what a reader gets, and what happens when things go wrong."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.export.specs import FORMATS
+from agent.record.events import Event
+from agent.record.store import FILE_NAME, Store
+from benchmarks.made_runs import RunMaker
+from tests.agent.shell import command, env, optimize
+
+datasets = pytest.importorskip("datasets")
+RUNS, ATTEMPTS = 12, 10
+BARE = [name for name, made_by in FORMATS.items() if made_by.bare]
+LOADED = [name for name in FORMATS if name not in BARE]
+
+
+def stored(folder: Path, runs: range = range(RUNS)) -> Path:
+    """A runs directory with made-up runs of several authors, tasks and machines."""
+    with Store.open(folder) as store:
+        for index in runs:
+            for event in RunMaker(index, seed=7, attempts=ATTEMPTS).events():
+                store.write(event)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("runs"))
+
+
+def export(runs_dir: Path, output: Path, *flags: str, code: int = 0, **options: Any) -> dict[str, Any]:
+    """Run it with --json; its answer, or {} when it gave none."""
+    flags = ("--runs-dir", str(runs_dir), "-o", str(output), *flags)
+    done = optimize("export", *flags, "--json", cwd=output.parent, **options)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    return json.loads(done.stdout) if done.stdout else {}
+
+
+def formats(*names: str) -> list[str]:
+    return [part for name in names for part in ("--format", name)]
+
+
+@pytest.fixture(scope="module")
+def everything(runs_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """One export of all formats."""
+    output = tmp_path_factory.mktemp("everything") / "out"
+    more = ("--reward", "kevin", "--reward", "proven", "--test", "0.5")
+    return output, export(runs_dir, output, *formats(*FORMATS), *more)
+
+
+def loaded(output: Path, name: str, cache: Path) -> Any:
+    return datasets.load_dataset(str(output), name, cache_dir=str(cache))
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_folder_is_loaded_by_the_name_of_a_format(
+    everything: tuple[Path, dict[str, Any]], name: str, tmp_path: Path
+) -> None:
+    output, told = everything
+    found = loaded(output, name, tmp_path)
+    assert {split: rows.num_rows for split, rows in found.items()} == told["rows"][name]
+    row = next(iter(found.values()))[0]
+    assert row["run_id"]
+    assert row["schema_version"] == 1
+    assert row["source_terms"]
+    assert row["split"] in told["rows"][name]
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_a_row_that_may_hold_no_more_has_its_origin_in_the_same_line_beside(
+    everything: tuple[Path, dict[str, Any]], name: str
+) -> None:
+    output, told = everything
+    for split, rows in told["rows"][name].items():
+        beside = sorted((output / "provenance" / name).glob(f"{split}-*"))
+        assert sum(_rows_of(path) for path in beside) == rows
+        if not FORMATS[name].apart:
+            files = sorted((output / "data" / name).glob(f"{split}-*.jsonl"))
+            assert sum(len(path.read_bytes().splitlines()) for path in files) == rows
+
+
+def _rows_of(path: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)
+
+
+def test_no_task_is_in_two_splits(everything: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    found = loaded(everything[0], "rl-turns", tmp_path)
+    assert set(found) == {"train", "test"}
+    assert not set(found["train"]["family"]) & set(found["test"]["family"])
+    assert not set(found["train"]["task_sha256"]) & set(found["test"]["task_sha256"])
+
+
+def test_an_unknown_time_is_null_and_never_zero(everything: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    rows = loaded(everything[0], "kto", tmp_path)["train"].to_list()
+    untimed = [row for row in rows if row["status"] == "checked"]
+    assert untimed
+    assert {(row["speedup"], row["median_us"], row["faster"], row["reward_kevin"]) for row in untimed} == {
+        (None, None, None, None)
+    }
+
+
+def test_the_card_counts_what_is_there(everything: tuple[Path, dict[str, Any]]) -> None:
+    output, told = everything
+    card = (output / "README.md").read_text()
+    assert f"| attempts | {RUNS * ATTEMPTS} |" in card
+    for name, splits in told["rows"].items():
+        assert f"| `{name}` |" in card
+        assert f" {splits.get('train', 0):,} " in card
+    for figure in ("verdicts", "speedups", "best", "turns", "rows"):
+        assert (output / "analysis" / f"{figure}.svg").read_text().startswith("<svg")
+
+
+def test_the_manifest_s_hashes_are_those_of_the_files(everything: tuple[Path, dict[str, Any]]) -> None:
+    import hashlib
+
+    output, told = everything
+    files = [f for f in told["manifest"]["files"] if not f["apart"]]
+    assert {f["path"]: f["sha256"] for f in files} == {
+        f["path"]: hashlib.sha256((output / f["path"]).read_bytes()).hexdigest() for f in files
+    }
+
+
+def test_any_number_of_processes_writes_the_same_files(runs_dir: Path, tmp_path: Path) -> None:
+    flags = formats("kto", "rl-turns", "sft-chat", "dpo")
+    hashes = []
+    for processes in ("1", "2", "3"):
+        told = export(runs_dir, tmp_path / processes, *flags, "--processes", processes, "--block", "20")
+        hashes.append({f["path"]: f["sha256"] for f in told["manifest"]["files"]})
+    assert len(hashes[0]) > 8
+    assert hashes[0] == hashes[1] == hashes[2]
+
+
+def test_filters_choose_rows_and_a_filter_that_nothing_passes_writes_nothing(runs_dir: Path, tmp_path: Path) -> None:
+    told = export(runs_dir, tmp_path / "some", *formats("convert"), "--where", "speedup>=1.1", "--as", "jsonl")
+    files = list((tmp_path / "some" / "data" / "convert").glob("*.jsonl"))
+    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert rows
+    assert min(row["speedup"] for row in rows) >= 1.1
+    assert told["filtered"]["convert"] > 0
+    none = export(runs_dir, tmp_path / "none", *formats("convert"), "--where", "speedup>=1000", code=1)
+    assert none["rows"] == {}
+    assert not (tmp_path / "none").exists()
+
+
+def test_only_first_of_near_duplicates_are_compared(runs_dir: Path, tmp_path: Path) -> None:
+    told = export(runs_dir, tmp_path / "out", *formats("kto"), "--where", "near_duplicate=first", "--as", "jsonl")
+    files = (tmp_path / "out" / "data" / "kto").glob("*.jsonl")
+    ids = [json.loads(line)["near_id"] for path in files for line in path.read_text().splitlines()]
+    assert ids
+    assert len(set(ids)) == len(ids)
+    assert told["filtered"]["kto"] > 0
+
+
+def test_a_task_that_is_a_benchmark_s_problem_is_for_testing_only(runs_dir: Path, tmp_path: Path) -> None:
+    from tools.task import builtin_tasks
+
+    (tmp_path / "problems").mkdir()
+    task = next(t for t in builtin_tasks() if t.name == "softmax")
+    shutil.copy(task.path, tmp_path / "problems" / "23_Softmax.py")
+    export(runs_dir, tmp_path / "out", *formats("kto"), "--leak-check", str(tmp_path / "problems"), "--as", "jsonl")
+    files = (tmp_path / "out" / "data" / "kto").glob("*.jsonl")
+    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    leaked = {row["split"] for row in rows if row["leaked"] == "23_Softmax"}
+    assert leaked <= {"test"}
+    assert any(row["leaked"] is None for row in rows)
+    assert leaked or not any("softmax" in row["task"] for row in rows)
+
+
+SECRETS = {
+    "key": "sk-ant-api03-Zz9yXw8vUt7sRq6pOn5mLk4jIh3gFe2dCb1a",
+    "hub": "hf_QwErTyUiOpAsDfGhJkLzXcVbNm1234567",
+    "home": "/home/margaret/kernels",
+    "mail": "margaret.hamilton@apollo.example.com",
+    "host": "apollo-node-17",
+}
+
+
+def planted(event: Event) -> Event:
+    """The event with every secret in every text that a model, a candidate or a compiler can write."""
+    said = " ".join(SECRETS.values())
+    for name in ("text", "thinking", "rationale", "hypothesis", "prediction", "detail", "source", "why"):
+        if isinstance(getattr(event, name, None), str):
+            spoken = f"# {said}\n{getattr(event, name)}" if name == "source" else f"{getattr(event, name)} {said}"
+            object.__setattr__(event, name, spoken)
+    if hasattr(event, "machine"):
+        object.__setattr__(event, "machine", event.machine | {"host": SECRETS["host"]})
+    if hasattr(event, "calls"):
+        calls = [c | {"arguments": c["arguments"] | {"note": said, "nested": [{said: said}]}} for c in event.calls]
+        object.__setattr__(event, "calls", calls)
+    if hasattr(event, "raw"):
+        object.__setattr__(event, "raw", {"items": [json.dumps({"text": said})], "was": event.raw})
+    if verdict := getattr(event, "verdict", None):
+        object.__setattr__(verdict, "detail", f"{verdict.detail} {said}")
+    return event
+
+
+def test_no_secret_that_was_planted_is_in_any_file(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs") as store:
+        for index in range(6):
+            for event in RunMaker(index, seed=3, attempts=6).events():
+                store.write(planted(event))
+    export(tmp_path / "runs", tmp_path / "out", *formats(*FORMATS), "--as", "jsonl")
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) > 20
+    found = {
+        (path.relative_to(tmp_path / "out").as_posix(), name)
+        for path in files
+        for name, secret in SECRETS.items()
+        if secret in (text := path.read_text()) or json.dumps(secret)[1:-1] in text
+    }
+    assert found == set()
+
+
+def test_an_export_during_a_run_sees_whole_attempts(tmp_path: Path) -> None:
+    runs_dir = stored(tmp_path / "runs", range(4))
+    done = threading.Event()
+
+    def go_on() -> None:
+        with Store.open(runs_dir) as store:
+            for index in range(100, 130):
+                for event in RunMaker(index, seed=7, attempts=ATTEMPTS).events():
+                    store.write(event)
+                    if done.is_set():
+                        return
+
+    writer = threading.Thread(target=go_on)
+    writer.start()
+    try:
+        told = export(runs_dir, tmp_path / "out", *formats("kto", "raw", "rl-turns"), "--as", "jsonl")
+    finally:
+        done.set()
+        writer.join()
+    assert told["rows"]["kto"]
+    for path in (tmp_path / "out" / "data").rglob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            json.loads(line)
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    runs_dir = stored(tmp_path / "runs", range(30))
+    arguments = ["export", "--runs-dir", str(runs_dir), *formats(*FORMATS), "-o", str(tmp_path / "out")]
+    with subprocess.Popen(
+        command(*arguments, "--block", "50"), env=env(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        for _ in range(600):
+            if (tmp_path / ".out.part").exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(
+    runs_dir: Path, tmp_path: Path, form: str, processes: str
+) -> None:
+    flags = ("--runs-dir", str(runs_dir), *formats("kto"), "-o", str(tmp_path / "out"))
+    more = ("--as", form, "--processes", processes, "--block", "30")
+    with largest_file(4096):  # stands for a full disk: both are an error of `write`
+        done = optimize("export", *flags, *more, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "too large" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--format", "sft-chatt"], "did you mean sft-chat"),
+        (["--format", "sft-best:topp=3"], "it has per, top"),
+        (["--format", "sft-best:top=many"], "not a whole number"),
+        (["--format", "kto", "--format", "kto"], "named twice"),
+        (["--format", "kto", "--where", "speeedup>1"], "did you mean speedup"),
+        (["--format", "kto", "--where", "speedup>fast"], "fast"),
+        (["--format", "kto", "--reward", "kevn"], "kevin"),
+        (["--format", "kto", "--task", "sofmax"], "did you mean"),
+        (["--format", "kto", "--author", "nobody"], "nobody"),
+        (["--format", "kto", "--test", "1.5"], "1.5"),
+        (["--format", "kto", "--leak-check", "nowhere"], "nowhere"),
+        (["--format", "kto", "--only-providers", "antropic"], "anthropic"),
+        (["--format", "kto", "--processes", "0"], "0"),
+        ([], "format"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_value_and_the_way_out(
+    runs_dir: Path, tmp_path: Path, flags: list[str], told: str
+) -> None:
+    done = optimize("export", "--runs-dir", str(runs_dir), *flags, "-o", str(tmp_path / "out"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_without_runs_says_how_to_get_some(tmp_path: Path) -> None:
+    done = optimize("export", "--format", "kto", "-o", "out", cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "optimize --task softmax" in done.stderr
+    with Store.open(tmp_path / "runs"):
+        pass
+    done = optimize("export", "--format", "kto", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no run" in done.stderr
+
+
+def test_a_damaged_or_newer_database_is_one_line(runs_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / FILE_NAME).write_bytes(b"SQLite format 3\0" + b"\7" * 5000)
+    shutil.copytree(runs_dir, tmp_path / "newer")
+    with contextlib.closing(sqlite3.connect(tmp_path / "newer" / FILE_NAME)) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    for name, told in (("damaged", "malformed|not a database"), ("newer", "newer")):
+        done = optimize("export", "--runs-dir", name, "--format", "kto", "-o", "out", cwd=tmp_path)
+        assert done.returncode == 2
+        assert any(word in done.stderr for word in told.split("|")), done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "out").exists()
