@@ -30,6 +30,7 @@ from sqlmodel import SQLModel
 from agent.record import tables as t
 from agent.record.events import Event
 from agent.record.rows import is_stored, to_rows
+from agent.record.standings import REFRESH
 from agent.record.store import FILE_NAME, Store
 from benchmarks.made_runs import ATTEMPTS_A_RUN, RunMaker
 
@@ -88,6 +89,7 @@ def fill(folder: Path, attempts: int, seed: int, jobs: int = 2) -> None:
         connection.execute(f"PRAGMA {pragma}").fetchall()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         _load(connection, pool.imap(partial(prepared, seed=seed, attempts=attempts), chunks))
+    connection.execute(REFRESH.format(where="TRUE"))
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
     connection.close()
 
@@ -167,8 +169,10 @@ def _pages(connection: sqlite3.Connection) -> dict[str, int]:
     owners = dict(connection.execute("SELECT name, tbl_name FROM sqlite_master").fetchall())
     sizes: dict[str, int] = defaultdict(int)
     try:
-        for name, size in connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = 1"):
-            sizes[owners.get(name, name)] += size
+        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+        # `pgsize` of a whole table wraps at 4 GiB; `pageno` is then the number of its pages
+        for name, pages in connection.execute("SELECT name, pageno FROM dbstat WHERE aggregate = 1"):
+            sizes[owners.get(name, name)] += pages * page_bytes
     except sqlite3.OperationalError:
         return {}
     return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))

@@ -43,6 +43,14 @@ def test_it_holds_what_store_write_would_have_stored(store: Store) -> None:
         assert store.load_events(ids[index]) == events(index, 3, ATTEMPTS)
 
 
+def test_it_lists_its_runs_as_a_store_that_was_written_event_by_event(store: Store, tmp_path: Path) -> None:
+    with Store.open(tmp_path) as written:
+        for index in range(13):
+            for event in events(index, 3, ATTEMPTS):
+                written.write(event)
+        assert written.runs() == store.runs() != []
+
+
 def test_no_reference_dangles_and_no_constraint_is_broken(folder: Path) -> None:
     with sqlite3.connect(folder / "runs.db") as connection:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -60,6 +60,7 @@ LEFT JOIN verdicts f ON f.seq = u.seq
 LEFT JOIN verdicts v ON v.attempt_id = a.attempt_id AND v.tool IN ('bench', 'confirm') AND v.seq <= :until
 WHERE a.run_id IN {_RUN_IDS} AND a.seq <= :until
 ORDER BY a.run_id, a.number"""
+_WITHOUT_SOURCES = _ATTEMPTS.replace("t.data", "NULL").replace("LEFT JOIN texts t ON t.sha256 = a.source_ref", "")
 _SOURCES = f"""
 SELECT a.run_id, a.attempt_id, t.data FROM attempts a LEFT JOIN texts t ON t.sha256 = a.source_ref
 WHERE a.run_id IN {_RUN_IDS} AND a.seq <= :until ORDER BY a.run_id, a.number"""
@@ -114,6 +115,7 @@ class Wanted:
     until: int
     conversations: bool = False
     cases: bool = False
+    sources: bool = True
 
 
 def harvested(reading: Reading, wanted: Wanted) -> Iterator[Trajectory]:
@@ -187,7 +189,8 @@ class _Batch:
         self._connection = connection
         self._bound = {"runs": json.dumps(run_ids), "until": wanted.until}
         self._runs = {row[0]: row for row in self._rows(_RUNS)}
-        attempts = _folded(self._rows(_ATTEMPTS))
+        attempts = _folded(self._rows(_ATTEMPTS if wanted.sources else _WITHOUT_SOURCES))
+        self._source = text_of if wanted.sources else _left_out
         self._attempts = {run: list(its) for run, its in itertools.groupby(attempts, key=lambda folded: folded[0][0])}
         judged = [verdict for _, _, verdict in attempts if verdict]
         self._kernels = self._beside(_KERNELS, [row[_UPDATE_SEQ] for row, _, _ in attempts if row[_UPDATE_SEQ]])
@@ -231,7 +234,7 @@ class _Batch:
             number,
             words(parent),
             real(at),
-            text_of(data),
+            self._source(data),
             words(rationale),
             params,
             *proposer(params),
@@ -267,6 +270,10 @@ class _Batch:
 
 
 # Rows that belong together -----------------------------------------------------------------------------------------
+
+
+def _left_out(_: bytes | None) -> str:
+    return ""
 
 
 def _folded(rows: Iterable[Row]) -> list[tuple[Row, Row | None, Row | None]]:

@@ -210,16 +210,18 @@ class Store:
         *,
         conversations: bool = False,
         cases: bool = False,
+        sources: bool = True,
         until: int | None = None,
     ) -> Iterator[Trajectory]:
         """These runs (None: all, oldest first), a few at a time.
 
-        Equal to `trajectory(load_events(run_id))`, except that conversations and cases are empty unless asked for.
+        Equal to `trajectory(load_events(run_id))`, except that conversations and cases are empty unless asked for, and
+        so is every source without `sources`, which is a third of the work.
         `until`: as the record was when `last_seq()` said so (None: now); nothing is locked between two runs. Raises
         StoreError."""
         until = self.last_seq() if until is None else until
         runs = self.choose(until=until) if runs is None else runs
-        return self._each(harvested(self._driver, Wanted(runs, until, conversations, cases)))
+        return self._each(harvested(self._driver, Wanted(runs, until, conversations, cases, sources)))
 
     def sources(self, runs: Sequence[ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids and sources of these runs' attempts, a few runs at a time. Raises StoreError."""
