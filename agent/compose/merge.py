@@ -47,6 +47,11 @@ def _merged(other: Path, ours: Path, *, dry_run: bool) -> MergedFile:
         )
     except StoreError as error:
         return MergedFile(str(other), Merged(), failed=str(error))
+    except KeyboardInterrupt:
+        print(
+            f"optimize: {other}: interrupted; the runs that came are whole, the same command goes on", file=sys.stderr
+        )
+        raise
 
 
 def _progress(other: Path, events: int) -> Progress:

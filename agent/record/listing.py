@@ -213,7 +213,7 @@ def _attempts(connection: Connection, seqs: Select[Any]) -> list[AttemptSummary]
     return [AttemptSummary(*row, **facts[row.attempt_id]) for row in rows]
 
 
-def _compiled(connection: Connection, ids: Select[Any]) -> Sequence[Row[Any]]:
+def _compiled(connection: Connection, ids: Select[Any]) -> Sequence[Any]:
     k = KERNELS.c
     columns = (UPDATES.c.attempt_id, k.registers, k.spill_store_bytes, k.spill_load_bytes)
     joined = UPDATES.join(KERNELS, k.seq == UPDATES.c.seq)
@@ -226,7 +226,7 @@ def _judged(connection: Connection, ids: Select[Any]) -> Sequence[Row[Any]]:
     return connection.execute(select(*columns).where(_counts(ids)).order_by(VERDICTS.c.seq)).all()
 
 
-def _compared(connection: Connection, ids: Select[Any]) -> Sequence[Row[Any]]:
+def _compared(connection: Connection, ids: Select[Any]) -> Sequence[Any]:
     """Of each verdict, last comes the baseline that was hardest to beat."""
     c = COMPARISONS.c
     query = select(c.seq, c.speedup, c.low, c.high).where(c.seq.in_(select(VERDICTS.c.seq).where(_counts(ids))))

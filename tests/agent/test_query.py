@@ -34,7 +34,7 @@ def said(role: str, text: str, at: float) -> Said:
 def replied(turn: int, text: str, calls: Any, at: float) -> Replied:
     usage = {"input_tokens": 1200, "output_tokens": 30}
     facts = (text, "thoughts of mine", calls, "tools", "", usage, 0.0123, "model-1", 2.5)
-    return Replied(MODEL, "1", turn, *facts, at=at)  # type: ignore[arg-type]
+    return Replied(MODEL, "1", turn, *facts, at=at)
 
 
 def model_run() -> list[Event]:

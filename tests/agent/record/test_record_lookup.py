@@ -32,8 +32,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         (f"{FIRST}/1", f"{FIRST}/1"),
         (f"{FIRST}/12", f"{FIRST}/12"),
         ("20261121-09/2", f"{FIRST}/2"),
-        (FIRST, f"{FIRST}/1"),  # the smallest rank key of those that are right
-        ("20261121-09", f"{FIRST}/1"),
+        (FIRST, f"{FIRST}/2"),  # its best, as `optimize runs` names it
+        ("20261121-09", f"{FIRST}/2"),
         (SECOND, f"{SECOND}/1"),  # its only one
     ],
 )

@@ -124,8 +124,8 @@ def test_two_runs_that_share_no_more_than_their_id_are_not_mixed(tmp_path: Path)
 
 def test_verifications_of_several_machines_are_all_kept(tmp_path: Path) -> None:
     common = [*plain_run(RUNS[0], 1), RunEnded(RUNS[0], "attempts", 1, 1, f"{RUNS[0]}/1", None, 1.0)]
-    ids = {"run_id": RUNS[0], "attempt_id": f"{RUNS[0]}/1"}
-    here, there = (replace(verified(1, "verify", held=h, at=2e9 + h), **ids) for h in (True, False))
+    made = (verified(1, "verify", held=held, at=2e9 + held) for held in (True, False))
+    here, there = (replace(event, run_id=RUNS[0], attempt_id=f"{RUNS[0]}/1") for event in made)
     ours = machine(tmp_path / "a", [*common, here])
     theirs = machine(tmp_path / "b", [*common, there])
     assert joined(ours, theirs).extended == (RUNS[0],)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.record.events import Event, Judged, RunEnded, RunResumed
+from agent.record.events import Event, Judged, Proposed, RunEnded, RunResumed
 from agent.record.listing import Filter
 from agent.record.standings import REFRESH
 from agent.record.store import FILE_NAME, Store
@@ -221,5 +221,7 @@ def test_parents_that_go_round_in_a_circle_end_somewhere(store: Store) -> None:
     run_id = RUNS[0]
     store.write(started(run_id))
     for number, parent in ((1, 3), (2, 1), (3, 2)):
-        store.write(replace(attempt(number, run_id)[0], parent_id=f"{run_id}/{parent}"))  # type: ignore[call-arg]
+        proposed = attempt(number, run_id)[0]
+        assert isinstance(proposed, Proposed)
+        store.write(replace(proposed, parent_id=f"{run_id}/{parent}"))
     assert [a.number for a in store.ancestors(f"{run_id}/3")] == [2, 1]
