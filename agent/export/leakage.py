@@ -26,8 +26,8 @@ _GRAM = 5
 _FEWEST_GRAMS = 20  # a shorter problem is contained in much that has nothing to do with it
 _SHORTEST_BODY = 90  # characters of its form; `return x + y` is no problem's own
 _NO_OPERATIONS = frozenset(  # of a constructor, of shapes, of dtypes
-    "init super parameter registerbuffer ones zeros randn rand empty tensor full arange size dim view reshape contiguous"
-    " to float half bfloat16 len range int tuple list manualseed".split()
+    "init super parameter registerbuffer ones zeros randn rand empty tensor full arange size dim view reshape"
+    " contiguous to float half bfloat16 len range int tuple list manualseed".split()
 )
 _MOST_FILES = 100_000
 _MOST_BYTES = 1_000_000
@@ -171,21 +171,23 @@ def _bodies(tree: ast.Module, *, forward_only: bool) -> Iterator[str]:
 
 
 def _operations(tree: ast.Module) -> str:
-    """What the class Model calls and computes, sorted; "" without one. A module that it makes counts when it is made."""
+    """What the class Model computes, sorted; "" without one. Of its constructor, only modules that it makes count."""
     model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    if model is None:
-        return ""
     found: list[str] = []
-    for node in ast.walk(model):
-        if isinstance(node, ast.BinOp):
-            found.append(type(node.op).__name__.lower().replace("matmult", "matmul"))
-        elif isinstance(node, ast.Call) and (name := _called(node.func)) and name not in _NO_OPERATIONS:
-            found.append(name)
-    return " ".join(sorted(found))
+    for method in model.body if model else ():
+        makes = isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        for node in ast.walk(method):
+            if isinstance(node, ast.BinOp) and not makes:
+                found.append(type(node.op).__name__)
+            elif isinstance(node, ast.Call):
+                name = _called(node.func)
+                found.append(name if name[:1].isupper() or not makes else "")
+    plain = (name.lower().replace("_", "").replace("matmult", "matmul") for name in found)
+    return " ".join(sorted(name for name in plain if name and name not in _NO_OPERATIONS))
 
 
 def _called(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         own = isinstance(function.value, ast.Name) and function.value.id == "self"
-        return "" if own else function.attr.lower().replace("_", "")
-    return function.id.lower().replace("_", "") if isinstance(function, ast.Name) else ""
+        return "" if own else function.attr
+    return function.id if isinstance(function, ast.Name) else ""
