@@ -85,7 +85,7 @@ class _Canonical(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         """-1 is a constant, too."""
         if not self._constants and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return self.visit(node.operand)
+            return self.visit_Constant(node.operand)
         return self.generic_visit(node)
 
 
