@@ -26,12 +26,12 @@ _GRAM = 5
 _BATCH = 512  # sources whose signatures are made together
 _RECENT = 20_000  # sources that are known by their text alone
 _CHUNK = 32_768  # rows that an array grows by
-_PAIRS = 100_000  # compared together: 26 MB
+_PAIRS = 30_000  # compared together: 12 MB
 _SEED = 20260101
 
 Identity = Literal["tokens", "tree"]
 _Ids = NDArray[np.uint64]
-_Rows = NDArray[np.int64]
+_Rows = NDArray[np.uint32]  # numbers of rows, forms or clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,29 +167,30 @@ class _Growing:
     def __init__(self, dtype: DTypeLike) -> None:
         self._dtype = dtype
         self._full: list[NDArray[Any]] = []
-        self._room: NDArray[Any] = np.empty(_CHUNK, dtype)
+        self._room: NDArray[Any] = np.empty(0, dtype)
         self._used = 0
 
     def __len__(self) -> int:
         return len(self._full) * _CHUNK + self._used
 
     def append(self, value: int) -> None:
-        if self._used == _CHUNK:
+        if self._used == len(self._room):
             self._more()
         self._room[self._used] = value
         self._used += 1
 
     def extend(self, values: NDArray[Any]) -> None:
         while len(values):
-            if self._used == _CHUNK:
+            if self._used == len(self._room):
                 self._more()
-            taken = min(len(values), _CHUNK - self._used)
+            taken = min(len(values), len(self._room) - self._used)
             self._room[self._used : self._used + taken] = values[:taken]
             self._used += taken
             values = values[taken:]
 
     def _more(self) -> None:
-        self._full.append(self._room)
+        if self._used:
+            self._full.append(self._room)
         self._room = np.empty(_CHUNK, self._dtype)
         self._used = 0
 
@@ -202,7 +203,7 @@ class _Growing:
             chunk = self._full.pop()
             made[start : start + len(chunk)] = chunk
         self._full.clear()
-        self._room, self._used = np.empty(_CHUNK, self._dtype), 0
+        self._room, self._used = np.empty(0, self._dtype), 0
         return made
 
 
@@ -234,28 +235,30 @@ def _signatures(sources: list[bytes]) -> NDArray[np.uint8]:
 
 def _settle(share: Share) -> _Settled:
     """Rows become distinct forms, attempts find theirs, and forms their clusters."""
-    order = np.unique(share.attempts, return_index=True)[1]
+    attempts, row_of = share.attempts, share.row_of
+    distinct, first_row, rows = np.unique(share.exact, return_index=True, return_inverse=True)
+    form = rows.astype(np.uint32)
+    del rows
+    cluster = _clusters(share.signatures, first_row.astype(np.uint32))
+    del share, first_row  # the signatures: most of all that is held
+    order = np.unique(attempts, return_index=True)[1]
     order.sort()  # each attempt once, as first seen
-    attempts, row_of = share.attempts[order], share.row_of[order]
-    distinct, first_row, form = np.unique(share.exact, return_index=True, return_inverse=True)
-    form_of = form.astype(np.uint32)[row_of]
+    attempts, form_of = attempts[order], form[row_of[order]]
     present, seen_at, counts = np.unique(form_of, return_index=True, return_counts=True)
     first = np.zeros(len(distinct), np.uint64)
     count = np.zeros(len(distinct), np.uint32)
     age = np.full(len(distinct), len(attempts), np.int64)
     first[present], count[present], age[present] = attempts[seen_at], counts, seen_at
-    cluster = _clusters(share.signatures, first_row)
-    leader = _leaders(cluster, age)
     near_count = np.bincount(cluster, weights=count, minlength=len(distinct)).astype(np.uint32)[cluster]
     by_id = np.argsort(attempts)
-    return _Settled(attempts[by_id], form_of[by_id], distinct, first, count, leader.astype(np.uint32), near_count)
+    return _Settled(attempts[by_id], form_of[by_id], distinct, first, count, _leaders(cluster, age), near_count)
 
 
-def _leaders(cluster: _Rows, age: _Rows) -> _Rows:
+def _leaders(cluster: _Rows, age: NDArray[np.int64]) -> _Rows:
     """For each form, that of its cluster which was seen first."""
     eldest = np.full(len(cluster), np.iinfo(np.int64).max)
     np.minimum.at(eldest, cluster, age)
-    leads = np.zeros(len(cluster), np.int64)
+    leads = np.zeros(len(cluster), np.uint32)
     heads = np.flatnonzero(eldest[cluster] == age)
     leads[cluster[heads]] = heads
     return leads[cluster]
@@ -263,10 +266,9 @@ def _leaders(cluster: _Rows, age: _Rows) -> _Rows:
 
 def _clusters(signatures: NDArray[np.uint8], rows: _Rows) -> _Rows:
     """For each form the number of its cluster; `rows` are the forms' rows of signatures."""
-    parent = np.arange(len(rows))
+    parent = np.arange(len(rows), dtype=np.uint32)
     for start in range(0, PERMUTATIONS, _BAND):
-        band = np.ascontiguousarray(signatures[:, start : start + _BAND][rows]).view(np.uint64).ravel()
-        for one, other in _pairs(band):
+        for one, other in _pairs(signatures[rows, start : start + _BAND].view(np.uint64).ravel()):
             apart = parent[one] != parent[other]
             one, other = one[apart], other[apart]
             agree = np.count_nonzero(signatures[rows[one]] == signatures[rows[other]], axis=1)
@@ -277,14 +279,14 @@ def _clusters(signatures: NDArray[np.uint8], rows: _Rows) -> _Rows:
 
 def _pairs(band: _Ids) -> Iterator[tuple[_Rows, _Rows]]:
     """Forms with equal bands: each with the one before it, and with the first of them."""
-    order = np.argsort(band, kind="stable")
+    order = np.argsort(band, kind="stable").astype(np.uint32)
     band = band[order]
-    same = np.flatnonzero(band[1:] == band[:-1]) + 1
-    starts = np.concatenate(([True], band[1:] != band[:-1])) if len(band) else np.zeros(0, bool)
-    firsts = np.maximum.accumulate(np.where(starts, np.arange(len(band)), 0))
+    same = np.flatnonzero(band[1:] == band[:-1]).astype(np.uint32) + np.uint32(1)
+    starts = np.append(0, np.flatnonzero(band[1:] != band[:-1]) + 1).astype(np.uint32)
+    del band
     for chunk in (same[i : i + _PAIRS] for i in range(0, len(same), _PAIRS)):
         yield order[chunk - 1], order[chunk]
-        yield order[firsts[chunk]], order[chunk]
+        yield order[starts[np.searchsorted(starts, chunk, "right") - 1]], order[chunk]
 
 
 def _joined(parent: _Rows, one: _Rows, other: _Rows) -> _Rows:

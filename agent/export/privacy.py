@@ -52,14 +52,18 @@ _KEYS = tuple((mark, re.compile(rf"{_START}{re.escape(mark)}(?:{rest})")) for ma
 _BROKEN = frozenset(("sk-", "AIza", "ya29.", "glpat-", "nvapi-", "SG.", "pypi-"))  # may hold many "-" and "_"
 _LONG_RUN = b"a" * 12  # letters and digits in a row: all other keys have so many, and lines of code seldom do
 _ALNUM = bytes(ord("a") if chr(i).isalnum() and i < 128 else 32 for i in range(256))
-_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\Z)", re.DOTALL)
+_PEM = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?:(?!-----BEGIN).)*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|(?:[A-Za-z0-9+/=:,\s-]|\\+[nr])*)",
+    re.DOTALL,
+)
 
 _GAP = r"""(?:[\\"'\t ]*(?:[:=]|=>)[\\"'\t ]*|[ ]+)"""
 _VALUE = r"[A-Za-z0-9_\-+/=.~%!$#^*]"
+_VALUE_CHARACTER = re.compile(_VALUE)
 _NAMED = re.compile(
     rf"""((?:api|access|secret|private|auth|account|signing|encryption|subscription|license)[_-]?key|secret|token(?!iz)
-    |credential|auth(?:orization)?|(?-i:[A-Z0-9_]+_KEY))([\w-]*{_GAP}(?:(?:bearer|basic|token)\s+)?)({_VALUE}{{16,}})
-    (?![\w(\[])""",
+    |credential|auth(?:orization)?|(?-i:[A-Z0-9_]+_KEY))([\w-]*{_GAP}(?:(?:bearer|basic|token)\s+)?)({_VALUE}{{16,400}})""",
     re.IGNORECASE | re.VERBOSE,
 )
 _PASSWORD = re.compile(
@@ -80,7 +84,9 @@ _ROOT = re.compile(
     r"|(?<=\s)/root(?=/\w|/\.)",
     re.MULTILINE,
 )
-_WINDOWS_HOME = re.compile(rf"(?i)\b[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){_OWNER}")
+_WINDOWS_HOME = re.compile(
+    rf"(?i)(?:(?<![a-z0-9])|(?<=\\[nrt]))[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){_OWNER}"
+)
 _TOP = "com org net edu gov mil int info biz dev app ai cloud tech local lan internal corp home intranet example test"
 _AT_DOMAIN = re.compile(r"@(?<=[\w+%-]@)[A-Za-z0-9-]+\.[A-Za-z]")
 _EMAIL = re.compile(
@@ -278,12 +284,19 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _without_named(text: str) -> str:
-    def mend(found: re.Match[str]) -> str:
-        name, gap, value = found.groups()
-        whole = name + gap
-        return whole + KEY if _is_random(value) and not _NAMES_HASH.search(whole) else found.group()
-
-    return _NAMED.sub(mend, text)
+    """What looks like a value may be the next name, `"secret": "api_key=…"`, so the search goes on where it began."""
+    made: list[str] = []
+    done = at = 0
+    while found := _NAMED.search(text, at):
+        at = found.start(3)
+        if not _is_random(found[3]) or _NAMES_HASH.search(found[1] + found[2]):
+            continue
+        while at < len(text) and _VALUE_CHARACTER.match(text, at):
+            at += 1
+        if text[at : at + 1] not in ("(", "["):
+            made += (text[done : found.start(3)], KEY)
+            done = at
+    return "".join((*made, text[done:]))
 
 
 def _without_passwords(text: str) -> str:

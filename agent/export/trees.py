@@ -82,6 +82,12 @@ class _Canonical(ast.NodeTransformer):
         node.kind = None
         return node
 
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        """-1 is a constant, too."""
+        if not self._constants and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            return self.visit_Constant(node.operand)
+        return self.generic_visit(node)
+
 
 def _drop_words(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:
     """Without docstrings, and other statements that do nothing."""
@@ -109,7 +115,9 @@ def _locals(function: ast.FunctionDef) -> list[str]:
 def body_form(function: ast.FunctionDef) -> str | None:
     """A function's body in words: parameters and local variables by their order, no constants. The tree is changed.
     None when it is too deep."""
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    names = [
+        a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs) if a.arg != "self"
+    ]
     try:
         _drop_words(function)
         body = ast.Module(function.body, [])
@@ -126,9 +134,3 @@ class _Renamed(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         node.id = self._names.get(node.id, node.id)
         return node
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        """-1 is a constant, too."""
-        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return node.operand
-        return self.generic_visit(node)

@@ -1,0 +1,196 @@
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from agent.export.filters import FIELDS, only_providers, predicate, table
+from tools.errors import UsageError
+
+ROW: dict[str, object] = {
+    "task": "softmax",
+    "provider": "openai",
+    "model": "gpt-5",
+    "status": "correct",
+    "created": "2026-11-21T14:05:00+00:00",
+    "speedup": 1.25,
+    "coverage": 0.9,
+    "spill_bytes": 0,
+    "registers": 40,
+    "correct": True,
+    "faster": True,
+    "impossible": False,
+    "verified": None,
+    "near_first": True,
+    "exact_first": True,
+    "leaked": None,
+    "reward_kevin": 1.55,
+    "median_us": float("nan"),
+}
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "status=correct",
+        "status=correct|checked",
+        " status = checked | correct ",
+        "status!=wrong|crashed",
+        "speedup>=1.2",
+        "speedup>=1.25",
+        "speedup<=1.25",
+        "speedup>1",
+        "speedup<2e0",
+        "speedup=1.25|2",
+        "speedup!=1",
+        "coverage>0.5",
+        "label=faster",
+        "label=impossible|faster",
+        "label!=impossible",
+        "task~SOFT",
+        "task~cross|soft",
+        "task!~cross",
+        "spills=0",
+        "spill_bytes<1",
+        "provider!=anthropic",
+        "near_duplicate=first",
+        "exact_duplicate!=repeat",
+        "faster=true",
+        "impossible=no",
+        "impossible!=true",
+        "created>=2026-11-21",
+        "created<=2026-11-21",
+        "created>2026-11-20",
+        "created<2026-11-21T14:06",
+        "created=2026-11",
+        "created>2025Z",
+        "reward_kevin>1",
+        "model=gpt-5",
+    ],
+)
+def test_what_holds_keeps_the_row(condition: str) -> None:
+    assert predicate([condition])(ROW)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "status=wrong",
+        "status!=correct",
+        "speedup>1.25",
+        "speedup=1",
+        "label=impossible",
+        "label!=faster",
+        "task~gelu",
+        "task!~soft",
+        "spills>0",
+        "provider!=openai|anthropic",
+        "near_duplicate=repeat",
+        "faster=false",
+        "created>2026-11-21",
+        "created<2026-11-21",
+        "created!=2026-11",
+    ],
+)
+def test_what_does_not_hold_drops_the_row(condition: str) -> None:
+    assert not predicate([condition])(ROW)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "verified=true",
+        "verified=false",
+        "verified!=true",
+        "label=verified",
+        "label!=verified",
+        "leaked=x",
+        "leaked!=x",
+        "leaked~x",
+        "leaked!~x",
+        "sol_fraction<1",
+        "sol_fraction!=1",
+        "tier=screened",
+        "median_us>0",
+        "median_us<=0",
+        "median_us!=0",
+        "reward_other>0",
+    ],
+)
+def test_what_is_unknown_matches_nothing(condition: str) -> None:
+    assert not predicate([condition])(ROW)
+
+
+def test_all_conditions_must_hold_and_none_keeps_everything() -> None:
+    assert predicate([])({})
+    assert predicate(["status=correct", "speedup>1", "label=faster"])(ROW)
+    assert not predicate(["status=correct", "speedup>2", "label=faster"])(ROW)
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ("statsu=correct", "no field 'statsu'; did you mean status"),
+        ("xyzzy=1", "no field 'xyzzy'; fields: run_id, task"),
+        ("status=corect", "status is never 'corect'; did you mean correct?"),
+        ("status=fine", "one of rejected, compile_failed"),
+        ("provider=claude", "provider is never 'claude'"),
+        ("label=fast", "label is never 'fast'; did you mean faster?"),
+        ("near_duplicate=none", "one of first, repeat"),
+        ("speedup>=fast", "'fast' is not a number"),
+        ("speedup>=nan", "'nan' is not a number"),
+        ("speedup<inf", "'inf' is not a number"),
+        ("speedup=1_0", "'1_0' is not a number"),
+        ("speedup~1", "speedup is a number; compare it with = != >= <= > <"),
+        ("task>a", "task is a text; compare it with = != ~ !~"),
+        ("faster>0", "faster is a bool; compare it with = !="),
+        ("faster=maybe", "'maybe' is neither true nor false"),
+        ("created>yesterday", "no date such as 2026-11-21"),
+        ("speedup>1|2", "several values go with = and !=, not with >"),
+        ("status=", "a value is missing"),
+        ("status=correct|", "a value is missing"),
+        ("", "wanted a field, an operator and a value"),
+        ("status", "as in speedup>=1.2"),
+        ("status==correct", "status is never '=correct'"),
+        ("=correct", "wanted a field"),
+        ("__import__('os')=1", "wanted a field"),
+        ("speedup>=1 and status=correct", "'1 and status=correct' is not a number"),
+        ("a" * 5000 + "=1", "wanted a field"),
+    ],
+)
+def test_a_wrong_condition_is_named_with_what_would_work(condition: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        predicate([condition])
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+def test_rewards_are_fields_and_unknown_ones_are_refused_where_they_are_known() -> None:
+    row: Mapping[str, object] = {"reward_kevin": 0.3}
+    assert predicate(["reward_kevin>=0.3"], ["reward_kevin"])(row)
+    with pytest.raises(UsageError, match="did you mean reward_kevin"):
+        predicate(["reward_kevni>=0.3"], ["reward_kevin"])
+
+
+def test_only_providers_is_a_condition() -> None:
+    assert only_providers(" openai, offline ") == "provider=openai|offline"
+    assert predicate([only_providers("openai")])(ROW)
+    assert not predicate([only_providers("offline,chat")])(ROW)
+    for wrong, says in (("", "name one or more"), (",", "anthropic"), ("opnai", "did you mean openai")):
+        with pytest.raises(UsageError, match=says):
+            only_providers(wrong)
+
+
+def test_every_field_is_documented_once() -> None:
+    names = [field.name for field in FIELDS]
+    assert len(set(names)) == len(names)
+    assert all(f"| `{name}` |" in table() for name in names)
+    assert all(field.about for field in FIELDS)
+    assert table() in (Path(__file__).resolve().parents[3] / "docs/curation.md").read_text()
+
+
+def test_a_hundred_thousand_rows_are_filtered_in_a_moment() -> None:
+    keep = predicate(["status=correct|checked", "speedup>=1.2", "task~softmax", "label=faster"])
+    begin = time.perf_counter()
+    assert all(keep(ROW) for _ in range(100_000))
+    assert time.perf_counter() - begin < 5

@@ -1,0 +1,50 @@
+import pytest
+
+from agent.export.terms import PROVIDERS, provider_of, source_terms
+
+
+@pytest.mark.parametrize(
+    ("author", "model", "provider"),
+    [
+        ("anthropic:claude-x", "", "anthropic"),
+        ("anthropic", "", "anthropic"),
+        ("openai:gpt-x", "", "openai"),
+        ("offline", "", "offline"),
+        ("chat:qwen3-coder", "", "chat"),
+        ("chat:qwen/qwen3", "qwen/qwen3", "chat"),
+        ("chat:", "", "chat"),
+        ("chat:anthropic/claude-x", "", "anthropic"),
+        ("chat:local", "gpt-5-mini", "openai"),
+        ("chat:openai/gpt-oss-120b", "", "chat"),
+        ("chat:gpt2", "", "chat"),
+        ("scripted:story.jsonl", "", "scripted"),
+        ("scripted:claude-story.jsonl", "claude-story.jsonl", "scripted"),
+        ("scripted:story.jsonl", "claude-x", "anthropic"),
+        ("Anthropic:claude", "", "anthropic"),
+        ("somebody", "", "other"),
+        ("", "", "other"),
+        (":", "", "other"),
+    ],
+)
+def test_the_provider_is_whose_terms_hold(author: str, model: str, provider: str) -> None:
+    assert provider_of(author, model) == provider
+    assert provider in PROVIDERS
+
+
+def test_every_provider_has_terms_of_its_own_and_an_unknown_one_says_so() -> None:
+    tags = [source_terms(provider).tag for provider in PROVIDERS]
+    assert len(set(tags)) == len(PROVIDERS)
+    assert source_terms("nobody").tag == source_terms("other").tag == "unknown"
+
+
+def test_notices_tell_to_check_and_name_what_restricts() -> None:
+    for provider, name in (("anthropic", "Anthropic"), ("openai", "OpenAI")):
+        notice = source_terms(provider).notice
+        assert name in notice
+        assert "compet" in notice
+        assert "Check the terms" in notice
+    assert "own licence" in source_terms("chat").notice
+    assert "not recorded" in source_terms("scripted").notice
+    assert "Apache-2.0" in source_terms("offline").notice
+    assert "BSD-3-Clause" in source_terms("offline").notice
+    assert all(len(source_terms(p).notice) < 400 for p in PROVIDERS)
