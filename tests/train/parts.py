@@ -8,24 +8,10 @@ from typing import Any
 
 from agent.export.base import Format
 from agent.record.trajectory import Trajectory
+from benchmarks.train_proof import TEMPLATE
 
 IM_START, IM_END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 ROLE = "assistant\n"
-# ChatML with tools. What stands between the generation markers is what TRL trains with `assistant_only_loss`.
-TEMPLATE = r"""
-{%- if tools %}<|im_start|>tools
-{{ tools | tojson }}<|im_end|>
-{% endif %}
-{%- for m in messages %}<|im_start|>{{ m.role }}
-{% if m.role == 'assistant' %}{% generation %}{{ m.content }}
-{%- for call in m.tool_calls or [] %}
-{{- '\n<tool_call>' }}{{ {"name": call.function.name, "arguments": call.function.arguments} | tojson }}</tool_call>
-{%- endfor %}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}
-{{- '\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}
-""".strip()
 
 
 def rows_of(made_by: Format, trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
@@ -72,6 +58,7 @@ def model(vocabulary: int, *, seed: int = 0) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(1)  # a second one costs more than it brings to a model of this size
     torch.manual_seed(seed)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     tokens = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 2}
