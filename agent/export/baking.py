@@ -7,6 +7,7 @@ from pathlib import Path
 from agent.export.base import Format, Made, Row
 from agent.export.counting import count_run
 from agent.export.filters import predicate
+from agent.export.lengths import thinking
 from agent.export.privacy import Scrubber
 from agent.export.provenance import Provenance, columns
 from agent.export.recipe import Block, Learned, Recipe
@@ -50,7 +51,7 @@ class Baker:
         """Write the files of a block."""
         shards = Shards(self._folder, block.number, self._recipe.form, self._common)
         baked = Baked(block, [], Statistics(), {f.name: 0 for f in self._formats})
-        talking = any(f.conversations for f in self._formats)
+        talking = any(f.conversations for f in self._formats) or self._recipe.filters_thinking
         for trajectory in self._store.trajectories(block.runs, conversations=talking, until=self._recipe.until):
             facts = Facts(self._provenance, trajectory, self._scrubber)
             for made_by in self._formats:
@@ -84,6 +85,8 @@ class Facts:
         self._provenance, self._run = provenance, scrubber.row(provenance.of_run(trajectory.run))
         self._known: dict[str, Row] = {}
         self.split = str(self._run["split"])
+        self.why = None if trajectory.why is None else scrubber.text(trajectory.why)
+        self._thought = thinking(trajectory)
 
     def of(self, attempt: AttemptRecord | None) -> Row:
         """The common columns of a row about this attempt, or about none."""
@@ -91,5 +94,5 @@ class Facts:
             return self._run
         known = self._known.get(attempt.attempt_id)
         if known is None:
-            known = self._known[attempt.attempt_id] = self._run | self._provenance.of_attempt(attempt)
+            known = self._known[attempt.attempt_id] = self._run | self._provenance.of_attempt(attempt, self._thought)
         return known

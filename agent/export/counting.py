@@ -14,6 +14,8 @@ _LABELS = ("compilable", "correct", "faster", "impossible")
 class Known(Protocol):
     """The provenance of attempts."""
 
+    why: str | None  # how the run ended
+
     def of(self, attempt: AttemptRecord | None) -> Row:
         """Its common columns."""
         ...
@@ -25,23 +27,14 @@ def count_run(
     """Count the attempts of a run that pass the filters; a run without any does not count."""
     kept = [_attempt(a, row) for a in trajectory.attempts if keep(row := facts.of(a))]
     if kept:
-        statistics.add(_run(trajectory, facts.of(None)), kept, map(_conversation, trajectory.conversations))
+        statistics.add(_run(trajectory, facts), kept, map(_conversation, trajectory.conversations))
 
 
-def _run(trajectory: Trajectory, row: Row) -> RunFacts:
-    run = trajectory.run
+def _run(trajectory: Trajectory, facts: Known) -> RunFacts:
+    run, row = trajectory.run, facts.of(None)
     versions = {name: version for name, version in run.versions.items() if name in _VERSIONS}
-    return RunFacts(
-        run.task,
-        row["split"],
-        row["provider"],
-        row["model"] or "",
-        run.gpu,
-        run.at,
-        trajectory.why,
-        versions,
-        row["leaked"],
-    )
+    written = (row["provider"], row["model"] or "", row["gpu"])
+    return RunFacts(row["task"], row["split"], *written, run.at, facts.why, versions, row["leaked"])
 
 
 def _attempt(attempt: AttemptRecord, row: Row) -> AttemptFacts:

@@ -74,7 +74,7 @@ FIELDS = (
     Field("spills", "number", "bytes stored and loaded per thread, all kernels", column="spill_bytes"),
     Field("spill_bytes", "number", "the same"),
     Field("n_lines", "number", "lines of the source"),
-    Field("n_tokens_source", "number", "tokens of the source, without comments and docstrings"),
+    Field("n_chars", "number", "characters of the source"),
     Field("thinking_chars", "number", "characters of the reasoning that led to it"),
     Field("exact_id", "text", "equal for sources that say the same"),
     Field("near_id", "text", "equal for near duplicates"),

@@ -1,11 +1,12 @@
 """The first pass: what cannot be known of one run alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from agent.export.base import Format
-from agent.export.duplicates import Duplicates
+from agent.export.duplicates import Duplicates, Share
 from agent.export.filters import predicate
+from agent.export.lengths import thinking
 from agent.export.provenance import Provenance
 from agent.export.recipe import Block, Recipe
 from agent.export.reward_specs import rewards_of
@@ -13,12 +14,20 @@ from agent.record.store import Store
 from agent.record.trajectory import Trajectory
 
 
-def learn_duplicates(recipe: Recipe, parts: Sequence[Block]) -> Duplicates:
-    """Which attempts say the same, over all runs of the export."""
+def signatures(recipe: Recipe, part: Block) -> Share:
+    """What is needed of one block to find out which attempts say the same."""
     found = Duplicates()
     with Store.open(recipe.runs_dir) as store:
-        for attempt_id, source in store.sources([run for part in parts for run in part.runs], recipe.until):
+        for attempt_id, source in store.sources(part.runs, recipe.until):
             found.see(attempt_id, source)
+    return found.share()
+
+
+def joined(shares: Iterable[Share]) -> Duplicates:
+    """The duplicates over all blocks, whose shares come in order: the first of several is the one that came first."""
+    found = Duplicates()
+    for share in shares:
+        found.absorb(share)
     found.settle()
     return found
 
@@ -32,7 +41,8 @@ def survey(recipe: Recipe, parts: Sequence[Block], duplicates: Duplicates | None
 
     def kept(trajectory: Trajectory) -> Trajectory:
         run = provenance.of_run(trajectory.run)
-        attempts = tuple(a for a in trajectory.attempts if keep(run | provenance.of_attempt(a)))
+        thought = thinking(trajectory)
+        attempts = tuple(a for a in trajectory.attempts if keep(run | provenance.of_attempt(a, thought)))
         return replace(trajectory, attempts=attempts)
 
     for trajectory in _all(recipe, parts):
@@ -46,4 +56,4 @@ def survey(recipe: Recipe, parts: Sequence[Block], duplicates: Duplicates | None
 def _all(recipe: Recipe, parts: Sequence[Block]) -> Iterator[Trajectory]:
     with Store.open(recipe.runs_dir) as store:
         for part in parts:
-            yield from store.trajectories(part.runs, until=recipe.until)
+            yield from store.trajectories(part.runs, conversations=recipe.filters_thinking, until=recipe.until)

@@ -1,7 +1,7 @@
 """An export from beginning to end: two passes over the store, by several processes, into a folder that is there whole.
 
-The first pass learns what no run knows alone: duplicates (by a process of its own) and what formats survey (by
-another). In the second, processes take blocks of runs one by one, and each block makes files of its own; so the files
+The first pass learns what no run knows alone: what formats survey (by a process of its own), and duplicates (by all
+others). In the second, processes take blocks of runs one by one, and each block makes files of its own; so the files
 are the same whatever the number of processes.
 """
 
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent.export.baking import Baked, Baker
-from agent.export.learning import learn_duplicates, survey
+from agent.export.duplicates import Share
+from agent.export.learning import joined, signatures, survey
 from agent.export.recipe import Block, Learned, Recipe
 from agent.export.shards import Shard, numbered
 from agent.export.statistics import Statistics
@@ -71,16 +72,24 @@ def export(
 
 def _learned(recipe: Recipe, parts: Sequence[Block], processes: int, progress: Callable[[str, int], None]) -> Learned:
     surveys = any(f.surveys for f in recipe.formats)
-    if not (recipe.duplicates or surveys):
-        return Learned(recipe.formats, None)
-    progress("looking for duplicates" if recipe.duplicates else "comparing runs", 0)
-    if processes == 1 or not (recipe.duplicates and surveys):
-        duplicates = learn_duplicates(recipe, parts) if recipe.duplicates else None
+    if processes == 1 or not (recipe.duplicates or surveys):
+        duplicates = joined(_heard(signatures(recipe, p), p, progress) for p in parts) if recipe.duplicates else None
         return Learned(survey(recipe, parts, duplicates) if surveys else recipe.formats, duplicates)
-    with _pool(2) as pool:
-        found = pool.submit(learn_duplicates, recipe, parts)
-        seen = pool.submit(survey, recipe, parts, _result(found) if recipe.filters_duplicates else None)
-        return Learned(_result(seen), _result(found))
+    with _pool(processes) as pool:
+        early = surveys and not recipe.filters_duplicates
+        seen = pool.submit(survey, recipe, parts, None) if early else None
+        shares = [(pool.submit(signatures, recipe, p), p) for p in parts] if recipe.duplicates else []
+        duplicates = joined(_heard(_result(f), p, progress) for f, p in shares) if shares else None
+        if surveys and seen is None:
+            seen = pool.submit(survey, recipe, parts, duplicates)
+        if seen is not None:
+            progress("comparing runs", 0)
+        return Learned(_result(seen) if seen else recipe.formats, duplicates)
+
+
+def _heard(share: Share, part: Block, progress: Callable[[str, int], None]) -> Share:
+    progress("looking for duplicates", part.attempts)
+    return share
 
 
 def _baked(recipe: Recipe, learned: Learned, parts: Sequence[Block], folder: Path, processes: int) -> Iterator[Baked]:

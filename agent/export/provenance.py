@@ -4,7 +4,7 @@ A row is about one attempt (of a conversation: the best one it made), or about n
 the columns of attempts are null. Unknown is null, never 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from agent.export.base import Column, Row
 from agent.export.duplicates import Duplicate
 from agent.export.labels import labels
+from agent.export.lengths import n_lines
 from agent.export.rewards import Scorer
 from agent.export.terms import provider_of, source_terms
 from agent.record.events import RunStarted
@@ -56,6 +57,8 @@ _ATTEMPT = (
     Column("registers", "int", "the most per thread of its kernels"),
     Column("spill_bytes", "int", "stored and loaded per thread, all kernels"),
     Column("n_lines", "int", "of the source"),
+    Column("n_chars", "int", "of the source"),
+    Column("thinking_chars", "int", "of the reasoning that led to it; null: no model, or conversations were not read"),
     Column("exact_id", "text", "equal for sources that differ in layout, comments and docstrings at most"),
     Column("near_id", "text", "equal for sources of one cluster of near duplicates"),
     Column("exact_first", "bool", "the first of its `exact_id`"),
@@ -116,8 +119,8 @@ class Provenance:
             "kerneltune": versions.get("kerneltune"),
         }
 
-    def of_attempt(self, attempt: AttemptRecord) -> Row:
-        """The part that is about one attempt."""
+    def of_attempt(self, attempt: AttemptRecord, thought: Mapping[tuple[str, int], int]) -> Row:
+        """The part that is about one attempt. `thought`: characters of reasoning by conversation and turn."""
         made: Row = {
             "attempt_id": attempt.attempt_id,
             "created": datetime.fromtimestamp(attempt.at, UTC).isoformat(timespec="seconds"),
@@ -129,10 +132,10 @@ class Provenance:
             "sol_fraction": attempt.sol_fraction,
             "coverage": attempt.coverage,
             "registers": max((k.registers for k in attempt.kernels), default=None),
-            "spill_bytes": sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels)
-            if attempt.kernels
-            else None,
-            "n_lines": attempt.source.count("\n") + 1,
+            "spill_bytes": _spills(attempt),
+            "n_lines": n_lines(attempt.source),
+            "n_chars": len(attempt.source),
+            "thinking_chars": thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None,
         }
         _add(made, labels(attempt), ("compilable", "correct", "timed", "faster", "impossible", "why", "verified"))
         if self._duplicate_of is not None:
@@ -142,6 +145,10 @@ class Provenance:
         for name, reward in self._rewards:
             made[name] = reward(attempt)
         return made
+
+
+def _spills(attempt: AttemptRecord) -> int | None:
+    return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels) if attempt.kernels else None
 
 
 def _add(row: Row, found: Any, names: Sequence[str]) -> None:

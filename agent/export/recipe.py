@@ -31,6 +31,11 @@ class Recipe:
     until: int | None = None
 
     @property
+    def filters_thinking(self) -> bool:
+        """Whether conversations are needed for the filters alone."""
+        return any("thinking" in spec for spec in self.where)
+
+    @property
     def filters_duplicates(self) -> bool:
         """Whether it must be known what is a duplicate before anything can be compared."""
         return any(name in spec for spec in self.where for name in ("exact", "near"))

@@ -58,7 +58,7 @@ def formats(*names: str) -> list[str]:
 def everything(runs_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """One export of all formats."""
     output = tmp_path_factory.mktemp("everything") / "out"
-    more = ("--reward", "kevin", "--reward", "proven", "--test", "0.5")
+    more = ("--reward", "kevin", "--reward", "proven", "--test", "0.5", "--seed", "2")
     return output, export(runs_dir, output, *formats(*FORMATS), *more)
 
 
@@ -171,15 +171,15 @@ def test_a_task_that_is_a_benchmark_s_problem_is_for_testing_only(runs_dir: Path
     from tools.task import builtin_tasks
 
     (tmp_path / "problems").mkdir()
-    task = next(t for t in builtin_tasks() if t.name == "softmax")
-    shutil.copy(task.path, tmp_path / "problems" / "23_Softmax.py")
+    made = RunMaker(0, seed=7).task  # a built-in one, or a variant of it
+    task = next(t for t in builtin_tasks() if made.startswith(t.name))
+    shutil.copy(task.path, tmp_path / "problems" / "23_Problem.py")
     export(runs_dir, tmp_path / "out", *formats("kto"), "--leak-check", str(tmp_path / "problems"), "--as", "jsonl")
     files = (tmp_path / "out" / "data" / "kto").glob("*.jsonl")
     rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    leaked = {row["split"] for row in rows if row["leaked"] == "23_Softmax"}
-    assert leaked <= {"test"}
-    assert any(row["leaked"] is None for row in rows)
-    assert leaked or not any("softmax" in row["task"] for row in rows)
+    assert {row["split"] for row in rows if row["leaked"] == "23_Problem"} == {"test"}
+    assert {row["split"] for row in rows if row["task"].startswith(task.name)} == {"test"}
+    assert "train" in {row["split"] for row in rows if row["leaked"] is None}
 
 
 SECRETS = {
@@ -217,7 +217,7 @@ def test_no_secret_that_was_planted_is_in_any_file(tmp_path: Path) -> None:
                 store.write(planted(event))
     export(tmp_path / "runs", tmp_path / "out", *formats(*FORMATS), "--as", "jsonl")
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert len(files) > 20
+    assert len(files) > 15
     found = {
         (path.relative_to(tmp_path / "out").as_posix(), name)
         for path in files
@@ -285,9 +285,9 @@ def largest_file(size: int) -> Iterator[None]:
 def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(
     runs_dir: Path, tmp_path: Path, form: str, processes: str
 ) -> None:
-    flags = ("--runs-dir", str(runs_dir), *formats("kto"), "-o", str(tmp_path / "out"))
-    more = ("--as", form, "--processes", processes, "--block", "30")
-    with largest_file(4096):  # stands for a full disk: both are an error of `write`
+    flags = ("--runs-dir", str(runs_dir), *formats("raw"), "-o", str(tmp_path / "out"))
+    more = ("--as", form, "--processes", processes, "--block", "60")
+    with largest_file(33_000):  # stands for a full disk: both are an error of `write`. SQLite needs its 32 KiB
         done = optimize("export", *flags, *more, cwd=tmp_path)
     assert done.returncode == 2
     assert "too large" in done.stderr
@@ -305,7 +305,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(
         (["--format", "kto", "--where", "speeedup>1"], "did you mean speedup"),
         (["--format", "kto", "--where", "speedup>fast"], "fast"),
         (["--format", "kto", "--reward", "kevn"], "kevin"),
-        (["--format", "kto", "--task", "sofmax"], "did you mean"),
+        (["--format", "kto", "--task", "rms_norm_raged"], "did you mean rms_norm_ragged"),
         (["--format", "kto", "--author", "nobody"], "nobody"),
         (["--format", "kto", "--test", "1.5"], "1.5"),
         (["--format", "kto", "--leak-check", "nowhere"], "nowhere"),
