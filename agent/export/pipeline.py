@@ -77,11 +77,11 @@ def _learned(recipe: Recipe, parts: Sequence[Block], processes: int, progress: C
         return Learned(survey(recipe, parts, duplicates) if surveys else recipe.formats, duplicates)
     with _pool(processes) as pool:
         early = surveys and not recipe.filters_duplicates
-        seen = pool.submit(survey, recipe, parts, None) if early else None
-        shares = [(pool.submit(signatures, recipe, p), p) for p in parts] if recipe.duplicates else []
+        seen = _submit(pool, survey, recipe, parts, None) if early else None
+        shares = [(_submit(pool, signatures, recipe, p), p) for p in parts] if recipe.duplicates else []
         duplicates = joined(_heard(_result(f), p, progress) for f, p in shares) if shares else None
         if surveys and seen is None:
-            seen = pool.submit(survey, recipe, parts, duplicates)
+            seen = _submit(pool, survey, recipe, parts, duplicates)
         if seen is not None:
             progress("comparing runs", 0)
         return Learned(_result(seen) if seen else recipe.formats, duplicates)
@@ -101,7 +101,7 @@ def _baked(recipe: Recipe, learned: Learned, parts: Sequence[Block], folder: Pat
             baker.close()
         return
     with _pool(min(processes, len(parts)), _begin, recipe, learned, folder) as pool:
-        for future in as_completed([pool.submit(_bake, part) for part in parts]):
+        for future in as_completed([_submit(pool, _bake, part) for part in parts]):
             yield _result(future)
 
 
@@ -122,6 +122,16 @@ def _bake(part: Block) -> Baked:
 def _calm() -> None:
     """Ctrl-C ends this process without a word; the one that a person sees speaks for all."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _submit(pool: ProcessPoolExecutor, work: Callable[..., T], *arguments: object) -> Future[T]:
+    """A process that is started here holds Ctrl-C back until `_calm`: nobody wants to see what it was importing."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(work, *arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
