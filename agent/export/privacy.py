@@ -17,6 +17,7 @@ from tools.codec import Json
 KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
 _MOST_LINES = 30_000  # remembered, of at most so many characters
 _MOST_OF_A_LINE = 400
+_MOST_TEXTS = 500  # remembered whole
 _SHORTEST = 17  # characters of the shortest key that is all letters and digits
 _DEEPEST = 100  # levels of a JSON value that are walked; what is deeper becomes text
 
@@ -179,6 +180,7 @@ class Scrubber:
         self._names = [(_words(those), placeholder) for those, placeholder in named if those]
         self._literals = tuple({name.lower() for those, _ in named for name in those})
         self._clean: set[str] = set()  # lines
+        self._whole: set[str] = set()  # texts: a prompt comes again with each row of its run
 
     def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
         """The row of a table without secrets; its columns keep their names."""
@@ -191,9 +193,11 @@ class Scrubber:
         """The text without secrets."""
         if len(text) < _SHORTEST and text.isalnum() and not self._literals:
             return text
+        if text in self._whole:
+            return text
         lines = text.split("\n")
         if self._clean.issuperset(lines):
-            return text
+            return self._clean_whole(text)
         if "-----BEGIN" in text:  # the only secret of several lines
             text = _PEM.sub(KEY, text)
             lines = text.split("\n")
@@ -203,6 +207,12 @@ class Scrubber:
             self._remember(unknown)
             return text
         return "\n".join([line if line in self._clean else self._line(line) for line in lines])
+
+    def _clean_whole(self, text: str) -> str:
+        if len(self._whole) > _MOST_TEXTS:
+            self._whole.clear()
+        self._whole.add(text)
+        return text
 
     def _line(self, line: str) -> str:
         mended = self._mended(line)
