@@ -43,6 +43,10 @@ def export(
     reward: Annotated[
         tuple[str, ...], Parameter(help="A column for this reward, such as kevin; may be given again.", negative="")
     ] = (),
+    rejection_sampling: Annotated[
+        str | None,
+        Parameter(help="Keep right attempts the more likely the more of the work their own kernels do: tau=0.3,s=0.1."),
+    ] = None,
     test: Annotated[float, Parameter(help="Share of the tasks' families that is for testing.")] = 0.1,
     validation: Annotated[float, Parameter(help="Share of the tasks' families that is for validation.")] = 0.0,
     seed: Annotated[int, Parameter(help="Seed of the splits.")] = 0,
@@ -65,7 +69,8 @@ def export(
     from agent.compose.export import Request, export_runs
 
     asked = Request(
-        format, output, form, task, author, where, only_providers, reward, test, validation, seed, leak_check, leaked,
+        format, output, form, task, author, where, only_providers, reward, rejection_sampling,
+        test, validation, seed, leak_check, leaked,
         not no_duplicates, len(os.sched_getaffinity(0)) if processes is None else processes, block, overwrite,
     )  # fmt: skip
     return export_runs(asked, settings.runs_dir, json=json)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agent.export.pipeline import Outcome
     from agent.export.provenance import Place
     from agent.export.recipe import Recipe
+    from agent.export.sampling import RejectionSampling
     from agent.record.harvest import ChosenRun
 
 _PACKAGES = ("numpy", "orjson", "pyarrow", "rensa")
@@ -43,6 +44,7 @@ class Request:
     where: Sequence[str] = ()
     only_providers: str | None = None
     rewards: Sequence[str] = ()
+    rejection_sampling: str | None = None
     test: float = 0.1
     validation: float = 0.0
     seed: int = 0
@@ -103,10 +105,18 @@ def _prepared(asked: Request, runs_dir: Path) -> tuple["Recipe", list["ChosenRun
         tuple(asked.rewards),
         tuple(where),
         asked.duplicates,
+        _sampling(asked.rejection_sampling),
         names,
         until,
     )
     return recipe, [run for run in runs if run.task_sha256 in places]
+
+
+def _sampling(spec: str | None) -> "RejectionSampling | None":
+    from agent.export.reward_specs import options_of
+    from agent.export.sampling import rejection_sampling
+
+    return None if spec is None else rejection_sampling(options_of(spec))
 
 
 def _chosen(store: Store, asked: Request, until: int) -> list["ChosenRun"]:
@@ -197,12 +207,16 @@ class _Exporter:
             made_at=time.time(),
             seed=asked.seed,
             split_rule=f"{SPLIT_RULE}; test {asked.test:.0%}, validation {asked.validation:.0%} of the families",
-            filters=self._recipe.where,
+            filters=self._filters(),
             notices=self._notices(outcome),
             deduplication=_DEDUPLICATION if asked.duplicates else "Nobody looked for duplicates.",
             leakage=self._leakage(),
             figures=captions(),
         )
+
+    def _filters(self) -> tuple[str, ...]:
+        spec = self._asked.rejection_sampling
+        return (*self._recipe.where, *(() if spec is None else (f"rejection sampling by profile: {spec}",)))
 
     def _leakage(self) -> str:
         if self._asked.leak_check is None:
@@ -251,5 +265,7 @@ def _command(asked: Request) -> str:
         ("--reward", asked.rewards),
     ):
         parts += [part for value in values for part in (flag, value)]
+    if asked.rejection_sampling is not None:
+        parts += ["--rejection-sampling", asked.rejection_sampling]
     parts += ["-o", asked.output.name, "--seed", str(asked.seed), "--test", str(asked.test)]
     return shlex.join(parts)

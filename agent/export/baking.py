@@ -71,10 +71,14 @@ class Baker:
     def _write(self, made_by: Format, made: Iterator[Made], facts: "Facts", shards: Shards, baked: Baked) -> None:
         for one in made:
             common = facts.of(one.attempt)
-            if self._keep(common):
+            if self._keep(common) and self._sampled(one.attempt):
                 shards.add(made_by, facts.split, common, self._scrubber.row(one.values))
             else:
                 baked.filtered[made_by.name] += 1
+
+    def _sampled(self, attempt: AttemptRecord | None) -> bool:
+        sampling = self._recipe.sampling
+        return sampling is None or attempt is None or sampling.keeps(attempt)
 
 
 class Facts:

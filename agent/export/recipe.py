@@ -8,6 +8,7 @@ from agent.export.base import Format
 from agent.export.duplicates import Duplicates
 from agent.export.privacy import Names
 from agent.export.provenance import Place
+from agent.export.sampling import RejectionSampling
 from agent.export.sheets import Form
 from agent.record.harvest import ChosenRun
 
@@ -27,6 +28,7 @@ class Recipe:
     rewards: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     duplicates: bool = True
+    sampling: RejectionSampling | None = None
     secrets: Names = NOBODY
     until: int | None = None
 

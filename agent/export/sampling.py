@@ -1,4 +1,4 @@
-"""Which attempts a training set keeps by chance or by threshold. Pure: the same seed keeps the same attempts, whatever
+"""Which attempts a training set keeps by chance. Pure: the same seed keeps the same attempts, whatever
 the order and the number of processes. See docs/rewards.md."""
 
 import hashlib
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.export.formulas import FASTEST, Score, speedup_over
+from agent.export.formulas import FASTEST, speedup_over
 from agent.export.labels import correct
 from agent.record.trajectory import AttemptRecord
 from tools.errors import UsageError
@@ -88,18 +88,3 @@ def _number(name: str, text: str) -> float | int | None:
         raise UsageError(
             f"{name}={text} is no {kind}; its default is {name}={getattr(RejectionSampling(), name)}"
         ) from None
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """Keeps attempts whose score lies in [least, most]; those of which it is unknown only with `unknown="keep"`."""
-
-    score: Score
-    least: float = -math.inf
-    most: float = math.inf
-    unknown: Doubt = "drop"
-
-    def keeps(self, attempt: AttemptRecord) -> bool:
-        """Whether it is kept."""
-        value = self.score(attempt)
-        return self.unknown == "keep" if value is None else self.least <= value <= self.most

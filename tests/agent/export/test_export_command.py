@@ -158,6 +158,17 @@ def test_filters_choose_rows_and_a_filter_that_nothing_passes_writes_nothing(run
     assert not (tmp_path / "none").exists()
 
 
+def test_rejection_sampling_drops_right_attempts_whose_kernels_do_little(runs_dir: Path, tmp_path: Path) -> None:
+    told = export(
+        runs_dir, tmp_path / "out", *formats("kto"), "--rejection-sampling", "tau=1.0,s=none", "--as", "jsonl"
+    )
+    files = (tmp_path / "out" / "data" / "kto").glob("*.jsonl")
+    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert told["filtered"]["kto"] > 0
+    assert min(row["coverage"] for row in rows if row["timed"]) >= 0.9
+    assert {row["label"] for row in rows} == {True, False}
+
+
 def test_only_first_of_near_duplicates_are_compared(runs_dir: Path, tmp_path: Path) -> None:
     told = export(runs_dir, tmp_path / "out", *formats("kto"), "--where", "near_duplicate=first", "--as", "jsonl")
     files = (tmp_path / "out" / "data" / "kto").glob("*.jsonl")
@@ -311,6 +322,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(
         (["--format", "kto", "--leak-check", "nowhere"], "nowhere"),
         (["--format", "kto", "--only-providers", "antropic"], "anthropic"),
         (["--format", "kto", "--processes", "0"], "0"),
+        (["--format", "kto", "--rejection-sampling", "tua=0.3"], "it has tau"),
         ([], "format"),
     ],
 )

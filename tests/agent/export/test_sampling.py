@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from agent.export.reward_specs import reward_of
-from agent.export.sampling import RejectionSampling, Threshold, draw, rejection_sampling
+from agent.export.sampling import RejectionSampling, draw, rejection_sampling
 from tests.agent.export.graded import graded, timed
 from tools.errors import UsageError
 from tools.verdict import Status
@@ -88,12 +87,3 @@ def test_options_come_as_text() -> None:
     given = {"tau": "0.5", "s": "0.2", "speedup": "2", "seed": "7", "baseline": "eager", "unknown": "drop"}
     assert rejection_sampling(given) == RejectionSampling(0.5, 0.2, 2.0, 7, "eager", "drop")
     assert rejection_sampling({"speedup": "none"}) == RejectionSampling()
-
-
-def test_a_threshold_keeps_what_is_known_to_reach_it() -> None:
-    filtered = Threshold(reward_of("kevin"), least=1.8)
-    assert filtered.keeps(timed(1.5))
-    assert not filtered.keeps(timed(1.4))
-    assert not filtered.keeps(graded(Status.CHECKED))
-    assert Threshold(reward_of("kevin"), least=1.8, unknown="keep").keeps(graded(Status.CHECKED))
-    assert not Threshold(reward_of("kevin"), most=1.8).keeps(timed(1.6))
