@@ -160,7 +160,7 @@ def test_filters_choose_rows_and_a_filter_that_nothing_passes_writes_nothing(run
 
 def test_rejection_sampling_drops_right_attempts_whose_kernels_do_little(runs_dir: Path, tmp_path: Path) -> None:
     told = export(
-        runs_dir, tmp_path / "out", *formats("kto"), "--rejection-sampling", "tau=1.0,s=none", "--as", "jsonl"
+        runs_dir, tmp_path / "out", *formats("kto"), "--rejection-sampling", "tau=0.9,s=none", "--as", "jsonl"
     )
     files = (tmp_path / "out" / "data" / "kto").glob("*.jsonl")
     rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
