@@ -46,7 +46,7 @@ _TAGS = {
 _SPLIT = re.compile(r"\w+(\.\w+)*\Z", re.ASCII)  # what `datasets` takes for the name of a split
 _CONFIG = re.compile(r"[\w.-]+\Z", re.ASCII)
 _ORDINARY = re.compile(r"[\w.,+/ @=()-]+\Z", re.ASCII)
-_MARKUP = re.compile(r"[\\`*_{}\[\]<>()#!|~$&]")
+_MARKUP = re.compile(r"[\\`*_\[\]<>#|~$&]")
 _MARKUP_AND_LINKS = re.compile(r"[\\`*_{}\[\]<>()#!|~$&:@.+=\"'-]")
 
 
