@@ -3,7 +3,7 @@ input. Names of tasks, models and providers are other people's: whatever they ho
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import PurePosixPath
@@ -46,7 +46,7 @@ _TAGS = {
 _SPLIT = re.compile(r"\w+(\.\w+)*\Z", re.ASCII)  # what `datasets` takes for the name of a split
 _CONFIG = re.compile(r"[\w.-]+\Z", re.ASCII)
 _ORDINARY = re.compile(r"[\w.,+/ @=()-]+\Z", re.ASCII)
-_MARKUP = re.compile(r"[\\`*_{}\[\]<>()#!|~$&]")
+_MARKUP = re.compile(r"[\\`*_\[\]<>#|~$&]")
 _MARKUP_AND_LINKS = re.compile(r"[\\`*_{}\[\]<>()#!|~$&:@.+=\"'-]")
 
 
@@ -185,6 +185,15 @@ def _check(export: Export) -> None:
         raise ValueError(f"one file type for all configs, not {', '.join(sorted(suffixes))}")
 
 
+def flat(columns: Iterable[Column], inside: str = "") -> list[Column]:
+    """The columns, and the fields of nested ones below them with dots in their names."""
+    out: list[Column] = []
+    for column in columns:
+        out.append(replace(column, name=f"{inside}{column.name}"))
+        out += flat(column.fields, f"{inside}{column.name}.")
+    return out
+
+
 def _values(export: Export, statistics: Statistics) -> dict[str, object]:
     judged = statistics.total("verdicts") - statistics.by("verdicts", 1).get(("unjudged",), 0)
     return {
@@ -265,5 +274,6 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         autoescape=False,  # Markdown: `name` and `prose` escape
     )
-    made.filters |= {"name": name, "prose": prose, "code": code, "cell": cell, "share": _share, "n": "{:,}".format}
+    made.filters |= {"name": name, "prose": prose, "code": code, "cell": cell}
+    made.filters |= {"flat": flat, "share": _share, "n": "{:,}".format}
     return made

@@ -1,19 +1,16 @@
-"""Recorded runs that the training tests share: scripted conversations, judged by the real evaluator."""
+"""What the training tests share: scripted conversations, judged by the real evaluator, exported by the real command."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.export.formats.sft_best import SftBest
-from agent.export.formats.sft_chat import SftChat
-from agent.record.store import Store
-from agent.record.trajectory import Trajectory, trajectory
 from tests.agent.shell import ROOT, optimize
 from tests.train import parts
 
 STORIES = ("softmax", "rms_norm")
+FORMATS = ("sft-chat", "sft-best", "dpo", "kto")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,37 +24,37 @@ def _offline() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def trajectories(tmp_path_factory: pytest.TempPathFactory) -> list[Trajectory]:
-    """Two runs of a model that replays a story: failures, repairs, reflections, right kernels."""
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export of two runs of a model that replays a story: failures, repairs, reflections, right kernels."""
     pytest.importorskip("trl", reason="needs the extra `train`")
     folder = tmp_path_factory.mktemp("stories")
     for task in STORIES:
         story = ROOT / "tests" / "agent" / "stories" / f"{task}.jsonl"
-        done = optimize("--task", task, "--model", f"scripted:{story}", "--plain", "--runs-dir", "runs", cwd=folder)
-        assert done.returncode == 0, done.stderr
-    with Store.open(folder / "runs") as store:
-        return [trajectory(store.load_events(run)) for run in store.run_ids()]
+        run(folder, "--task", task, "--model", f"scripted:{story}", "--plain")
+    formats = [word for name in FORMATS for word in ("--format", name)]
+    run(folder, "export", *formats, "-o", "export", "--test", "0.5")
+    return folder / "export"
+
+
+def run(folder: Path, *arguments: str) -> None:
+    done = optimize(*arguments, "--runs-dir", "runs", cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="session")
-def chat_rows(trajectories: list[Trajectory]) -> list[dict[str, Any]]:
-    """Whole conversations with tool calls."""
-    return parts.rows_of(SftChat(), trajectories)
+def load(export: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Gives all rows of a format, as `datasets` reads them."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+
+    def loaded(name: str) -> Any:
+        from datasets import concatenate_datasets, load_dataset
+
+        return concatenate_datasets(list(load_dataset(str(export), name, cache_dir=cache).values()))
+
+    return loaded
 
 
 @pytest.fixture(scope="session")
-def best_rows(trajectories: list[Trajectory]) -> list[dict[str, Any]]:
-    """The best kernel of each task."""
-    return parts.rows_of(SftBest(), trajectories)
-
-
-@pytest.fixture(scope="session")
-def tokens(chat_rows: list[dict[str, Any]]) -> Any:
+def tokens(load: Callable[[str], Any]) -> Any:
     """A tokenizer that knows the words of these conversations."""
-    return parts.tokenizer(str(message.get("content")) for row in chat_rows for message in row["messages"])
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where a trainer may write."""
-    return tmp_path
+    return parts.tokenizer(str(message.get("content")) for row in load("sft-chat") for message in row["messages"])

@@ -1,35 +1,14 @@
-"""What the training tests need, made on the spot: a tokenizer of some hundred tokens, a model of two small layers, and
-rows that the export's own formats make of recorded runs. Nothing is fetched."""
+"""What the training tests need, made on the spot: a tokenizer of some hundred tokens, a model of two small layers,
+settings of a few steps. Nothing is fetched."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from agent.export.base import Format
-from agent.record.trajectory import Trajectory
 from benchmarks.train_proof import TEMPLATE
 
 IM_START, IM_END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 ROLE = "assistant\n"
-
-
-def rows_of(made_by: Format, trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
-    """All rows of a format."""
-    trajectories = list(trajectories)
-    if made_by.surveys:
-        for trajectory in trajectories:
-            made_by.survey(trajectory)
-    return [made.values for trajectory in trajectories for made in made_by.rows(trajectory)]
-
-
-def dataset(rows: Iterable[dict[str, Any]], folder: Path, name: str) -> Any:
-    """The rows as `datasets` reads them back from JSON lines."""
-    from datasets import load_dataset
-
-    path = folder / f"{name}.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return load_dataset("json", data_files=str(path), split="train", cache_dir=str(folder / "cache"))
 
 
 def tokenizer(texts: Iterable[str]) -> Any:

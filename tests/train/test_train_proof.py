@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.export.base import Format
-from agent.export.card import Config, Export, Split, card
-from agent.export.formats.sft_best import SftBest
-from agent.export.formats.sft_chat import SftChat
 from agent.export.instructions import solve
-from agent.export.statistics import Statistics
-from agent.record.trajectory import Trajectory
 from benchmarks.answers import Answer, asked, judged
 from benchmarks.train_proof import IGNORED, cut, main
 from tests.train import parts
@@ -89,35 +83,15 @@ def test_a_task_is_asked_for_without_its_held_out_cases() -> None:
         assert "held_out" not in user["content"]
 
 
-def exported(trajectories: list[Trajectory], folder: Path) -> Path:
-    """A folder as an export leaves it, with a task and a split in every row."""
-    configs = []
-    formats: tuple[Format, ...] = (SftChat(), SftBest())
-    for made_by in formats:
-        rows = [r for t in trajectories for r in with_task(made_by, t)]
-        (folder / f"{made_by.name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        split = Split("train", (f"{made_by.name}.jsonl",), len(rows))
-        configs.append(Config(made_by.name, made_by.about, made_by.columns, (split,)))
-    export = Export("proof", tuple(configs), (), "0", 1, "optimize export", 0.0, 0, "none")
-    (folder / "README.md").write_text(card(export, Statistics()))
-    return folder
-
-
-def with_task(made_by: Format, trajectory: Trajectory) -> list[dict[str, Any]]:
-    return [row | {"task": trajectory.run.task, "split": "train"} for row in parts.rows_of(made_by, [trajectory])]
-
-
 @pytest.mark.train
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")
 def test_the_proof_runs_from_an_export_to_shares(
-    trajectories: list[Trajectory], tokens: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    export: Path, tokens: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "model"
     parts.model(len(tokens)).save_pretrained(model)
     tokens.save_pretrained(model)
-    (tmp_path / "export").mkdir()
-    export = exported(trajectories, tmp_path / "export")
     options = ("--model", str(model), "--held-out", "softmax", "--steps", "12", "--tiny", "--learning-rate", "0.01")
     main([str(export), *options])
     proof = json.loads(capsys.readouterr().out)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from markdown_it import MarkdownIt
 
 from agent.export.base import Column
@@ -15,6 +14,7 @@ from agent.export.card import STATUSES, Config, Export, Notice, Split, card, fro
 from agent.export.statistics import AttemptFacts, ConversationFacts, RunFacts, Statistics
 from tools.verdict import Status
 
+yaml = pytest.importorskip("yaml", reason="needs the extra `export`")
 HOSTILE = [
     "a | b |",
     "line\nbreak\r\n\r\n# heading\n| x |",
@@ -86,6 +86,15 @@ def test_a_reader_finds_the_numbers_in_the_tables() -> None:
     assert ["output tokens, thinking included", "0 (unknown in 1)"] in rows
     assert ["text", "text", "what | it says"] in rows
     assert ["confirmed", "1", "100.0 %"] in rows
+
+
+def test_fields_of_nested_columns_are_explained_too() -> None:
+    leaf = Column("uuid", "text", "of the task")
+    nested = Column("extra", "struct", "more", (Column("deep", "structs", "a list", (leaf,)),))
+    rows = cells(card(exported(configs=(Config("verl", "", (nested,), ()),)), counted()))
+    assert ["extra", "struct", "more"] in rows
+    assert ["extra.deep", "structs", "a list"] in rows
+    assert ["extra.deep.uuid", "text", "of the task"] in rows
 
 
 def test_an_export_of_nothing_has_a_card_too() -> None:
