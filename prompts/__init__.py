@@ -47,6 +47,7 @@ def cell(text: str) -> str:
 
 def code(source: str, language: str = "python") -> str:
     """A block of code, word for word; its fence is longer than any that the source holds."""
-    longest = max((len(ticks) for ticks in re.findall(r"`{3,}", source)), default=_SHORTEST_FENCE - 1)
+    fences = re.findall(r"`{3,}", source) if "```" in source else []
+    longest = max(map(len, fences), default=_SHORTEST_FENCE - 1)
     fence = "`" * (longest + 1)
     return f"{fence}{language}\n{source.strip(chr(10))}\n{fence}"
