@@ -66,7 +66,8 @@ def export(
     Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.export import Request, export_runs
+    from agent.compose.export import export_runs
+    from agent.compose.export_request import Request
 
     asked = Request(
         format, output, form, task, author, where, only_providers, reward, rejection_sampling,

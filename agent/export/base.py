@@ -46,7 +46,8 @@ class Format:
     `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do not know, so that a row is written as
     it is and only as JSON lines; what the exporter adds goes into a file beside it, line for line. apart: each row is a
     file of its own, with a name ("file") and "lines", a JSON value each. whole_runs: the survey wants every attempt of
-    a run, not only those that pass the filters.
+    a run, not only those that pass the filters. about_tasks: rows are about no attempt, and a run speaks for its task
+    if what is known of the run alone passes.
     """
 
     name: ClassVar[str]
@@ -58,6 +59,7 @@ class Format:
     bare: ClassVar[bool] = False
     apart: ClassVar[bool] = False
     whole_runs: ClassVar[bool] = False
+    about_tasks: ClassVar[bool] = False
 
     def placed(self, splits: Mapping[str, str]) -> None:
         """Hears, before anything else, in which split each task is, by the hash of its file."""

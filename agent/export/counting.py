@@ -1,9 +1,9 @@
 """What one run adds to the statistics of a data set."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from agent.export.base import Row
+from agent.export.passing import Facts, Passing
 from agent.export.statistics import AttemptFacts, ConversationFacts, RunFacts, Statistics
 from agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
 
@@ -11,26 +11,15 @@ _VERSIONS = ("kerneltune", "torch", "triton")
 _LABELS = ("compilable", "correct", "faster", "impossible")
 
 
-class Known(Protocol):
-    """The provenance of attempts."""
-
-    why: str | None  # how the run ended
-
-    def of(self, attempt: AttemptRecord | None) -> Row:
-        """Its common columns."""
-        ...
-
-
-def count_run(
-    statistics: Statistics, trajectory: Trajectory, facts: Known, keep: Callable[[Mapping[str, object]], bool]
-) -> None:
-    """Count the attempts of a run that pass the filters; a run without any does not count."""
-    kept = [_attempt(a, row) for a in trajectory.attempts if keep(row := facts.of(a))]
-    if kept:
+def count_run(statistics: Statistics, trajectory: Trajectory, facts: Facts, passing: Passing) -> None:
+    """Count the attempts of a run that pass; a run none of whose attempts do does not count."""
+    kept = [_attempt(a, row) for a in trajectory.attempts if passing.passes(a, row := facts.of(a))]
+    talk_alone = not trajectory.attempts and bool(trajectory.conversations) and passing.passes(None, facts.of(None))
+    if kept or talk_alone:
         statistics.add(_run(trajectory, facts), kept, map(_conversation, trajectory.conversations))
 
 
-def _run(trajectory: Trajectory, facts: Known) -> RunFacts:
+def _run(trajectory: Trajectory, facts: Facts) -> RunFacts:
     run, row = trajectory.run, facts.of(None)
     versions = {name: version for name, version in run.versions.items() if name in _VERSIONS}
     written = (row["provider"], row["model"] or "", row["gpu"])

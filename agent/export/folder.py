@@ -22,7 +22,13 @@ MANIFEST = "export.json"
 def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """A folder to write into, which becomes `target` when all went well, and is removed otherwise. `overwrite` replaces
     an earlier export, and nothing else. Raises UsageError when the place is taken, StoreError when the disk fails."""
-    target = target.absolute()
+    target = target.resolve()
+    if not target.name:
+        raise UsageError(f"{target} cannot be an export; give a folder of its own to -o")
+    try:
+        target.name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"-o {str(target)!r}: a name in UTF-8 is wanted") from error
     aside = target.with_name(f".{target.name}.part")
     with _cleanly(target), _held(aside, target):
         try:
@@ -30,6 +36,7 @@ def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
             _empty(aside)
             yield aside
             _sync(aside)
+            _free(target, overwrite=overwrite)  # much may have happened in an hour
             _put(aside, target)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
@@ -94,9 +101,12 @@ def _cleanly(target: Path) -> Iterator[None]:
 
 def _sync(folder: Path) -> None:
     """On the disk, all of it: a rename must not outlive what it names."""
-    for path in [p for p in folder.rglob("*") if p.is_file()]:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+    for path in (*folder.rglob("*"), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _put(aside: Path, target: Path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from agent.export.base import Format
 from agent.export.duplicates import Duplicates, Share
-from agent.export.filters import predicate
-from agent.export.lengths import thinking
+from agent.export.passing import Facts, Passing
+from agent.export.privacy import Scrubber
 from agent.export.provenance import Provenance
 from agent.export.recipe import Block, Recipe
 from agent.export.reward_specs import rewards_of
@@ -33,24 +33,22 @@ def joined(shares: Iterable[Share]) -> Duplicates:
 
 
 def survey(recipe: Recipe, parts: Sequence[Block], duplicates: Duplicates | None) -> tuple[Format, ...]:
-    """The formats after each that surveys has seen every run: of what it compares, only what passes the filters."""
-    provenance = Provenance(
-        rewards_of(recipe.rewards), recipe.places.__getitem__, duplicates.of if duplicates else None
-    )
-    keep = predicate(recipe.where)
-
-    def kept(trajectory: Trajectory) -> Trajectory:
-        run = provenance.of_run(trajectory.run)
-        thought = thinking(trajectory)
-        attempts = tuple(a for a in trajectory.attempts if keep(run | provenance.of_attempt(a, thought)))
-        return replace(trajectory, attempts=attempts)
-
+    """The formats after each that surveys has seen every run: of what it compares, only what passes."""
+    duplicate_of = duplicates.of if duplicates else None
+    rewards, scrubber = rewards_of(recipe.rewards), Scrubber(recipe.secrets)
+    provenance = Provenance(rewards, recipe.places.__getitem__, duplicate_of, scrubber)
+    passing = Passing(recipe)
     for trajectory in _all(recipe, parts):
-        filtered = kept(trajectory) if recipe.where else trajectory
+        facts = Facts(provenance, trajectory)
+        kept = trajectory if passing.everything else _kept(trajectory, facts, passing)
         for made_by in recipe.formats:
-            if made_by.surveys:
-                made_by.survey(trajectory if made_by.whole_runs else filtered)
+            if made_by.surveys and (not made_by.about_tasks or passing.passes(None, facts.of(None))):
+                made_by.survey(trajectory if made_by.whole_runs else kept)
     return recipe.formats
+
+
+def _kept(trajectory: Trajectory, facts: Facts, passing: Passing) -> Trajectory:
+    return replace(trajectory, attempts=tuple(a for a in trajectory.attempts if passing.passes(a, facts.of(a))))
 
 
 def _all(recipe: Recipe, parts: Sequence[Block]) -> Iterator[Trajectory]:

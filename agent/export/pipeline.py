@@ -22,22 +22,25 @@ from agent.export.recipe import Block, Learned, Recipe
 from agent.export.shards import Shard, numbered
 from agent.export.statistics import Statistics
 from tools.errors import WorkerError
+from tools.sandbox_linux import die_with_parent
 
 T = TypeVar("T")
 
 
 @dataclass
 class Outcome:
-    """What was written. `filtered`: rows of each format that the filters left out."""
+    """What was written. `filtered`: rows of each format that were left out; `providers`: whose words the rows hold."""
 
     shards: list[Shard] = field(default_factory=list)
     statistics: Statistics = field(default_factory=Statistics)
     filtered: dict[str, int] = field(default_factory=dict)
+    providers: set[str] = field(default_factory=set)
 
     def add(self, baked: Baked) -> None:
         """One block more."""
         self.shards += baked.shards
         self.statistics.merge(baked.statistics)
+        self.providers |= baked.providers
         for name, rows in baked.filtered.items():
             self.filtered[name] = self.filtered.get(name, 0) + rows
 
@@ -120,7 +123,9 @@ def _bake(part: Block) -> Baked:
 
 
 def _calm() -> None:
-    """Ctrl-C ends this process without a word; the one that a person sees speaks for all."""
+    """Ctrl-C ends this process without a word; the one that a person sees speaks for all. When that one is killed, this
+    one must not go on writing into a folder that is another export's by then."""
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

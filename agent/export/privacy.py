@@ -9,9 +9,9 @@ costs 5 us with known lines and 75 us with new ones. Not found are secrets witho
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from agent.export.names import Names
 from tools.codec import Json
 
 KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
@@ -103,71 +103,6 @@ _IPV6 = re.compile(
     r"|(?:fe80|fd[0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{1,4}){0,6}::[0-9a-f]{1,4}(?::[0-9a-f]{1,4})+"
     r"|fe80::[0-9a-f]{1,4}|(?:fd[0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{1,4}){1,6}::[0-9a-f]{0,4})(?![\w:])"
 )
-_WORDS_NOT_NAMES = frozenset(
-    "root user users home admin test tests main host hosts localhost local gpu gpus node nodes server worker runner"
-    " build ubuntu debian docker container default nobody none null data kernel kernels model models task tasks"
-    " softmax torch triton cuda nvidia python work code dev prod machine computer pc mac linux windows agent".split()
-)
-_HOST_FIELDS = re.compile(r"(?i)^(?:host|hostname|host_name|node|nodename|fqdn|machine_name)$")
-_USER_FIELDS = re.compile(r"(?i)^(?:user|username|user_name|login|owner)$")
-_HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({_OWNER})")
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names that are taken out wherever they stand as whole words. `others`: of no kind that is known."""
-
-    hosts: frozenset[str] = frozenset()
-    users: frozenset[str] = frozenset()
-    others: frozenset[str] = frozenset()
-
-    def __or__(self, other: "Names") -> "Names":
-        return Names(self.hosts | other.hosts, self.users | other.users, self.others | other.others)
-
-
-def names_here() -> Names:
-    """Those of this machine and of who runs this process."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user without a name
-        user = ""
-    return Names(frozenset(_host_forms(socket.gethostname())), frozenset((user,) if _is_name(user) else ()))
-
-
-def names_in(facts: Json) -> Names:
-    """Those that stored facts give away: fields named `host` or `user`, owners of home folders in paths."""
-    hosts: set[str] = set()
-    users: set[str] = set()
-    for field, value in _leaves(facts, ""):
-        users.update(filter(_is_name, _HOME_OWNER.findall(value)))
-        if _HOST_FIELDS.match(field):
-            hosts.update(_host_forms(value))
-        elif _USER_FIELDS.match(field) and _is_name(value):
-            users.add(value)
-    return Names(frozenset(hosts), frozenset(users))
-
-
-def _leaves(value: Json, field: str, level: int = 0) -> Iterable[tuple[str, str]]:
-    if isinstance(value, str):
-        yield field, value
-    elif level < _DEEPEST and isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(inner, str(key), level + 1)
-    elif level < _DEEPEST and isinstance(value, list | tuple):
-        for inner in value:
-            yield from _leaves(inner, field, level + 1)
-
-
-def _host_forms(name: str) -> set[str]:
-    """A host's whole name, and what stands before its first dot."""
-    return {n for n in (name, name.partition(".")[0]) if _is_name(n)}
-
-
-def _is_name(name: str) -> bool:
-    return len(name) >= 3 and name.lower() not in _WORDS_NOT_NAMES and not name.isdigit() and name.isprintable()
 
 
 class Scrubber:

@@ -13,6 +13,7 @@ from agent.export.base import Column, Row
 from agent.export.duplicates import Duplicate
 from agent.export.labels import labels
 from agent.export.lengths import n_lines
+from agent.export.privacy import Scrubber
 from agent.export.rewards import Scorer
 from agent.export.terms import provider_of, source_terms
 from agent.record.events import RunStarted
@@ -32,7 +33,7 @@ _RUN = (
     Column("model", "text", "the model; null without one"),
     Column("source_terms", "text", "which terms bind those who use the words; see the card"),
     Column("arch", "text", "what was compiled for"),
-    Column("gpu", "text", "what was timed on; null: nothing was timed"),
+    Column("gpu", "text", "the GPU that the run began on; null: it began without one"),
     Column("torch", "text", "version"),
     Column("triton", "text", "version"),
     Column("kerneltune", "text", "version"),
@@ -83,14 +84,16 @@ def columns(rewards: Sequence[Scorer]) -> tuple[Column, ...]:
 
 class Provenance:
     """Makes the values of `columns`. `place_of`: by the hash of a task's file; `duplicate_of`: by attempt, None where
-    nobody looked for duplicates."""
+    nobody looked for duplicates. Names of tasks, models and machines are other people's words, and cleaned."""
 
     def __init__(
         self,
         rewards: Sequence[Scorer],
         place_of: Callable[[str], Place],
         duplicate_of: Callable[[str], Duplicate] | None,
+        scrubber: Scrubber,
     ) -> None:
+        self.clean = scrubber.text
         self._rewards = [(f"reward_{r.name}", r) for r in rewards]
         self._place_of, self._duplicate_of = place_of, duplicate_of
 
@@ -103,17 +106,17 @@ class Provenance:
         return {
             "schema_version": SCHEMA_VERSION,
             "run_id": run.run_id,
-            "task": run.task,
+            "task": self.clean(run.task),
             "task_sha256": run.task_sha256,
-            "family": place.family,
+            "family": self.clean(place.family),
             "split": place.split,
-            "leaked": place.leaked,
-            "author": run.author,
+            "leaked": place.leaked and self.clean(place.leaked),
+            "author": self.clean(run.author),
             "provider": provider,
-            "model": model or None,
+            "model": self.clean(model) or None,
             "source_terms": source_terms(provider).tag,
             "arch": run.arch,
-            "gpu": run.gpu,
+            "gpu": run.gpu and self.clean(run.gpu),
             "torch": versions.get("torch"),
             "triton": versions.get("triton"),
             "kerneltune": versions.get("kerneltune"),
@@ -123,7 +126,7 @@ class Provenance:
         """The part that is about one attempt. `thought`: characters of reasoning by conversation and turn."""
         made: Row = {
             "attempt_id": attempt.attempt_id,
-            "created": datetime.fromtimestamp(attempt.at, UTC).isoformat(timespec="seconds"),
+            "created": _moment(attempt.at),
             "status": attempt.status.value if attempt.status else None,
             "tier": attempt.tier,
             "speedup": attempt.speedup,
@@ -145,6 +148,13 @@ class Provenance:
         for name, reward in self._rewards:
             made[name] = reward(attempt)
         return made
+
+
+def _moment(at: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):  # no moment of any calendar
+        return None
 
 
 def _spills(attempt: AttemptRecord) -> int | None:

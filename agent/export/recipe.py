@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.export.base import Format
 from agent.export.duplicates import Duplicates
-from agent.export.privacy import Names
+from agent.export.names import Names
 from agent.export.provenance import Place
 from agent.export.sampling import RejectionSampling
 from agent.export.sheets import Form

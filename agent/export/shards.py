@@ -3,10 +3,12 @@
 When all parts are there, `numbered` gives them their final names: data/<format>/<split>-00000-of-00003.parquet.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Self
 
 from agent.export.base import Column, Format, Row
 from agent.export.sheets import Form, Sheet, dumps, open_sheet
@@ -36,6 +38,16 @@ class Shards:
         self._open: dict[tuple[str, str, bool], tuple[Path, Sheet]] = {}
         self._apart: dict[tuple[str, str], list[int]] = {}  # rows and bytes
         self._columns: dict[str, tuple[Column, ...]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """After an error the files are let go of, however that ends: their folder is about to be removed."""
+        if kind is not None:
+            for _, sheet in self._open.values():
+                with contextlib.suppress(Exception):
+                    sheet.close()
 
     def add(self, made_by: Format, split: str, common: Row, own: Row) -> None:
         """Append a row; where a format's own column has the name of a common one, the format's counts."""
@@ -91,14 +103,17 @@ def numbered(folder: Path, shards: Iterable[Shard]) -> list[Shard]:
     groups: dict[tuple[str, str, bool], list[Shard]] = {}
     for shard in sorted(shards, key=lambda s: (s.format, s.split, s.beside, s.part)):
         groups.setdefault((shard.format, shard.split, shard.beside), []).append(shard)
-    return [_renamed(folder, shard, i, len(group)) for group in groups.values() for i, shard in enumerate(group)]
+    return [final for group in groups.values() for final in _final(folder, group)]
+
+
+def _final(folder: Path, group: list[Shard]) -> list[Shard]:
+    if group[0].apart:
+        return [replace(group[0], rows=sum(s.rows for s in group), bytes=sum(s.bytes for s in group))]
+    return [_renamed(folder, shard, i, len(group)) for i, shard in enumerate(group)]
 
 
 def _renamed(folder: Path, shard: Shard, number: int, count: int) -> Shard:
-    if shard.apart:
-        return shard
     old = folder / shard.path
     new = old.with_name(f"{shard.split}-{number:05d}-of-{count:05d}{old.suffix}")
     old.rename(new)
-    facts: Mapping[str, Any] = vars(shard) | {"path": new.relative_to(folder).as_posix()}
-    return Shard(**facts)
+    return replace(shard, path=new.relative_to(folder).as_posix())

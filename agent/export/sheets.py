@@ -1,6 +1,7 @@
 """One file of rows, JSONL or Parquet, written in batches. Memory holds one batch."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,16 +47,18 @@ def open_sheet(path: Path, columns: Sequence[Column] | None, form: Form) -> Shee
 
 
 def dumps(value: Json) -> bytes:
-    """Compact JSON in UTF-8. orjson refuses integers beyond 64 bits and lone surrogates: the former become texts of
-    Python's own encoder, the latter question marks."""
+    """Compact JSON in UTF-8. orjson refuses integers beyond 64 bits and lone surrogates: the former are written by
+    Python's own encoder, the latter become question marks. Infinities and NaN are null either way."""
     try:
         return orjson.dumps(value)
     except TypeError:
-        return json.dumps(encodable(value), ensure_ascii=False).encode()
+        return json.dumps(encodable(value), ensure_ascii=False, allow_nan=False).encode()
 
 
 def encodable(value: Json) -> Json:
-    """The value with question marks for lone surrogates."""
+    """The value with question marks for lone surrogates, and null for what is no finite number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list | tuple):
@@ -161,3 +164,5 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind)
     except UnicodeEncodeError:
         return pa.array(encodable(values), kind)
+    except OverflowError:  # a server's count of tokens, say: what no integer column holds is unknown
+        return pa.array([v if v is not None and abs(v) < 2**63 else None for v in values], kind)

@@ -82,7 +82,8 @@ def assign(
 
 
 def families(tasks: Iterable[Task]) -> dict[str, str]:
-    """The family of each task, by the hash of its file. A family bears the name of its first task in the alphabet."""
+    """The family of each task, by the hash of its file. A family bears the name of its first task here, so
+    that a later one does not rename it."""
     tasks = list(tasks)
     parent: dict[str, str] = {}
 
@@ -98,8 +99,7 @@ def families(tasks: Iterable[Task]) -> dict[str, str]:
             parent[root(key)] = root(f"file {task.sha256}")
     first: dict[str, str] = {}
     for task in tasks:
-        of = root(f"file {task.sha256}")
-        first[of] = min(task.name, first.get(of, task.name))
+        first.setdefault(root(f"file {task.sha256}"), task.name)
     return {task.sha256: first[root(f"file {task.sha256}")] for task in tasks}
 
 

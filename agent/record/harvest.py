@@ -155,11 +155,12 @@ def chosen(
 
 
 def task_sources(connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
-    """Name and source of every task that was ever run, by the hash of its file; of several runs, the latest's."""
+    """Name and source of every task that was ever run, by the hash of its file; what was run first comes first, also
+    after records of several machines were merged."""
     query = """
-SELECT r.task_sha256, r.task, t.data FROM runs r JOIN texts t ON t.sha256 = r.task_source_ref
-WHERE r.seq IN (SELECT max(seq) FROM runs GROUP BY task_sha256) ORDER BY r.seq"""
-    return {words(sha256): (words(task), text_of(data)) for sha256, task, data in connection.execute(query)}
+SELECT r.task_sha256, r.task, t.data, min(e.at) AS first FROM runs r JOIN events e ON e.seq = r.seq
+JOIN texts t ON t.sha256 = r.task_source_ref GROUP BY r.task_sha256 ORDER BY first, r.task_sha256"""
+    return {words(sha256): (words(task), text_of(data)) for sha256, task, data, _ in connection.execute(query)}
 
 
 def machines(connection: sqlite3.Connection) -> list[Json]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, func, select
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, func, select, true
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -128,9 +128,11 @@ class Store:
         with self._reading() as connection:
             return listing.ancestors(connection, attempt_id)
 
-    def load_events(self, run_id: str) -> list[Event]:
-        """What happened in a run, in order, equal to what was written; empty when there is no such run."""
-        return self._events(EVENTS.c.run_id == run_id)
+    def load_events(self, run_id: str, until: int | None = None) -> list[Event]:
+        """What happened in a run, in order, equal to what was written; empty when there is no such run. `until`: as the
+        record was when `last_seq()` said so."""
+        seen = EVENTS.c.seq <= until if until is not None else true()
+        return self._events((EVENTS.c.run_id == run_id) & seen)
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """The finished attempts of a run, in the order in which they got their verdict."""

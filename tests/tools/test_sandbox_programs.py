@@ -66,7 +66,9 @@ module = source.make_ir(target, options, backend.get_codegen_implementation(opti
 assert "tt.store" in str(module)
 """
 COMPILE = """
+import tempfile
 os.environ.update(TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
+tempfile.tempdir = None  # as the zygote does: what torch imports may have asked for it already
 from triton.backends.nvidia.compiler import get_ptxas
 assert get_ptxas(90).version
 compiled = triton.compile(source, target=target)

@@ -62,6 +62,7 @@ class Verl(Format):
         Column("agent_name", "text", "verl's agent loop"),
     )
     surveys: ClassVar[bool] = True
+    about_tasks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._splits: Mapping[str, str] = {}

@@ -107,7 +107,8 @@ def test_no_task_is_in_two_splits(everything: tuple[Path, dict[str, Any]], tmp_p
 
 
 def test_an_unknown_time_is_null_and_never_zero(everything: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    rows = loaded(everything[0], "kto", tmp_path)["train"].to_list()
+    found = loaded(everything[0], "kto", tmp_path)
+    rows = [row for split in found.values() for row in split.to_list()]
     untimed = [row for row in rows if row["status"] == "checked"]
     assert untimed
     assert {(row["speedup"], row["median_us"], row["faster"], row["reward_kevin"]) for row in untimed} == {
@@ -191,6 +192,42 @@ def test_a_task_that_is_a_benchmark_s_problem_is_for_testing_only(runs_dir: Path
     assert {row["split"] for row in rows if row["leaked"] == "23_Problem"} == {"test"}
     assert {row["split"] for row in rows if row["task"].startswith(task.name)} == {"test"}
     assert "train" in {row["split"] for row in rows if row["leaked"] is None}
+
+
+def rows_of(output: Path, name: str) -> list[dict[str, Any]]:
+    files = sorted((output / "data" / name).glob("*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def test_what_is_asked_for_moves_no_task_to_another_split(runs_dir: Path, tmp_path: Path) -> None:
+    flags = (*formats("kto"), "--as", "jsonl", "--test", "0.5", "--seed", "2")
+    export(runs_dir, tmp_path / "all", *flags)
+    splits = {row["task"]: row["split"] for row in rows_of(tmp_path / "all", "kto")}
+    assert set(splits.values()) == {"train", "test"}
+    for i, task in enumerate(splits):
+        export(runs_dir, tmp_path / str(i), *flags, "--task", task)
+        assert {row["split"] for row in rows_of(tmp_path / str(i), "kto")} == {splits[task]}
+
+
+def test_the_card_counts_what_the_sampling_left(runs_dir: Path, tmp_path: Path) -> None:
+    told = export(runs_dir, tmp_path / "out", *formats("sft-best"), "--rejection-sampling", "tau=0.9,s=none")
+    statistics = json.loads((tmp_path / "out" / "analysis" / "statistics.json").read_text())
+    assert 0 < sum(n for *_, n in statistics["tables"]["verdicts"]) < RUNS * ATTEMPTS
+    assert told["rows"]["sft-best"]
+    assert told["filtered"]["sft-best"] == 0  # the best of those that are left
+
+
+def test_the_command_in_the_card_makes_the_same_rows_and_holds_no_secret(runs_dir: Path, tmp_path: Path) -> None:
+    import shlex
+
+    where = ("--where", "author!=chat:/home/margaret/m", "--where", "model!=margaret@apollo.example.com")
+    told = export(runs_dir, tmp_path / "out", *formats("kto"), "--as", "jsonl", "--test", "0.125", *where)
+    text = "".join(p.read_text() for p in (tmp_path / "out").glob("*.*"))
+    assert "margaret" not in text
+    again = shlex.split(told["manifest"]["command"])
+    assert again[:2] == ["optimize", "export"]
+    done = optimize(*again[1:], "--overwrite", "--runs-dir", str(runs_dir), "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["rows"] == told["rows"]
 
 
 SECRETS = {
@@ -322,6 +359,8 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(
         (["--format", "kto", "--leak-check", "nowhere"], "nowhere"),
         (["--format", "kto", "--only-providers", "antropic"], "anthropic"),
         (["--format", "kto", "--processes", "0"], "0"),
+        (["--format", "kto", "--no-duplicates", "--where", "near_duplicate=first"], "leave out --no-duplicates"),
+        (["--format", "kto", "--task", "softmaxx", "--task", "rms_norm_ragged"], "no run of task 'softmaxx'"),
         (["--format", "kto", "--rejection-sampling", "tua=0.3"], "it has tau"),
         ([], "format"),
     ],
@@ -359,3 +398,31 @@ def test_a_damaged_or_newer_database_is_one_line(runs_dir: Path, tmp_path: Path)
         assert any(word in done.stderr for word in told.split("|")), done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
         assert not (tmp_path / "out").exists()
+
+
+def test_the_processes_of_a_killed_export_end_with_it(tmp_path: Path) -> None:
+    runs_dir = stored(tmp_path / "runs", range(30))
+    arguments = ["export", "--runs-dir", str(runs_dir), *formats("raw", "sft-chat"), "-o", str(tmp_path / "out")]
+    process = subprocess.Popen(command(*arguments, "--block", "20"), env=env(), stderr=subprocess.DEVNULL)
+    for _ in range(600):
+        if list(tmp_path.glob(".out.part/data/*/*")):
+            break
+        time.sleep(0.05)
+    children = [int(c) for c in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        if not any(_lives(pid) for pid in children):
+            break
+        time.sleep(0.05)
+    assert children
+    assert not any(_lives(pid) for pid in children)
+    export(runs_dir, tmp_path / "out", *formats("kto"))
+    assert sorted(path.name for path in (tmp_path / "out" / "data").iterdir()) == ["kto"]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False

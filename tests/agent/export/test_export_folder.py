@@ -106,3 +106,32 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"Not a directory|File exists"):
         written(tmp_path / "file" / "out")
+
+
+def test_what_somebody_put_there_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with pytest.raises(UsageError, match="no export of ours"):
+        interrupted_by_a_thesis(target)
+    assert (target / "thesis.txt").read_text() == "years of work"
+
+
+def interrupted_by_a_thesis(target: Path) -> None:
+    with made_whole(target, overwrite=False) as folder:
+        (folder / MANIFEST).write_text(json.dumps({"kerneltune_export": 1}))
+        target.mkdir()
+        (target / "thesis.txt").write_text("years of work")
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    written(tmp_path / "link")
+    written(tmp_path / "link", "new", overwrite=True)
+    assert (tmp_path / "real" / "data" / "train.jsonl").read_text() == "new"
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("place", ["/", "b\udcff"])
+def test_a_place_that_cannot_be_one_is_one_line(place: str) -> None:
+    with pytest.raises(UsageError, match="-o"):
+        written(Path(place))

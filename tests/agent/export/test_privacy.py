@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.privacy import Names, Scrubber, names_here, names_in
+from agent.export.names import Names, names_here, names_in
+from agent.export.privacy import Scrubber
 from tools.codec import Json
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,30 @@
+"""Files of rows take what programs and models write."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from agent.export.base import Column
+from agent.export.sheets import Form, open_sheet
+
+COLUMNS = (Column("n", "int", ""), Column("text", "text", ""), Column("value", "json", ""), Column("x", "float", ""))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_what_no_column_holds_is_null_or_marked_and_the_file_is_whole(tmp_path: Path, form: Form) -> None:
+    sheet = open_sheet(tmp_path / "f", COLUMNS, form)
+    odd = {"x": float("inf"), "n": 2**70, "s": "\ud800"}
+    sheet.add({"n": 10**23 if form == "parquet" else 1, "text": "a\ud800b", "value": odd})
+    sheet.add({"n": 7, "text": "plain", "x": 0.1})
+    assert sheet.close().rows == 2
+    if form == "parquet":
+        rows = pq.read_table(tmp_path / "f").to_pylist()
+        assert [row["n"] for row in rows] == [None, 7]
+    else:
+        rows = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "f").read_text().splitlines()]
+    assert [row["text"] for row in rows] == ["a?b", "plain"]
+    assert [row["x"] for row in rows] == [None, 0.1]
+    value = rows[0]["value"]
+    assert (json.loads(value) if isinstance(value, str) else value) == {"x": None, "n": 2**70, "s": "?"}
