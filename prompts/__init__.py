@@ -4,6 +4,7 @@ They get plain values; agent/converse/prompts.py makes those. What a template na
 """
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -21,16 +22,22 @@ def render(template: str, **values: object) -> str:
 
 @cache
 def _environment() -> "Environment":
+    return templates("prompts", ".", cell=cell, clip=clip, code=code)
+
+
+def templates(package: str, folder: str, **filters: Callable[..., object]) -> "Environment":
+    """The templates of a package, strict about missing values. Nothing is escaped: they are for models and for Markdown,
+    not for browsers."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # not before somebody needs words
 
     made = Environment(
-        loader=PackageLoader("prompts", "."),
+        loader=PackageLoader(package, folder),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # for models, not for browsers
+        autoescape=False,
     )
-    made.filters |= {"cell": cell, "clip": clip, "code": code}
+    made.filters |= filters
     return made
 
 

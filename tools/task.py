@@ -106,7 +106,7 @@ def read_task(path: Path) -> TaskFile:
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise TaskError(f"{path} is not a Python file: {error}") from error
     _require_parts(path, tree)
-    extras = {name: node for name, node in _assignments(tree) if name in _EXTRAS}
+    extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     return TaskFile(
         name=path.stem,
         path=path.resolve(),
@@ -123,13 +123,13 @@ def read_task(path: Path) -> TaskFile:
 def _require_parts(path: Path, tree: ast.Module) -> None:
     names = {alias.asname or alias.name for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names}
     names |= {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
-    names |= {name for name, _ in _assignments(tree)}
+    names |= {name for name, _ in assignments(tree)}
     parts = {"Model": "class Model(torch.nn.Module)", "get_inputs": "get_inputs()"}
     if missing := [text for name, text in parts.items() if name not in names]:
         raise TaskError(f"{path} is not a task: it does not define {' nor '.join(missing)} (KernelBench format)")
 
 
-def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Top-level `NAME = value`, also annotated and tuple-wise (`M, N = 1, 2`)."""
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
@@ -216,7 +216,7 @@ def _cases(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[CaseDef
     value = _literal(path, "CASES", node)
     if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
         raise TaskError(f"{path}, line {node.lineno}: CASES must be a list of dicts")
-    known = [name for name, _ in _assignments(tree) if name not in ("CASES", "INPUTS", "NOTES")]
+    known = [name for name, _ in assignments(tree) if name not in ("CASES", "INPUTS", "NOTES")]
     cases = tuple(_case(path, item, known) for item in value)
     names = [MAIN, *(c.name for c in cases)]
     if twice := sorted({n for n in names if names.count(n) > 1}):
@@ -252,7 +252,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 def int_constants(source: str) -> dict[str, int | tuple[int, ...]]:
     """Top-level constants that are ints or tuples of ints (`4 * 1024` counts, `2 * rows` is derived and does not)."""
     found: dict[str, int | tuple[int, ...]] = {}
-    for name, node in _assignments(ast.parse(source)):
+    for name, node in assignments(ast.parse(source)):
         value = tuple(map(_int, node.elts)) if isinstance(node, ast.Tuple | ast.List) else _int(node)
         if isinstance(value, int) or (value and all(item is not None for item in value)):
             found[name] = value  # type: ignore[assignment]
@@ -300,7 +300,7 @@ def _constant(value: Json, at: ast.AST) -> ast.expr:
 
 def visible_source(task: TaskFile) -> str:
     """The file as an author may see it: without the entries of held-out cases."""
-    listed = dict(_assignments(ast.parse(task.source))).get("CASES")
+    listed = dict(assignments(ast.parse(task.source))).get("CASES")
     if not isinstance(listed, ast.List | ast.Tuple):
         return task.source
     hidden = {case.name for case in task.cases if case.held_out}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.export import svg
 from agent.export.base import Column
 from agent.export.statistics import THRESHOLDS, Statistics
-from prompts import cell, code
+from prompts import cell, code, templates
 from tools.verdict import Status
 from tools.words import plain
 
@@ -265,15 +265,14 @@ def _share(part: int, whole: int) -> str:
 
 @cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # not before a card is written
-
-    made = Environment(
-        loader=PackageLoader("agent.export", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # Markdown: `name` and `prose` escape
+    return templates(  # `name` and `prose` escape what is not ours
+        "agent.export",
+        "templates",
+        name=name,
+        prose=prose,
+        code=code,
+        cell=cell,
+        flat=flat,
+        share=_share,
+        n="{:,}".format,
     )
-    made.filters |= {"name": name, "prose": prose, "code": code, "cell": cell}
-    made.filters |= {"flat": flat, "share": _share, "n": "{:,}".format}
-    return made

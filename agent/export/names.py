@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tools.codec import Json
 
-_DEEPEST = 100  # levels of a JSON value that are walked
-_OWNER = r"""[^/\\\s"'`:;,<>()\[\]{}|*?&]+"""
+DEEPEST = 100  # levels of a JSON value that are walked
+OWNER = r"""[^/\\\s"'`:;,<>()\[\]{}|*?&]+"""
 _WORDS_NOT_NAMES = frozenset(
     "root user users home admin test tests main host hosts localhost local gpu gpus node nodes server worker runner"
     " build ubuntu debian docker container default nobody none null data kernel kernels model models task tasks"
@@ -21,7 +21,7 @@ _WORDS_NOT_NAMES = frozenset(
 )
 _HOST_FIELDS = re.compile(r"(?i)^(?:host|hostname|host_name|node|nodename|fqdn|machine_name)$")
 _USER_FIELDS = re.compile(r"(?i)^(?:user|username|user_name|login|owner)$")
-_HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({_OWNER})")
+_HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({OWNER})")
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def names_in(facts: Json) -> Names:
 def _leaves(value: Json, field: str, level: int = 0) -> Iterable[tuple[str, str]]:
     if isinstance(value, str):
         yield field, value
-    elif level < _DEEPEST and isinstance(value, Mapping):
+    elif level < DEEPEST and isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, str(key), level + 1)
-    elif level < _DEEPEST and isinstance(value, list | tuple):
+    elif level < DEEPEST and isinstance(value, list | tuple):
         for inner in value:
             yield from _leaves(inner, field, level + 1)
 

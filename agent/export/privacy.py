@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from agent.export.names import Names
+from agent.export.names import DEEPEST, OWNER, Names
 from tools.codec import Json
 
 KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
@@ -19,7 +19,6 @@ _MOST_LINES = 30_000  # remembered, of at most so many characters
 _MOST_OF_A_LINE = 400
 _MOST_TEXTS = 500  # remembered whole
 _SHORTEST = 17  # characters of the shortest key that is all letters and digits
-_DEEPEST = 100  # levels of a JSON value that are walked; what is deeper becomes text
 
 # After a JSON escape the letter of the escape stands before the secret: `\nsk-…`.
 _START = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrtbf])|(?<=\\\\))"
@@ -78,15 +77,14 @@ _BEARER = re.compile(r"(?i)(bearer\s+)([\w\-.~+/]{12,}=*)")
 _IN_URL = re.compile(r"(?<=://)([^\s/:@\"'\\]*):([^\s@/\"'\\]+)(?=@)")
 _RUN = re.compile(r"[A-Za-z0-9+/]{16,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-_OWNER = r"""[^/\\\s"'`:;,<>()\[\]{}|*?&]+"""
-_UNIX_HOME = re.compile(rf"\\*/(?:home|Users)\\*/(?!\.\.){_OWNER}")
+_UNIX_HOME = re.compile(rf"\\*/(?:home|Users)\\*/(?!\.\.){OWNER}")
 _ROOT = re.compile(
     r"(?:(?<![\w.~\-)\]\s\\])|(?<=\\[nrt])|(?<=[:=]\s))\\*/root(?=\\*/\w|\\*/\.|\\?[\"'`]|$)"
     r"|(?<=\s)/root(?=/\w|/\.)",
     re.MULTILINE,
 )
 _WINDOWS_HOME = re.compile(
-    rf"(?i)(?:(?<![a-z0-9])|(?<=\\[nrt]))[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){_OWNER}"
+    rf"(?i)(?:(?<![a-z0-9])|(?<=\\[nrt]))[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){OWNER}"
 )
 _TOP = "com org net edu gov mil int info biz dev app ai cloud tech local lan internal corp home intranet example test"
 _AT_DOMAIN = re.compile(r"@(?<=[\w+%-]@)[A-Za-z0-9-]+\.[A-Za-z]")
@@ -180,7 +178,7 @@ class Scrubber:
             return self.text(value)
         if not isinstance(value, dict | list | tuple):
             return value
-        if level == _DEEPEST:
+        if level == DEEPEST:
             return self.text(_dumped(value))
         if not isinstance(value, dict):
             return [self._value(v, level + 1) for v in value]

@@ -6,7 +6,6 @@ that come from elsewhere: a case that the task does not show is taken for a held
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from agent.record.events import RunStarted
 from agent.record.trajectory import AttemptRecord
 from tools.receipt import author_view
 from tools.spec import CaseSpec, TaskSpec
-from tools.task import MAIN, CaseDef, TaskFile, visible_source
+from tools.task import MAIN, CaseDef, TaskFile, assignments, visible_source
 from tools.verdict import Verdict
 
 MOST_OF_AN_ERROR = 2_000  # characters; a tool's answer to a model is cut there too
@@ -62,27 +61,10 @@ def constants(source: str) -> dict[str, object]:
     """Top-level literals of a task's source, by name; what is no literal is left out, and all of it if nothing parses.
     Do not change what is returned."""
     try:
-        found = dict(pair for node in ast.parse(source).body for pair in _assigned(node))
+        found = dict(assignments(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     return {name: value for name, node in found.items() if (value := _literal(node)) is not None}
-
-
-def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
-    """`NAME = value`, also annotated and tuple-wise."""
-    if isinstance(node, ast.AnnAssign) and node.value is not None:
-        yield from _named(node.target, node.value)
-    elif isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield from _named(target, node.value)
-
-
-def _named(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        for one, its_value in zip(target.elts, value.elts, strict=True):
-            yield from _named(one, its_value)
 
 
 def _literal(node: ast.expr) -> object:

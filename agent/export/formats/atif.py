@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from agent.export.base import Column, Format, Made, Row
 from agent.export.formats.sft_chat import tool_schemas
-from agent.export.formats.summary import Attempts, cost_usd, summary, usage_totals
-from agent.export.formats.talk import Part, Talk, Turn, Words, talks
+from agent.export.formats.summary import cost_usd, judged_talks, summary, usage_totals
+from agent.export.formats.talk import Part, Talk, Turn, Words
 from agent.record.trajectory import Message, Trajectory
 from tools.codec import Json
 
@@ -41,13 +41,8 @@ class Atif(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[Made]:
         """One document a conversation, or one a window."""
-        attempts = Attempts(trajectory)
-        for conversation in trajectory.conversations:
-            for talk in talks(conversation, seen=self.seen):
-                its = attempts.of(talk)
-                best = attempts.best(its)
-                facts = summary(trajectory, talk, its, best)
-                yield Made(_document(trajectory, talk, facts), best)
+        for talk, its, best in judged_talks(trajectory, seen=self.seen):
+            yield Made(_document(trajectory, talk, summary(trajectory, talk, its, best)), best)
 
 
 def _document(trajectory: Trajectory, talk: Talk, facts: Row) -> Row:

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 from agent.export.base import Column, Format, Made, Row
 from agent.export.formats.jsons import json_text
 from agent.export.formats.sft_chat import tool_schemas
-from agent.export.formats.summary import Attempts
-from agent.export.formats.talk import Talk, Turn, talks
+from agent.export.formats.summary import judged_talks
+from agent.export.formats.talk import Talk, Turn
 from agent.record.trajectory import AttemptRecord, Trajectory
 
 Weights = Literal["all", "improving"]
@@ -39,15 +39,12 @@ class OpenAi(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[Made]:
         """One row a conversation, or one a window."""
-        attempts = Attempts(trajectory)
-        for conversation in trajectory.conversations:
-            for talk in talks(conversation, seen=self.seen):
-                its = attempts.of(talk)
-                messages = self._messages(talk, its)
-                if any(m.get("weight") for m in messages):
-                    parallel = any(len(turn.calls) > 1 for turn in talk.turns)
-                    row: Row = {"messages": messages, "tools": tool_schemas(), "parallel_tool_calls": parallel}
-                    yield Made(row, attempts.best(its))
+        for talk, its, best in judged_talks(trajectory, seen=self.seen):
+            messages = self._messages(talk, its)
+            if any(m.get("weight") for m in messages):
+                parallel = any(len(turn.calls) > 1 for turn in talk.turns)
+                row: Row = {"messages": messages, "tools": tool_schemas(), "parallel_tool_calls": parallel}
+                yield Made(row, best)
 
     def _messages(self, talk: Talk, attempts: Sequence[AttemptRecord]) -> list[Row]:
         made = {a.turn for a in attempts}

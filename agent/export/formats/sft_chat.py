@@ -7,15 +7,15 @@ in an earlier window already (Axolotl: `message_field_training: train`; with TRL
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, Literal
 
 from agent.converse.toolset import TOOLS
 from agent.export.base import Column, Format, Made, Row
-from agent.export.formats.summary import COLUMNS, Attempts, summary
+from agent.export.formats.summary import COLUMNS, judged_talks, summary
 from agent.export.formats.synthetic import synthetic_conversation
-from agent.export.formats.talk import Talk, Turn, talks
+from agent.export.formats.talk import Talk, Turn
 from agent.record.trajectory import Trajectory
 from tools.codec import Json
 
@@ -56,29 +56,19 @@ class SftChat(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[Made]:
         """One row a conversation, or one a window."""
-        attempts = Attempts(trajectory)
-        for conversation in trajectory.conversations:
-            for talk in talks(conversation, seen=self.seen):
-                yield self._made(trajectory, talk, attempts, synthetic=False)
+        yield from self._made(trajectory, seen=self.seen, synthetic=False)
         if self.synthesise and not trajectory.conversations and trajectory.attempts:
-            made, told = synthetic_conversation(trajectory)
-            for talk in talks(made):
-                yield self._made(told, talk, Attempts(told), synthetic=True)
+            conversation, retold = synthetic_conversation(trajectory)
+            yield from self._made(replace(retold, conversations=(conversation,)), seen=False, synthetic=True)
 
-    def _made(self, trajectory: Trajectory, talk: Talk, attempts: Attempts, *, synthetic: bool) -> Made:
-        its = attempts.of(talk)
-        best = attempts.best(its)
+    def _made(self, trajectory: Trajectory, *, seen: bool, synthetic: bool) -> Iterator[Made]:
+        for talk, its, best in judged_talks(trajectory, seen=seen):
+            row = self._row(talk) | summary(trajectory, talk, its, best)
+            yield Made(row | {"synthetic": synthetic}, best)
+
+    def _row(self, talk: Talk) -> Row:
         messages = chat_messages(talk, self.reasoning)
-        return Made(
-            {
-                "messages": messages,
-                "tools": tool_schemas(),
-                "n_context": n_context(messages),
-                **summary(trajectory, talk, its, best),
-                "synthetic": synthetic,
-            },
-            best,
-        )
+        return {"messages": messages, "tools": tool_schemas(), "n_context": n_context(messages)}
 
 
 def chat_messages(talk: Talk, reasoning: Reasoning = "reasoning_content") -> list[Row]:

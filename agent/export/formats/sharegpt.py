@@ -13,8 +13,8 @@ from typing import ClassVar
 from agent.export.base import Column, Format, Made, Row
 from agent.export.formats.jsons import json_text
 from agent.export.formats.sft_chat import tool_schemas
-from agent.export.formats.summary import COLUMNS, Attempts, summary
-from agent.export.formats.talk import Talk, Turn, talks
+from agent.export.formats.summary import COLUMNS, judged_talks, summary
+from agent.export.formats.talk import Talk, Turn
 from agent.record.trajectory import Trajectory
 
 BETWEEN_RESULTS = "\n</tool_response>\n<tool_response>\n"  # as LLaMA-Factory joins those of its OpenAI format
@@ -48,19 +48,15 @@ class ShareGpt(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[Made]:
         """One row a conversation, or one a window."""
-        attempts = Attempts(trajectory)
-        for conversation in trajectory.conversations:
-            for talk in talks(conversation, seen=self.seen):
-                its = attempts.of(talk)
-                best = attempts.best(its)
-                values: Row = {
-                    "conversations": self._conversations(talk),
-                    "system": talk.system,
-                    "tools": tools_text(),
-                    "unsaid_chars": 0 if self.thoughts else sum(map(_unsaid, talk.turns)),
-                    **summary(trajectory, talk, its, best),
-                }
-                yield Made(values, best)
+        for talk, its, best in judged_talks(trajectory, seen=self.seen):
+            values: Row = {
+                "conversations": self._conversations(talk),
+                "system": talk.system,
+                "tools": tools_text(),
+                "unsaid_chars": 0 if self.thoughts else sum(map(_unsaid, talk.turns)),
+                **summary(trajectory, talk, its, best),
+            }
+            yield Made(values, best)
 
     def _conversations(self, talk: Talk) -> list[Row]:
         said: list[Row] = []

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from agent.export.base import Column, Format, Made, Row
 from agent.export.formats.jsons import json_text
-from agent.export.formats.summary import Attempts
-from agent.export.formats.talk import Talk, Turn, talks
+from agent.export.formats.summary import judged_talks
+from agent.export.formats.talk import Talk, Turn
 from agent.record.trajectory import Message, Trajectory
 
 HARNESS = "kerneltune"
@@ -27,15 +27,12 @@ class Sts(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[Made]:
         """One file a conversation."""
-        attempts = Attempts(trajectory)
         run_id = trajectory.run.run_id
-        for conversation in trajectory.conversations:
-            for talk in talks(conversation):
-                header: Row = {"type": "session", "harness": HARNESS, "id": f"{run_id}/{talk.key}"}
-                header["name"] = f"{trajectory.run.task}, {run_id}, conversation {talk.key}"
-                lines = [header, *({"type": "message", "message": message} for message in _messages(talk))]
-                row: Row = {"file": f"{run_id}-{_file_name(talk.key)}.jsonl", "lines": lines}
-                yield Made(row, attempts.best(attempts.of(talk)))
+        for talk, _, best in judged_talks(trajectory):
+            header: Row = {"type": "session", "harness": HARNESS, "id": f"{run_id}/{talk.key}"}
+            header["name"] = f"{trajectory.run.task}, {run_id}, conversation {talk.key}"
+            lines = [header, *({"type": "message", "message": message} for message in _messages(talk))]
+            yield Made({"file": f"{run_id}-{_file_name(talk.key)}.jsonl", "lines": lines}, best)
 
 
 def _file_name(key: str) -> str:

@@ -1,9 +1,9 @@
 """What a row says of its conversation besides the messages: how long it was, what came of it, what it cost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from agent.export.base import Column, Row
-from agent.export.formats.talk import Talk
+from agent.export.formats.talk import Talk, talks
 from agent.record.trajectory import AttemptRecord, Message, Trajectory
 from tools.verdict import Status
 
@@ -56,6 +56,17 @@ class Attempts:
             return min(timed, key=lambda a: a.timing.median_us if a.timing else 0.0)
         led = [a for a in judged if a.accepted and a.best]
         return led[-1] if led else max(judged, key=_rank, default=None)
+
+
+def judged_talks(
+    trajectory: Trajectory, *, seen: bool = False
+) -> Iterator[tuple[Talk, list[AttemptRecord], AttemptRecord | None]]:
+    """Each conversation of a run, or (`seen`) each window of one, with the attempts that it made and their best."""
+    attempts = Attempts(trajectory)
+    for conversation in trajectory.conversations:
+        for talk in talks(conversation, seen=seen):
+            its = attempts.of(talk)
+            yield talk, its, attempts.best(its)
 
 
 def _rank(attempt: AttemptRecord) -> int:
