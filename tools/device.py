@@ -1,10 +1,11 @@
 """The GPU as NVML sees it. The only importer of pynvml. Reads; never sets anything."""
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,7 +21,7 @@ _KEPT = 4096
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """The GPU that would be used: NVML's first visible one. `arch` is 90 for sm_90."""
+    """The GPU that would be used: the one that CUDA numbers 0. `arch` is 90 for sm_90."""
 
     name: str
     arch: int
@@ -50,15 +51,36 @@ def _nvml() -> Iterator[object | None]:
         yield None
         return
     try:
-        yield pynvml.nvmlDeviceGetHandleByIndex(0) if pynvml.nvmlDeviceGetCount() else None
+        yield _first(os.environ.get("CUDA_VISIBLE_DEVICES"))
     except pynvml.NVMLError:
         yield None
     finally:
         pynvml.nvmlShutdown()
 
 
+def _first(visible: str | None) -> object | None:
+    """The handle of CUDA's device 0. NVML knows nothing of CUDA_VISIBLE_DEVICES. It numbers by PCI bus, CUDA by speed
+    unless CUDA_DEVICE_ORDER says otherwise, which differs only between unlike GPUs."""
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    chosen = first_visible(visible, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
+    return None if chosen is None else handles[chosen]
+
+
+def first_visible(visible: str | None, uuids: Sequence[str]) -> int | None:
+    """Which of these GPUs is CUDA's device 0 under this CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs, of which
+    the first counts; None where it hides all (an unknown first one does). A MIG slice is not told from its GPU."""
+    if visible is None:
+        return 0 if uuids else None
+    name = visible.split(",")[0].strip()
+    if name.startswith("GPU-"):
+        return next((i for i, uuid in enumerate(uuids) if uuid.startswith(name)), None)
+    if name.startswith("MIG-"):
+        return 0 if uuids else None
+    return int(name) if name.isdecimal() and int(name) < len(uuids) else None
+
+
 def gpu_info() -> GpuInfo | None:
-    """The first GPU, or None when there is no driver or no GPU."""
+    """CUDA's first GPU, or None when there is no driver or no GPU."""
     with _nvml() as handle:
         if handle is None:
             return None

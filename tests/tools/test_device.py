@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tools.device import GpuSample, Sampler, Watch, strangers, window
+from tools.device import GpuSample, Sampler, Watch, first_visible, strangers, window
 
 
 def sample(clock: int | None, reasons: int | None = 0) -> GpuSample:
@@ -30,6 +30,18 @@ class Readings(Sampler):
 )
 def test_more_processes_than_ours_are_strangers(listed: tuple[int, ...] | None, expected: int, found: int) -> None:
     assert strangers(listed, expected) == found
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [(None, 0), ("1", 1), ("1,0", 1), ("GPU-bb", 1), ("GPU-cc", None), ("", None), ("-1", None), ("2", None)],
+)
+def test_nvml_is_asked_about_the_gpu_that_cuda_would_use(visible: str | None, found: int | None) -> None:
+    assert first_visible(visible, ["GPU-aa11", "GPU-bb22"]) == found
+
+
+def test_without_a_gpu_none_is_chosen() -> None:
+    assert first_visible(None, []) is None
 
 
 def test_several_readings_become_the_median_clock_and_any_throttling() -> None:
