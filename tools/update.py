@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.compiling import Artefact, Compiling
+from tools.compiling import Artefact, Built, Compiling
 from tools.output_shapes import mismatch
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
@@ -115,9 +115,18 @@ class Updater:
         if failure:
             return Update(plans, failure=failure, trace_s=trace_s, main_case=self.task.main.name if plans else "")
         started = time.perf_counter()
-        artefacts, failure = self._compile(plans)
+        built = self._compile(plans)
+        plans, too_large, failure = self._without(plans, built.too_large)
         compile_s = time.perf_counter() - started
-        return Update(plans, artefacts, failure, trace_s, compile_s, dropped, self.task.main.name)
+        return Update(
+            plans,
+            built.artefacts,
+            built.failure or failure,
+            trace_s,
+            compile_s,
+            (*dropped, *too_large),
+            self.task.main.name,
+        )
 
     def _trace(self, source: str) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
         """Plans by case, the variants left out, and what is wrong: the cases that may be told of come first."""
@@ -165,15 +174,34 @@ class Updater:
         note = "" if case.name == self.task.main.name else f" (in case {case.name!r})"
         return replace(verdict, detail=verdict.detail + note, receipt=verdict.receipt | {"case": case.name})
 
-    def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> tuple[dict[str, Artefact], Verdict | None]:
+    def _without(
+        self, plans: dict[str, tuple[Plan, ...]], too_large: Mapping[str, str]
+    ) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
+        """The plans without the variants that no block of the target has room for, as an autotuner passes over them;
+        what is said of those; and what is wrong when a case has no other."""
+        why = {
+            plan.variant: f"{too_large[kernel.sha256]} (kernel {kernel.name})"
+            for its in plans.values()
+            for plan in its
+            for kernel in plan.kernels
+            if kernel.sha256 in too_large
+        }
+        kept = {name: tuple(p for p in its if p.variant not in why) for name, its in plans.items()}
+        for name, its in kept.items():
+            if not its:
+                verdict = Verdict(Status.COMPILE_FAILED, why[plans[name][0].variant])
+                return plans, (), self._told(verdict, self.task.case(name))
+        return kept, tuple(f"{variant}: {words}" for variant, words in why.items()), None
+
+    def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> Built:
         shown = self._kernels(plans, held_out=False)
         hidden = {key: k for key, k in self._kernels(plans, held_out=True).items() if key not in shown}
         groups = [shown, hidden] if hidden else [shown]
         built = self._compiling.compile([list(group.values()) for group in groups])
         if built.failure is None or built.failed_group == 0:
-            return built.artefacts, built.failure
+            return built
         case = next(c for c in self.task.cases if c.held_out)
-        return built.artefacts, self._told(built.failure, case)
+        return replace(built, failure=self._told(built.failure, case))
 
     def _kernels(self, plans: Mapping[str, Sequence[Plan]], *, held_out: bool) -> dict[str, Kernel]:
         names = [name for name in self.compile_cases if self.task.case(name).held_out is held_out]

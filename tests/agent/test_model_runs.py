@@ -203,7 +203,7 @@ def test_conversations_side_by_side_share_a_provider(tmp_path: Path) -> None:
     right = (
         update["arguments"]["source"]
         .replace("tl.expo(v)", "tl.exp(v - tl.max(v, 0))")
-        .replace("num_warps=1", "num_warps={}")
+        .replace("num_warps=2", "num_warps={}")
     )
     story = [
         {

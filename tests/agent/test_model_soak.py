@@ -56,7 +56,7 @@ def story(seed: int) -> list[dict[str, Any]]:
     source = LINES[0]["calls"][0]["arguments"]["source"].replace("tl.expo(v)", "tl.exp(v - tl.max(v, 0))")
     lines = []
     for number in range(400):
-        text = source.replace("num_warps=1", f"num_warps={1 << number % 4}") + f"# {seed}.{number}\n"
+        text = source.replace("num_warps=2", f"num_warps={1 << number % 4}") + f"# {seed}.{number}\n"
         arguments = {"parent": None, "rationale": f"variant {number}", "source": text, "edits": None}
         lines.append({"text": "next", "calls": [{"name": "update", "arguments": arguments}]})
     return lines

@@ -208,14 +208,15 @@ def waves(machine: Machine, folder: Path) -> None:
     path.write_text(WAVES_TASK)
     with opened(machine, str(path), folder, ("eager", "compile")) as bed:
         tiers: tuple[Tier, ...] = ("screened", "judged")
-        for kernel, wanted in (("honest", Status.CORRECT), ("remembering", Status.IMPOSSIBLE)):
+        stopped = (Status.IMPOSSIBLE, Status.WRONG)  # wrong: among whole numbers two rows may begin alike
+        for kernel, wanted in (("honest", (Status.CORRECT,)), ("remembering", stopped)):
             for tier in tiers:
                 started = time.monotonic()
                 verdict = bed.judged(WAVES.replace("@KERNEL@", kernel), tier)
                 probe = verdict.receipt.get("memory_probe")
                 print(f"     {kernel} {time.monotonic() - started:.2f} s {said(verdict)} probe {probe}", flush=True)
                 print(f"      {verdict.receipt.get('phases_s')} checks {verdict.receipt.get('checks_s')}")
-                assert verdict.status is wanted, verdict.detail
+                assert verdict.status in wanted, verdict.detail
 
 
 def small(machine: Machine, folder: Path, ceilings: Ceilings) -> None:

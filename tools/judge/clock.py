@@ -51,6 +51,16 @@ def agreement(readings: Sequence[Reading]) -> Agreement:
     return Agreement(True, slope)
 
 
+def least_delayed(readings: Sequence[Reading]) -> list[Reading]:
+    """Of blocks with as many launches the one whose answer came least late: a busy host only ever adds time."""
+    best: dict[int, Reading] = {}
+    for reading in readings:
+        kept = best.get(reading.launches)
+        if kept is None or reading.host_us - reading.device_us < kept.host_us - kept.device_us:
+            best[reading.launches] = reading
+    return list(best.values())
+
+
 def _slope(readings: Sequence[Reading]) -> float | None:
     """Theil-Sen: the median of the slopes between pairs of blocks that differ by at least a fifth in length."""
     slopes = [

@@ -1,5 +1,5 @@
 """How many terms can a sum of the reference have? The tolerance grows with its square root. And: does the reference
-exponentiate what it contracted, so that rounded operands may change which term wins?"""
+exponentiate differences, so that a roundoff of large operands may change which term wins?"""
 
 import contextlib
 from typing import Any
@@ -25,6 +25,10 @@ _SATURATING = frozenset(
 )
 
 
+_SOFTMAX = frozenset(name for name in _SATURATING if "softmax" in name or "attention" in name) | {"logsumexp"}
+_MAXIMA = frozenset(("amax", "max", "maximum"))
+
+
 class Lengths(contextlib.ExitStack):
     """Watches a run of the reference; afterwards `longest` says how long its sums may have been."""
 
@@ -39,15 +43,22 @@ class Lengths(contextlib.ExitStack):
         """Whether there is a contraction, and something that turns large differences into all or nothing."""
         return bool(self._flops.get_total_flops()) and bool(self._watch.names & _SATURATING)
 
+    @property
+    def all_or_nothing(self) -> bool:
+        """Whether there is a softmax, in one operator or written out."""
+        names = self._watch.names
+        return bool(names & _SOFTMAX) or bool(names & {"exp", "exp2"} and names & _MAXIMA)
+
     def longest(self, operands: Tree, outputs: Tree) -> int:
         """1 where no operator adds anything up; else a guess from sizes: the operands' longest last dimension, elements
-        read per element written, and multiply-adds per element written."""
+        read per element written (over all, and by the operator that reads most), and multiply-adds per element
+        written."""
         if not self._watch.adds:
             return 1
         lasts = [t.shape[-1] for t in tensors(operands) if t.dim() and t.is_floating_point()]
         written = max(1, numel(outputs))
         per_output = max((t.numel() for t in tensors(operands)), default=1) // written
-        return max(1, *lasts, per_output, int(self._flops.get_total_flops()) // (2 * written))
+        return max(1, *lasts, per_output, self._watch.most_read, int(self._flops.get_total_flops()) // (2 * written))
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -56,9 +67,15 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
+        self.most_read = 1  # elements read per element written, of any operator that may add something up
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = op._schema.name.partition("::")[2]
         self.names.add(name)
-        self.adds = self.adds or not (torch.Tag.pointwise in op.tags or op.is_view or name in _MOVES)
-        return op(*args, **(kwargs or {}))
+        result = op(*args, **(kwargs or {}))
+        if not (torch.Tag.pointwise in op.tags or op.is_view or name in _MOVES):
+            self.adds = True
+            read = max((t.numel() for t in tensors(args)), default=1)
+            written = max((t.numel() for t in tensors(result)), default=1)
+            self.most_read = max(self.most_read, read // max(1, written))
+        return result

@@ -61,20 +61,25 @@ def count_instructions(cubins: Sequence[bytes], folder: Path) -> CensusReply:
 
 
 def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply, list[bytes]]:
-    """Compile each kernel; stop at the first that fails."""
+    """Compile each kernel; stop at the first that fails. One that is too large for the target does not stop it: an
+    autotuner may have others."""
     done: list[Compiled] = []
     cubins: list[bytes] = []
-    for kernel in request.kernels:
+    too_large: dict[str, str] = {}
+    for number, kernel in enumerate(request.kernels):
         diagnostics: list[str] = []
         try:
             with _captured(folder, diagnostics):
                 compiled, cubin = _compile_one(kernel, request.arch, folder)
+        except TooLarge as error:
+            too_large[str(number)] = str(error)
+            continue
         except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
             failure = _failure(error, "".join(diagnostics))
-            return CompileReply(tuple(done), failure, kernel.name), cubins
+            return CompileReply(tuple(done), too_large, failure, kernel.name), cubins
         done.append(compiled)
         cubins.append(cubin)
-    return CompileReply(tuple(done)), cubins
+    return CompileReply(tuple(done), too_large), cubins
 
 
 def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:

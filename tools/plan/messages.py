@@ -83,9 +83,11 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CompileReply:
-    """Results in the order of the request, up to the first failure."""
+    """Results in the order of the request, up to the first failure, without those in `too_large`: what no block of the
+    target has room for, by number in the request, and what it would need."""
 
     compiled: tuple[Compiled, ...] = ()
+    too_large: dict[str, str] = field(default_factory=dict)
     failure: Failure | None = None
     failed_kernel: str | None = None
 

@@ -51,3 +51,23 @@ def test_a_softmax_behind_a_contraction_may_be_all_or_nothing() -> None:
     assert watched(lambda x: (x @ x.t()).softmax(-1))
     assert not watched(lambda x: x.softmax(-1))
     assert not watched(lambda x: torch.relu(x @ x.t()))
+
+
+def test_a_softmax_is_known_in_one_operator_and_written_out() -> None:
+    def watched(work: Callable[[Tensor], Tensor]) -> bool:
+        with Lengths() as lengths:
+            work(X)
+        return lengths.all_or_nothing
+
+    assert watched(lambda x: x.softmax(-1))
+    assert watched(lambda x: x.log_softmax(-1))
+    assert watched(lambda x: (x - x.amax(-1, keepdim=True)).exp())
+    assert not watched(lambda x: x * torch.sigmoid(x))
+    assert not watched(lambda x: x.exp())
+
+
+def test_a_sum_over_everything_counts_beside_a_large_output() -> None:
+    x = torch.randn(64, 32)
+    with Lengths() as lengths:
+        results = (x > 0, x.square().sum())
+    assert lengths.longest((x,), results) == 64 * 32

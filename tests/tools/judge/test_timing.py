@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tools.judge.clock import Reading, agreement
+from tools.judge.clock import Reading, agreement, least_delayed
 from tools.judge.timing import (
     CANDIDATE,
     Round,
@@ -254,3 +254,14 @@ def test_a_block_cannot_take_longer_on_the_device_than_on_the_host() -> None:
 
 def test_blocks_of_one_length_prove_nothing() -> None:
     assert not agreement([Reading(6000.0, 6100.0, 10)] * 5).ok
+
+
+def test_a_busy_host_is_told_from_a_lying_clock_by_the_least_delayed_answers() -> None:
+    def seen(slope: float, delays: list[float]) -> list[Reading]:
+        lengths = [6000.0, 24000.0] * (len(delays) // 2)
+        return [Reading(us, slope * us + 100.0 + late, int(us / 30)) for us, late in zip(lengths, delays, strict=True)]
+
+    late = [0.0, 1500.0, 40.0, 900.0, 0.0, 10.0]
+    assert not agreement(seen(1.0, late[:2])).ok
+    assert agreement(least_delayed(seen(1.0, late))).ok
+    assert not agreement(least_delayed(seen(1.2, late))).ok
