@@ -25,9 +25,10 @@ class Answer:
 @dataclass(frozen=True)
 class Regime:
     """How strictly a battery is judged: see `tools.judge.gates.Expected`. `longest`: the reduction length, when the
-    battery knows it better than the shapes; `flushes`: denormal inputs may count as zeros; `lenience`: a factor on the
-    arithmetic's share of the tolerance."""
+    battery knows it better than the shapes; `one_hot`: an operand of a contraction is; `flushes`: denormal inputs may
+    count as zeros; `lenience`: a factor on the arithmetic's share of the tolerance."""
 
+    one_hot: bool = False
     bits: float | None = None
     longest: int | None = None
     exact_operands: bool = False

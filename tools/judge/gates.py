@@ -50,7 +50,9 @@ class Expected:
     `native`, in the reference's own dtypes, also says which structure, shapes and dtypes are wanted.
 
     `slack`: absolute, on top (what flushing denormals may change). `exact_operands`: the inputs are whole numbers that
-    no declared format rounds. `bits`: of a probe, how many must be right. `selections`: of outputs that are indices.
+    no declared format rounds. `one_hot`: an operand of a contraction is, so that an answer may be one term, and the
+    errors of a row do not average out. `bits`: of a probe, how many must be right. `selections`: of outputs that are
+    indices.
     """
 
     values: Tree
@@ -60,6 +62,7 @@ class Expected:
     noise: Tree | None = None
     slack: Tree | None = None
     exact_operands: bool = False
+    one_hot: bool = False
     bits: float | None = None
     selections: Mapping[str, Selection] = field(default_factory=dict)
     lenience: float = 1.0
@@ -190,6 +193,8 @@ class _Budget:
             self._terms = (value.square() + (_row_rms(value) if noise is None else noise).square()).sqrt()
             self._widest = 4 * u_op + expected.lenience * max(6.5 * math.sqrt(length), 16) * u_acc
             self._typical = 2 * u_op + expected.lenience * max(4 * math.sqrt(length / 6), 8) * u_acc
+            if expected.one_hot:
+                self._typical = self._widest
             self._u_out = _OUTPUTS[dtype]
         else:
             self._terms = value if noise is None else torch.maximum(value, noise / _NOISE_OF_A_PRODUCT)

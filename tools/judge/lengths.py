@@ -58,7 +58,9 @@ class Lengths(contextlib.ExitStack):
         lasts = [t.shape[-1] for t in tensors(operands) if t.dim() and t.is_floating_point()]
         written = max(1, numel(outputs))
         per_output = max((t.numel() for t in tensors(operands)), default=1) // written
-        return max(1, *lasts, per_output, self._watch.most_read, int(self._flops.get_total_flops()) // (2 * written))
+        return max(
+            1, *lasts, per_output, int(self._watch.most_read), int(self._flops.get_total_flops()) // (2 * written)
+        )
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

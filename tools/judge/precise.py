@@ -130,3 +130,17 @@ def plain_arithmetic(*, tf32: bool) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def flushed(tensor: Tensor) -> Tensor:
+    """Denormals of float32's range as zeros, as kernels that flush see them."""
+    if not tensor.is_floating_point() or torch.finfo(tensor.dtype).tiny > 2.0**-126:
+        return tensor
+    return torch.where(tensor.abs() < 2.0**-126, torch.zeros_like(tensor), tensor)
+
+
+def differences(values: Tree, others: Tree) -> Tree:
+    """|a - b| of each floating leaf, in the structure of `values`; other leaves stay."""
+    pairs = zip(tensors(values), tensors(others), strict=True)
+    changes = iter([(a - b).abs() if a.is_floating_point() else a for a, b in pairs])
+    return map_tensors(lambda _: next(changes), values)

@@ -19,19 +19,17 @@ from tools.judge.execute import blame, execute, placed, randomise, seed_everythi
 from tools.judge.gates import Expected, rounds_operands
 from tools.judge.inputs import derived
 from tools.judge.lengths import Lengths
-from tools.judge.precise import Disturbances, default_float64, plain_arithmetic, widened
+from tools.judge.precise import Disturbances, default_float64, differences, flushed, plain_arithmetic, widened
 from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
-from tools.judge.protocol import BATTERIES, PROBES
+from tools.judge.protocol import PROBES
 from tools.judge.ties import Watching
 from tools.judge.tree import Tree, dtype_name, is_finite, leaves, map_tensors, numel, tensors
 from tools.task import CaseDef, TaskFile
 
 MOST_DISTURBED = 1 << 28  # output elements; above, disturbed copies in float64 take tens of gigabytes each
 NOISE_SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
-_LENIENCE = {
-    "structure": 4.0,
-    "offset": 4.0,
-}  # equal terms are rounded the same way, so errors add up as L, not sqrt(L)
+# equal terms are rounded the same way, so errors add up as L, not sqrt(L)
+_LENIENCE = {"structure": 4.0, "offset": 4.0}
 _KINDS_SEEDS = (0, 1, 2)
 
 
@@ -107,7 +105,7 @@ class LoadedCase:
         declared = declared_kinds(own, self.task.inputs)
         if all(path in declared for path, leaf in leaves(own) if isinstance(leaf, Tensor)):
             return declared
-        small = next((case for case in self.task.cases if case.cpu), None)
+        small = self._small
         inferred = _inferred(self.task, small.name if small else self.case.name, "cpu" if small else self.device)
         return {**inferred, **declared}
 
@@ -147,12 +145,30 @@ class LoadedCase:
             return self._drawn(seed, battery, inputs, Regime())
         if battery == "integers" and self._whole_parameters(seed, inputs):
             return self._drawn(seed, battery, inputs, Regime(exact_operands=True))
-        if self._finite_results(inputs, specials=battery == "specials") is None:
+        if not self._rehearsed(battery) or self._finite_results(inputs, specials=battery == "specials") is None:
             return None
         if battery == "huge" and self._loses_to_rounding:
             return None
         regime = Regime(flushes=battery == "tiny", lenience=_LENIENCE.get(battery, 1.0))
         return self._drawn(seed, battery, inputs, regime)
+
+    def _rehearsed(self, battery: str) -> bool:
+        """Whether the reference takes such inputs in the small case on the CPU. An index out of range, to which huge
+        values may lead, is an exception there; on a GPU it is the end of this process."""
+        small = self._small
+        return self.device == "cpu" or small is None or _taken(self.task, small.name, battery)
+
+    def takes(self, battery: str) -> bool:
+        """Whether the reference runs on inputs of this kind at all."""
+        inputs = self.inputs(self._seed, battery)
+        try:
+            return inputs is None or (self.native(inputs), self.reference(inputs)) is not None
+        except TaskError:
+            return False
+
+    @property
+    def _small(self) -> CaseDef | None:
+        return next((case for case in self.task.cases if case.cpu), None)
 
     @functools.cached_property
     def _loses_to_rounding(self) -> bool:
@@ -215,11 +231,11 @@ class LoadedCase:
             return None
         native, answer = results
         if is_exact(answer.values, native):
-            return Regime(bits=required_bits(self.precision))
+            return Regime(one_hot=True, bits=required_bits(self.precision))
         if probe.alone and len(probe.leaves) > 2:  # another one follows, in which less is zero
             return None
         lasts = [t.shape[-1] for t in tensors(native) if t.dim()]
-        return Regime(longest=max(1, *lasts, 1)) if single else Regime()
+        return Regime(one_hot=True, longest=max(1, *lasts, 1) if single else None)
 
     def _free_leaves(self, own: Tree) -> dict[str, Tensor]:
         """Floating inputs that may be anything, and parameters, by origin and path."""
@@ -243,10 +259,6 @@ class LoadedCase:
         except TaskError:
             pass  # it got as far as it got: a reference may check what it is given
         return numbering.found
-
-    def batteries(self, seed: int = 0) -> tuple[str, ...]:
-        """The batteries that apply to this case."""
-        return tuple(b for b in BATTERIES if self.draw(seed, b) is not None)
 
     def native(self, inputs: tuple[Any, ...]) -> Tree:
         """The reference in its own dtype, as trusted as it is imprecise."""
@@ -281,27 +293,23 @@ class LoadedCase:
         answer = self.reference(inputs)
         wanted = answer.exact and noise_samples and numel(answer.values) <= MOST_DISTURBED
         noise, operands = self._noise_if_it_fits(inputs, answer, noise_samples) if wanted else (None, None)
-        regime = self._regime
+        regime, slack = self._regime, None
+        if regime.flushes:  # what counting denormal inputs as zeros changes
+            slack = differences(answer.values, self.reference(map_tensors(flushed, inputs)).values)
         return Expected(
             answer.values,
             native,
             self.precision,
             regime.longest or lengths.longest((inputs, self.state()), native),
             noise,
-            slack=self._flushing(inputs, answer.values) if regime.flushes else None,
+            slack=slack,
             exact_operands=regime.exact_operands,
+            one_hot=regime.one_hot,
             bits=regime.bits,
             selections=answer.selections,
             lenience=regime.lenience,
             operand_noise=operands,
         )
-
-    def _flushing(self, inputs: tuple[Any, ...], values: Tree) -> Tree:
-        """What counting denormal inputs as zeros changes."""
-        flushed = self.reference(map_tensors(flush, inputs)).values
-        pairs = zip(tensors(values), tensors(flushed), strict=True)
-        changes = iter([(a - b).abs() if a.is_floating_point() else a for a, b in pairs])
-        return map_tensors(lambda _: next(changes), values)
 
     def _noise_if_it_fits(
         self, inputs: tuple[Any, ...], answer: Answer, samples: int
@@ -321,16 +329,14 @@ class LoadedCase:
         return None, None
 
 
-def flush(tensor: Tensor) -> Tensor:
-    """Denormals of float32's range as zeros, as kernels that flush see them."""
-    if not tensor.is_floating_point() or torch.finfo(tensor.dtype).tiny > 2.0**-126:
-        return tensor
-    return torch.where(tensor.abs() < 2.0**-126, torch.zeros_like(tensor), tensor)
-
-
 @functools.lru_cache(maxsize=64)
 def _inferred(task: TaskFile, case: str, device: str) -> Mapping[str, str]:
     """Kinds of a task's inputs: of one case, the smallest, since what a task may be fed does not depend on sizes; on a
     CPU, where inputs outside of what a reference is defined for raise an error instead of ending the GPU's context."""
     problem = LoadedCase(task, task.case(case), device)
     return inferred_kinds([problem._own(seed) for seed in _KINDS_SEEDS], problem.in_domain)
+
+
+@functools.lru_cache(maxsize=256)
+def _taken(task: TaskFile, case: str, battery: str) -> bool:
+    return LoadedCase(task, task.case(case)).takes(battery)

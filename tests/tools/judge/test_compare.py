@@ -409,3 +409,11 @@ def test_trees_of_numbers_integers_empty_and_zero_dimensional_outputs_are_compar
     assert compare(expected, dict(values)).ok
     for key, wrong in (("n", torch.tensor(4)), ("none", 0), ("pair", [torch.empty(0, 5), 2.5]), ("flag", False)):
         assert not compare(expected, {**values, key: wrong}).ok
+
+
+@pytest.mark.parametrize(("precision", "fits"), [("tf32_ok", True), ("float32", False)])
+def test_a_single_truncated_term_in_a_row_fits_where_operands_may_be_tf32(precision: str, fits: bool) -> None:
+    row = torch.zeros(1, 64, dtype=torch.float64)
+    row[0, 5] = 1.3
+    expected = Expected(row, row.float(), precision, 64, one_hot=True)
+    assert compare(expected, (row * (1 - 1.2 * 2.0**-10)).float()).ok is fits

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.judge.drawing import applying
 from tools.judge.reference import Problem
 from tools.task import find_task, read_task
 
@@ -119,7 +120,7 @@ def get_inputs():
     return [torch.randn(2, 40, 32), angles.cos(), angles.sin()]
 """)
     problem = Problem.load(read_task(path))
-    batteries = problem.batteries()
+    batteries = applying(problem)
     assert {"scaled", "spikes", "integers"} <= set(batteries)
     for battery in batteries:
         drawn = problem.draw(1, battery)
@@ -133,9 +134,9 @@ def test_nan_and_infinities_are_fed_where_the_task_says_that_it_defines_them(tmp
     source = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return x.amax(-1)\n"
     source += "def get_inputs(): return [torch.randn(40, 60)]\n"
     path.write_text(source)
-    assert "specials" not in Problem.load(read_task(path)).batteries()
+    assert "specials" not in applying(Problem.load(read_task(path)))
     path.write_text(source + 'INPUTS = {"x": "special"}\n')
-    assert "specials" in Problem.load(read_task(path)).batteries()
+    assert "specials" in applying(Problem.load(read_task(path)))
 
 
 def test_the_main_case_takes_its_contract_from_the_smallest_one_without_being_drawn() -> None:

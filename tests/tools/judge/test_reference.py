@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.tools.judge.drawing import applying
 from tools.codec import decode, encode
 from tools.errors import TaskError
 from tools.judge.reference import Problem, describe, expanded
@@ -141,15 +142,15 @@ def test_draws_differ_by_seed_and_repeat_by_seed() -> None:
 def test_a_battery_on_which_the_reference_is_not_finite_does_not_apply(tmp_path: Path) -> None:
     forward = "x: return x.exp()"
     problem = Problem.load(task_of(tmp_path, model(forward, "[torch.rand(30, 40)]")))
-    assert {"spikes", "offset", "huge"}.isdisjoint(problem.batteries())
-    assert {"own", "zero_mean", "structure", "integers", "tiny"} <= set(problem.batteries())
+    assert {"spikes", "offset", "huge"}.isdisjoint(applying(problem))
+    assert {"own", "zero_mean", "structure", "integers", "tiny"} <= set(applying(problem))
 
 
 def test_a_battery_that_the_reference_refuses_does_not_apply(tmp_path: Path) -> None:
     forward = "x, t: return nn.functional.binary_cross_entropy(x, t, reduction='none')"
     problem = Problem.load(task_of(tmp_path, model(forward, "[torch.rand(30, 40), torch.rand(30, 40)]")))
     assert problem.kinds == {"0": "own", "1": "own"}
-    assert problem.batteries() == ("own",)
+    assert applying(problem) == ("own",)
     path = task_of(tmp_path, model(forward, "[torch.rand(30, 40), torch.rand(30, 40)]", 'INPUTS = {"x": "any"}'))
     declared = Problem.load(path)
     assert declared.kinds["0"] == "any"
@@ -235,3 +236,12 @@ def test_a_foreign_task_that_is_small_already_needs_no_further_case(tmp_path: Pa
 def test_a_task_that_nothing_makes_small_keeps_its_main_case_alone(tmp_path: Path) -> None:
     spec = describe(task_of(tmp_path, model("x: return x + 1", "[torch.rand(5000, 1, 5000)]")))
     assert ([c.name for c in spec.cases], spec.main.runs_on_cpu) == (["main"], False)
+
+
+def test_inputs_that_lead_a_reference_out_of_range_are_found_before_a_gpu_runs_it(tmp_path: Path) -> None:
+    forward = "x: return x.gather(-1, (x + 1 > x).sum(-1, keepdim=True) - 1)"
+    task = task_of(tmp_path, model(forward, "[torch.rand(4, 64)]"))
+    problem = Problem.load(task)
+    assert problem.takes("zero_mean")
+    assert not problem.takes("huge")
+    assert problem.draw(1, "huge") is None

@@ -1,0 +1,9 @@
+"""Which batteries apply to a case."""
+
+from tools.judge.protocol import BATTERIES
+from tools.judge.reference import Problem
+
+
+def applying(problem: Problem) -> tuple[str, ...]:
+    """Those for which a draw says something."""
+    return tuple(battery for battery in BATTERIES if problem.draw(0, battery) is not None)
