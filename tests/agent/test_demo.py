@@ -1,0 +1,51 @@
+"""The recorded demo stays readable: runs of an H200, written by the version of that day."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.agent.shell import ROOT, optimize
+
+DEMO = ROOT / "docs" / "demo"
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    """A copy: opening a record may bring it up to date."""
+    return Path(shutil.copytree(DEMO, tmp_path / "demo"))
+
+
+def test_the_recorded_runs_are_listed_with_their_times(demo: Path) -> None:
+    done = optimize("runs", "--json", "--runs-dir", str(demo), cwd=demo)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)
+    assert {run["task"]: (run["attempts"], run["accepted"]) for run in runs} == {
+        "softmax": (5, 3),
+        "rms_norm": (5, 5),
+        "cross_entropy": (5, 4),
+    }
+    assert all(run["gpu"] == "NVIDIA H200" for run in runs)
+
+
+def test_the_best_of_the_demo_is_told_with_its_intervals(demo: Path) -> None:
+    done = optimize("show", "20261121-165136-cross_entropy-e40e/4", "--runs-dir", str(demo), cwd=demo)
+    assert done.returncode == 0, done.stderr
+    assert "237.2" in done.stdout
+    assert "1.40" in done.stdout
+
+
+def test_the_demo_is_exported_with_its_rewards_and_conversations(demo: Path) -> None:
+    out = demo / "out"
+    formats = ("--format", "raw", "--format", "rl-turns", "--format", "sft-chat", "--as", "jsonl")
+    done = optimize("export", *formats, "-o", str(out), "--runs-dir", str(demo), cwd=demo)
+    assert done.returncode == 0, done.stderr
+    rows = {name: lines(out / "data" / name) for name in ("raw", "rl-turns", "sft-chat")}
+    assert len({row["run_id"] for row in rows["raw"]}) == 3
+    assert len(rows["sft-chat"]) == 3
+    assert sorted({row["task"] for row in rows["rl-turns"]}) == ["cross_entropy", "rms_norm", "softmax"]
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
