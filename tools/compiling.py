@@ -1,7 +1,10 @@
 """Has kernels compiled by a confined worker. What it says is checked here and made a value: artefacts or a verdict."""
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tools.codec import DecodeError, decode, encode
@@ -36,33 +39,42 @@ class Built:
 
 
 class Compiling:
-    """Compiles kernels for one target, each set in a worker of its own."""
+    """Compiles kernels for one target, each set in workers of its own."""
 
-    def __init__(self, new_compiler: Callable[[], Worker], arch: str, *, compile_s: float) -> None:
+    def __init__(
+        self, new_compiler: Callable[[], Worker], arch: str, *, compile_s: float, width: int | None = None
+    ) -> None:
         self._new_compiler, self._arch, self._compile_s = new_compiler, arch, compile_s
+        self._width = _side_by_side() if width is None else width
 
     def compile(self, groups: Sequence[Sequence[Kernel]]) -> Built:
-        """Compile group after group in one worker; none after one that fails."""
-        artefacts: dict[str, Artefact] = {}
-        too_large: dict[str, str] = {}
-        deadline = time.monotonic() + self._compile_s
-        group, kernels = 0, groups[0] if groups else ()
+        """Compile group after group, none after one that fails; the kernels of a group `width` side by side."""
+        done, deadline = Built(), time.monotonic() + self._compile_s
+        width = max(1, min(self._width, max(map(len, groups), default=0)))
+        with (
+            ThreadPoolExecutor(width) as pool,
+            contextlib.ExitStack() as stack,
+        ):  # workers end first, then threads
+            workers = [stack.enter_context(self._new_compiler()) for _ in range(width)]
+            for number, kernels in enumerate(groups):
+                shares = [kernels[i::width] for i in range(width)]
+                for built in pool.map(lambda w, its: self._share(w, its, deadline), workers, shares):
+                    failure = done.failure or built.failure
+                    done = Built(done.artefacts | built.artefacts, done.too_large | built.too_large, failure, number)
+                if done.failure:
+                    break
+        return done
+
+    def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float) -> Built:
         try:
-            with self._new_compiler() as worker:
-                for group, kernels in enumerate(groups):
-                    built = self._one(worker, kernels, max(0.1, deadline - time.monotonic()))
-                    artefacts |= built.artefacts
-                    too_large |= built.too_large
-                    if built.failure:
-                        return Built(artefacts, too_large, built.failure, group)
+            return self._one(worker, kernels, max(0.1, deadline - time.monotonic())) if kernels else Built()
         except WorkerTimeout:
             names = ", ".join(sorted({k.name for k in kernels}))
             words = f"compiling {names} took longer than {self._compile_s:g} s"
-            return Built(artefacts, too_large, Verdict(Status.TIMED_OUT, words), group)
+            return Built(failure=Verdict(Status.TIMED_OUT, words))
         except (WorkerError, DecodeError) as error:
             words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
-            return Built(artefacts, too_large, Verdict(Status.COMPILE_FAILED, f"the compiler {words}"), group)
-        return Built(artefacts, too_large)
+            return Built(failure=Verdict(Status.COMPILE_FAILED, f"the compiler {words}"))
 
     def _one(self, worker: Worker, kernels: Sequence[Kernel], timeout_s: float) -> Built:
         message = worker.call(encode(CompileRequest(tuple(kernels), self._arch)), timeout_s=timeout_s)
@@ -107,3 +119,9 @@ def _numbered(words: Mapping[str, str], count: int) -> Iterator[tuple[int, str]]
         if not number.isdecimal() or int(number) >= count:
             raise DecodeError(f"speaks of kernel {plain(number, 20)} of {count}")
         yield int(number), plain(said, MOST_OF_A_NAME)
+
+
+def _side_by_side() -> int:
+    """Kernels of one candidate that are compiled at once: a kernel per case adds up (39 s for one of 3,000 unrolled
+    steps), and where there are many cores some are idle."""
+    return max(1, min(4, len(os.sched_getaffinity(0)) // 4))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
 from tools.codec import Json
+from tools.compiling import Compiling
 from tools.machine import Machine
 from tools.receipt import author_view
 from tools.spec import CaseSpec, TaskSpec
@@ -455,3 +456,19 @@ def test_the_instructions_of_what_was_compiled_are_counted_by_a_confined_worker(
     assert any(name.startswith("global load") for name in census)
     assert any(name.startswith("global store") for name in census)
     assert updater.census(replace(update, artefacts={})) == ()
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_kernels_compiled_side_by_side_are_the_same_as_one_after_another(machine: Machine, width: int) -> None:
+    case = CaseSpec("main", (tensor(1000),), (), tensor(1000))
+    task = TaskSpec("scale", "0" * 64, "float32", "", (case,))
+    source = HEADER + COPY_KERNEL + GOOD.replace("scale(x)", "scale(scale(x), 3)")
+    updater = Updater(task, "sm_90", machine.tracer, machine.compiler)
+    plan = updater.update(source).main_plan
+    assert plan is not None
+    compiling = Compiling(machine.compiler, "sm_90", compile_s=60.0, width=width)
+    built = compiling.compile([list(plan.kernels), [replace(plan.kernels[0], text="no ttir")]])
+    assert set(built.artefacts) == {kernel.sha256 for kernel in plan.kernels}
+    assert built.failure is not None
+    assert (built.failure.status, built.failed_group) == (Status.COMPILE_FAILED, 1)
+    assert compiling.compile([]).failure is None
