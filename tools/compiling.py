@@ -51,10 +51,8 @@ class Compiling:
         """Compile group after group, none after one that fails; the kernels of a group `width` side by side."""
         done, deadline = Built(), time.monotonic() + self._compile_s
         width = max(1, min(self._width, max(map(len, groups), default=0)))
-        with (
-            ThreadPoolExecutor(width) as pool,
-            contextlib.ExitStack() as stack,
-        ):  # workers end first, then threads
+        # On the way out workers end first; the pool waits for threads that wait for them.
+        with ThreadPoolExecutor(width) as pool, contextlib.ExitStack() as stack:
             workers = [stack.enter_context(self._new_compiler()) for _ in range(width)]
             for number, kernels in enumerate(groups):
                 shares = [kernels[i::width] for i in range(width)]
