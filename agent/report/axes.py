@@ -44,7 +44,7 @@ class Scale:
     def ticks(self, most: int) -> list[float]:
         """Round values between the ends, at most so many."""
         found = _decades(self.low, self.high, most) if self.log else _even(self.low, self.high, most)
-        return found if len(found) > 1 or not self.log else _even(self.low, self.high, most)
+        return found if len(found) > 2 or not self.log else _even(self.low, self.high, most)
 
 
 def _even(low: float, high: float, most: int) -> list[float]:
@@ -76,6 +76,14 @@ def around(values: Iterable[float], *, log: bool, room: float = 0.06) -> tuple[f
         return low / more, high * more
     more = (high - low) * room or abs(high) * 0.05 or 1.0
     return low - more, high + more
+
+
+def apart(places: Sequence[float], least: float) -> list[float]:
+    """Places of labels, given from below (a large y) upwards, moved up where they would touch."""
+    found = list[float]()
+    for y in places:
+        found.append(min(y, found[-1] - least) if found else y)
+    return found
 
 
 def text(x: float, y: float, words: str, *, style: str = "", anchor: str = "start", most: int = 90) -> str:

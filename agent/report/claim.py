@@ -79,11 +79,9 @@ def _headline(material: Material, tone: Tone, against: Comparison) -> str:
 def _measured(material: Material, best: AttemptRecord) -> Iterator[str]:
     assert best.timing is not None
     all_of_them = ranked(best)
-    told = "; ".join(f"{interval(c)} against {baseline_name(c.baseline)}" for c in all_of_them)
-    of = "its only baseline" if len(all_of_them) == 1 else "the baseline that is hardest to beat first"
+    told = ", ".join(f"{interval(c)} against {baseline_name(c.baseline)}" for c in all_of_them)
     yield (
-        f"Attempt {best.number} takes {words.microseconds(best.timing.median_us)}"
-        f" [{best.timing.low_us:.2f}, {best.timing.high_us:.2f}]: {told} (speed-up with its 95 % interval, {of})."
+        f"Attempt {best.number} takes {words.timing(best.timing)}: the speed-up is {told} (with 95 % intervals)."
     )
     yield from _footing(material, best)
 

@@ -44,18 +44,16 @@ def curve(material: Material, width: float) -> Markup:
 def _plot(points: Sequence[_Point], across: axes.Scale, width: float) -> Iterator[str]:
     values = [v for p in points for v in (p.speedup, 1.0)]
     log = max(values) / min(values) > _LOG_FROM
-    scale = axes.Scale(*axes.around(values, log=log), 296, 40, log)
-    key = _key(points)
-    entries, _ = axes.legend(key, 12, 18, width)
+    entries, y = axes.legend(_key(points), 12, 18, width)
+    scale = axes.Scale(*axes.around(values, log=log), 296, y + 22, log)
     yield from entries
     yield from axes.grid_y(scale, across.start, across.end, "g", unit="x")
     against = points[-1].attempt
     compared = hardest(against)
     yield axes.line(across.start, scale(1.0), across.end, scale(1.0), "one")
     if compared is not None:
-        name = f"1x = {baseline_name(compared.baseline)}, the hardest baseline"
-        low = scale(1.0) > 270
-        yield axes.text(across.end, scale(1.0) - 6 if low else scale(1.0) + 15, name, style="dim", anchor="end")
+        name = f"1x = {baseline_name(compared.baseline)}"
+        yield axes.text(across.end, scale(1.0) - 6, name, style="dim", anchor="end")
     yield from _stairs(points, across, scale)
     if len(points) <= _MOST_TOLD:
         for p in points:

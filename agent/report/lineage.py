@@ -44,7 +44,7 @@ def _drawn(node: Node, shown: Shown, step: float, width: float) -> Iterator[str]
     x, y = _place(node, step)
     kind, style = looks.MARKS.get(attempt.status, "bar") if attempt.status else "bar", looks.css_class(attempt.status)
     yield axes.marks(kind, [(x, y)], f"{style} node", 5.0 if node.on_best_line else 4.2)
-    room = int((width - x - 14) / 6.6)
+    room = int((width - x - 14) / (7.3 if node.on_best_line else 6.5))
     yield axes.text(
         x + 12, y + 4, shown.line(_label(node), room), style="strong" if node.on_best_line else "", most=room
     )

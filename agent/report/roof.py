@@ -11,7 +11,9 @@ from agent.report.material import Material, baseline_name, ranked
 from agent.view import text as words
 from tools.roofline import rate_tflops
 
+LIGHT = "speed of light"
 _MOST_TOLD = 120
+_LOG_FROM = 1.8  # from this ratio of the largest time to the smallest on
 
 
 @dataclass(frozen=True)
@@ -103,35 +105,39 @@ def _roofline(material: Material, ceiling: _Ceiling, width: float) -> Markup:
 def _floor(material: Material, width: float) -> Markup:
     timed = material.timed
     times = [a.timing.median_us for a in timed if a.timing]
-    marks = list(_levels(material))
-    across = axes.Scale(0.5, max(a.number for a in timed) + 0.5, 62, width - 14)
-    values = [*times, *(us for us, _, _ in marks)]
-    log = max(values) / min(values) > 6
-    up = axes.Scale(*axes.around(values, log=log, room=0.1), 290, 14, log)
-    body = list(axes.grid_y(up, 62, width - 14, "g", unit=""))
-    taken: list[float] = []
-    for us, style, name in sorted(marks):
-        y = up(us)
-        body.append(axes.line(62, y, width - 14, y, style))
-        if all(abs(y - other) > 14 for other in taken):
-            taken.append(y)
-            body.append(axes.text(width - 16, y - 5, f"{name} {words.microseconds(us)}", style="ink", anchor="end"))
+    levels = sorted(_levels(material))
+    right = width - (206 if width > 500 else 104)
+    across = axes.Scale(0.5, max(a.number for a in timed) + 0.5, 52, right)
+    values = [*times, *(us for us, _, _ in levels)]
+    log = max(values) / min(values) > _LOG_FROM
+    up = axes.Scale(*axes.around(values, log=log, room=0.1), 290, 22, log)
+    body = [axes.text(44, 14, "µs", style="dim", anchor="end"), *axes.grid_y(up, 52, right, "g")]
+    places = axes.apart([up(us) for us, _, _ in levels], 30 if width <= 500 else 15)
+    for (us, style, key), y in zip(levels, places, strict=True):
+        body.append(axes.line(52, up(us), right, up(us), style))
+        body.append(axes.line(right, up(us), right + 8, y, "whisker"))
+        body += _named(key, us, right + 12, y, wide=width > 500)
     body += _placed(material, [(across(a.number), up(us)) for a, us in zip(timed, times, strict=True)])
     ticks = [t for t in axes.Scale(1, max(across.high, 2), 0, 1).ticks(6) if t == int(t) and t < across.high]
     body += [axes.text(across(t), 308, f"{t:g}", style="dim", anchor="middle") for t in ticks]
-    body += [
-        axes.text(62, 10, "µs", style="dim", anchor="end"),
-        axes.text(width - 14, 326, "attempt", style="dim", anchor="end"),
-    ]
+    body.append(axes.text(right, 326, "attempt", style="dim", anchor="end"))
     return axes.drawing(width, 334, f"Times of {words.plural(len(times), 'attempt')} over the speed of light", body)
+
+
+def _named(key: str, us: float, x: float, y: float, *, wide: bool) -> list[str]:
+    """The name of a level and its time, on one line or on two."""
+    name = LIGHT if key == LIGHT else baseline_name(key)
+    if wide:
+        return [axes.text(x, y + 4, f"{name.removeprefix('torch.')} {words.microseconds(us)}", style="level-name", most=32)]
+    return [axes.text(x, y - 1, key, most=15), axes.text(x, y + 12, words.microseconds(us), style="dim")]
 
 
 def _levels(material: Material) -> Iterator[tuple[float, str, str]]:
     if material.light_us is not None:
-        yield material.light_us, "roof", "speed of light"
+        yield material.light_us, "roof", LIGHT
     leader = material.best or material.timed[-1]
     for compared in ranked(leader)[:4]:
-        yield compared.baseline_us, "level", baseline_name(compared.baseline)
+        yield compared.baseline_us, "level", compared.baseline
 
 
 def _placed(material: Material, places: Sequence[tuple[float, float]]) -> Iterator[str]:
