@@ -1,5 +1,6 @@
 """The course of a run: the speed-up of every attempt, the best so far, and what became of those without a time."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from agent.record.trajectory import AttemptRecord
 from agent.report import axes, looks
 from agent.report.material import Material, baseline_name, hardest
 from agent.view import text as words
+from tools.verdict import Status
 
 _MOST_TOLD = 120  # marks that say what they are: more would only make the file large
 _LOG_FROM = 4.0  # from this ratio of the largest to the smallest on, a logarithm is fairer
@@ -33,7 +35,8 @@ def curve(material: Material, width: float) -> Markup:
     across = axes.Scale(0.5, last + 0.5, left, width - 14)
     body = list(_plot(points, across, width)) if points else []
     top = 314.0 if points else 8.0
-    strip, height = _strip(others, across, top, width)
+    many = len(attempts) > _MOST_TOLD
+    strip, height = _bars(attempts, across, top, width) if many else _strip(others, across, top, width)
     ticks = [t for t in axes.Scale(1, max(last, 2), 0, 1).ticks(8 if width > 500 else 4) if t == int(t) and t <= last]
     body += [axes.text(across(t), height + 18, f"{t:g}", style="dim", anchor="middle") for t in ticks]
     body += strip
@@ -71,12 +74,17 @@ def _key(points: Sequence[_Point]) -> list[tuple[str, str, str]]:
 
 
 def _stairs(points: Sequence[_Point], across: axes.Scale, scale: axes.Scale) -> Iterator[str]:
-    best, corners = 0.0, list[tuple[float, float]]()
+    """The speed-up of the attempt with the shortest time so far, which is how a run ranks what it timed."""
+    best_us, corners, leader = math.inf, list[tuple[float, float]](), points[0]
     for p in points:
-        if p.speedup > best:
-            best = p.speedup
-            corners.append((across(p.number), scale(best)))
+        us = p.attempt.timing.median_us if p.attempt.timing else math.inf
+        if us < best_us:
+            best_us, leader = us, p
+            corners.append((across(p.number), scale(p.speedup)))
     yield axes.path([*corners, (across.end, corners[-1][1])], "stairs", steps=True)
+    at = across(leader.number)
+    side = "end" if at > across.end - 90 else "start"
+    yield axes.text(at, scale(leader.speedup) - 9, f"attempt {leader.number}", style="ink", anchor=side)
 
 
 def _dots(points: Sequence[_Point], across: axes.Scale, scale: axes.Scale) -> Iterator[str]:
@@ -97,18 +105,41 @@ def _strip(others: Sequence[AttemptRecord], across: axes.Scale, top: float, widt
     """A row of marks for attempts without a time, its key above it, and where it ends."""
     if not others:
         return [], top - 16
-    kinds = list(
-        dict.fromkeys((looks.MARKS.get(a.status, "bar"), a.status) if a.status else ("bar", None) for a in others)
-    )
+    kinds = list(dict.fromkeys((_mark(a.status), a.status) for a in others))
     key = [(mark, looks.css_class(status), looks.name(status)) for mark, status in kinds]
     body, y = axes.legend(key, 12, top + 14, width)
     y += 22
     body.append(axes.line(across.start, y, across.end, y))
-    size = 4.0 if across(2) - across(1) > 9 else 2.6
     for mark, status in kinds:
         places = [(across(a.number), y) for a in others if a.status is status]
-        body.append(axes.marks(mark, places, looks.css_class(status), size))
+        body.append(axes.marks(mark, places, looks.css_class(status)))
     return body, y + 8
+
+
+def _mark(status: Status | None) -> str:
+    return looks.MARKS.get(status, "bar") if status else "bar"
+
+
+def _bars(all_of: Sequence[AttemptRecord], across: axes.Scale, top: float, width: float) -> tuple[list[str], float]:
+    """What became of attempts, some at a time: stacked bars, for more of them than could be told apart as marks."""
+    statuses = [s for s in (*Status, None) if any(a.status is s for a in all_of)]
+    body, y = axes.legend([("square", f"f-{_css(s)}", looks.name(s)) for s in statuses], 12, top + 14, width)
+    y, tall = y + 14, 64.0
+    n = 60 if width > 500 else 28
+    size = -(-max(a.number for a in all_of) // n)
+    for start in range(0, n * size, size):
+        its = [a.status for a in all_of if start < a.number <= start + size]
+        left, right, at = across(start + 0.5), across(start + size + 0.5), y
+        for status in statuses:
+            part = tall * its.count(status) / size
+            if part:
+                body.append(axes.rect(left, at, right - left - 0.8, part, f"f-{_css(status)}"))
+            at += part
+    return body, y + tall
+
+
+def _css(status: Status | None) -> str:
+    return looks.css_class(status).removeprefix("s-")
 
 
 def _about(points: Sequence[_Point], others: Sequence[AttemptRecord]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from agent.record.trajectory import AttemptRecord, Trajectory
 from agent.report import looks
 
-MOST_SHOWN = 70
+MOST_SHOWN = 60
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ def lineage(nodes: Sequence[Node], shown: Shown, width: float) -> Markup:
     """Each attempt below what it was derived from; the way to the best is drawn thick."""
     deepest = max((node.depth for node in nodes), default=0)
     step = min(22.0, width * (0.4 if width > 500 else 0.22) / max(deepest, 1))
+    best = next((node for node in reversed(nodes) if node.on_best_line), None)
     body: list[str] = []
     for node in sorted(nodes, key=lambda n: n.on_best_line):
         if node.up is not None:
             body.append(_edge(node, nodes[node.up], step))
     for node in nodes:
-        body += _drawn(node, shown, step, width)
-    best = next((node.attempt.number for node in reversed(nodes) if node.on_best_line), None)
+        body += _drawn(node, shown, step, width, best=node is best)
     about = f"Tree of {words.plural(len(nodes), 'attempt')}"
-    return axes.drawing(width, _ROW * len(nodes) + 10, about + (f"; the best is number {best}" if best else ""), body)
+    return axes.drawing(width, _ROW * len(nodes) + 10, about + (f"; the best is number {best.attempt.number}" if best else ""), body)
 
 
 def _place(node: Node, step: float) -> tuple[float, float]:
@@ -39,14 +39,14 @@ def _edge(node: Node, parent: Node, step: float) -> str:
     return f'<path class="{"line-of-best" if node.on_best_line else "edge"}" d="{drawn}"/>'
 
 
-def _drawn(node: Node, shown: Shown, step: float, width: float) -> Iterator[str]:
+def _drawn(node: Node, shown: Shown, step: float, width: float, *, best: bool) -> Iterator[str]:
     attempt = node.attempt
     x, y = _place(node, step)
     kind, style = looks.MARKS.get(attempt.status, "bar") if attempt.status else "bar", looks.css_class(attempt.status)
     yield axes.marks(kind, [(x, y)], f"{style} node", 5.0 if node.on_best_line else 4.2)
-    room = int((width - x - 14) / (7.3 if node.on_best_line else 6.5))
+    room = int((width - x - 14) / (7.3 if best else 6.5))
     yield axes.text(
-        x + 12, y + 4, shown.line(_label(node), room), style="strong" if node.on_best_line else "", most=room
+        x + 12, y + 4, shown.line(_label(node), room), style="strong" if best else "", most=room
     )
 
 

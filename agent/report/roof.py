@@ -84,7 +84,7 @@ def _roofline(material: Material, ceiling: _Ceiling, width: float) -> Markup:
     across = axes.Scale(min(ridge, ceiling.intensity) / 8, max(ridge, ceiling.intensity) * 4, 62, width - 14, log=True)
     roof_at = [min(ceiling.tflops, i * ceiling.gbps / 1e3) for i in (across.low, ceiling.intensity)]
     low = min(*reached, roof_at[1]) / 3
-    up = axes.Scale(low, ceiling.tflops * 1.6, 300, 20, log=True)
+    up = axes.Scale(low, max(ceiling.tflops, *reached) * 1.6, 300, 20, log=True)
     body = [*axes.grid_y(up, 62, width - 14, "g"), *axes.grid_x(across, 20, 300, "g", most=8 if width > 500 else 5)]
     start = max(across.low, low * 1e3 / ceiling.gbps)
     corners = [(across(start), up(start * ceiling.gbps / 1e3)), (across(ridge), up(ceiling.tflops))]

@@ -18,7 +18,7 @@ from tools.verdict import Status
 _RESAMPLES = 4_000
 _FEWEST = 3  # tasks of which an interval means something
 _FAILED = tuple(s for s in Status if s not in (Status.CHECKED, Status.CORRECT, Status.UNCHECKED))
-POINTS = 121
+_JUST_ABOVE = 1e-6  # fast_0 is the share of right ones, timed or not
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class FastP:
-    """Shares of the tasks that are right and more than p times as fast as one baseline. `high` counts tasks of which
-    nobody knows as faster, `low` as not."""
+    """Shares of the tasks that are right and more than p times as fast as one baseline, at every p where one changes.
+    `high` counts tasks of which nobody knows as faster, `low` as not."""
 
     baseline: str
     ps: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-
-    def at(self, p: float) -> tuple[float, float]:
-        """The shares at the nearest p."""
-        i = min(range(len(self.ps)), key=lambda i: abs(self.ps[i] - p))
-        return self.low[i], self.high[i]
 
 
 @dataclass(frozen=True)
@@ -77,16 +72,22 @@ def suite(materials: Sequence[Material]) -> Suite:
 
 
 def fast_p_curve(of: Suite, baseline: str = FASTEST) -> FastP:
-    """fast_p over p from 0 to a round number above the largest speed-up."""
-    known = [s for m in of.timed if m.best and (s := speedup_over(m.best, baseline)) is not None]
-    top = max(2.0, math.ceil(max(known, default=2.0) * 1.05 * 2) / 2)
-    top = min(top, 20.0)
-    ps = tuple(top * i / (POINTS - 1) for i in range(POINTS))
-    shares = [_shares(of, p, baseline) for p in ps]
+    """fast_p from p = 0 to the end of the axis, which is a round number above the largest speed-up."""
+    top = _end(of)
+    known = {s for m in of.timed if m.best and (s := speedup_over(m.best, baseline)) is not None and s < top}
+    ps = (0.0, _JUST_ABOVE, *sorted(known), top)
+    shares = [fast_p_share(of, p, baseline) for p in ps]
     return FastP(baseline, ps, tuple(low for low, _ in shares), tuple(high for _, high in shares))
 
 
-def _shares(of: Suite, p: float, baseline: str) -> tuple[float, float]:
+def _end(of: Suite) -> float:
+    """The same for all baselines; at most 20, as few would care to tell 20x from 30x."""
+    all_of_them = [s for m in of.timed if m.best for b in of.baselines if (s := speedup_over(m.best, b)) is not None]
+    return min(max(2.0, math.ceil(max(all_of_them, default=2.0) * 1.05 * 2) / 2), 20.0)
+
+
+def fast_p_share(of: Suite, p: float, baseline: str = FASTEST) -> tuple[float, float]:
+    """The share of the tasks at one p, if those of which nobody knows are not faster, and if they are."""
     score = fast_p({"p": p, "baseline": baseline})
     scores = [_score(m, score) for m in of.materials]
     n = len(scores) or 1

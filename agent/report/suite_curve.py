@@ -1,5 +1,6 @@
 """fast_p over p, a line for each baseline."""
 
+import itertools
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -19,21 +20,20 @@ def name(baseline: str) -> str:
 
 def fast_p_chart(curves: Sequence[FastP], width: float) -> Markup:
     """Shares of all tasks; where some were not timed, a band for what they might be."""
-    top = max(curve.ps[-1] for curve in curves)
-    across, up = axes.Scale(0, top, 52, width - 14), axes.Scale(0, 1, 300, 56)
     key = [("line", f"curve {_style(i)}", name(c.baseline)) for i, c in enumerate(curves)]
-    body, _ = axes.legend(key, 12, 16, width)
+    body, y = axes.legend(key, 12, 16, width)
+    top = y + 26
+    across, up = axes.Scale(0, curves[0].ps[-1], 52, width - 14), axes.Scale(0, 1, top + 240, top)
     body += axes.grid_y(up, 52, width - 14, ".0%", most=5)
-    body += axes.grid_x(across, 56, 300, "g", most=8 if width > 500 else 4, unit="x")
-    body.append(axes.line(across(1), 56, across(1), 300, "one"))
+    body += axes.grid_x(across, top, top + 240, "g", most=8 if width > 500 else 4, unit="x")
+    body.append(axes.line(across(1), top, across(1), top + 240, "one"))
     for i, curve in enumerate(curves):
         body += _band(curve, across, up, i)
-        body.append(
-            axes.path([(across(p), up(s)) for p, s in zip(curve.ps, curve.low, strict=True)], f"curve {_style(i)}")
-        )
-    body.append(axes.text(width - 14, 336, "p: faster than p times the baseline", style="dim", anchor="end"))
-    told = "; ".join(f"against {name(c.baseline)} {c.at(1.0)[0]:.0%} of the tasks are faster" for c in curves)
-    return axes.drawing(width, 344, f"fast_p over p; {told}", body)
+        points = [(across(p), up(s)) for p, s in zip(curve.ps, curve.low, strict=True)]
+        body.append(axes.path(points, f"curve {_style(i)}", steps=True))
+    body.append(axes.text(width - 14, top + 276, "p: faster than p times the baseline", style="dim", anchor="end"))
+    about = f"fast_p over p against {', '.join(name(c.baseline) for c in curves)}; the table has figures"
+    return axes.drawing(width, top + 284, about, body)
 
 
 def _style(i: int) -> str:
@@ -43,8 +43,9 @@ def _style(i: int) -> str:
 def _band(curve: FastP, across: axes.Scale, up: axes.Scale, i: int) -> list[str]:
     if curve.low == curve.high:
         return []
-    there = "L".join(f"{across(p):.1f} {up(s):.1f}" for p, s in zip(curve.ps, curve.high, strict=True))
-    back = "L".join(
-        f"{across(p):.1f} {up(s):.1f}" for p, s in zip(reversed(curve.ps), reversed(curve.low), strict=True)
-    )
-    return [f'<path class="band {_style(i)}" d="M{there}L{back}z"/>']
+    there = [(across(p), up(s)) for p, s in zip(curve.ps, curve.high, strict=True)]
+    back = [(across(p), up(s)) for p, s in zip(curve.ps, curve.low, strict=True)][::-1]
+    first, *others = there
+    out = f"M{first[0]:.1f} {first[1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in others)
+    home = "".join(f"V{y:.1f}H{x:.1f}" for (_, y), (x, _) in itertools.pairwise(back))
+    return [f'<path class="band {_style(i)}" d="{out}V{back[0][1]:.1f}{home}z"/>']

@@ -9,9 +9,12 @@ from agent.report.claim import claim, interval
 from agent.report.material import Material, finite, hardest, ranked
 from agent.report.page import both, moment, render
 from agent.report.shown import Shown
-from agent.report.suite import Mean, Suite, failed, fast_p_curve, mean, suite
+from agent.report.suite import Mean, Suite, failed, fast_p_curve, fast_p_share, mean, suite
 from agent.report.suite_curve import fast_p_chart, name
 from agent.view import text as words
+
+
+THRESHOLDS = (0.0, 0.8, 1.0, 1.5, 2.0)
 
 
 class TaskLine(NamedTuple):
@@ -52,8 +55,9 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
         "chosen": chosen,
         "gpus": gpus,
         "suite": of,
+        "fast_0": f"{fast_p_share(of, 0.0)[0]:.0%}",
         "chart": both(fast_p_chart, curves) if of.timed else None,
-        "thresholds": [(name(c.baseline), [_share(c.at(p)) for p in (0.0, 0.8, 1.0, 1.5, 2.0)]) for c in curves],
+        "thresholds": [(name(c.baseline), [_share(fast_p_share(of, p, c.baseline)) for p in THRESHOLDS]) for c in curves],
         "means": [line for b in (FASTEST, *of.baselines) if (line := _mean_line(of, b))],
         "baselines": [name(b) for b in of.baselines],
         "lines": [_task_line(m, of) for m in materials],
@@ -64,18 +68,18 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
 
 
 def suite_claim(of: Suite) -> list[str]:
-    """The result in a sentence or two."""
+    """The result in a sentence or two, the most important first."""
     n, timed = len(of.materials), of.timed
-    found = [f"{n - len(of.none)} of {words.plural(n, 'task')} have a kernel that was found right."]
+    right = f"{n - len(of.none)} of {words.plural(n, 'task')} have a kernel that was found right"
     if timed:
         wins = sum(c is not None and c.low > 1 for m in timed if m.best for c in [hardest(m.best)])
-        found.append(f"{wins} of them beat the fastest baseline beyond the 95 % interval.")
+        found = [f"{right}; {wins} beat the fastest baseline beyond the 95 % interval."]
+    else:
+        found = [f"{right}; none was timed."]
     if (overall := mean(of)) is not None:
         found.append(f"Geometric mean of the speed-up over the fastest baseline: {_words(overall)}.")
-    if of.untimed:
-        found.append(
-            f"{words.plural(len(of.untimed), 'right kernel')} {'was' if len(of.untimed) == 1 else 'were'} not timed."
-        )
+    if of.untimed and timed:
+        found.append(f"{words.plural(len(of.untimed), 'right kernel')} {'was' if len(of.untimed) == 1 else 'were'} not timed.")
     if of.none:
         names = ", ".join(m.trajectory.run.task for m in of.none[:6]) + (", …" if len(of.none) > 6 else "")
         found.append(f"Nothing was accepted for {names}; such tasks count as not faster.")
