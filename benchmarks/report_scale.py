@@ -2,8 +2,8 @@
 
     python -m benchmarks.report_scale --attempts 1000
 
-The run is made up (`benchmarks.made_runs`): a model's, on a GPU, with its conversation, texts of the size of real ones and
-a receipt with blocks of timings. What is measured is the whole command in a process of its own, imports included.
+The run is made up (`benchmarks.made_runs`): a model's, on a GPU, with its conversation, texts of the size of real ones
+and a receipt with blocks of timings. What is measured is the whole command in a process of its own, imports included.
 """
 
 import argparse
@@ -82,7 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.keep or Path(scratch)
         run_id = made(folder, asked.attempts)
-        print(json.dumps({"attempts": asked.attempts, "reports": [measured(folder, run_id) for _ in range(3)]}, indent=1))
+        reports = [measured(folder, run_id) for _ in range(3)]
+        print(json.dumps({"attempts": asked.attempts, "reports": reports}, indent=1))
 
 
 if __name__ == "__main__":

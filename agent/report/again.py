@@ -1,4 +1,4 @@
-"""The commands that repeat what a report tells of. Paths of the machine are left out: a task file is named by its name."""
+"""The commands that repeat what a report tells of. A task file is named without its folder."""
 
 import shlex
 from collections.abc import Iterator

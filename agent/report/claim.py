@@ -80,9 +80,7 @@ def _measured(material: Material, best: AttemptRecord) -> Iterator[str]:
     assert best.timing is not None
     all_of_them = ranked(best)
     told = ", ".join(f"{interval(c)} against {baseline_name(c.baseline)}" for c in all_of_them)
-    yield (
-        f"Attempt {best.number} takes {words.timing(best.timing)}: the speed-up is {told} (with 95 % intervals)."
-    )
+    yield (f"Attempt {best.number} takes {words.timing(best.timing)}: the speed-up is {told} (with 95 % intervals).")
     yield from _footing(material, best)
 
 
@@ -112,8 +110,8 @@ def _untimed(material: Material) -> Iterator[str]:
     assert best is not None
     where = "there was no GPU" if run.gpu is None else "it was not timed"
     yield (
-        f"Attempt {best.number} is right in the CPU interpreter on small cases; {where}, so nothing here says whether it"
-        " is fast."
+        f"Attempt {best.number} is right in the CPU interpreter on small cases; {where}, so nothing here says whether"
+        " it is fast."
     )
     yield f"It was compiled for {run.arch} and ranked by what the compiler reports; a GPU may rank it otherwise."
     yield from _doubts(material, best)

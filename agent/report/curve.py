@@ -146,4 +146,5 @@ def _about(points: Sequence[_Point], others: Sequence[AttemptRecord]) -> str:
     if not points:
         return f"Verdicts of {words.plural(len(others), 'attempt')}; none has a time."
     best = max(p.speedup for p in points)
-    return f"Speed-ups of {words.plural(len(points), 'timed attempt')}, the best {best:.3f}x; {len(others)} without a time."
+    timed = words.plural(len(points), "timed attempt")
+    return f"Speed-ups of {timed}, the highest {best:.3f}x; {len(others)} without a time."

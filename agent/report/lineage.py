@@ -24,8 +24,8 @@ def lineage(nodes: Sequence[Node], shown: Shown, width: float) -> Markup:
             body.append(_edge(node, nodes[node.up], step))
     for node in nodes:
         body += _drawn(node, shown, step, width, best=node is best)
-    about = f"Tree of {words.plural(len(nodes), 'attempt')}"
-    return axes.drawing(width, _ROW * len(nodes) + 10, about + (f"; the best is number {best.attempt.number}" if best else ""), body)
+    about = f"Tree of {words.plural(len(nodes), 'attempt')}" + (f"; the best is {best.attempt.number}" if best else "")
+    return axes.drawing(width, _ROW * len(nodes) + 10, about, body)
 
 
 def _place(node: Node, step: float) -> tuple[float, float]:
@@ -45,9 +45,7 @@ def _drawn(node: Node, shown: Shown, step: float, width: float, *, best: bool) -
     kind, style = looks.MARKS.get(attempt.status, "bar") if attempt.status else "bar", looks.css_class(attempt.status)
     yield axes.marks(kind, [(x, y)], f"{style} node", 5.0 if node.on_best_line else 4.2)
     room = int((width - x - 14) / (7.3 if best else 6.5))
-    yield axes.text(
-        x + 12, y + 4, shown.line(_label(node), room), style="strong" if best else "", most=room
-    )
+    yield axes.text(x + 12, y + 4, shown.line(_label(node), room), style="strong" if best else "", most=room)
 
 
 def _label(node: Node) -> str:

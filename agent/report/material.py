@@ -1,6 +1,7 @@
 """What a report of one run is made of: its trajectory, its course, and the receipt of its best attempt. Pure."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ _BASELINES = {
     "compile": "torch.compile",
     "compile-max": "torch.compile max-autotune",
 }
+
+_PLAIN = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 
 
 @dataclass(frozen=True)
@@ -154,5 +157,6 @@ def hardest(attempt: AttemptRecord) -> Comparison | None:
 
 
 def baseline_name(key: str) -> str:
-    """A baseline as people call it."""
-    return _BASELINES.get(key, key)
+    """A baseline as people call it. Ours are a closed set; what is no plain name did not come from us."""
+    plain = key if _PLAIN.fullmatch(key) else "a baseline without a plain name"
+    return _BASELINES.get(key, plain)

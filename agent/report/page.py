@@ -6,7 +6,9 @@ nor load, nor restyle anything.
 
 import base64
 import hashlib
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -71,16 +73,16 @@ def moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def both(draw: object, *args: object) -> tuple[Markup, Markup]:
+def both(shown: Shown, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
     """A drawing at both widths."""
-    assert callable(draw)
-    return draw(*args, axes.WIDE), draw(*args, axes.NARROW)
+    return shown.drawing(draw(axes.WIDE)), shown.drawing(draw(axes.NARROW))
 
 
 def _run_values(material: Material, shown: Shown) -> dict[str, object]:
     run = material.trajectory
     blocks = series(material)
     nodes = family(run, material.best)
+    above = roof(material)
     return {
         "title": f"{run.run.task}: {run.run.run_id}",
         "material": material,
@@ -91,11 +93,12 @@ def _run_values(material: Material, shown: Shown) -> dict[str, object]:
         "counts": counts(run),
         "tiles": _tiles(material),
         "baselines": baseline_lines(material.best) if material.best else [],
-        "curve": both(curve, material) if run.attempts else None,
-        "roof": roof(material),
-        "spread": both(spread, blocks) if blocks else None,
+        "curve": both(shown, partial(curve, material)) if run.attempts else None,
+        "roof": above,
+        "roof_drawn": both(shown, above.draw) if above else None,
+        "spread": both(shown, partial(spread, blocks)) if blocks else None,
         "series": blocks,
-        "lineage": both(lineage, nodes, shown) if nodes else None,
+        "lineage": both(shown, partial(lineage, nodes, shown)) if nodes else None,
         "not_drawn": len(run.attempts) - len(nodes),
         "best": _best(material, shown),
         "causes": causes(run, shown),

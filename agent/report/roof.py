@@ -1,7 +1,8 @@
-"""Where attempts stand below the speed of light: a roofline where the work is known, else their times over the floor."""
+"""Where attempts stand below the speed of light: a roofline where the work is known, else times over the floor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
@@ -18,12 +19,11 @@ _LOG_FROM = 1.8  # from this ratio of the largest time to the smallest on
 
 @dataclass(frozen=True)
 class Roof:
-    """The chart at two widths, what it is, and how to read it."""
+    """What the chart is, how to read it, and its drawing at a width."""
 
     title: str
     note: str
-    wide: Markup
-    narrow: Markup
+    draw: Callable[[float], Markup]
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,19 @@ def roof(material: Material) -> Roof | None:
         return None
     if (ceiling := _ceiling(material)) is not None:
         note = (
-            f"Both roofs are the data sheet's for {ceiling.gpu}. The intensity is the task's, {ceiling.intensity:.3g} FLOP"
-            " for each byte (inputs, parameters and outputs once), and therefore the same for every attempt: it says what"
-            " must be done, not what was measured on the way to memory."
+            f"Both roofs are the data sheet's for {ceiling.gpu}. The intensity is the task's, {ceiling.intensity:.4g}"
+            " FLOP for each byte (inputs, parameters and outputs once), and therefore the same for every attempt: it"
+            " says what must be done, not what was measured on the way to memory."
         )
-        wide, narrow = (_roofline(material, ceiling, width) for width in (axes.WIDE, axes.NARROW))
-        return Roof("Roofline", note, wide, narrow)
-    wide, narrow = (_floor(material, width) for width in (axes.WIDE, axes.NARROW))
-    return Roof("Time over the floor", _why(material), wide, narrow)
+        return Roof("Roofline", note, partial(_roofline, material, ceiling))
+    return Roof("Time over the floor", _why(material), partial(_floor, material))
 
 
 def _why(material: Material) -> str:
     flops = material.work.flops
     reason = (
-        "This task multiplies nothing that would count as a contraction, so memory alone is its roof: a roofline would have"
-        " one slope and no ridge."
+        "This task multiplies nothing that would count as a contraction, so memory alone is its roof: a roofline"
+        " would have one slope and no ridge."
         if flops == 0.0
         else "How many FLOP the task takes was not noted with this run, so no roofline can be drawn."
     )
@@ -91,14 +89,15 @@ def _roofline(material: Material, ceiling: _Ceiling, width: float) -> Markup:
     body.append(axes.path([*corners, (width - 14, up(ceiling.tflops))], "roof"))
     body += [
         axes.text(width - 16, up(ceiling.tflops) - 7, f"{ceiling.tflops:g} TFLOP/s {ceiling.precision}", anchor="end"),
-        axes.text(corners[0][0] + 26, corners[0][1] - 4, f"{ceiling.gbps:g} GB/s"),
+        axes.text(across(start * 2) + 8, up(start * 2 * ceiling.gbps / 1e3) + 16, f"{ceiling.gbps:g} GB/s"),
         axes.text(62, 14, "TFLOP/s", style="dim"),
         axes.text(width - 14, 336, "FLOP per byte", style="dim", anchor="end"),
         axes.line(across(ceiling.intensity), 300, across(ceiling.intensity), up(roof_at[1]), "one"),
     ]
     body += _placed(material, [(across(ceiling.intensity), up(value)) for value in reached])
     top = max(reached)
-    about = f"Roofline: {words.plural(len(reached), 'attempt')}, the fastest at {top:.3g} TFLOP/s of {roof_at[1]:.3g} possible"
+    count = words.plural(len(reached), "attempt")
+    about = f"Roofline: {count}, the fastest at {top:.3g} TFLOP/s of {roof_at[1]:.3g} possible"
     return axes.drawing(width, 344, about, body)
 
 
@@ -128,8 +127,11 @@ def _named(key: str, us: float, x: float, y: float, *, wide: bool) -> list[str]:
     """The name of a level and its time, on one line or on two."""
     name = LIGHT if key == LIGHT else baseline_name(key)
     if wide:
-        return [axes.text(x, y + 4, f"{name.removeprefix('torch.')} {words.microseconds(us)}", style="level-name", most=32)]
-    return [axes.text(x, y - 1, key, most=15), axes.text(x, y + 12, words.microseconds(us), style="dim")]
+        return [axes.text(x, y + 4, f"{name.removeprefix('torch.')} {words.microseconds(us)}", most=32)]
+    return [
+        axes.text(x, y - 1, name.removeprefix("torch.compile ").removeprefix("torch."), most=15),
+        axes.text(x, y + 12, words.microseconds(us), style="dim"),
+    ]
 
 
 def _levels(material: Material) -> Iterator[tuple[float, str, str]]:

@@ -5,6 +5,9 @@ of people and machines, of a bounded length, and escaped. The template's engine 
 nothing depends on a template's author; what is already markup is made here, or in modules that draw.
 """
 
+import html
+import re
+
 from markupsafe import Markup, escape
 
 from agent.export.names import Names
@@ -13,6 +16,8 @@ from tools.words import plain
 
 MOST = 20_000  # characters of one value
 _LONGEST_SECRET = 4_000  # so far beyond the end a text is searched, lest half of a key remains
+
+_WORDS = re.compile(r'(?<=>)[^<>]+(?=</(?:text|title)>)|(?<=aria-label=")[^"]+')
 
 
 class Shown:
@@ -38,6 +43,6 @@ class Shown:
             return value
         return "" if value is None else self.text(str(value))
 
-    def markup(self, text: str, most: int = 200) -> Markup:
-        """One line, for the inside of a drawing."""
-        return escape(self.line(text, most))
+    def drawing(self, made: Markup) -> Markup:
+        """The drawing with all its words free of secrets."""
+        return Markup(_WORDS.sub(lambda match: str(escape(self.line(html.unescape(match[0]), 400))), str(made)))

@@ -96,7 +96,7 @@ def fast_p_share(of: Suite, p: float, baseline: str = FASTEST) -> tuple[float, f
 
 
 def _score(material: Material, score: Callable[[AttemptRecord], float | None]) -> float | None:
-    """Of a task: that of its best kernel; without one 0 if its attempts failed, and unknown if nothing could run them."""
+    """That of a task's best kernel; without one 0 if its attempts failed, unknown if nothing could run them."""
     if material.best is not None:
         return score(material.best)
     return None if any(a.status is Status.UNCHECKED for a in material.trajectory.attempts) else 0.0

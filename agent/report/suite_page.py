@@ -1,6 +1,8 @@
 """The report of many runs: the same single file, over tasks instead of attempts."""
 
+import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from agent.export.formulas import FASTEST, speedup_over
@@ -12,7 +14,6 @@ from agent.report.shown import Shown
 from agent.report.suite import Mean, Suite, failed, fast_p_curve, fast_p_share, mean, suite
 from agent.report.suite_curve import fast_p_chart, name
 from agent.view import text as words
-
 
 THRESHOLDS = (0.0, 0.8, 1.0, 1.5, 2.0)
 
@@ -49,6 +50,7 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
     of = suite(materials)
     curves = [fast_p_curve(of, b) for b in (FASTEST, *of.baselines)] if materials else []
     gpus = sorted({m.trajectory.run.gpu or "no GPU" for m in materials})
+    run_ids = [m.trajectory.run.run_id for m in materials]
     values = {
         "title": f"{words.plural(len(materials), 'task')}: suite report",
         "headline": suite_claim(of),
@@ -56,12 +58,12 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
         "gpus": gpus,
         "suite": of,
         "fast_0": f"{fast_p_share(of, 0.0)[0]:.0%}",
-        "chart": both(fast_p_chart, curves) if of.timed else None,
-        "thresholds": [(name(c.baseline), [_share(fast_p_share(of, p, c.baseline)) for p in THRESHOLDS]) for c in curves],
+        "chart": both(shown, partial(fast_p_chart, curves)) if of.timed else None,
+        "thresholds": [(name(c.baseline), _shares(of, c.baseline)) for c in curves],
         "means": [line for b in (FASTEST, *of.baselines) if (line := _mean_line(of, b))],
         "baselines": [name(b) for b in of.baselines],
         "lines": [_task_line(m, of) for m in materials],
-        "command": f"optimize report {' '.join(m.trajectory.run.run_id for m in materials)} --suite -o suite.html",
+        "command": shlex.join(["optimize", "report", *run_ids, "--suite", "-o", "suite.html"]),
         "dates": _dates([m.trajectory for m in materials]),
     }
     return render("suite.html.j2", shown, version, values)
@@ -79,7 +81,8 @@ def suite_claim(of: Suite) -> list[str]:
     if (overall := mean(of)) is not None:
         found.append(f"Geometric mean of the speed-up over the fastest baseline: {_words(overall)}.")
     if of.untimed and timed:
-        found.append(f"{words.plural(len(of.untimed), 'right kernel')} {'was' if len(of.untimed) == 1 else 'were'} not timed.")
+        verb = "was" if len(of.untimed) == 1 else "were"
+        found.append(f"{words.plural(len(of.untimed), 'right kernel')} {verb} not timed.")
     if of.none:
         names = ", ".join(m.trajectory.run.task for m in of.none[:6]) + (", …" if len(of.none) > 6 else "")
         found.append(f"Nothing was accepted for {names}; such tasks count as not faster.")
@@ -91,6 +94,10 @@ def _words(m: Mean) -> str:
         f" [{m.low:.3f}, {m.high:.3f}]" if m.low is not None and m.high is not None else " (too few for an interval)"
     )
     return f"{m.value:.3f}x{spread}, n = {m.n}"
+
+
+def _shares(of: Suite, baseline: str) -> list[str]:
+    return [_share(fast_p_share(of, p, baseline)) for p in THRESHOLDS]
 
 
 def _share(low_high: tuple[float, float]) -> str:

@@ -62,7 +62,8 @@ class Browser:
     def show(self, page: Path, width: int, *, dark: bool = False) -> None:
         """Load a page in a window of this width."""
         self.seen.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Page.navigate", url=page.absolute().as_uri())
@@ -92,7 +93,9 @@ class Browser:
 
     def print_to(self, file: Path) -> None:
         """The page as a PDF."""
-        told = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
+        told = self.call(
+            "Page.printToPDF", printBackground=True, preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69
+        )
         file.write_bytes(base64.b64decode(told["data"]))
 
 
