@@ -44,8 +44,8 @@ def _drawn(node: Node, shown: Shown, step: float, width: float, *, best: bool) -
     x, y = _place(node, step)
     kind, style = looks.MARKS.get(attempt.status, "bar") if attempt.status else "bar", looks.css_class(attempt.status)
     yield axes.marks(kind, [(x, y)], f"{style} node", 5.0 if node.on_best_line else 4.2)
-    room = int((width - x - 14) / (7.3 if best else 6.5))
-    yield axes.text(x + 12, y + 4, shown.line(_label(node), room), style="strong" if best else "", most=room)
+    label = axes.fitted(shown.line(_label(node), 140), width - x - 14, bold=best)
+    yield axes.text(x + 12, y + 4, label, style="strong" if best else "", most=300)
 
 
 def _label(node: Node) -> str:

@@ -158,5 +158,5 @@ def hardest(attempt: AttemptRecord) -> Comparison | None:
 
 def baseline_name(key: str) -> str:
     """A baseline as people call it. Ours are a closed set; what is no plain name did not come from us."""
-    plain = key if _PLAIN.fullmatch(key) else "a baseline without a plain name"
+    plain = key if _PLAIN.fullmatch(key) else "an unnamed baseline"
     return _BASELINES.get(key, plain)

@@ -60,6 +60,7 @@ def environment(shown: Shown) -> "Environment":
         finalize=shown.finalize,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     made.filters["one_line"] = shown.line
     made.globals |= {

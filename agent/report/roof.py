@@ -125,13 +125,11 @@ def _floor(material: Material, width: float) -> Markup:
 
 def _named(key: str, us: float, x: float, y: float, *, wide: bool) -> list[str]:
     """The name of a level and its time, on one line or on two."""
-    name = LIGHT if key == LIGHT else baseline_name(key)
+    name = (LIGHT if key == LIGHT else baseline_name(key)).removeprefix("torch.")
     if wide:
-        return [axes.text(x, y + 4, f"{name.removeprefix('torch.')} {words.microseconds(us)}", most=32)]
-    return [
-        axes.text(x, y - 1, name.removeprefix("torch.compile ").removeprefix("torch."), most=15),
-        axes.text(x, y + 12, words.microseconds(us), style="dim"),
-    ]
+        return [axes.text(x, y + 4, f"{name} {words.microseconds(us)}", most=32)]
+    short = name.removeprefix("compile ")  # "max-autotune" fits a narrow margin
+    return [axes.text(x, y - 1, axes.fitted(short, 92)), axes.text(x, y + 12, words.microseconds(us), style="dim")]
 
 
 def _levels(material: Material) -> Iterator[tuple[float, str, str]]:

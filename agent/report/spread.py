@@ -100,7 +100,8 @@ def _row(row: Series, one: Series, across: axes.Scale, top: float) -> Iterator[s
     beyond = len(row.times_us) - len(inside)
     more = f" ({beyond} beyond the edge)" if beyond else ""
     label = f"{one.name}  {words.microseconds(one.median_us)}{more}"
-    yield axes.text(across.start, top + 17, label, style="ink", most=int(across.end / 7.2))
+    room = across.end - across.start
+    yield axes.text(across.start, top + 17, axes.fitted(label, room, bold=True), style="ink", most=300)
     scattered = [(across(v), middle + 11 * (i * 0.618034 % 1.0 - 0.5) * 1.6) for i, v in enumerate(inside)]
     yield axes.marks("circle", scattered, "own block" if one.key == CANDIDATE else "block", 2.2)
     first, third = across(row.at(0.25)), across(row.at(0.75))
