@@ -87,7 +87,7 @@ def apart(places: Sequence[float], least: float) -> list[float]:
 
 
 def fitted(words: str, room: float, *, bold: bool = False) -> str:
-    """As much of a text as has room in so many pixels: fonts differ, so letters are taken for wide ones of their kind."""
+    """As much of a text as has room in so many pixels; fonts differ, so letters are taken for wide ones."""
     used, factor = 0.0, 1.12 if bold else 1.0
     for i, letter in enumerate(words):
         used += factor * (12.6 if letter in "WMm@%" or ord(letter) > 0x2000 else 8.6 if letter.isupper() else 6.9)

@@ -156,15 +156,26 @@ def cost_lines(run: Trajectory) -> list[CostLine]:
 
 
 def _with(spent: Spending, message: Message) -> Spending:
-    usage = message.usage or {}
-    tokens = [n if isinstance(n := usage.get(f"{k}_tokens"), int) else 0 for k in ("input", "cached", "output")]
     cost = finite(message.cost_usd)
-    return _sum([spent, Spending(1, *tokens, cost or 0.0, int(cost is None))])
+    input_tokens, cached, output = (_tokens(message, kind) for kind in ("input", "cached", "output"))
+    one = Spending(1, input_tokens, cached, output, cost or 0.0, int(cost is None))
+    return _sum([spent, one])
+
+
+def _tokens(message: Message, kind: str) -> int:
+    count = (message.usage or {}).get(f"{kind}_tokens")
+    return count if isinstance(count, int) else 0
 
 
 def _sum(all_of: Sequence[Spending]) -> Spending:
-    names = ("replies", "input_tokens", "cached_tokens", "output_tokens", "cost_usd", "unpriced")
-    return Spending(*(sum(getattr(one, name) for one in all_of) for name in names))
+    return Spending(
+        replies=sum(s.replies for s in all_of),
+        input_tokens=sum(s.input_tokens for s in all_of),
+        cached_tokens=sum(s.cached_tokens for s in all_of),
+        output_tokens=sum(s.output_tokens for s in all_of),
+        cost_usd=sum(s.cost_usd for s in all_of),
+        unpriced=sum(s.unpriced for s in all_of),
+    )
 
 
 def _cost_line(model: str, spent: Spending) -> CostLine:

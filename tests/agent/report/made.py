@@ -130,8 +130,8 @@ def hostile(word: str, *, run_id: str = RUN, source: str | None = None) -> list[
     verdict = replace(timing, detail=word, variant=word, comparisons=against)
     started = _started(run_id, word, word)
     machine: dict[str, Json] = {"task_path": word, "gpu": {"driver": word}, "sandbox": {"landlock_abi": word}}
-    who = {"author": word, "author_why": word, "arch": word, "task_source": word}
-    started = replace(started, machine=machine, limits={"strategy": word}, versions={"torch": word, word: word}, **who)
+    started = replace(started, machine=machine, limits={"strategy": word}, versions={"torch": word, word: word})
+    started = replace(started, author=word, author_why=word, arch=word, task_source=word)
     ids, source = (run_id, f"{run_id}/1"), word if source is None else source
     calls = [{"call_id": word, "name": word, "arguments": {word: word}, "problem": word}]
     usage: dict[str, Json] = {"input_tokens": 10, "output_tokens": 5}
