@@ -37,6 +37,14 @@ class Shown:
         joined = " ".join(self.text(text, 2 * most + 400).split())
         return joined if len(joined) <= most else joined[: most - 1].rstrip() + "…"
 
+    def ends(self, text: str, most: int) -> str:
+        """One line with the beginning and the end of a long text: a compiler says last what is wrong."""
+        joined = " ".join(self.text(text).split())
+        if len(joined) <= most:
+            return joined
+        tail = most * 2 // 5
+        return f"{joined[: most - tail - 3].rstrip()} … {joined[len(joined) - tail :].lstrip()}"
+
     def finalize(self, value: object) -> object:
         """What the template's engine writes for a value; it escapes what is not markup."""
         if isinstance(value, Markup):

@@ -54,7 +54,7 @@ def _attempt_line(a: AttemptRecord, shown: Shown, run_id: str, *, best: bool) ->
         shown.line(a.rationale, 160),
         a.status,
         a.tier or "",
-        "" if a.status in (None, Status.CORRECT, Status.CHECKED) else shown.line(a.detail, 160),
+        "" if a.status in (None, Status.CORRECT, Status.CHECKED) else shown.ends(a.detail, 180),
         words.timing(a.timing) if a.timing else "",
         interval(against) if against else "",
         words.registers(a.kernels),
@@ -117,7 +117,7 @@ def causes(run: Trajectory, shown: Shown) -> list[Cause]:
     by_status: dict[Status, dict[str, list[AttemptRecord]]] = defaultdict(lambda: defaultdict(list))
     for attempt in run.attempts:
         if attempt.status is not None and attempt.status not in _RIGHT:
-            by_status[attempt.status][_NUMBERS.sub("0", attempt.detail[:120])].append(attempt)
+            by_status[attempt.status][_alike(attempt.detail)].append(attempt)
     counts = Counter({status: sum(map(len, found.values())) for status, found in by_status.items()})
     return [
         Cause(status, count, count / max(counts.values()), *_reasons(by_status[status], shown))
@@ -125,10 +125,15 @@ def causes(run: Trajectory, shown: Shown) -> list[Cause]:
     ]
 
 
+def _alike(detail: str) -> str:
+    """What two reasons have in common when they differ in numbers only."""
+    return _NUMBERS.sub("0", detail[:120]) + _NUMBERS.sub("0", detail[-120:])
+
+
 def _reasons(found: dict[str, list[AttemptRecord]], shown: Shown) -> tuple[tuple[Reason, ...], int]:
     ordered = sorted(found.values(), key=lambda its: (-len(its), its[0].number))
     kept = tuple(
-        Reason(shown.line(its[0].detail, 220), tuple(a.number for a in its)) for its in ordered[:_MOST_REASONS]
+        Reason(shown.ends(its[0].detail, 240), tuple(a.number for a in its)) for its in ordered[:_MOST_REASONS]
     )
     return kept, sum(map(len, ordered[_MOST_REASONS:]))
 

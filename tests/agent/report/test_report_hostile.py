@@ -162,3 +162,10 @@ def test_a_run_whose_id_leads_elsewhere_writes_nothing_there(
     assert write_report(Wanted(("../../else",)), runs) in (0, 2)
     assert not (tmp_path / "elsewhere").exists()
     capsys.readouterr()
+
+
+def test_of_a_long_error_the_beginning_and_the_end_are_shown() -> None:
+    told = SHOWN.ends("line 12: at 5:8:\n" + "x = 1\n" * 100 + 'AttributeError("no expo")', 80)
+    assert told.startswith("line 12: at 5:8: x = 1")
+    assert told.endswith('AttributeError("no expo")')
+    assert len(told) <= 80
