@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent.record.trajectory import AttemptRecord
-from agent.report.material import Material, baseline_name, dig, finite, hardest, number, ranked
+from agent.report.material import Material, baseline_name, dig, finite, hardest, number, ranked, timing_of
 from agent.view import text as words
 from tools.verdict import Comparison, Status
 
@@ -37,11 +37,12 @@ def claim(material: Material) -> Claim:
     best, run = material.best, material.trajectory.run
     if best is None:
         return Claim("nothing", *_nothing(material))
-    if best.status is not Status.CORRECT or best.timing is None:
+    timing = timing_of(best)
+    if best.status is not Status.CORRECT or timing is None:
         return Claim("untimed", f"A right kernel for {run.task}, of which no time is known.", tuple(_untimed(material)))
     against = hardest(best)
     if against is None:
-        headline = f"A right kernel for {run.task}: {words.timing(best.timing)} on {run.gpu}."
+        headline = f"A right kernel for {run.task}: {words.timing(timing)} on {run.gpu}."
         return Claim("untimed", headline, ("It was compared with no baseline.", *_footing(material, best)))
     tone = _tone(against, _resolution(material))
     return Claim(tone, _headline(material, tone, against), tuple(_measured(material, best)))

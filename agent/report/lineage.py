@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from agent.report import axes, looks
 from agent.report.family import Node
-from agent.report.material import hardest
+from agent.report.material import hardest, timing_of
 from agent.report.shown import Shown
 from agent.view import text as words
 
@@ -52,11 +52,12 @@ def _label(node: Node) -> str:
     attempt = node.attempt
     against = hardest(attempt)
     result = [f"#{attempt.number}"]
-    if attempt.timing is not None:
-        result.append(words.microseconds(attempt.timing.median_us))
+    timing = timing_of(attempt)
+    if timing is not None:
+        result.append(words.microseconds(timing.median_us))
     if against is not None:
         result.append(f"{against.speedup:.2f}x")
-    if attempt.timing is None:
+    if timing is None:
         result.append(looks.name(attempt.status))
     if attempt.parent_id and node.up is None:
         result.append(f"(from {attempt.parent_id})")

@@ -10,7 +10,7 @@ from agent.record.events import Event, RunEnded, RunResumed, Verified, Warned
 from agent.record.trajectory import AttemptRecord, Trajectory
 from tools.codec import Json
 from tools.gpus import Gpu, gpu_named
-from tools.verdict import Comparison
+from tools.verdict import Comparison, Timing
 
 _BASELINES = {
     "eager": "eager PyTorch",
@@ -77,7 +77,7 @@ class Material:
     @cached_property
     def timed(self) -> list[AttemptRecord]:
         """The attempts that have a time."""
-        return [a for a in self.trajectory.attempts if a.timing and finite(a.timing.median_us)]
+        return [a for a in self.trajectory.attempts if timing_of(a)]
 
     @cached_property
     def light_us(self) -> float | None:
@@ -137,17 +137,24 @@ def finite(value: float | None) -> float | None:
 def sol_us(attempt: AttemptRecord) -> float | None:
     """The speed-of-light time that the attempt was compared with, in microseconds."""
     fraction = finite(attempt.sol_fraction)
-    us = finite(attempt.timing.median_us) if attempt.timing else None
-    return fraction * us if fraction and us and fraction > 0 and us > 0 else None
+    us = attempt.timing.median_us if attempt.timing else 0.0
+    return fraction * us if fraction and plausible(us) and plausible(fraction * us) else None
 
 
 def ranked(attempt: AttemptRecord) -> list[Comparison]:
     """Its comparisons that are numbers, with the baseline that is hardest to beat first."""
-    good = [c for c in attempt.comparisons if all(_positive(v) for v in (c.speedup, c.low, c.high, c.baseline_us))]
+    good = [c for c in attempt.comparisons if all(plausible(v) for v in (c.speedup, c.low, c.high, c.baseline_us))]
     return sorted(good, key=lambda c: (c.speedup, c.baseline))
 
 
-def _positive(value: float) -> bool:
+def timing_of(attempt: AttemptRecord) -> Timing | None:
+    """Its time, if it is one."""
+    timing = attempt.timing
+    return timing if timing and all(map(plausible, (timing.median_us, timing.low_us, timing.high_us))) else None
+
+
+def plausible(value: float) -> bool:
+    """Whether it can be a time in microseconds or a speed-up at all: a damaged record may hold anything."""
     return 1e-9 < value < 1e12
 
 

@@ -20,7 +20,7 @@ from agent.report.claim import claim
 from agent.report.curve import curve
 from agent.report.family import ancestors, family
 from agent.report.lineage import lineage
-from agent.report.material import Material, dig
+from agent.report.material import Material, dig, timing_of
 from agent.report.proof import facts
 from agent.report.roof import roof
 from agent.report.shown import Shown
@@ -45,7 +45,8 @@ def render(template: str, shown: Shown, version: str, values: dict[str, object])
     """A page with its style. Raises jinja2.UndefinedError for a value that is missing."""
     style = (resources.files("agent.report") / "templates" / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    fixed = {"style": Markup(style), "style_sha256": digest, "version": version}
+    made_by = f"kerneltune {version}" if version[:1].isdigit() else "kerneltune, from a checkout"
+    fixed = {"style": Markup(style), "style_sha256": digest, "made_by": made_by}
     return environment(shown).get_template(template).render(fixed | values)
 
 
@@ -119,8 +120,7 @@ def _tiles(material: Material) -> list[tuple[str, str, str]]:
     """(what, figure, beside it)."""
     run = material.trajectory
     tiles = []
-    if material.best is not None and material.best.timing is not None:
-        timing = material.best.timing
+    if material.best is not None and (timing := timing_of(material.best)):
         tiles.append(
             ("time", words.microseconds(timing.median_us), f"95 %: {timing.low_us:.2f} to {timing.high_us:.2f}")
         )

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from agent.record.trajectory import AttemptRecord
 from agent.report import axes, looks
-from agent.report.material import Material, baseline_name, ranked
+from agent.report.material import Material, baseline_name, finite, ranked
 from agent.view import text as words
 from tools.roofline import rate_tflops
 
@@ -153,5 +153,6 @@ def _placed(material: Material, places: Sequence[tuple[float, float]]) -> Iterat
 
 
 def _said(attempt: AttemptRecord) -> str:
-    share = f", {attempt.sol_fraction:.0%} of the speed of light" if attempt.sol_fraction is not None else ""
+    fraction = finite(attempt.sol_fraction)
+    share = f", {fraction:.0%} of the speed of light" if fraction is not None else ""
     return f"attempt {attempt.number}: {words.microseconds(attempt.timing.median_us) if attempt.timing else '?'}{share}"

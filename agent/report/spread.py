@@ -9,7 +9,7 @@ from statistics import median
 from markupsafe import Markup
 
 from agent.report import axes
-from agent.report.material import Material, baseline_name, dig, number
+from agent.report.material import Material, baseline_name, dig, number, plausible
 from agent.view import text as words
 
 CANDIDATE = "candidate"
@@ -46,7 +46,7 @@ def series(material: Material) -> list[Series]:
     for block in _rounds(dig(material.receipt, "evidence")):
         for key, times in block.items():
             if isinstance(times, list) and (key in found or len(found) < _MOST_SERIES):
-                found[str(key)] += [us for t in times if (us := number(t)) is not None and us > 0]
+                found[str(key)] += [us for t in times if (us := number(t)) is not None and plausible(us)]
     number_of = f"attempt {material.best.number}" if material.best else "candidate"
     made = [
         Series(key, number_of if key == CANDIDATE else baseline_name(key), tuple(times[:_MOST_VALUES]))

@@ -16,7 +16,7 @@ from agent.report.material import Material
 from tools.verdict import Status
 
 _RESAMPLES = 4_000
-_FEWEST = 3  # tasks of which an interval means something
+_FEWEST = 5  # tasks of which an interval means something
 _FAILED = tuple(s for s in Status if s not in (Status.CHECKED, Status.CORRECT, Status.UNCHECKED))
 _JUST_ABOVE = 1e-6  # fast_0 is the share of right ones, timed or not
 

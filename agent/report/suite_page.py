@@ -8,7 +8,7 @@ from typing import NamedTuple
 from agent.export.formulas import FASTEST, speedup_over
 from agent.record.trajectory import Trajectory
 from agent.report.claim import claim, interval
-from agent.report.material import Material, finite, hardest, ranked
+from agent.report.material import Material, finite, hardest, ranked, timing_of
 from agent.report.page import both, moment, render
 from agent.report.shown import Shown
 from agent.report.suite import Mean, Suite, failed, fast_p_curve, fast_p_share, mean, suite
@@ -122,7 +122,7 @@ def _task_line(m: Material, of: Suite) -> TaskLine:
         run.gpu or "no GPU",
         run.author,
         best.status if best else None,
-        words.timing(best.timing) if best and best.timing else "",
+        words.timing(timing) if best and (timing := timing_of(best)) else "",
         tuple(against.get(b, "") for b in of.baselines),
         f"{best.sol_fraction:.0%}" if best and finite(best.sol_fraction) is not None else "",
         f"{best.coverage:.0%}" if best and finite(best.coverage) is not None else "",

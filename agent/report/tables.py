@@ -9,7 +9,7 @@ from typing import NamedTuple
 from agent.record.trajectory import AttemptRecord, Expectation, Message, Trajectory
 from agent.report import looks
 from agent.report.claim import interval
-from agent.report.material import Material, baseline_name, finite, hardest, ranked
+from agent.report.material import Material, baseline_name, finite, hardest, ranked, timing_of
 from agent.report.shown import Shown
 from agent.view import text as words
 from agent.view.spending import Spending
@@ -55,7 +55,7 @@ def _attempt_line(a: AttemptRecord, shown: Shown, run_id: str, *, best: bool) ->
         a.status,
         a.tier or "",
         "" if a.status in (None, Status.CORRECT, Status.CHECKED) else shown.ends(a.detail, 180),
-        words.timing(a.timing) if a.timing else "",
+        words.timing(timing) if (timing := timing_of(a)) else "",
         interval(against) if against else "",
         words.registers(a.kernels),
         f"{spilled} B" if a.kernels else "",

@@ -11,16 +11,18 @@ import pytest
 
 from agent.compose.report import Wanted, write_report
 from agent.export.names import Names
-from agent.record.events import Event, RunStarted
+from agent.record.events import Event, Replied, RunStarted
 from agent.record.receipts import receipt_path
 from agent.record.store import Store
 from agent.report.page import run_page
 from agent.report.shown import Shown
 from agent.report.sources import MOST_OF_A_SOURCE, source
 from agent.report.suite_page import suite_page
+from tests.agent.record.samples import arbitrary_run
 from tests.agent.report.made import GPU, RUN, SHOWN, correct, events, hostile, material, receipt
 from tests.agent.report.reading import Reading
 from tools.codec import Json
+from tools.verdict import Timing
 
 WORDS = [
     "</style></title></pre><script>alert(1)</script>",
@@ -169,3 +171,18 @@ def test_of_a_long_error_the_beginning_and_the_end_are_shown() -> None:
     assert told.startswith("line 12: at 5:8: x = 1")
     assert told.endswith('AttributeError("no expo")')
     assert len(told) <= 80
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_a_record_holds_makes_a_page(seed: int) -> None:
+    made = [replace(e, calls=[]) if isinstance(e, Replied) else e for e in arbitrary_run(seed)]
+    html = page(made)
+    assert Reading(html).problems == []
+    assert not BAD.search(html)
+
+
+@pytest.mark.parametrize("us", [1e-300, 6e23, -1.5, 0.0, float("inf"), float("nan")])
+def test_times_that_cannot_be_are_not_drawn(us: float) -> None:
+    timing = Timing(us, us, us, 1, 1)
+    html = page(events([(None, correct(80.0)), (1, replace(correct(70.0), timing=timing, sol_fraction=us))]))
+    assert not re.search(r'[ "][-+]?(nan|inf)\b', html.split("<svg", 1)[1].split("All attempts")[0])

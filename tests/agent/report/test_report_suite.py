@@ -67,14 +67,14 @@ def test_what_is_unknown_is_drawn_as_a_band() -> None:
 
 
 def test_a_geometric_mean_says_over_how_many_and_how_sure_it_is() -> None:
-    found = mean(of(*map(speedup, (0.5, 1.0, 2.0, 4.0)), WRONG))
+    found = mean(of(*map(speedup, (0.5, 1.0, 2.0, 4.0, 2.0**0.5)), WRONG))
     assert found is not None
     assert found.value == pytest.approx(math.sqrt(2))
-    assert found.n == 4
+    assert found.n == 5
     assert found.low is not None
     assert found.high is not None
     assert 0.5 <= found.low < found.value < found.high <= 4.0
-    assert mean(of(*map(speedup, (0.5, 1.0, 2.0, 4.0)), WRONG)) == found  # the same for the same numbers
+    assert mean(of(*map(speedup, (0.5, 1.0, 2.0, 4.0, 2.0**0.5)), WRONG)) == found  # the same for the same numbers
 
 
 def test_a_mean_that_keeps_pytorch_counts_failures_and_slower_ones_as_one() -> None:
@@ -84,7 +84,7 @@ def test_a_mean_that_keeps_pytorch_counts_failures_and_slower_ones_as_one() -> N
     assert found.n == 3
 
 
-@pytest.mark.parametrize("verdicts", [(speedup(2.0),), (speedup(2.0), speedup(3.0))])
+@pytest.mark.parametrize("verdicts", [(speedup(2.0),), (speedup(2.0), speedup(3.0), speedup(4.0), speedup(5.0))])
 def test_too_few_tasks_have_no_interval(verdicts: Sequence[Verdict]) -> None:
     found = mean(of(*verdicts))
     assert found is not None
