@@ -15,11 +15,12 @@ def register(app: App) -> None:
 
 _EXAMPLES = """
 Examples:
-    optimize report 20260101-120000-softmax-ab12                  runs/RUN/report.html
-    optimize report 20260101-12 -o report.html --open             the start of an id will do
+    optimize report 20260101-120000-softmax-ab12   to runs/RUN/report.html
+    optimize report 20260101-12 -o report.html     the start of an id will do
+    optimize report 20260101-12 --open             and show it
     optimize report 20260101-12 -o - > report.html
-    optimize report --suite -o suite.html                         the best run of each task
-    optimize report RUN1 RUN2 RUN3 --suite                        just these
+    optimize report --suite -o suite.html          the best run of each task
+    optimize report RUN1 RUN2 RUN3                 just these, as a suite
 """
 
 
