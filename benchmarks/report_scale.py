@@ -67,7 +67,7 @@ def measured(folder: Path, run_id: str) -> dict[str, Json]:
     out = folder / "report.html"
     command = [sys.executable, "-c", "from agent.cli import main; main()", "report", run_id]
     started, before = time.perf_counter(), os.times()
-    subprocess.run([*command, "--runs-dir", str(folder), "-o", str(out)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, "--runs-dir", str(folder), "-o", str(out)], check=True, capture_output=True)
     wall, after = time.perf_counter() - started, os.times()
     cpu = after.children_user - before.children_user + after.children_system - before.children_system
     return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "bytes": out.stat().st_size}
