@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
-from agent import cli_export, cli_query
+from agent import cli_export, cli_query, cli_report
 from agent.cli_query import RunsDir
 from agent.llm.errors import LlmError
 from agent.settings import Effort, Strategy, chosen_settings, environment
@@ -230,6 +230,7 @@ def doctor(
 
 cli_query.register(app)
 cli_export.register(app)
+cli_report.register(app)
 
 
 def main() -> None:

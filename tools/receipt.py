@@ -80,7 +80,16 @@ def _sha256(text: str) -> str:
 
 
 def _task(task: TaskSpec) -> dict[str, Json]:
-    cases = [{"name": c.name, "inputs": list(c.inputs), "held_out": c.held_out} for c in task.cases]
+    cases = [
+        {
+            "name": c.name,
+            "inputs": list(c.inputs),
+            "held_out": c.held_out,
+            "bytes_moved": c.bytes_moved,
+            "flops": c.flops,
+        }
+        for c in task.cases
+    ]
     return {"name": task.name, "sha256": task.sha256, "precision": task.precision, "cases": cases}
 
 

@@ -153,6 +153,11 @@ class Store:
         """How a run began, and what was said in it: all that its conversations are made of."""
         return self._events((EVENTS.c.run_id == run_id) & EVENTS.c.kind.in_(("run_started", "said", "replied")))
 
+    def load_course(self, run_id: str) -> list[Event]:
+        """How a run began, went on and ended, what it warned of, and what was judged a second time."""
+        kinds = ("run_started", "run_resumed", "run_ended", "warned", "verified")
+        return self._events((EVENTS.c.run_id == run_id) & EVENTS.c.kind.in_(kinds))
+
     def load_attempt(self, attempt_id: str) -> list[Event]:
         """What happened to one attempt; empty when there is no such attempt."""
         return self._events(EVENTS.c.attempt_id == attempt_id)

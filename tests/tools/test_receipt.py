@@ -22,7 +22,10 @@ TASK = TaskSpec(
     "a" * 64,
     "float32",
     "",
-    (CaseSpec("main", (LEAF,), (), LEAF), CaseSpec("prime", (LEAF,), (), LEAF, held_out=True)),
+    (
+        CaseSpec("main", (LEAF,), (), LEAF, bytes_moved=64, flops=128),
+        CaseSpec("prime", (LEAF,), (), LEAF, held_out=True),
+    ),
 )
 GPU = {"name": "NVIDIA H200", "arch": 90, "uuid": "GPU-1", "memory_bytes": 1, "driver": "580"}
 SETTING = Setting(
@@ -86,6 +89,11 @@ def test_a_receipt_is_json_and_names_what_was_judged_and_where() -> None:
     assert found["where"]["warnings"] == ["NOT CONFINED: …"]
     assert found["tier"] == {"asked": "judged", "given": "judged"}
     assert found["protocol"] == {"version": "2", "evaluator_sha256": "e" * 64}
+
+
+def test_the_task_s_cases_say_what_they_take_at_least() -> None:
+    cases = made(CORRECT)["task"]["cases"]
+    assert [(c["name"], c["bytes_moved"], c["flops"]) for c in cases] == [("main", 64, 128), ("prime", 0, 0)]
 
 
 def test_the_kernels_are_those_of_the_variant_that_was_timed() -> None:

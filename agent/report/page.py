@@ -1,0 +1,166 @@
+"""One self-contained file: markup, style and drawings, no script, nothing from elsewhere.
+
+The Content-Security-Policy names the one style by its hash, so that even markup that slipped through could neither run,
+nor load, nor restyle anything.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from agent.report import axes, looks
+from agent.report.again import steps
+from agent.report.claim import claim
+from agent.report.curve import curve
+from agent.report.family import ancestors, family
+from agent.report.lineage import lineage
+from agent.report.material import Material, dig, timing_of
+from agent.report.proof import facts
+from agent.report.roof import roof
+from agent.report.shown import Shown
+from agent.report.sources import Code, diff, source
+from agent.report.spread import series, spread
+from agent.report.tables import attempt_lines, baseline_lines, causes, cost_lines, counts, hypothesis_lines, total_cost
+from agent.report.talk import talks
+from agent.view import text as words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MOST_ANCESTORS_TEXT = 250_000  # characters of the sources of all ancestors
+
+
+def run_page(material: Material, shown: Shown, *, version: str) -> str:
+    """The report of one run."""
+    return render("run.html.j2", shown, version, _run_values(material, shown))
+
+
+def render(template: str, shown: Shown, version: str, values: dict[str, object]) -> str:
+    """A page with its style. Raises jinja2.UndefinedError for a value that is missing."""
+    style = (resources.files("agent.report") / "templates" / "style.css").read_text()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    made_by = f"kerneltune {version}" if version[:1].isdigit() else "kerneltune, from a checkout"
+    fixed = {"style": Markup(style), "style_sha256": digest, "made_by": made_by}
+    return environment(shown).get_template(template).render(fixed | values)
+
+
+def environment(shown: Shown) -> "Environment":
+    """The engine: every value is made fit to be shown, then escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("agent.report", "templates"),
+        undefined=StrictUndefined,
+        autoescape=True,
+        finalize=shown.finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters["one_line"] = shown.line
+    made.globals |= {
+        "css_class": looks.css_class, "symbol": looks.symbol, "name_of": looks.name, "plural": words.plural,
+    }  # fmt: skip
+    return made
+
+
+def moment(at: float) -> str:
+    """A time for people."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def both(shown: Shown, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
+    """A drawing at both widths."""
+    return shown.drawing(draw(axes.WIDE)), shown.drawing(draw(axes.NARROW))
+
+
+def _run_values(material: Material, shown: Shown) -> dict[str, object]:
+    run = material.trajectory
+    blocks = series(material)
+    nodes = family(run, material.best)
+    above = roof(material)
+    return {
+        "title": f"{run.run.task}: {run.run.run_id}",
+        "material": material,
+        "run": run.run,
+        "claim": claim(material),
+        "began": moment(run.run.at),
+        "took": words.duration(material.elapsed_s) if material.elapsed_s is not None else "",
+        "counts": counts(run),
+        "tiles": _tiles(material),
+        "baselines": baseline_lines(material.best) if material.best else [],
+        "curve": both(shown, partial(curve, material)) if run.attempts else None,
+        "roof": above,
+        "roof_drawn": both(shown, above.draw) if above else None,
+        "spread": both(shown, partial(spread, blocks)) if blocks else None,
+        "series": blocks,
+        "lineage": both(shown, partial(lineage, nodes, shown)) if nodes else None,
+        "not_drawn": len(run.attempts) - len(nodes),
+        "best": _best(material, shown),
+        "causes": causes(run, shown),
+        "attempts": attempt_lines(material, shown),
+        "costs": cost_lines(run),
+        "judge_s": material.judge_s,
+        "hypotheses": hypothesis_lines(run, shown),
+        "talks": talks(run, shown),
+        "facts": facts(material),
+        "receipt_date": dig(material.receipt, "date"),
+        "steps": steps(material),
+        "task_source": source(run.run.task_source, shown, most=30_000),
+    }
+
+
+def _tiles(material: Material) -> list[tuple[str, str, str]]:
+    """(what, figure, beside it)."""
+    run = material.trajectory
+    tiles = []
+    if material.best is not None and (timing := timing_of(material.best)):
+        tiles.append(
+            ("time", words.microseconds(timing.median_us), f"95 %: {timing.low_us:.2f} to {timing.high_us:.2f}")
+        )
+    accepted = sum(a.accepted for a in run.attempts)
+    tiles.append(("attempts", f"{len(run.attempts)}", f"{accepted} right"))
+    busy = words.duration(material.judge_s)
+    tiles.append(("GPU" if run.run.gpu else "judge", busy, "busy checking" + (" and timing" if run.run.gpu else "")))
+    cost = total_cost(run)
+    tiles.append(
+        (
+            "cost of the model",
+            "none" if cost is None else cost,
+            "no model was asked" if cost is None else run.run.author,
+        )
+    )
+    return tiles
+
+
+def _best(material: Material, shown: Shown) -> dict[str, object] | None:
+    best, run = material.best, material.trajectory
+    if best is None:
+        return None
+    line = ancestors(run, best)
+    first = line[-1] if line else None
+    before = first.source if first else run.run.task_source
+    return {
+        "attempt": best,
+        "source": source(best.source, shown),
+        "against": f"attempt {first.number}, the first of its line" if first else "the PyTorch reference",
+        "diff": diff(before, best.source, shown),
+        "line": _line_sources(material, shown),
+    }
+
+
+def _line_sources(material: Material, shown: Shown) -> list[tuple[int, str, Code | None]]:
+    """The ancestors' sources, nearest first, as far as there is room; None for one that did not fit."""
+    assert material.best is not None
+    made, room = list[tuple[int, str, Code | None]](), _MOST_ANCESTORS_TEXT
+    for a in ancestors(material.trajectory, material.best):
+        code = source(a.source, shown, most=30_000, coloured=False) if room > 0 else None
+        room -= len(code.markup) if code else 0
+        made.append((a.number, a.rationale, code))
+    return made

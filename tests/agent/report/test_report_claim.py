@@ -1,0 +1,106 @@
+"""The statement at the top of a report says what was proved, and no more."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from agent.record.events import Event
+from agent.record.trajectory import trajectory
+from agent.report.claim import Claim, claim
+from agent.report.material import Material
+from tests.agent.report.made import CHECKED, correct, events, failed, hostile, material, receipt
+from tools.verdict import Comparison, Status, Verdict
+
+
+def of(*course: Verdict, **facts: object) -> Claim:
+    made = events([(None, verdict) for verdict in course], **facts)  # type: ignore[arg-type]
+    return claim(material(made))
+
+
+def against(us: float, speedup: float, low: float, high: float) -> Verdict:
+    return replace(correct(us), comparisons=(Comparison("compile", us * speedup, speedup, low, high),))
+
+
+def test_a_faster_kernel_is_claimed_against_each_baseline_with_its_interval() -> None:
+    made = events(confirmed=correct(80.0, "confirmed"))
+    told = claim(material(made, receipt("x")))
+    assert told.tone == "faster"
+    assert told.headline == "softmax on one NVIDIA H200: 1.25x the speed of torch.compile max-autotune."
+    assert told.sentences == (
+        "Attempt 6 takes 80.00 µs (79.92-80.08): the speed-up is 1.250x [1.238, 1.262] against torch.compile"
+        " max-autotune, 1.375x [1.361, 1.389] against torch.compile, 3.125x [3.094, 3.156] against eager PyTorch (with"
+        " 95 % intervals).",
+        "Confirmed: judged again, with new inputs, in 3 fresh processes.",
+        "It reaches 50% of the speed of light and 100% of its device time is spent in its own kernels.",
+    )
+
+
+def test_what_was_not_confirmed_is_said_not_to_be() -> None:
+    assert "Not confirmed in fresh processes: the time is a screened one." in of(correct(80.0, "screened")).text
+
+
+def test_a_slower_kernel_is_not_sold_as_a_success() -> None:
+    told = of(correct(105.0))
+    assert (told.tone, "nothing faster than torch.compile max-autotune was found" in told.headline) == ("slower", True)
+
+
+@pytest.mark.parametrize(("speedup", "low", "high"), [(1.01, 0.99, 1.03), (0.99, 0.97, 1.0), (1.0, 1.0, 1.0)])
+def test_an_interval_that_holds_one_is_no_difference(speedup: float, low: float, high: float) -> None:
+    assert of(against(80.0, speedup, low, high)).tone == "even"
+
+
+def test_a_speed_up_below_the_session_s_resolution_is_no_difference() -> None:
+    made = events([(None, against(80.0, 1.0009, 1.0005, 1.0012))])
+    assert claim(material(made)).tone == "faster"
+    assert claim(material(made, receipt("x"))).tone == "even"  # whose resolution is 0.001
+
+
+def test_without_a_gpu_nothing_is_said_about_speed() -> None:
+    told = of(CHECKED, gpu=None)
+    assert told.tone == "untimed"
+    assert "there was no GPU, so nothing here says whether it is fast" in told.text
+    assert not re.search("µs|x the speed", told.text)
+
+
+def test_when_nothing_was_accepted_it_says_so_and_how_attempts_ended() -> None:
+    told = of(failed(Status.WRONG, "no"), failed(Status.WRONG, "no"), failed(Status.TIMED_OUT, "slow"))
+    assert told.headline == "Nothing was accepted for softmax: none of 3 attempts was right."
+    assert told.sentences[0] == "They ended as: 2 wrong, 1 timed out."
+
+
+def test_a_run_without_attempts_says_that_nothing_was_tried() -> None:
+    assert of().headline == "Nothing was tried: this run of softmax made no attempt."
+
+
+def test_kernels_that_nothing_could_run_prove_nothing() -> None:
+    assert of(failed(Status.UNCHECKED, "not checkable")).headline.startswith("Nothing was proved for softmax")
+
+
+@pytest.mark.parametrize(
+    ("why", "words"), [("interrupted", "was interrupted"), (None, "has not ended"), ("model_error", "could not be")]
+)
+def test_a_run_that_did_not_come_to_its_end_says_so(why: str | None, words: str) -> None:
+    assert words in of(correct(80.0), why=why).text
+
+
+def test_an_ordinary_end_is_not_worth_a_word() -> None:
+    assert "run" not in of(correct(80.0), why="attempts").text
+
+
+def test_a_verification_that_did_not_hold_stands_at_the_top() -> None:
+    made: list[Event] = [e for e in hostile("plain")]
+    assert "A later verification did NOT bear this out." in claim(material(made)).text
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
+def test_a_speed_up_that_is_no_number_is_not_claimed(bad: float) -> None:
+    told = of(against(80.0, bad, bad, bad))
+    assert (told.tone, "compared with no baseline" in told.text) == ("untimed", True)
+
+
+def test_a_best_that_was_not_accepted_is_no_best() -> None:
+    run = trajectory(events([(None, correct(80.0))]))
+    wrong = replace(run.attempts[0], status=Status.WRONG, timing=None, comparisons=())
+    assert claim(Material(replace(run, attempts=(wrong,), best=wrong))).tone == "nothing"

@@ -1,0 +1,188 @@
+"""Every word of a model, a candidate or another machine is hostile until it is text."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.compose.report import Wanted, write_report
+from agent.export.names import Names
+from agent.record.events import Event, Replied, RunStarted
+from agent.record.receipts import receipt_path
+from agent.record.store import Store
+from agent.report.page import run_page
+from agent.report.shown import Shown
+from agent.report.sources import MOST_OF_A_SOURCE, source
+from agent.report.suite_page import suite_page
+from tests.agent.record.samples import arbitrary_run
+from tests.agent.report.made import GPU, RUN, SHOWN, correct, events, hostile, material, receipt
+from tests.agent.report.reading import Reading
+from tools.codec import Json
+from tools.verdict import Timing
+
+WORDS = [
+    "</style></title></pre><script>alert(1)</script>",
+    '"><img src=http://evil.example/x onerror=alert(1)>',
+    "<svg onload=alert(1)><style>*{display:none}</style></svg>",
+    "<a href=javascript:alert(1)>click</a> javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}${7*7}",
+    "\x1b[31mred\x1b]0;title\x07\x1b[2J",
+    "lone \ud800 surrogate \udfff",
+    "right\u202eto left\u2066 marks\u200f",
+    "nul\0 bell\a \x85\u2028line ends\x9b1m",
+    "]]><!--<!DOCTYPE html><frameset>&lt;script&gt;&#60;script&#62;",
+    "]]>" * 40 + "é漢🦀" * 50,
+]
+BAD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def told(word: str) -> Json:
+    """A receipt that says it everywhere."""
+    made = json.loads(json.dumps(receipt(f"{RUN}/1")).replace('"2026-11-21T09:31:00+00:00"', json.dumps(word)))
+    made["protocol"] = {"version": word, "evaluator_sha256": word}
+    made["where"] = {"sandbox": {word: {"landlock_abi": word, "seccomp": True}}, "warnings": [word]}
+    made["task"] = {"precision": word, "cases": [{"bytes_moved": 1 << 20, "flops": 1 << 20}]}
+    made["evidence"]["protocol"] = word
+    made["evidence"]["processes"][0]["rounds"][0][word] = [1.0, 2.0]
+    return made
+
+
+def page(made: list[Event], told: Json = None) -> str:
+    return run_page(material(made, told), SHOWN, version="1")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_hostile_words_stay_words(word: str) -> None:
+    html = page(hostile(word), told(word))
+    read = Reading(html)
+    assert read.problems == []
+    assert not BAD.search(html)
+    assert html.encode()  # no surrogate is left
+    assert [link for link in read.links if not re.fullmatch(r"#[a-z0-9-]+", link)] == []
+    assert set(read.links) - {f"#{name}" for name in read.ids} == set()
+
+
+@pytest.mark.parametrize("word", WORDS[:4])
+def test_hostile_words_are_still_there_to_be_read(word: str) -> None:
+    assert Reading(page(hostile(word))).text.count(word) > 10
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_suite_of_hostile_runs_is_text_too(word: str) -> None:
+    html = suite_page([material(hostile(word), told(word))] * 3, SHOWN, version="1", chosen="named")
+    assert Reading(html).problems == []
+    assert not BAD.search(html)
+
+
+def test_the_policy_forbids_the_network_scripts_and_every_other_style() -> None:
+    html = page(events())
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html)
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
+    assert policy is not None
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy[1].replace("&#39;", "'") == (
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert "script" not in Reading(html).tags
+    assert not re.search(r"url\(|@import|https?:", html)
+
+
+def test_five_megabytes_of_source_are_cut_and_that_is_said() -> None:
+    html = page(hostile("plain", source="x = '<b>'\n" * 500_000))
+    assert len(html) < 1_000_000
+    assert f"{5_000_000 - MOST_OF_A_SOURCE:,} characters more are not shown here" in html
+
+
+def test_one_line_of_five_megabytes_is_cut_too() -> None:
+    html = page(hostile("x" * 5_000_000))
+    assert len(html) < 2_000_000
+    assert Reading(html).problems == []
+
+
+def test_a_source_is_coloured_without_losing_a_character() -> None:
+    text = 'def f(x: "<b>") -> None:  # <i>\n\treturn f"&{x!r}" + \'é\' * 0x1f\n@dec\nclass A: ...'
+    assert Reading(f"<pre>{source(text, SHOWN).markup}</pre>").text == text
+
+
+def with_machine(made: list[Event], machine: dict[str, Json]) -> list[Event]:
+    return [replace(e, machine=machine) if isinstance(e, RunStarted) else e for e in made]
+
+
+def test_home_folders_hosts_users_and_keys_are_taken_out() -> None:
+    secret = "sk-ant-REDACTED" + "b" * 20
+    word = f"/home/adalovelace/x.py on babbage-01 by adalovelace with {secret}"
+    shown = Shown(Names(frozenset({"babbage-01"}), frozenset({"adalovelace"})))
+    html = run_page(material(hostile(word), told(word)), shown, version="1")
+    assert not re.search("adalovelace|babbage|sk-ant", html)
+    assert "&lt;home&gt;" in html
+
+
+def test_a_key_that_is_cut_in_half_leaves_no_half() -> None:
+    assert "sk-ant" not in SHOWN.text("x" * 95 + " sk-ant-REDACTED" + "c" * 30, 110)
+
+
+def test_the_command_takes_out_names_that_the_record_gives_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = with_machine(hostile("on babbage-01"), {"host": "babbage-01", "task_path": "/home/adalovelace/t/softmax.py"})
+    with Store.open(tmp_path) as store:
+        for event in made:
+            store.write(event)
+    assert write_report(Wanted((RUN,)), tmp_path) == 0
+    html = (tmp_path / RUN / "report.html").read_text()
+    assert not re.search("babbage|adalovelace", html + "".join(capsys.readouterr().err))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"attempt_id": 7}', "[" * 100_000, '{"attempt_id": "other/1"}']
+)
+def test_a_damaged_receipt_is_said_to_be_missing(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store.open(tmp_path) as store:
+        for event in events([(None, correct(80.0))], gpu=GPU):
+            store.write(event)
+    path = receipt_path(tmp_path / RUN, f"{RUN}/1")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    write_report(Wanted((RUN,), tmp_path / "out.html"), tmp_path)
+    html = (tmp_path / "out.html").read_text()
+    assert re.search(r"The receipt of attempt 1 (cannot be read|is of another attempt)", html)
+    capsys.readouterr()
+
+
+def test_a_run_whose_id_leads_elsewhere_writes_nothing_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, strange = tmp_path / "a" / "runs", "../../elsewhere"
+    with Store.open(runs) as store:
+        for event in events(run_id=strange):
+            store.write(event)
+    assert write_report(Wanted(("../../else",)), runs) in (0, 2)
+    assert not (tmp_path / "elsewhere").exists()
+    capsys.readouterr()
+
+
+def test_of_a_long_error_the_beginning_and_the_end_are_shown() -> None:
+    told = SHOWN.ends("line 12: at 5:8:\n" + "x = 1\n" * 100 + 'AttributeError("no expo")', 80)
+    assert told.startswith("line 12: at 5:8: x = 1")
+    assert told.endswith('AttributeError("no expo")')
+    assert len(told) <= 80
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_a_record_holds_makes_a_page(seed: int) -> None:
+    made = [replace(e, calls=[]) if isinstance(e, Replied) else e for e in arbitrary_run(seed)]
+    html = page(made)
+    assert Reading(html).problems == []
+    assert not BAD.search(html)
+
+
+@pytest.mark.parametrize("us", [1e-300, 6e23, -1.5, 0.0, float("inf"), float("nan")])
+def test_times_that_cannot_be_are_not_drawn(us: float) -> None:
+    timing = Timing(us, us, us, 1, 1)
+    html = page(events([(None, correct(80.0)), (1, replace(correct(70.0), timing=timing, sol_fraction=us))]))
+    assert not re.search(r'[ "][-+]?(nan|inf)\b', html.split("<svg", 1)[1].split("All attempts")[0])

@@ -1,0 +1,145 @@
+"""Many runs: fast_p as it is defined, means with what they are made of, and tasks of which little is known."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.compose.report import Wanted, write_report
+from agent.record.events import RunStarted
+from agent.record.store import Store
+from agent.report import axes
+from agent.report.material import Material
+from agent.report.suite import Suite, fast_p_curve, fast_p_share, mean, suite
+from agent.report.suite_curve import fast_p_chart
+from agent.report.suite_page import suite_claim, suite_page
+from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, material
+from tests.agent.report.reading import Reading
+from tools.verdict import Status, Verdict
+
+WRONG, UNCHECKED = failed(Status.WRONG, "no"), failed(Status.UNCHECKED, "nothing can run it")
+
+
+def task(verdict: Verdict, name: str, gpu: str | None = "NVIDIA H200") -> Material:
+    return material(events([(None, verdict)], task=name, run_id=f"2026-{name}-1", gpu=gpu))
+
+
+def of(*verdicts: Verdict) -> Suite:
+    return suite([task(verdict, f"t{i}") for i, verdict in enumerate(verdicts)])
+
+
+def speedup(times: float) -> Verdict:
+    """Over the fastest baseline, which takes 100 us."""
+    return correct(100.0 / times)
+
+
+@pytest.mark.parametrize(
+    ("p", "share"), [(0.0, 0.8), (0.49, 0.8), (0.5, 0.6), (1.0, 0.6), (1.99, 0.6), (2.0, 0.2), (4.0, 0.0)]
+)
+def test_fast_p_is_the_share_of_right_ones_that_are_strictly_faster(p: float, share: float) -> None:
+    assert fast_p_share(of(*map(speedup, (0.5, 2.0, 2.0, 4.0)), WRONG), p) == pytest.approx((share, share))
+
+
+def test_what_was_not_timed_is_unknown_above_zero_and_right_at_zero() -> None:
+    suite_of = of(speedup(2.0), CHECKED, WRONG, UNCHECKED)
+    assert fast_p_share(suite_of, 0.0) == pytest.approx((0.5, 0.75))
+    assert fast_p_share(suite_of, 1.0) == pytest.approx((0.25, 0.75))
+
+
+def test_fast_p_against_another_baseline_uses_its_times() -> None:
+    assert fast_p_share(of(speedup(0.9)), 1.0, "eager") == (1.0, 1.0)
+    assert fast_p_share(of(speedup(0.9)), 1.0, "compile-max") == (0.0, 0.0)
+
+
+def test_the_curve_falls_exactly_where_a_task_drops_out() -> None:
+    curve = fast_p_curve(of(speedup(1.5), speedup(3.0), WRONG), "compile-max")
+    assert curve.ps == pytest.approx((0.0, 0.0, 1.5, 3.0, 8.0), abs=1e-5)
+    assert curve.low == pytest.approx((2 / 3, 2 / 3, 1 / 3, 0.0, 0.0))
+    assert curve.low == curve.high
+
+
+def test_what_is_unknown_is_drawn_as_a_band() -> None:
+    assert "band" in str(fast_p_chart([fast_p_curve(of(speedup(2.0), CHECKED))], axes.WIDE))
+    assert "band" not in str(fast_p_chart([fast_p_curve(of(speedup(2.0), WRONG))], axes.WIDE))
+
+
+def test_a_geometric_mean_says_over_how_many_and_how_sure_it_is() -> None:
+    found = mean(of(*map(speedup, (0.5, 1.0, 2.0, 4.0, 2.0**0.5)), WRONG))
+    assert found is not None
+    assert found.value == pytest.approx(math.sqrt(2))
+    assert found.n == 5
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.5 <= found.low < found.value < found.high <= 4.0
+    assert mean(of(*map(speedup, (0.5, 1.0, 2.0, 4.0, 2.0**0.5)), WRONG)) == found  # the same for the same numbers
+
+
+def test_a_mean_that_keeps_pytorch_counts_failures_and_slower_ones_as_one() -> None:
+    found = mean(of(speedup(4.0), speedup(0.5), WRONG, CHECKED), kept=True)
+    assert found is not None
+    assert found.value == pytest.approx(4 ** (1 / 3))
+    assert found.n == 3
+
+
+@pytest.mark.parametrize("verdicts", [(speedup(2.0),), (speedup(2.0), speedup(3.0), speedup(4.0), speedup(5.0))])
+def test_too_few_tasks_have_no_interval(verdicts: Sequence[Verdict]) -> None:
+    found = mean(of(*verdicts))
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+
+
+def test_nothing_timed_has_no_mean() -> None:
+    assert mean(of(CHECKED, WRONG)) is None
+
+
+def test_the_statement_counts_every_task() -> None:
+    assert suite_claim(of(speedup(2.0), speedup(0.5), CHECKED, WRONG)) == [
+        "3 of 4 tasks have a kernel that was found right; 1 beat the fastest baseline beyond the 95 % interval.",
+        "Geometric mean of the speed-up over the fastest baseline: 1.000x (too few for an interval), n = 2.",
+        "1 right kernel was not timed.",
+        "Nothing was accepted for t3; such tasks count as not faster.",
+    ]
+
+
+def test_a_suite_that_was_never_timed_shows_no_speed() -> None:
+    page = suite_page([task(CHECKED, "a", None), task(WRONG, "b", None)], SHOWN, version="1", chosen="named")
+    text = " ".join(Reading(page).text.split())
+    assert "1 of 2 tasks have a kernel that was found right; none was timed." in text
+    assert "It is 50%." in text
+    assert not re.search(r"\d x|µs|fast 1\.5", text)
+
+
+def store(folder: Path, *materials: tuple[str, str | None, Verdict]) -> None:
+    with Store.open(folder) as opened:
+        for i, (name, gpu, verdict) in enumerate(materials):
+            for event in events([(None, verdict)], task=name, run_id=f"2026112{i}-{name}", gpu=gpu):
+                told = replace(event, task_sha256=f"{name:0<64}") if isinstance(event, RunStarted) else event
+                opened.write(told)
+
+
+def test_without_names_the_best_run_of_each_task_is_taken(tmp_path: Path) -> None:
+    store(
+        tmp_path,
+        ("softmax", "NVIDIA H200", speedup(2.0)),
+        ("softmax", "NVIDIA H200", speedup(1.5)),
+        ("softmax", None, CHECKED),
+        ("rms_norm", None, CHECKED),
+        ("rms_norm", None, WRONG),
+    )
+    assert write_report(Wanted((), suite=True), tmp_path) == 0
+    text = Reading((tmp_path / "suite.html").read_text()).text
+    assert "20261120-softmax" in text
+    assert "20261123-rms_norm" in text
+    assert not re.search("20261121|20261122|20261124", text)
+    assert "Of 5 stored runs, the best of each task and GPU was chosen" in text
+
+
+def test_several_runs_that_are_named_make_a_suite_of_just_these(tmp_path: Path) -> None:
+    store(tmp_path, *[("softmax", "NVIDIA H200", speedup(2.0))] * 3)
+    write_report(Wanted(("20261120", "20261122", "20261120"), tmp_path / "s.html"), tmp_path)
+    text = Reading((tmp_path / "s.html").read_text()).text
+    assert "2 of 2 tasks" in text
+    assert "20261121-softmax" not in text
