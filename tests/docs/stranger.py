@@ -1,0 +1,85 @@
+"""Somebody who follows a document from its top: saves its files and types its commands into one empty folder."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.agent.shell import env
+from tests.docs.documents import SHELLS, Block, Command, Document, commands
+from tests.docs.expected import Ids, difference
+from tests.docs.typed import problem
+
+LIMIT_S = 150
+_RUN_FOLDER = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{4}")
+
+
+class Stranger:
+    """Reads documents. Each one's folder is kept, so that another document can continue in a copy of it."""
+
+    def __init__(self, home: Path, documents: dict[str, Document], *, gpu: bool) -> None:
+        self._home = home
+        self._documents = documents
+        self._gpu = gpu
+        self._left: dict[str, tuple[Path, list[str]]] = {}
+        self._path = _folder_with_the_command(home)
+
+    def follow(self, name: str) -> tuple[Path, list[str]]:
+        """The folder that the document leaves behind, and everything that was not as it says, once."""
+        if name not in self._left:
+            document = self._documents[name]
+            folder = self._home / name.replace("/", "-").removesuffix(".md")
+            if document.continues:
+                shutil.copytree(self.follow(document.continues)[0], folder)
+            else:
+                folder.mkdir()
+            self._left[name] = folder, self._read(document, folder)
+        return self._left[name]
+
+    def _read(self, document: Document, folder: Path) -> list[str]:
+        wrong: list[str] = []
+        ids = Ids()
+        for block in document.blocks:
+            if file := block.marks.get("file"):
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                (folder / file).write_text(block.text + "\n")
+            if block.language in SHELLS:
+                for command in commands(block):
+                    said = self._said_of(block, command, folder, ids)
+                    wrong += [f"{document.name}:{command.line}: $ {command.text}\n{said}"] if said else []
+        return wrong
+
+    def _said_of(self, block: Block, command: Command, folder: Path, ids: Ids) -> str:
+        if block.needs and not (block.needs == "gpu" and self._gpu):
+            return problem(command.text)
+        gpu = block.needs == "gpu"
+        done = self._type(ids.in_command(command.text, _latest_run(folder)), folder, gpu=gpu)
+        if done.returncode != block.exit_code:
+            return f"exit code {done.returncode}, not {block.exit_code}:\n{done.stdout[-3000:]}"
+        return "" if command.expected is None else difference(command.expected, done.stdout, ids)
+
+    def _type(self, line: str, folder: Path, *, gpu: bool) -> "subprocess.CompletedProcess[str]":
+        hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line],
+            cwd=folder, env=env() | {"PATH": self._path} | hidden,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, timeout=LIMIT_S,
+        )  # fmt: skip
+
+
+def _latest_run(folder: Path) -> str:
+    runs = [path.name for path in folder.glob("runs/*") if _RUN_FOLDER.fullmatch(path.name)]
+    return max(runs, default="")
+
+
+def _folder_with_the_command(home: Path) -> str:
+    """A PATH on which `optimize` is the one of this checkout, whether or not it is installed."""
+    home.mkdir(parents=True, exist_ok=True)
+    commands = home / "bin"
+    commands.mkdir()
+    script = commands / "optimize"
+    script.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c 'from agent.cli import main; main()' \"$@\"\n")
+    script.chmod(0o755)
+    return os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
