@@ -4,6 +4,7 @@ Marks are HTML comments on the line before a fenced block, so that a reader neve
 
     <!-- needs: gpu -->        not run here, only parsed; the reasons are those of `REASONS`
     <!-- exits: 1 -->          the exit code of the block's commands, where it is not 0
+    <!-- order: any -->        the lines that are shown come in any order, among others
     <!-- file: op.py -->       the block is a file that the reader saves under this name
     <!-- continues: a.md -->   at the top: this document is read in the folder that the other one left behind
 """
@@ -24,7 +25,7 @@ REASONS = {
 SHELLS = ("console", "bash", "sh")
 _FENCE = re.compile(r"^(\s*)(```+)(\S*)\s*$")
 _MARK = re.compile(r"^\s*<!-- (\w+): (.+?) -->\s*$")
-_MARKS = {"needs", "exits", "file", "continues"}
+_MARKS = {"needs", "exits", "order", "file", "continues"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Block:
     def exit_code(self) -> int:
         """What each of its commands is said to exit with."""
         return int(self.marks.get("exits", "0"))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether lines come in the order in which they are shown."""
+        return self.marks.get("order") != "any"
 
 
 @dataclass(frozen=True)

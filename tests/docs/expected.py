@@ -71,6 +71,17 @@ def difference(expected: str, seen: str, ids: Ids) -> str:
     return ""
 
 
+def missing(expected: str, seen: str, ids: Ids) -> str:
+    """The first line that is nowhere in the output, in words; "" if there is none."""
+    lines = [line.rstrip() for line in seen.splitlines()]
+    for line in (line.rstrip() for line in expected.splitlines() if line.strip() not in ("", "…")):
+        pattern, names = ids.pattern(line)
+        if (found := _next(pattern, lines, skipping=True)) is None:
+            return f"nowhere is the line\n  {line}\nbut there is\n  " + "\n  ".join(lines[:40])
+        ids.learn(names, found[1])
+    return ""
+
+
 def _next(pattern: str, lines: list[str], skipping: bool) -> tuple[int, list[str]] | None:
     for index, line in enumerate(lines if skipping else lines[:1]):
         if found := re.fullmatch(pattern, line):

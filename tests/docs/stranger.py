@@ -5,11 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.agent.shell import env
 from tests.docs.documents import SHELLS, Block, Command, Document, commands
-from tests.docs.expected import Ids, difference
+from tests.docs.expected import Ids, difference, missing
 from tests.docs.typed import problem
 
 LIMIT_S = 150
@@ -55,10 +56,14 @@ class Stranger:
         if block.needs and not (block.needs == "gpu" and self._gpu):
             return problem(command.text)
         gpu = block.needs == "gpu"
+        began = time.monotonic()
         done = self._type(ids.in_command(command.text, _latest_run(folder)), folder, gpu=gpu)
+        print(f"{time.monotonic() - began:6.1f} s  {command.text}")  # seen with pytest -s: where the time goes
         if done.returncode != block.exit_code:
             return f"exit code {done.returncode}, not {block.exit_code}:\n{done.stdout[-3000:]}"
-        return "" if command.expected is None else difference(command.expected, done.stdout, ids)
+        if command.expected is None:
+            return ""
+        return (difference if block.in_order else missing)(command.expected, done.stdout, ids)
 
     def _type(self, line: str, folder: Path, *, gpu: bool) -> "subprocess.CompletedProcess[str]":
         hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}

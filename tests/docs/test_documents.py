@@ -18,20 +18,27 @@ PROGRAMS = re.compile(r"^(?:optimize|make|pytest|python -m (?:tools|agent|tests|
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WITH_COMMANDS)
 def test_a_reader_without_a_gpu_sees_what_the_document_says(stranger: Stranger, name: str) -> None:
-    assert "\n\n".join(stranger.follow(name)[1]) == ""
+    tell(stranger.follow(name)[1])
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ON_A_GPU)
 def test_a_reader_with_a_gpu_sees_what_the_document_says(stranger_with_gpu: Stranger, name: str) -> None:
-    assert "\n\n".join(stranger_with_gpu.follow(name)[1]) == ""
+    tell(stranger_with_gpu.follow(name)[1])
+
+
+def tell(wrong: list[str]) -> None:
+    """Fail with all that was not as the document says, and nothing else."""
+    if wrong:
+        pytest.fail("\n\n".join(wrong), pytrace=False)
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS))
 def test_commands_in_sentences_and_tables_are_understood(name: str) -> None:
     spans = [span for span in re.findall(r"`([^`\n]+)`", DOCUMENTS[name].prose) if PROGRAMS.match(span)]
-    assert [wrong for span in spans if "…" not in span and (wrong := problem(_concrete(span)))] == []
+    typed = [span for span in spans if "…" not in span and span.removeprefix("optimize ") not in flags()]
+    assert [wrong for span in typed if (wrong := problem(_concrete(span)))] == []
 
 
 def _concrete(span: str) -> str:
@@ -97,7 +104,7 @@ def test_a_document_that_lies_is_found_out() -> None:
     )
     assert "expected the line" in difference(said, real.replace("2 files", "3 files"), Ids())
     assert "still" in difference(said, real + "\nand more", Ids())
-    assert "no more" in difference(said, real.partition("\n")[0] + "\n", Ids()) or True
+    assert "no more" in difference(said, real.partition("\n")[0], Ids())
 
 
 def test_marks_and_commands_of_a_document_are_read() -> None:
