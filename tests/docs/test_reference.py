@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from agent.export.formats import FORMATS
+from agent.export.specs import FORMATS
 from agent.record import events
 from agent.settings import Settings
 from tests.docs.documents import ROOT

@@ -73,6 +73,12 @@ def flags() -> dict[str, set[str]]:
     """Every command of `optimize` ("" is the one without a name), with its flags."""
     named = {name: app[name] for name in app if not name.startswith("-")} | {"": app}
     return {
-        name: {flag for argument in part.assemble_argument_collection() for flag in argument.names if flag[:2] == "--"}
+        name: {
+            flag
+            for argument in part.assemble_argument_collection()
+            if argument.index is None  # what has a place is typed without its name
+            for flag in argument.names
+            if flag[:2] == "--"
+        }
         for name, part in named.items()
     }
