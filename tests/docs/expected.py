@@ -62,7 +62,9 @@ def difference(expected: str, seen: str, ids: Ids) -> str:
         pattern, names = ids.pattern(line)
         found = _next(pattern, rest, skipping)
         if found is None:
-            return f"expected the line\n  {line}\nbut there is\n  " + "\n  ".join(rest[: 40 if skipping else 1] or ["(no more)"])
+            return f"expected the line\n  {line}\nbut there is\n  " + "\n  ".join(
+                rest[: 40 if skipping else 1] or ["(no more)"]
+            )
         index, groups = found
         ids.learn(names, groups)
         rest, skipping = rest[index + 1 :], False

@@ -15,7 +15,14 @@ def fields_of(cls: type) -> dict[str, str]:
 
 def type_in_words(node: ast.expr) -> str:
     """`str | None` is "text or null", `tuple[X, ...]` is "list of X"."""
-    simple = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "None": "null", "Json": "JSON"}
+    simple = {
+        "str": "text",
+        "int": "integer",
+        "float": "number",
+        "bool": "true or false",
+        "None": "null",
+        "Json": "JSON",
+    }
     match node:
         case ast.BinOp(left=left, right=right):
             return f"{type_in_words(left)} or {type_in_words(right)}"

@@ -3,7 +3,6 @@
 import importlib.util
 import re
 import shlex
-from pathlib import Path
 
 from cyclopts import CycloptsError
 
@@ -12,7 +11,7 @@ from tests.docs.documents import ROOT
 
 _ENDS_A_COMMAND = {"|", "||", "&&", ";", "&"}
 _REDIRECTIONS = {">", ">>", "<", "2>"}
-_OTHERS = {"pip", "pipx", "apt", "export", "git", "cat", "head", "tail", "less", "jq", "diff", "patch", "cp", "cd", "time", "nvidia-smi", "bash"}  # fmt: skip
+_OTHERS = {".", "pip", "pipx", "apt", "export", "git", "cat", "head", "tail", "less", "jq", "diff", "patch", "cp", "cd", "time", "nvidia-smi", "bash"}  # fmt: skip
 
 
 def problem(command: str) -> str:
@@ -50,8 +49,8 @@ def _problem(words: list[str]) -> str:
         return "" if importlib.util.find_spec(arguments[1]) else f"no module {arguments[1]}"
     if name == "pytest":
         return next((f"no test at {a}" for a in arguments if a.startswith("tests") and not (ROOT / a).exists()), "")
-    if name.startswith("."):
-        return "" if (ROOT / name).is_file() or Path(name).parts[:1] == (".venv",) else f"no file {name}"
+    if "/" in name:
+        return "" if (ROOT / name).is_file() else f"no file {name}"
     return "" if name in _OTHERS else f"unknown command {name}"
 
 
