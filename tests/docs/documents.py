@@ -3,7 +3,7 @@
 Marks are HTML comments on the line before a fenced block, so that a reader never sees them:
 
     <!-- needs: gpu -->        not run here, only parsed; the reasons are those of `REASONS`
-    <!-- exits: 1 -->          the exit code of the block's commands, where it is not 0
+    <!-- exits: 1 -->          the exit code of the block's commands, where it is not 0; `any` is 0 or 1
     <!-- order: any -->        the lines that are shown come in any order, among others
     <!-- file: op.py -->       the block is a file that the reader saves under this name
     <!-- continues: a.md -->   at the top: this document is read in the folder that the other one left behind
@@ -43,9 +43,10 @@ class Block:
         return self.marks.get("needs", "")
 
     @property
-    def exit_code(self) -> int:
-        """What each of its commands is said to exit with."""
-        return int(self.marks.get("exits", "0"))
+    def exit_codes(self) -> tuple[int, ...]:
+        """What each of its commands may exit with: 0, what is said, or where machines differ ("any") 0 or 1."""
+        said = self.marks.get("exits", "0")
+        return (0, 1) if said == "any" else (int(said),)
 
     @property
     def in_order(self) -> bool:

@@ -4,7 +4,8 @@ import re
 
 _RUN = r"\d{8}-\d{6}-[a-z]\w*-[0-9a-f]{4}"
 _VARIES = re.compile(
-    rf"(?P<run>{_RUN})|(?P<any>…)|(?P<date>\d{{4}}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?)|(?P<hash>\b[0-9a-f]{{12,64}}\b)"
+    rf"(?P<run>{_RUN})|(?P<any>…)"
+    r"|(?P<date>\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?)|(?P<hash>\b[0-9a-f]{12,64}\b)"
     r"|(?P<time>\b\d+(?:\.\d+)?\s?(?:µs|ms|s|min)\b)|(?P<regs>\b(?:regs|registers) +\d+)"
     r"|(?P<number>\b\d+\.\d+(?:e[-+]?\d+)?\b)|(?P<space>\s+)"
 )
@@ -62,9 +63,8 @@ def difference(expected: str, seen: str, ids: Ids) -> str:
         pattern, names = ids.pattern(line)
         found = _next(pattern, rest, skipping)
         if found is None:
-            return f"expected the line\n  {line}\nbut there is\n  " + "\n  ".join(
-                rest[: 40 if skipping else 1] or ["(no more)"]
-            )
+            left = rest[: 40 if skipping else 1] or ["(no more)"]
+            return f"expected the line\n  {line}\nbut there is\n  " + "\n  ".join(left)
         index, groups = found
         ids.learn(names, groups)
         rest, skipping = rest[index + 1 :], False

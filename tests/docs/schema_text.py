@@ -4,6 +4,15 @@ import ast
 import inspect
 import textwrap
 
+_SIMPLE = {
+    "str": "text",
+    "int": "integer",
+    "float": "number",
+    "bool": "true or false",
+    "None": "null",
+    "Json": "JSON",
+}
+
 
 def fields_of(cls: type) -> dict[str, str]:
     """Field names of a dataclass, in order, and their types in the words of JSON."""
@@ -15,14 +24,6 @@ def fields_of(cls: type) -> dict[str, str]:
 
 def type_in_words(node: ast.expr) -> str:
     """`str | None` is "text or null", `tuple[X, ...]` is "list of X"."""
-    simple = {
-        "str": "text",
-        "int": "integer",
-        "float": "number",
-        "bool": "true or false",
-        "None": "null",
-        "Json": "JSON",
-    }
     match node:
         case ast.BinOp(left=left, right=right):
             return f"{type_in_words(left)} or {type_in_words(right)}"
@@ -33,4 +34,4 @@ def type_in_words(node: ast.expr) -> str:
         case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[_, of])):
             return "object" if ast.unparse(of) == "Json" else f"object of {type_in_words(of)}"
         case _:
-            return simple.get(ast.unparse(node), ast.unparse(node))
+            return _SIMPLE.get(ast.unparse(node), ast.unparse(node))

@@ -11,6 +11,8 @@ import pytest
 from agent.export.specs import FORMATS
 from agent.record import events
 from agent.settings import Settings
+from agent.view.ndjson import result
+from agent.view.state import ViewState
 from tests.docs.documents import ROOT
 from tests.docs.schema_text import fields_of
 from tools import verdict
@@ -55,6 +57,12 @@ def test_every_part_of_an_event_is_told_with_all_its_fields(name: str) -> None:
 def test_the_trajectory_page_tells_of_nothing_else() -> None:
     kinds = {event.__dataclass_fields__["kind"].default for event in typing.get_args(events.Event)}
     assert set(re.findall(r"^### (\w+)$", page("trajectory.md"), re.MULTILINE)) == kinds | set(PARTS)
+
+
+def test_every_key_of_the_result_is_told() -> None:
+    _, _, told = page("trajectory.md").partition("## The last line of --json")
+    keys = set(result(ViewState(), None, now=0.0)) - {"type"}
+    assert set(re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)) == keys
 
 
 def test_every_verdict_has_its_way_out() -> None:

@@ -11,7 +11,9 @@ from tests.docs.documents import ROOT
 
 _ENDS_A_COMMAND = {"|", "||", "&&", ";", "&"}
 _REDIRECTIONS = {">", ">>", "<", "2>"}
-_OTHERS = {".", "pip", "pipx", "apt", "export", "git", "cat", "head", "tail", "less", "jq", "diff", "patch", "cp", "cd", "time", "nvidia-smi", "bash"}  # fmt: skip
+_OTHERS = set(
+    ". pip pipx apt export git cat head tail less jq diff patch sed grep ls cp cd time nvidia-smi bash".split()
+)
 
 
 def problem(command: str) -> str:
