@@ -4,18 +4,19 @@ import re
 
 _RUN = r"\d{8}-\d{6}-[a-z]\w*-[0-9a-f]{4}"
 _VARIES = re.compile(
-    rf"(?P<run>{_RUN})|(?P<any>…)"
+    rf"(?P<run>{_RUN})|(?P<any>…)|(?P<attempt>[#/]\d{1,4}\b(?!-))"
     r"|(?P<date>\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?)|(?P<hash>\b[0-9a-f]{12,64}\b)"
     r"|(?P<time>\b\d+(?:\.\d+)?\s?(?:µs|ms|s|min)\b)|(?P<regs>\b(?:regs|registers) +\d+)"
-    r"|(?P<number>\b\d+\.\d+(?:e[-+]?\d+)?\b)|(?P<space>\s+)"
+    r"|(?P<number>-?\b\d+\.\d+(?:e[-+]?\d+)?\b)|(?P<space>\s+)"
 )
 _LIKE = {
     "any": ".*?",
+    "attempt": r"[#/]\d+",  # the best of a search is not always the same one
     "date": r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?",
     "hash": "[0-9a-f]{12,64}",
     "time": r"\d+(?:\.\d+)?\s?(?:µs|ms|s|min)",
     "regs": r"(?:regs|registers) +\d+",
-    "number": r"\d+(?:\.\d+)?(?:e[-+]?\d+)?",
+    "number": r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?",
     "space": r"\s+",
 }
 
