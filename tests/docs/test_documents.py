@@ -102,6 +102,8 @@ def test_a_document_that_lies_is_found_out() -> None:
     assert ids.in_command("optimize show 20260101-120000-softmax-ab12/2", "") == (
         "optimize show 20991231-235959-softmax-0f0f/2"
     )
+    line = "best #4 in runs/20260101-120000-softmax-ab12/4: expected 11.4"
+    assert difference(line, "best #1 in runs/20991231-235959-softmax-0f0f/11: expected -3.25", Ids()) == ""
     assert "expected the line" in difference(said, real.replace("2 files", "3 files"), Ids())
     assert "still" in difference(said, real + "\nand more", Ids())
     assert "no more" in difference(said, real.partition("\n")[0], Ids())
