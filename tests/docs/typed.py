@@ -10,7 +10,7 @@ from agent.cli import app
 from tests.docs.documents import ROOT
 
 _ENDS_A_COMMAND = {"|", "||", "&&", ";", "&"}
-_REDIRECTIONS = {">", ">>", "<", "2>"}
+_REDIRECTIONS = {">", ">>", "<", ">&"}
 _OTHERS = set(
     ". pip pipx apt export git cat head tail less jq diff patch sed grep ls cp cd time nvidia-smi bash".split()
 )
@@ -35,6 +35,8 @@ def simple_commands(line: str) -> list[list[str]]:
         if word in _ENDS_A_COMMAND:
             commands.append([])
         elif word in _REDIRECTIONS:
+            if commands[-1][-1:] == ["2"]:
+                commands[-1].pop()
             next(words, "")
         elif commands[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):
             commands[-1].append(word)
