@@ -133,9 +133,5 @@ def test_a_command_that_would_fail_is_found_without_running_it(line: str) -> Non
 
 def test_a_command_that_is_right_is_let_pass() -> None:
     assert optimize_problem(["--task", "softmax", "--max-attempts", "3"]) == ""
-    assert (
-        problem(
-            "ANSWER=42 optimize runs --json 2>/dev/null | head -1 && optimize tasks 2>&1 && make demo TASK=softmax > out.txt  # a remark"
-        )
-        == ""
-    )
+    assert problem("ANSWER=42 optimize runs --json 2>/dev/null | head -1 && optimize tasks 2>&1") == ""
+    assert problem("make demo TASK=softmax > out.txt  # a remark") == ""
