@@ -35,6 +35,13 @@ def tell(wrong: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS))
+def test_no_command_hides_in_a_block_that_is_not_run(name: str) -> None:
+    others = [block for block in DOCUMENTS[name].blocks if block.language not in SHELLS]
+    typed = re.compile(r"^(?:\$ |optimize |make |python -m )", re.MULTILINE)
+    assert [f"line {block.line}" for block in others if typed.search(block.text)] == []
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTS))
 def test_commands_in_sentences_and_tables_are_understood(name: str) -> None:
     spans = [span for span in re.findall(r"`([^`\n]+)`", DOCUMENTS[name].prose) if PROGRAMS.match(span)]
     typed = [span for span in spans if "…" not in span and span.removeprefix("optimize ") not in flags()]
