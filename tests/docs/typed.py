@@ -12,7 +12,7 @@ from tests.docs.documents import ROOT
 _ENDS_A_COMMAND = {"|", "||", "&&", ";", "&"}
 _REDIRECTIONS = {">", ">>", "<", ">&"}
 _OTHERS = set(
-    ". pip pipx apt export git cat head tail less jq diff patch sed grep ls cp cd time nvidia-smi bash".split()
+    ". eval pip pipx apt export git cat head tail less jq diff patch sed grep ls cp cd time nvidia-smi bash".split()
 )
 
 
