@@ -48,12 +48,14 @@ def watch(request: Request, settings: Settings, environment: Environment) -> int
     """Show a run. The exit code is that of the run when its end was seen: 0 something accepted, 1 nothing accepted or
     its process gone, 130 interrupted; 0 when a person left before, or for a picture. Raises UsageError."""
     speed = _speed(request.speed)
-    player = Player(Timeline(_idle_limit_s(request.idle_limit_s)), target=target(request.at) if request.at else None)
+    name, _, number = (request.run or "").partition("/")  # of an attempt's id, its place
+    at = request.at or number
+    player = Player(Timeline(_idle_limit_s(request.idle_limit_s)), target=target(at) if at else None)
     _require_sense(request)
     if not (settings.runs_dir / FILE_NAME).is_file():  # opening it would make an empty one
         raise UsageError(f"no runs in {settings.runs_dir}; make one with: optimize --task softmax")
     with Store.open(settings.runs_dir) as store:
-        run = _Record(store, _named(store, request.run))
+        run = _Record(store, _named(store, name))
         if request.svg:
             return _write(request.svg, request, player, run, speed)
         choice = choose_view(
@@ -62,7 +64,7 @@ def watch(request: Request, settings: Settings, environment: Environment) -> int
         )  # fmt: skip
         if choice.kind == "live":
             return _play(Console(no_color=not choice.colour), player, run, speed)
-        if request.at:
+        if at:
             raise UsageError("--at is for the screen and for pictures: lines begin at the beginning")
         return _print(choice, player, run, speed)
 
@@ -97,9 +99,9 @@ def _require_sense(request: Request) -> None:
             raise UsageError(f"{name} {value}: give {least} to {most}")
 
 
-def _named(store: Store, text: str | None) -> str:
-    if text is not None:
-        return store.find_run(text.partition("/")[0])
+def _named(store: Store, text: str) -> str:
+    if text:
+        return store.find_run(text)
     runs = store.run_ids()
     if not runs:
         raise UsageError(f"no runs in {store.path.parent}; make one with: optimize --task softmax")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
 from rich.terminal_theme import TerminalTheme
 
 _FONTS = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
@@ -96,8 +97,10 @@ def _draw(pages: Sequence[RenderableType], width: int, height: int) -> _Drawn:
         file=StringIO(), record=True, width=width, height=height, force_terminal=True, color_system="truecolor",
         no_color=False, legacy_windows=False,
     )  # fmt: skip
+    options = console.options.update_dimensions(width, height)
     for page in pages:
-        console.print(page, end="")
+        lines = Segment.set_shape(console.render_lines(page, options), width, height)
+        console.print(Segments([segment for line in lines for segment in (*line, Segment.line())]), end="")
     text = console.export_svg(theme=_THEME, code_format=_PARTS, font_aspect_ratio=_ASPECT, unique_id=_ID)
     styles, backgrounds, matrix = text.split("\0")
     rows = [""] * (len(pages) * height)
@@ -105,6 +108,8 @@ def _draw(pages: Sequence[RenderableType], width: int, height: int) -> _Drawn:
         row = round((float(y) - 1.5) / _EXPORTED_LINE)
         rows[row] += f'<rect fill="{fill}" x="{x}" y="0" width="{cells_width}" height="{_LINE + 0.25}"/>'
     for name, x, y, words in _TEXT.findall(matrix):
+        if words == "\n":  # the export says where lines end
+            continue
         row = round((float(y) - _CHAR_HEIGHT) / _EXPORTED_LINE)
         rows[row] += _text(name, float(x), unescape(words).replace("\xa0", " "))
     return _Drawn(styles, rows)

@@ -4,6 +4,7 @@ Three measures of a place in a run: how many events have happened (`place`), the
 time that a replay at speed 1 takes to get there (`shown_s`), in which long silences are short.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -45,9 +46,10 @@ class Timeline:
             self._add(event)
 
     def _add(self, event: Event) -> None:
-        before = self._clock[-1] if self._clock else event.at
+        at = event.at if math.isfinite(event.at) else 0.0  # a record from elsewhere may say anything
+        before = self._clock[-1] if self._clock else at
         limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else self._idle_limit_s
-        self._clock.append(max(before, event.at))
+        self._clock.append(max(before, at))
         earlier_s = self._shown_s[-1] if self._shown_s else 0.0
         self._shown_s.append(earlier_s + min(limit_s, self._clock[-1] - before))
         self.events.append(event)

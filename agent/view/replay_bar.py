@@ -13,8 +13,8 @@ from agent.view.player import SILENT_S, Player
 from agent.view.render import render
 from agent.view.replay import numbers
 
-KEYS = "space pause   ←→ attempt   +- speed   home end   q quit"
-FEWER_KEYS = "space ←→ +- q"
+KEYS = "space pause  ←→ attempt  +- speed  home end  q quit"
+FEWER_KEYS = "space ←→ +- home end q"
 _HAS_FOOTER_FROM = 12  # below this height the screen has no footer that the bar could take the place of
 _BAR = (8, 40)  # cells, least and most
 _GAP = "   "

@@ -4,12 +4,13 @@ The store keeps no progress, but how long each step took and when it was over. A
 Of a reply only the whole time is known: its pieces come evenly. Nothing here is ever stored.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 from agent.record.events import Event, Judged, Progress, Replied, RunStarted, Said, Updated, Verified
 
 _SHORTEST_S = 0.02  # a shorter step is not worth a frame
-_PIECES = 24  # of a reply
+_PIECES = 12  # of a reply
 
 
 def with_steps(events: Sequence[Event]) -> list[Event]:
@@ -18,7 +19,7 @@ def with_steps(events: Sequence[Event]) -> list[Event]:
     on_gpu, latest = False, 0.0
     for event in events:
         on_gpu = on_gpu or (isinstance(event, RunStarted) and event.gpu is not None)
-        earliest, latest = latest, max(latest, event.at)
+        earliest, latest = latest, max(latest, event.at if math.isfinite(event.at) else 0.0)
         timed += [(at, step) for step in _steps(event, on_gpu) if (at := max(step.at, _first(earliest, step))) < latest]
         timed.append((latest, event))
     return [event for _, event in sorted(timed, key=lambda pair: pair[0])]  # stable: what happened at once stays so

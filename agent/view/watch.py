@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console
 from rich.live import Live
 
 from agent.record.alive import Process
@@ -65,9 +65,8 @@ class _Screen:
         """Whether a new frame would look different from the last one asked for."""
         player = self._player
         second = int(time.time()) if player.live else int(player.now(0.0))
-        size: ConsoleDimensions = self._console.size
-        looks = (player.place, second, size, player.speed, player.playing, player.following, player.process)
-        looks = (*looks, len(player.timeline), player.reading)
+        known = (len(player.timeline), player.reading, player.process)
+        looks = (player.place, second, player.speed, player.playing, player.following, self._console.size, known)
         changed, self._drawn = looks != self._drawn, looks
         return changed
 
