@@ -13,6 +13,7 @@ from agent.record.events import Event, RunEnded
 from agent.record.store import FILE_NAME, Store
 from agent.settings import Environment, Settings
 from agent.view.choose import ViewChoice, choose_view
+from agent.view.gpu_line import gpu_line
 from agent.view.ndjson import JsonView
 from agent.view.player import SPEEDS, Player
 from agent.view.replay import IDLE_LIMIT_S, Timeline
@@ -22,6 +23,8 @@ from agent.view.replay_place import target
 from agent.view.replay_steps import with_steps
 from agent.view.summary import NextCommand, summary
 from agent.view.watch import Source, watch_on
+from tools.codec import DecodeError, decode
+from tools.device import GpuInfo
 from tools.errors import UsageError
 
 _WIDTH, _HEIGHT = 120, 36
@@ -125,6 +128,16 @@ class _Record:
         while events := self.more():
             yield from events
 
+    def gpu_here(self) -> GpuInfo | None:
+        """The GPU of a run that goes on on this machine: readings of it are not stored, but can be had."""
+        told = self._store.load_run(self.run_id).machine.get("gpu")
+        if process_of(self.folder).state != "running" or told is None:
+            return None
+        try:
+            return decode(GpuInfo, told, "gpu")
+        except DecodeError:  # noted by another version
+            return None
+
     @property
     def source(self) -> Source:
         """The same for a player."""
@@ -162,7 +175,8 @@ def _play(console: Console, player: Player, run: _Record, speed: float | None) -
         player.speed, player.playing = speed, True
     player.following = not player.playing and player.target is None
     player.touched = player.target is not None
-    watch_on(console, player, run.source)
+    with gpu_line(run.gpu_here(), run.run_id, player.overhear):
+        watch_on(console, player, run.source)
     if player.left:
         return 0
     console.print(summary(player.state, _next_commands(run.run_id)))

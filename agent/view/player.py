@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agent.record.alive import Process
+from agent.record.events import Event, Progress
 from agent.view.replay import Place, Timeline
 from agent.view.replay_keys import Key
-from agent.view.state import ViewState
+from agent.view.state import ViewState, fold
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, math.inf)
 SILENT_S = 30.0  # a shorter silence says nothing
@@ -30,11 +31,13 @@ class Player:
     left: bool = False  # a person wants out
     reading: bool = True  # the record holds more than the timeline
     target: Target | None = None  # where to stand once all is read
+    reading_of_gpu: Progress | None = None  # the GPU of a run that goes on here, as it is now
 
     @property
     def state(self) -> ViewState:
         """What there is to see."""
-        return self.timeline.state(self.place)
+        state = self.timeline.state(self.place)
+        return fold(state, self.reading_of_gpu) if self.live and self.reading_of_gpu else state
 
     @property
     def at_end(self) -> bool:
@@ -54,6 +57,11 @@ class Player:
         if self.live and self.process.state == "unknown":
             return min(max(real_now, last_at), last_at + SILENT_S)
         return last_at if self.at_end else self.timeline.clock(self.shown_s)
+
+    def overhear(self, event: Event) -> None:
+        """Take in a reading of the GPU, from any thread. It is of the present, not of the record."""
+        if isinstance(event, Progress):
+            self.reading_of_gpu = event
 
     def read_all(self) -> None:
         """The timeline has all that the record has, for now. Who looks at a run that was over then means to look."""

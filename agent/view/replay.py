@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from agent.record.events import Event, Judged, RunEnded, RunResumed
+from agent.record.events import Event, Judged, RunEnded, RunResumed, RunStarted
 from agent.view.state import ViewState, fold
 
 IDLE_LIMIT_S = 5.0
@@ -31,6 +31,7 @@ class Timeline:
         self.events: list[Event] = []
         self.marks: list[int] = []  # places at which an attempt has just got its verdict
         self.ended = False  # by the last event that says so; a resumed run goes on
+        self.on_gpu = False  # the run is timed
         self._idle_limit_s = idle_limit_s
         self._clock: list[float] = []  # of each event, never going back
         self._shown_s: list[float] = []
@@ -57,6 +58,8 @@ class Timeline:
             self.marks.append(len(self.events))
         if isinstance(event, RunEnded | RunResumed):
             self.ended = isinstance(event, RunEnded)
+        if isinstance(event, RunStarted):
+            self.on_gpu = event.gpu is not None
 
     @property
     def length_s(self) -> float:

@@ -13,10 +13,11 @@ _SHORTEST_S = 0.02  # a shorter step is not worth a frame
 _PIECES = 12  # of a reply
 
 
-def with_steps(events: Sequence[Event]) -> list[Event]:
-    """The events in their order, and among them the steps that they imply."""
+def with_steps(events: Sequence[Event], *, on_gpu: bool = False) -> list[Event]:
+    """The events in their order, and among them the steps that they imply. `on_gpu`: the run, of which these are not
+    the first events, is timed."""
     timed: list[tuple[float, Event]] = []
-    on_gpu, latest = False, 0.0
+    latest = 0.0
     for event in events:
         on_gpu = on_gpu or (isinstance(event, RunStarted) and event.gpu is not None)
         earliest, latest = latest, max(latest, event.at if math.isfinite(event.at) else 0.0)
@@ -26,8 +27,8 @@ def with_steps(events: Sequence[Event]) -> list[Event]:
 
 
 def _first(earliest: float, step: Event) -> float:
-    """Steps of attempts go beside what others did meanwhile; a reply's pieces come after what was said before."""
-    return earliest if isinstance(step, Said) else 0.0
+    """Steps of attempts go beside what others did meanwhile; a reply's pieces come after what happened before."""
+    return 0.0 if getattr(step, "attempt_id", None) else earliest
 
 
 def _steps(event: Event, on_gpu: bool) -> Iterator[Event]:
@@ -41,6 +42,7 @@ def _steps(event: Event, on_gpu: bool) -> Iterator[Event]:
             number = f"#{event.attempt_id.rpartition('/')[2]}"
             yield Progress(event.run_id, "confirming", number, at=event.at - event.bench_s)
         case Replied() if event.seconds > _SHORTEST_S:
+            yield Progress(event.run_id, "asking", event.conversation, at=event.at - event.seconds)
             yield from _pieces(event)
 
 

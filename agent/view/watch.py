@@ -103,7 +103,8 @@ class _Loop:
         if now < self._poll_at:
             return
         found = self._source.more()
-        self._player.timeline.extend(with_steps(found))
+        timeline = self._player.timeline
+        timeline.extend(with_steps(found, on_gpu=timeline.on_gpu))
         self._poll_at = now if found else now + POLL_S
         if not found:
             self._player.read_all()

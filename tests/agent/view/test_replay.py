@@ -94,13 +94,16 @@ def test_steps_are_put_where_their_durations_say_and_change_nothing_that_happene
         ("proposed", "", 30.0), ("progress", "tracing", 30.6), ("progress", "compiling", 30.7),
         ("updated", "", 31.0), ("progress", "timing", 31.5),
     ]  # fmt: skip
-    with_them, without = reduce(fold, shown, ViewState()), reduce(fold, OVER, ViewState())
-    assert (with_them.attempts, with_them.best_id, with_them.log) == (without.attempts, without.best_id, without.log)
+    told = [
+        ([(a.number, a.verdict, a.kernels) for a in state.attempts], state.best_id, state.log)
+        for state in (reduce(fold, shown, ViewState()), reduce(fold, OVER, ViewState()))
+    ]
+    assert told[0] == told[1]
 
 
 def test_a_confirmation_is_under_way_for_as_long_as_it_took() -> None:
-    again = Verified("r-7f3a", "r-7f3a/3", "confirm", verdict(3, Status.CORRECT), 1.5, True, "right again", None, {}, {},
-                     at=NOW + 2)  # fmt: skip
+    judged = verdict(3, Status.CORRECT)
+    again = Verified("r-7f3a", "r-7f3a/3", "confirm", judged, 1.5, True, "right again", None, {}, {}, at=NOW + 2)
     stage = next(e for e in with_steps([*RUN, again]) if isinstance(e, Progress) and e.stage == "confirming")
     assert (stage.at, stage.detail) == (NOW + 0.5, "#3")
 
@@ -109,8 +112,10 @@ def test_a_reply_is_written_piece_by_piece_and_then_stands_as_it_did() -> None:
     reply = Replied("r-7f3a", "c", 1, "Next: eight rows.", "The row fits. " * 20, [], "end", "", None, None, "m", 6.0,
                     at=NOW + 6)  # fmt: skip
     shown = with_steps([*RUN, reply])
+    asking = next(e for e in shown if isinstance(e, Progress) and e.stage == "asking")
     pieces = [e for e in shown if isinstance(e, Said) and not e.final]
     assert "".join(e.text for e in pieces) == "The row fits. " * 20 + "\n\n" + "Next: eight rows."
+    assert asking.at == NOW
     assert NOW <= pieces[0].at < pieces[-1].at < NOW + 6
     assert reduce(fold, shown[:-1], ViewState()).streaming
     assert not reduce(fold, shown, ViewState()).streaming
@@ -271,3 +276,20 @@ def test_the_clock_of_a_run_that_is_gone_stands_still() -> None:
     gone, alive = (player(RUN, following=True, process=Process(s)) for s in ("gone", "running"))  # type: ignore[arg-type]
     assert gone.now(NOW + 500.0) == START + 70.0
     assert alive.now(NOW + 500.0) == NOW + 500.0
+
+
+def test_a_reading_of_the_gpu_shows_only_in_the_present_and_is_no_part_of_the_record() -> None:
+    viewer = player(RUN, following=True, process=Process("running"))
+    viewer.overhear(Progress("r-7f3a", "gpu", "NVIDIA H200  41 %", at=NOW))
+    assert viewer.state.gpu_sample == "NVIDIA H200  41 %"
+    viewer.press("left")
+    assert viewer.state.gpu_sample == ""
+    assert len(viewer.timeline) == len(RUN)
+
+
+def test_a_later_page_of_a_run_on_a_gpu_is_timed_too() -> None:
+    first, rest = OVER[:1], OVER[1:]
+    line = timeline(first)
+    stages = {e.stage for e in with_steps(rest, on_gpu=line.on_gpu) if isinstance(e, Progress)}
+    assert "timing" in stages
+    assert "checking" not in stages
