@@ -11,7 +11,8 @@ from agent.view.replay_bar import replay_frame
 
 FILM_S = 20.0  # how long a film is unless a speed is given
 _FRAMES_A_SECOND = 4
-_MOST_FRAMES = 160
+_MOST_FRAMES, _FEWEST_FRAMES = 160, 16
+_MOST_BYTES = 800_000  # web pages show it as it is
 _LAST_S = 4.0  # the end stays for a while before it begins again
 
 
@@ -22,15 +23,21 @@ def still_svg(player: Player, width: int, height: int) -> str:
 
 
 def film_svg(player: Player, width: int, height: int, speed: float | None) -> str:
-    """The run from the beginning to the player's place. `speed` None: in some 20 seconds."""
+    """The run from the beginning to the player's place. `speed` None: in some 20 seconds. A film that would be too
+    large has fewer frames."""
     length_s = player.shown_s
-    frames = list(_frames(player, width, height, speed or max(1.0, length_s / FILM_S), length_s))
-    return film(frames, width, height, _title(player))
+    speed = speed or max(1.0, length_s / FILM_S)
+    frames = min(_MOST_FRAMES, max(1, math.ceil(length_s / speed * _FRAMES_A_SECOND)))
+    while True:
+        text = film(list(_frames(player, width, height, speed, frames)), width, height, _title(player))
+        if len(text.encode()) <= _MOST_BYTES or frames <= _FEWEST_FRAMES:
+            return text
+        frames //= 2
 
 
-def _frames(player: Player, width: int, height: int, speed: float, length_s: float) -> Iterator[FilmFrame]:
+def _frames(player: Player, width: int, height: int, speed: float, n: int) -> Iterator[FilmFrame]:
+    length_s = player.shown_s
     lasts_s = length_s / speed
-    n = max(1, min(_MOST_FRAMES, math.ceil(lasts_s * _FRAMES_A_SECOND)))
     for i in range(n + 1):
         shown_s = length_s * i / n
         place = player.timeline.place_at(shown_s) if i < n else player.place

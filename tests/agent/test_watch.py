@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def write(store: Store, events: list[Event]) -> None:
+def write(store: Store, events: Sequence[Event]) -> None:
     for event in events:
         store.write(event)
 
