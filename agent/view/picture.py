@@ -16,13 +16,15 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.terminal_theme import TerminalTheme
 
+from agent.view.picture_shapes import SHAPE, Cell, path
+
 _FONTS = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
 _ASPECT = 0.602  # width to height of a cell in most of these fonts
 _CHAR_HEIGHT = 20
-_CELL = _CHAR_HEIGHT * _ASPECT
 _BASELINE = 18.2
 _EXPORTED_LINE = 24.4  # rich's; its vertical lines have gaps in most fonts
 _LINE = 23.2
+_CELL = Cell(_CHAR_HEIGHT * _ASPECT, _LINE)
 _MARGIN, _TITLE_BAR = 14.0, 42.0
 _THEME = TerminalTheme(
     (13, 17, 23), (215, 221, 228),
@@ -34,7 +36,6 @@ _THEME = TerminalTheme(
 _PARTS = "{styles}\0{backgrounds}\0{matrix}"
 _TEXT = re.compile(r'<text class="([^"]*)" x="([^"]*)" y="([^"]*)"[^>]*>([^<]*)</text>')
 _RECT = re.compile(r'<rect fill="([^"]*)" x="([^"]*)" y="([^"]*)" width="([^"]*)"[^>]*/>')
-_LINES = re.compile("[\u2500-\u259f\u2800-\u28ff]{2}")  # runs of these must not show gaps
 _ID = "kt"
 
 
@@ -68,7 +69,7 @@ def film(frames: Sequence[FilmFrame], width: int, height: int, title: str) -> st
     names = {row: f"{_ID}-l{i}" for i, row in enumerate(dict.fromkeys(row for row in drawn.rows if row))}
     defs = "".join(f'<g id="{name}">{row}</g>\n' for row, name in names.items())
     strip = "".join(_use(names, row, y) for y, row in enumerate(drawn.rows))
-    clip = f'<svg width="{_number(width * _CELL)}" height="{_at(height)}">'
+    clip = f'<svg width="{_number(width * _CELL.width)}" height="{_at(height)}">'
     styles = f"{drawn.styles}\n{_motion([frame.seconds for frame in frames], height)}"
     return _document(width, height, title, styles, defs, f'{clip}<g class="{_ID}-film">\n{strip}</g></svg>')
 
@@ -111,23 +112,36 @@ def _draw(pages: Sequence[RenderableType], width: int, height: int) -> _Drawn:
         if words == "\n":  # the export says where lines end
             continue
         row = round((float(y) - _CHAR_HEIGHT) / _EXPORTED_LINE)
-        rows[row] += _text(name, float(x), unescape(words).replace("\xa0", " "))
+        rows[row] += _run(name, float(x), unescape(words).replace("\xa0", " "))
     return _Drawn(styles, rows)
 
 
-def _text(name: str, x: float, words: str) -> str:
-    """A run of characters in one style, stretched to its cells whatever font there is. Blanks at its ends are cut off:
-    browsers would drop them and stretch the rest."""
-    shown = words.strip(" ")
-    x += (len(words) - len(words.lstrip(" "))) * _CELL
-    stretch = ' lengthAdjust="spacingAndGlyphs"' if _LINES.search(shown) else ""
-    length = f'textLength="{_number(cell_len(shown) * _CELL)}"{stretch}'
+def _run(name: str, x: float, words: str) -> str:
+    """A run of characters in one style: its shapes as a path, the rest as text."""
+    shapes, texts, done = "", "", 0
+    for found in SHAPE.finditer(words):
+        texts += _text(name, x, words, done, found.start())
+        shapes += path(found[0], x + cell_len(words[: found.start()]) * _CELL.width, _CELL)
+        done = found.end()
+    texts += _text(name, x, words, done, len(words))
+    return (f'<path class="{name}" d="{shapes}"/>' if shapes else "") + texts
+
+
+def _text(name: str, x: float, words: str, begin: int, end: int) -> str:
+    """Some of the words, stretched to their cells whatever font there is. Blanks at the ends are cut off: browsers
+    would drop them and stretch the rest."""
+    part = words[begin:end]
+    shown = part.strip(" ")
+    if not shown:
+        return ""
+    x += cell_len(words[: begin + len(part) - len(part.lstrip(" "))]) * _CELL.width
     inner = escape(shown, quote=False).replace("  ", "\xa0\xa0").replace("\xa0 ", "\xa0\xa0")
-    return f'<text class="{name}" x="{_number(x)}" y="{_BASELINE}" {length}>{inner}</text>'
+    length = _number(cell_len(shown) * _CELL.width)
+    return f'<text class="{name}" x="{_number(x)}" y="{_BASELINE}" textLength="{length}">{inner}</text>'
 
 
 def _document(width: int, height: int, title: str, styles: str, defs: str, body: str) -> str:
-    cells = width * _CELL
+    cells = width * _CELL.width
     page_width, page_height = _number(cells + 2 * _MARGIN), _number(height * _LINE + _TITLE_BAR + _MARGIN)
     back, front = _THEME.background_color.hex, _THEME.foreground_color.hex
     name = escape(title)

@@ -53,7 +53,7 @@ def bar(player: Player, width: int, real_now: float, *, keys: bool = True) -> Te
     line.append(_GAP + _time(player))
     told = _attempts(player)
     shown = next((k for k in (KEYS, FEWER_KEYS) if keys and _fits(line, told, k, width)), "")
-    room = width - line.cell_len - len(_GAP) * 2 - len(told) - (len(_GAP) + len(shown) if shown else 0)
+    room = width - line.cell_len - len(_GAP) * 2 - len(told) - (len(_GAP) + len(shown) if shown else 0) - 1
     if room >= _BAR[0]:
         line.append(_GAP).append_text(_progress(player, min(room, _BAR[1] if keys else width)))
     line.append(_GAP + told)

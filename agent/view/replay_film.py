@@ -9,7 +9,7 @@ from agent.view.render import render
 from agent.view.replay import Timeline
 from agent.view.replay_bar import replay_frame
 
-FILM_S = 20.0  # how long a film is unless a speed is given
+FILM_S, _SHORT_S = 20.0, 30.0  # how long a film is unless a speed is given, or the run is short
 _FRAMES_A_SECOND = 4
 _MOST_FRAMES, _FEWEST_FRAMES = 160, 16
 _MOST_BYTES = 800_000  # web pages show it as it is
@@ -26,7 +26,7 @@ def film_svg(player: Player, width: int, height: int, speed: float | None) -> st
     """The run from the beginning to the player's place. `speed` None: in some 20 seconds. A film that would be too
     large has fewer frames."""
     length_s = player.shown_s
-    speed = speed or max(1.0, length_s / FILM_S)
+    speed = speed or (length_s / FILM_S if length_s > _SHORT_S else 1.0)
     frames = min(_MOST_FRAMES, max(1, math.ceil(length_s / speed * _FRAMES_A_SECOND)))
     while True:
         text = film(list(_frames(player, width, height, speed, frames)), width, height, _title(player))

@@ -40,9 +40,19 @@ def test_every_text_of_a_picture_stands_in_its_cells() -> None:
     found = [e for e in ET.fromstring(svg).iter(f"{SVG}text") if "textLength" in e.attrib]
     assert [("".join(e.itertext()), e.get("x"), e.get("textLength")) for e in found] == [
         ("a\xa0\xa0核 b\xa0\xa0\xa0\xa0<&\"'>", "0", "192.64"),
-        ("───\xa0\xa0x", "24.08", "72.24"),
+        ("x", "84.28", "12.04"),
     ]
-    assert found[1].get("lengthAdjust") == "spacingAndGlyphs"
+
+
+def test_lines_are_drawn_without_gaps_and_dots_where_they_belong() -> None:
+    svg = picture(Text("核───\n│⣀\n╰█"), 5, 3, "t")
+    paths = [e.get("d") for e in ET.fromstring(svg).iter(f"{SVG}path")]
+    assert paths[0] == "M24.08 10.9h36.12v1.4h-36.12z"
+    assert paths[1] == (
+        "M5.32 0h1.4v23.45h-1.4z"  # as high as its line and a little more
+        "M13.85 19.1h2.41v2.41h-2.41zM19.87 19.1h2.41v2.41h-2.41z"  # two dots in the lowest of four rows
+    )
+    assert paths[2] == "M5.32 10.9h6.72v1.4h-6.72zM5.32 0h1.4v12.3h-1.4zM12.04 0h12.04v23.2h-12.04z"
 
 
 def test_backgrounds_are_kept() -> None:

@@ -226,16 +226,16 @@ def test_an_attempt_without_a_verdict_is_answered_with_those_that_have_one() -> 
 
 
 BARS = """\
- ● live   1:10 / 1:10   ━━━━━━━━━━━━━●   6 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
- ● live   1:10 / 1:10   ━━━━━━━━━━━━●   6 of 6 attempts   space ←→ +- home end q
+ ● live   1:10 / 1:10   ━━━━━━━━━━━━●   6 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
+ ● live   1:10 / 1:10   ━━━━━━━━━━━●   6 of 6 attempts   space ←→ +- home end q
  ● live   1:10 / 1:10   6 of 6 attempts
- ‖ paused (1x)   0:34 / 1:12   ━━━━━●──────   3 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
- ▶ max   0:34 / 1:12   ━━━━━━●────────   3 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
- ■ no event for 2h 00m; its process is not running   1:10 / 1:10   ━━━━━━━●   6 of 6 attempts   space ←→ +- home end q
- ● no event for 2h 00m; its process runs   1:10 / 1:10   ━━━━━━━━━●   6 of 6 attempts   space ←→ +- home end q
- ● no event for 2h 00m; whether its process runs is not known here   1:10 / 1:10   ━━━━━━━━━━━━━●   6 of 6 attempts
- ■ the end   1:12 / 1:12   ━━━━━━━━━━●   6 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
- … reading   1:12 / 1:12   ━━━━━━━━━━●   6 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
+ ‖ paused (1x)   0:34 / 1:12   ━━━━━●─────   3 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
+ ▶ max   0:34 / 1:12   ━━━━━━●───────   3 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
+ ■ no event for 2h 00m; its process is not running   1:10 / 1:10   6 of 6 attempts   space ←→ +- home end q
+ ● no event for 2h 00m; its process runs   1:10 / 1:10   ━━━━━━━━●   6 of 6 attempts   space ←→ +- home end q
+ ● no event for 2h 00m; whether its process runs is not known here   1:10 / 1:10   ━━━━━━━━━━━━●   6 of 6 attempts
+ ■ the end   1:12 / 1:12   ━━━━━━━━━●   6 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
+ … reading   1:12 / 1:12   ━━━━━━━━━●   6 of 6 attempts   space pause  ←→ attempt  +- speed  home end  q quit
 """
 
 
