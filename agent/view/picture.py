@@ -36,6 +36,7 @@ _THEME = TerminalTheme(
 _PARTS = "{styles}\0{backgrounds}\0{matrix}"
 _TEXT = re.compile(r'<text class="([^"]*)" x="([^"]*)" y="([^"]*)"[^>]*>([^<]*)</text>')
 _RECT = re.compile(r'<rect fill="([^"]*)" x="([^"]*)" y="([^"]*)" width="([^"]*)"[^>]*/>')
+_ILLEGAL = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, even as an entity
 _ID = "kt"
 
 
@@ -135,7 +136,7 @@ def _text(name: str, x: float, words: str, begin: int, end: int) -> str:
     if not shown:
         return ""
     x += cell_len(words[: begin + len(part) - len(part.lstrip(" "))]) * _CELL.width
-    inner = escape(shown, quote=False).replace("  ", "\xa0\xa0").replace("\xa0 ", "\xa0\xa0")
+    inner = _escaped(shown).replace("  ", "\xa0\xa0").replace("\xa0 ", "\xa0\xa0")
     length = _number(cell_len(shown) * _CELL.width)
     return f'<text class="{name}" x="{_number(x)}" y="{_BASELINE}" textLength="{length}">{inner}</text>'
 
@@ -144,7 +145,7 @@ def _document(width: int, height: int, title: str, styles: str, defs: str, body:
     cells = width * _CELL.width
     page_width, page_height = _number(cells + 2 * _MARGIN), _number(height * _LINE + _TITLE_BAR + _MARGIN)
     back, front = _THEME.background_color.hex, _THEME.foreground_color.hex
-    name = escape(title)
+    name = _escaped(title)
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {page_width} {page_height}" role="img">
 <title>{name}</title>
 <style>
@@ -161,6 +162,10 @@ def _document(width: int, height: int, title: str, styles: str, defs: str, body:
 {body}</g>
 </svg>
 """
+
+
+def _escaped(text: str) -> str:
+    return escape(_ILLEGAL.sub("\ufffd", text), quote=False)
 
 
 def _at(row: int) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+from agent.view import text as words
 from agent.view.picture import FilmFrame, film, picture
 from agent.view.player import Player
 from agent.view.render import render
@@ -58,4 +59,4 @@ def title(timeline: Timeline) -> str:
     started = timeline.state(len(timeline)).started
     if started is None:
         return "kerneltune"
-    return " · ".join(("kerneltune", started.task, started.gpu or f"no GPU, compiled for {started.arch}"))
+    return words.one_line(f"kerneltune · {started.task} · {started.gpu or f'no GPU, compiled for {started.arch}'}")

@@ -2,10 +2,12 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from rich.text import Text
 
+from agent.record.events import RunStarted
 from agent.view.picture import FilmFrame, film, picture
 from agent.view.player import Player
 from agent.view.replay import Timeline
@@ -103,3 +105,11 @@ def test_an_empty_run_still_has_a_picture() -> None:
     viewer = Player(Timeline(), reading=False)
     assert "kerneltune" in texts(still_svg(viewer, 80, 24))
     assert ET.fromstring(film_svg(viewer, 80, 24, None)) is not None
+
+
+def test_characters_that_no_xml_may_hold_do_not_break_a_picture() -> None:
+    svg = picture(Text("a\uffff\x0c\ud800b"), 20, 1, "t\x00\ufffe")
+    assert any("\ufffd" in text for text in texts(svg))
+    assert svg.encode()
+    hostile = [replace(e, task="\x1b[2J<b>&\ud800") if isinstance(e, RunStarted) else e for e in OVER]
+    assert "kerneltune · <b>& · NVIDIA H200" in texts(still_svg(at_end(hostile), 80, 24))
