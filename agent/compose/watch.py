@@ -14,11 +14,10 @@ from agent.record.store import FILE_NAME, Store
 from agent.settings import Environment, Settings
 from agent.view.choose import ViewChoice, choose_view
 from agent.view.gpu_line import gpu_line
-from agent.view.ndjson import JsonView
 from agent.view.player import SPEEDS, Player
 from agent.view.replay import IDLE_LIMIT_S, Timeline
 from agent.view.replay_film import film_svg, still_svg
-from agent.view.replay_lines import PlainLines, print_json, print_plain
+from agent.view.replay_lines import print_json, print_plain
 from agent.view.replay_place import target
 from agent.view.replay_steps import with_steps
 from agent.view.summary import NextCommand, summary
@@ -163,9 +162,9 @@ def _write(path: Path, request: Request, player: Player, run: _Record, speed: fl
 def _print(choice: ViewChoice, player: Player, run: _Record, speed: float | None) -> int:
     player.speed, player.playing = speed or player.speed, speed is not None
     if choice.kind == "json":
-        print_json(JsonView(sys.stdout), player, run.source)
+        print_json(sys.stdout, player, run.source)
     else:
-        print_plain(PlainLines(sys.stdout, colour=choice.colour), player, run.source, _next_commands(run.run_id))
+        print_plain(sys.stdout, player, run.source, _next_commands(run.run_id), colour=choice.colour)
     return _exit_code(player)
 
 

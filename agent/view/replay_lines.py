@@ -1,7 +1,7 @@
 """A run as lines or as NDJSON, from its beginning until it ends, at its own pace, a multiple of it, or all at once."""
 
+import select
 import time
-from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from agent.record.events import Event
@@ -56,15 +56,16 @@ class PlainLines:
             self._lines.write(line)
 
 
-def print_lines(lines: Lines, player: Player, source: Source, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Until the run is over, its process is gone, or nobody reads. The player's speed counts while it is playing."""
+def print_lines(lines: Lines, player: Player, source: Source, stream: TextIO) -> None:
+    """Until the run is over, its process is gone, or nobody reads `stream`. The player's speed counts while it is
+    playing."""
     begun, asked_at = time.monotonic(), -_ALIVE_EVERY_S
-    while not lines.broken:
+    while not (lines.broken or nobody_reads(stream)):
         events = source.more()
         for event in events:
             player.timeline.extend([event])
             if player.playing:
-                sleep(max(0.0, begun + player.timeline.length_s / player.speed - time.monotonic()))
+                time.sleep(max(0.0, begun + player.timeline.length_s / player.speed - time.monotonic()))
             lines(event)
             if lines.broken:
                 return
@@ -74,16 +75,29 @@ def print_lines(lines: Lines, player: Player, source: Source, *, sleep: Callable
             player.process, asked_at = source.process(), time.monotonic()
         if player.process.state == "gone" or (player.timeline.ended and player.process.state != "running"):
             return
-        sleep(POLL_S)
+        time.sleep(POLL_S)
 
 
-def print_json(view: JsonView, player: Player, source: Source) -> None:
+def nobody_reads(stream: TextIO) -> bool:
+    """Whether the other end of a pipe is closed: a silent run would not find out by writing."""
+    poll = select.poll()
+    try:
+        poll.register(stream, 0)
+    except (OSError, ValueError):  # not backed by a file descriptor
+        return False
+    return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+
+
+def print_json(stream: TextIO, player: Player, source: Source) -> None:
     """The events, then exactly one result."""
-    with view:
-        print_lines(view, player, source)
+    with JsonView(stream) as view:
+        print_lines(view, player, source, stream)
 
 
-def print_plain(view: PlainLines, player: Player, source: Source, next_commands: list[NextCommand]) -> None:
+def print_plain(
+    stream: TextIO, player: Player, source: Source, next_commands: list[NextCommand], *, colour: bool = False
+) -> None:
     """The lines, then the closing summary."""
-    print_lines(view, player, source)
+    view = PlainLines(stream, colour=colour)
+    print_lines(view, player, source, stream)
     view.close("" if player.timeline.ended else silence(player, time.time()), next_commands)

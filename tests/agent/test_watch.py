@@ -147,7 +147,7 @@ def test_a_speed_paces_the_lines(store: Store, tmp_path: Path) -> None:
 def test_a_reader_that_leaves_ends_the_watcher(store: Store, tmp_path: Path) -> None:
     write(store, RUN)
     first = subprocess.run(
-        ["sh", "-c", '"$@" | head -1', "sh", *command("watch", "--plain")],
+        ["sh", "-c", '"$@" | (head -1; sleep 3)', "sh", *command("watch", "--plain")],  # leaves when all is written
         cwd=tmp_path, env=env(), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert first.stdout.startswith("run r-7f3a: softmax")
