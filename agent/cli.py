@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
-from agent import cli_export, cli_query, cli_report
+from agent import cli_export, cli_query, cli_report, cli_watch
 from agent.cli_query import RunsDir
 from agent.llm.errors import LlmError
 from agent.settings import Effort, Strategy, chosen_settings, environment
@@ -35,6 +35,7 @@ Examples:
     optimize verify 20260101-120000-softmax-ab12/7   judge a stored attempt again
     optimize selftest                            attack the evaluator of this machine
     optimize show 20260101-120000-softmax-ab12       a stored run, or RUN/NUMBER for one of its attempts
+    optimize watch                               follow the newest run, or play an old one back
     optimize merge ../elsewhere/runs.db              join the record of another machine
     optimize doctor                              what this machine has and lacks
     optimize tasks                               the built-in tasks and their speed of light
@@ -231,6 +232,7 @@ def doctor(
 cli_query.register(app)
 cli_export.register(app)
 cli_report.register(app)
+cli_watch.register(app)
 
 
 def main() -> None:

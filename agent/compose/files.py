@@ -10,7 +10,8 @@ from agent.compose.run import fan_out, run_started, warn
 from agent.compose.session import Session, session, workshop
 from agent.compose.sources import read_candidates
 from agent.policy import best, rank_key
-from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, Warned
+from agent.record.alive import alive
+from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, RunStarted, Warned
 from agent.record.receipts import ReceiptBook, receipt_path
 from agent.record.store import Store
 from agent.settings import Environment, Settings
@@ -86,6 +87,10 @@ class _Bench:
         self._run_id, self._started = event.run_id, time.monotonic()
         folder = self._settings.runs_dir / event.run_id if self._stored else None
         self._folder, self._book = folder, ReceiptBook(folder, self._opened.setting)
+        with alive(folder) if folder else contextlib.nullcontext():
+            return self._judge(event, candidates)
+
+    def _judge(self, event: RunStarted, candidates: Sequence[Candidate]) -> int:
         self._emit(event)
         warn(self._opened, event.run_id, self._emit)
         why = "failed"

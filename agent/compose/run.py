@@ -16,6 +16,7 @@ from agent.compose.writers import Work, writing
 from agent.llm.choose import PROVIDERS
 from agent.llm.errors import LlmError
 from agent.policy import Limits, tiers_for
+from agent.record.alive import alive
 from agent.record.best import write_best
 from agent.record.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from agent.record.receipts import ReceiptBook
@@ -98,7 +99,8 @@ def run_task(task: str, settings: Settings, environment: Environment, show: Emit
         with workshop(settings, show) as shop, session(shop, task_file) as opened:
             facts = encode(asdict(limits)) | _manner(choice, settings)
             event = run_started(opened, choice.name, choice.why, facts, settings.seed)
-            return _drive(Started(event), choice, opened, limits, settings, store, show)
+            with alive(settings.runs_dir / event.run_id):
+                return _drive(Started(event), choice, opened, limits, settings, store, show)
 
 
 def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
@@ -117,7 +119,10 @@ def resume_run(run_id: str, settings: Settings, environment: Environment, show: 
         if task_file.sha256 != event.task_sha256:
             raise TaskError(f"{task_file.path} has changed since run {event.run_id}; start a new run with --task")
         settings = _as_then(settings, event)
-        with contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice:
+        with (
+            alive(settings.runs_dir / event.run_id),
+            contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice,
+        ):
             require_price(choice, settings)
             with workshop(settings, show) as shop, session(shop, task_file) as opened:
                 return _drive(started, choice, opened, _limits(settings), settings, store, show)

@@ -1,0 +1,57 @@
+"""`optimize watch`: follows a run, plays it back, makes pictures of it. No logic, nothing heavy."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from agent.cli_query import RunsDir
+from agent.settings import chosen_settings, environment
+
+
+def register(app: App) -> None:
+    """Add the command."""
+    app.command(watch, help_epilogue=_WATCH)
+
+
+_WATCH = """
+Keys: space pause; left and right an attempt back and on; + and - speed; home, end; q quit (the run goes on).
+
+Examples:
+    optimize watch                               the newest run, also while another process runs it
+    optimize watch 20260101-12 --speed 10        from its beginning, ten times as fast; the start of an id will do
+    optimize watch 20260101-12 --at 7            as it was when attempt 7 had its verdict; or 90s, 1:30, 50%, best
+    optimize watch 20260101-12 --svg run.svg     a picture of the screen; with --animate a film
+    optimize watch --json | tail -1
+"""
+
+
+def watch(
+    run: Annotated[str | None, Parameter(help="A run, or the start of its id; without one, the newest.")] = None,
+    *,
+    speed: Annotated[str | None, Parameter(help="Play it from the beginning, so many times as fast, or max.")] = None,
+    idle_limit: Annotated[
+        float | None, Parameter(help="A longer silence lasts only so many seconds before --speed; 5, or inf.")
+    ] = None,
+    at: Annotated[
+        str | None, Parameter(help="Where to begin, paused: an attempt (7), a time (90s, 1:30), 50%, start, end, best.")
+    ] = None,
+    svg: Annotated[Path | None, Parameter(help="Write the screen into this file instead of showing it.")] = None,
+    animate: Annotated[bool, Parameter(help="With --svg: a film of the run.", negative="")] = False,
+    width: Annotated[int | None, Parameter(help="With --svg: cells across, else 120.")] = None,
+    height: Annotated[int | None, Parameter(help="With --svg: lines, else 36.")] = None,
+    runs_dir: RunsDir = None,
+    json: Annotated[bool, Parameter(help="Print events as NDJSON, ending in one result.", negative="")] = False,
+    plain: Annotated[bool, Parameter(help="Print one line per event instead of the screen.", negative="")] = False,
+) -> int:
+    """Watch a run that is running or over: follow it, step through its attempts, play it back, make a picture of it.
+
+    Looking never touches the run. Exit code: that of the run when its end was seen (0 something accepted, 1 nothing
+    accepted or its process gone, 130 interrupted); 0 when you leave before; 2 bad input.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
+    from agent.compose.watch import Request
+    from agent.compose.watch import watch as watch_run
+
+    asked = Request(run, speed, idle_limit, at, svg, animate, width, height, json, plain)
+    return watch_run(asked, settings, environment())
