@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from agent import complete
+from agent.cli_parameters import AsJson, RunsDir
 from agent.settings import chosen_settings
 
 
@@ -14,8 +16,8 @@ def register(app: App) -> None:
     app.command(export, help_epilogue=_EXAMPLES)
 
 
-_EXAMPLES = """
-Formats: sft-chat, sft-best, fim, convert, fix, dpo, kto, rl-turns, verl, openai, sharegpt, atif, sts, raw.
+_EXAMPLES = f"""
+Formats: {", ".join(complete.FORMATS)}.
 Each may have options: --format sft-best:per=run,top=3. docs/formats.md tells what they are.
 
 Examples:
@@ -28,12 +30,21 @@ Examples:
 
 def export(
     *,
-    format: Annotated[tuple[str, ...], Parameter(help="What rows look like; may be given again.", negative="")],
+    format: Annotated[
+        tuple[str, ...],
+        Parameter(help="What rows look like; may be given again.", negative="", completer=complete.formats),
+    ],
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="The folder to write.")],
     form: Annotated[Literal["parquet", "jsonl"], Parameter(name="--as", help="File type.")] = "parquet",
-    task: Annotated[tuple[str, ...], Parameter(help="Only runs of this task; may be given again.", negative="")] = (),
+    task: Annotated[
+        tuple[str, ...],
+        Parameter(help="Only runs of this task; may be given again.", negative="", completer=complete.stored_tasks),
+    ] = (),
     author: Annotated[
-        tuple[str, ...], Parameter(help="Only runs by this author, or provider; may be given again.", negative="")
+        tuple[str, ...],
+        Parameter(
+            help="Only runs by this author, or provider; may be given again.", negative="", completer=complete.authors
+        ),
     ] = (),
     only_providers: Annotated[str | None, Parameter(help="Only words of these: openai,offline.")] = None,
     where: Annotated[
@@ -58,8 +69,8 @@ def export(
     processes: Annotated[int | None, Parameter(help="How many work side by side.")] = None,
     block: Annotated[int, Parameter(help="About how many attempts a file holds.")] = 20_000,
     overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False,
-    runs_dir: Annotated[Path | None, Parameter(help="Where runs are kept.")] = None,
-    json: Annotated[bool, Parameter(help="Print one JSON object.", negative="")] = False,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
 ) -> int:
     """Write stored runs as training data: rows with their verdicts, rewards and provenance, and a dataset card.
 

@@ -5,14 +5,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from agent import complete
+from agent.cli_parameters import AsJson, MinSpeedup, RunsDir, Verdict
 from agent.settings import chosen_settings, environment
-
-RunsDir = Annotated[Path | None, Parameter(help="Where runs are kept.")]
-Verdict = Annotated[
-    str | None, Parameter(help="Only those with this verdict: accepted, correct, checked, wrong, rejected, …")
-]
-MinSpeedup = Annotated[float | None, Parameter(help="Only those at least this fast, over the fastest baseline.")]
-AsJson = Annotated[bool, Parameter(help="Print JSON.", negative="")]
 
 
 def register(app: App) -> None:
@@ -32,11 +27,13 @@ Examples:
 
 def runs(
     *,
-    task: Annotated[str | None, Parameter(help="Only runs of this task.")] = None,
-    model: Annotated[str | None, Parameter(help="Only runs whose author's name contains this.")] = None,
+    task: Annotated[str | None, Parameter(help="Only runs of this task.", completer=complete.stored_tasks)] = None,
+    model: Annotated[
+        str | None, Parameter(help="Only runs whose author's name contains this.", completer=complete.authors)
+    ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
-    limit: Annotated[int, Parameter(help="At most this many.")] = 20,
+    limit: Annotated[int, Parameter(help="At most this many; 20 unless told.")] = 20,
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
@@ -59,7 +56,11 @@ Examples:
 
 
 def show(
-    name: Annotated[str, Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either.")],
+    name: Annotated[
+        str,
+        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either.", completer=complete.attempts),
+    ],
+    /,
     *,
     source: Annotated[bool, Parameter(help="Only the source, exactly as it is.", negative="")] = False,
     diff: Annotated[bool, Parameter(help="Only the diff to the parent.", negative="")] = False,
@@ -91,7 +92,7 @@ Examples:
 
 
 def merge(
-    *others: Annotated[Path, Parameter(name="OTHER", help="Databases of other machines, or their runs directories.")],
+    *others: Annotated[Path, Parameter(help="Databases of other machines, or their runs directories.")],
     dry_run: Annotated[bool, Parameter(help="Say what would come, and change nothing.", negative="")] = False,
     runs_dir: RunsDir = None,
     json: AsJson = False,
