@@ -6,7 +6,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
 from agent.view import text as words
 from agent.view.page import columns, short, standard_page
@@ -62,10 +64,42 @@ def _floors_table(tasks: Sequence[TaskSpec]) -> Table:
     return table
 
 
-def _task_json(task: TaskSpec) -> Json:
+def _task_json(task: TaskSpec) -> dict[str, Json]:
     floors = {gpu.name: round(speed_of_light(task.main, gpu, task.precision).us, 3) for gpu in GPUS}
     cases = [encode(c) for c in task.cases if not c.held_out]
     return {"name": task.name, "precision": task.precision, "cases": cases, "speed_of_light_us": floors}
+
+
+def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool) -> None:
+    """One task: what its cases hold, the floor of the timed one, and the source as whoever writes kernels sees it."""
+    if json:
+        print(jsonlib.dumps(_task_json(task) | {"source": source, "notes": list(notes)}, indent=2))
+        return
+    console, hidden = _console(), sum(c.held_out for c in task.cases)
+    console.print(Text(f"{words.one_line(task.name)}, {task.precision}", style="bold"), highlight=False)
+    console.print(_cases_table(task))
+    if hidden:
+        console.print(f"and {words.plural(hidden, 'case')} that whoever writes kernels does not see", highlight=False)
+    for note in notes:
+        console.print(Text(f"✗ {words.one_line(note)}", style="red"))
+    console.print("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
+    console.print(_floors_table([task]))
+    console.print()
+    if console.is_terminal:
+        console.print(Syntax(words.clean(source), "python", background_color="default"))
+    else:
+        print(words.clean(source), end="")
+
+
+def _cases_table(task: TaskSpec) -> Table:
+    table = _table("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
+    for case in task.cases:
+        if not case.held_out:
+            name = f"{words.one_line(case.name)} (timed)" if case is task.main else words.one_line(case.name)
+            flops = f"{case.flops:.2e}" if case.flops else "-"
+            size = f"{case.bytes_moved / 1e6:.1f} MB"
+            table.add_row(name, size, flops, "yes" if case.runs_on_cpu else "no", shapes(case))
+    return table
 
 
 def shapes(case: CaseSpec) -> str:
