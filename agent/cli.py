@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from agent import cli_export, cli_query, cli_setup, complete
 from agent.cli_exit import exit_code
 from agent.cli_parameters import Arch, AsJson, AsLines, NoColour, RunsDir, Task, Tier, Unsandboxed, Width
+from agent.cli_words import refuse_flags
 from agent.settings import Effort, Strategy, chosen_settings, environment
 from tools.errors import UsageError
 
@@ -119,6 +120,7 @@ def bench(
 
     Exit code 0: all were accepted; 1: some were not; 2: bad input.
     """
+    refuse_flags(files, app["bench"])
     flags = {"tier": tier, "width": width, "arch": arch, "runs_dir": runs_dir}
     settings = chosen_settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
     from agent.compose.files import bench_files

@@ -1,14 +1,13 @@
 """How a command ends: its exit code, and one line on stderr that says what is wrong and what to type instead."""
 
 import contextlib
-import difflib
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from cyclopts import CycloptsError
-from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
+from agent.cli_words import words_of
 from agent.llm.errors import LlmError
 from agent.view.lines import silence
 from tools.errors import KerneltuneError, Unfit, UsageError
@@ -35,7 +34,7 @@ def exit_code(command: Callable[[], Any]) -> int:
             130, "interrupted; what was finished is stored: `optimize runs` lists runs, `optimize --resume RUN` goes on"
         )
     except CycloptsError as error:
-        return _said(2, _words(error))
+        return _said(2, words_of(error))
     except (LlmError, Unfit) as error:
         return _said(3, str(error))
     except UsageError as error:
@@ -63,35 +62,3 @@ def _reader_gone() -> int:
     """`| head` has seen enough, which is no failure."""
     silence(sys.stdout)
     return 0
-
-
-def _words(error: CycloptsError) -> str:
-    """What is wrong with the command line, in our words where the library's do not say what to type instead."""
-    typed = " ".join(["optimize", *(error.command_chain or ())])
-    if isinstance(error, UnusedCliTokensError | UnknownCommandError) and error.unused_tokens:
-        return _unused(error.unused_tokens[0], error, typed)
-    if isinstance(error, MissingArgumentError) and error.argument is not None:
-        name = error.argument.name
-        if error.argument.field_info.is_positional:
-            return f"{typed}: give {name.lstrip('-').upper().replace('-', '_')}; see {typed} --help"
-        lack = "needs a value" if error.argument.tokens or error.keyword else "must be given"
-        return f"{typed}: {name} {lack}; see {typed} --help"
-    text = str(error).strip().replace("\n", " ")
-    return text[:1].lower() + text[1:] if text else f"see {typed} --help"
-
-
-def _unused(token: str, error: CycloptsError, typed: str) -> str:
-    """A word that nothing asked for: a command misspelt, or a task or a run without its flag."""
-    if error.command_chain:
-        return f"{typed}: {token!r} is one word too many; see {typed} --help"
-    from tools.task import builtin_names
-
-    commands = [name for name in (error.app or ()) if not name.startswith("-")]
-    close = difflib.get_close_matches(token, commands, n=1)
-    if token in builtin_names() or token.endswith(".py"):
-        return f"{token} is a task, not a command; did you mean: optimize --task {token}"
-    if close:
-        return f"no command {token!r}; did you mean {close[0]}?"
-    if near := difflib.get_close_matches(token, builtin_names(), n=1):
-        return f"no command {token!r}; did you mean: optimize --task {near[0]}"
-    return f"no command {token!r}; commands: {', '.join(sorted(commands))}"

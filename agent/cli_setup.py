@@ -72,7 +72,7 @@ def init(
     source: Annotated[
         str | None,
         Parameter(
-            help="FILE.py:NAME of a function or nn.Module; without it, a template.", completer=complete.python_files
+            help="FILE.py:NAME of a function or nn.Module; without it, a template.", completer=complete.definitions
         ),
     ] = None,
     /,

@@ -3,14 +3,11 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from agent.record.glance import Glance, attempts_starting, latest_runs
 from agent.settings import load_settings
 from tools.errors import UsageError
-
-if TYPE_CHECKING:
-    from cyclopts import CompletionContext
 
 Offers = Iterator[tuple[str, str]]  # a word, and what it is
 
@@ -34,7 +31,17 @@ _MOST_RUNS = 200
 _MOST_FILES = 200
 
 
-def tasks(context: "CompletionContext") -> Offers:
+class Typed(Protocol):
+    """What cyclopts tells of a command line that is being typed."""
+
+    incomplete: str  # the word under the cursor, as far as it goes
+
+    def get(self, name: str) -> Any:
+        """What was typed for another flag; None when there is no such flag."""
+        ...
+
+
+def tasks(context: Typed) -> Offers:
     """Built-in tasks, and Python files."""
     from tools.task import builtin_names
 
@@ -43,7 +50,7 @@ def tasks(context: "CompletionContext") -> Offers:
     yield from python_files(context)
 
 
-def python_files(context: "CompletionContext") -> Offers:
+def python_files(context: Typed) -> Offers:
     """Python files of the folder that is being typed, and its folders."""
     typed = context.incomplete
     head = typed[: typed.rfind("/") + 1]
@@ -54,13 +61,26 @@ def python_files(context: "CompletionContext") -> Offers:
         yield from ((f"{head}{p.name}/", "folder") for p in shown[:_MOST_FILES] if p.is_dir())
 
 
-def runs(context: "CompletionContext") -> Offers:
+def definitions(context: Typed) -> Offers:
+    """Python files, and after a colon the functions and modules of one."""
+    file, colon, _ = context.incomplete.partition(":")
+    if not colon:
+        yield from python_files(context)
+        return
+    from tools.skeleton.parts import names_in
+
+    with contextlib.suppress(OSError, UnicodeDecodeError, UsageError):
+        path = Path(file).expanduser()
+        yield from ((f"{file}:{name}", "function or module") for name in names_in(path.read_text(), path))
+
+
+def runs(context: Typed) -> Offers:
     """Ids of the latest runs."""
     for run in latest_runs(_database(context), _MOST_RUNS):
         yield run.run_id, _in_short(run)
 
 
-def attempts(context: "CompletionContext") -> Offers:
+def attempts(context: Typed) -> Offers:
     """Ids of runs, and of the attempts of the run that is typed already."""
     if "/" not in context.incomplete:
         yield from runs(context)
@@ -68,41 +88,34 @@ def attempts(context: "CompletionContext") -> Offers:
     yield from ((name, "attempt") for name in attempts_starting(_database(context), context.incomplete))
 
 
-def stored_tasks(context: "CompletionContext") -> Offers:
+def stored_tasks(context: Typed) -> Offers:
     """Names of the tasks that were run lately."""
     for name in dict.fromkeys(run.task for run in latest_runs(_database(context), _MOST_RUNS)):
         yield name, "task"
 
 
-def authors(context: "CompletionContext") -> Offers:
+def authors(context: Typed) -> Offers:
     """Who wrote the latest runs."""
     for name in dict.fromkeys(run.author for run in latest_runs(_database(context), _MOST_RUNS)):
         yield name, "author"
 
 
-def formats(context: "CompletionContext") -> Offers:
+def formats(context: Typed) -> Offers:
     """What rows of an export may look like."""
     yield from ((name, "format") for name in FORMATS)
 
 
-def verdicts(context: "CompletionContext") -> Offers:
+def verdicts(context: Typed) -> Offers:
     """What may become of a kernel."""
     yield from ((name, "verdict") for name in VERDICTS)
 
 
-def models(context: "CompletionContext") -> Offers:
+def models(context: Typed) -> Offers:
     """Who may write kernels."""
     yield from _MODELS.items()
 
 
-def settings_names(context: "CompletionContext") -> Offers:
-    """Settings by name."""
-    from agent.settings import FIELDS
-
-    yield from ((name, "setting") for name in FIELDS)
-
-
-def _database(context: "CompletionContext") -> Path:
+def _database(context: Typed) -> Path:
     """The record that the command will read: of --runs-dir, where it is typed already, else that of this folder."""
     typed = context.get("--runs-dir")
     if typed is not None and typed.raw:

@@ -33,5 +33,5 @@ def check_task(name: str, *, json: bool) -> int:
     if json:
         print(jsonlib.dumps(check_json(task_file.name, found), indent=2))
     else:
-        print_check(task_file, found)
+        print_check(name, found)
     return int(not found.sound)

@@ -73,4 +73,4 @@ def config_json(settings: Mapping[str, Sourced], files: Files, unknown: Mapping[
 
 
 def _plain(value: object) -> Json:
-    return str(value) if isinstance(value, Path) else value  # type: ignore[return-value]
+    return str(value) if isinstance(value, Path) else value

@@ -9,7 +9,6 @@ from agent.view import text as words
 from agent.view.page import Page, standard_page
 from tools.codec import Json
 from tools.spec import TaskSpec
-from tools.task import TaskFile
 
 SCHEMA_VERSION = 1
 
@@ -57,10 +56,9 @@ def print_written(written: Written) -> None:
         _print_found(page, written.checked, path)
 
 
-def print_check(task_file: TaskFile, found: Checked) -> None:
-    """What the check said, and what to type next."""
-    path = task_file.name if "/tools/tasks/" in str(task_file.path) else str(task_file.path)
-    _print_found(standard_page(colour=True), found, words.one_line(path))
+def print_check(name: str, found: Checked) -> None:
+    """What the check said, and what to type next. `name`: the task as a person typed it."""
+    _print_found(standard_page(colour=True), found, words.one_line(name))
 
 
 def _print_found(page: Page, found: Checked | Broken, path: str) -> None:

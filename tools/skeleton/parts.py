@@ -4,7 +4,7 @@ import ast
 import difflib
 import re
 import symtable
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,13 +195,13 @@ def _loaded(node: ast.AST) -> set[str]:
     return names.union(*(re.findall(r"[A-Za-z_]\w*", w) for w in words if len(w) < 80))
 
 
-def _local(imports: list[ast.stmt], folder: Path) -> Iterator[str]:
+def _local(imports: Sequence[ast.Import | ast.ImportFrom], folder: Path) -> Iterator[str]:
     """Imports that would not be found from elsewhere: relative ones, and files beside this one."""
     for node in imports:
         if isinstance(node, ast.ImportFrom) and node.level:
             yield ast.unparse(node)
             continue
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]  # type: ignore[attr-defined]
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
         if any(_lies_in(folder, name.partition(".")[0]) for name in names):
             yield ast.unparse(node)
 
