@@ -4,7 +4,7 @@ import signal
 import sys
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from agent import cli_export, cli_query, cli_setup, complete
 from agent.cli_exit import exit_code
@@ -21,59 +21,98 @@ app = App(
     suppress_keyboard_interrupt=False,  # who presses Ctrl-C is told how to go on
     help_epilogue="""
 Examples:
-    optimize                                     what this machine can do, and how to begin
-    optimize --task softmax                      a built-in task, default budget
-    optimize --task path/to/23_Softmax.py        any KernelBench problem file
+    optimize                                   how to begin, on this machine
+    optimize --task softmax                    a built-in task, default budget
+    optimize --task path/to/23_Softmax.py      any KernelBench problem file
     optimize --task softmax --max-attempts 12 --json | tail -1
     optimize --task softmax --model anthropic --max-cost 2
-    optimize --task softmax --model chat:qwen --base-url http://localhost:8000/v1
+    optimize --task softmax --model chat:qwen --base-url http://host:8000/v1
     optimize --resume 20260101-120000-softmax-ab12
-    optimize init mymodel.py:attention_block     a task from your own PyTorch code
+    optimize init mymodel.py:attention_block   a task from your own code
 
 Every command has a page of its own: optimize COMMAND --help
+Limits and choices can stand in kerneltune.toml too; see optimize config --help
+Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 this machine lacks
+something, 4 our own fault, 130 Ctrl-C.
 """,
     version_flags=["--version"],
+)
+
+
+_STOP, _AUTHOR = Group("When to stop", sort_key=3), Group("Who writes the kernels", sort_key=2)
+_WHAT, _HOW, _SHOWN = (
+    Group("What", sort_key=1),
+    Group("How it is judged", sort_key=4),
+    Group("What is shown", sort_key=5),
 )
 
 
 @app.default
 def run(
     *,
-    task: Task | None = None,
+    task: Annotated[Task | None, Parameter(group=_WHAT)] = None,
     resume: Annotated[
-        str | None, Parameter(help="Go on with this run, or the only one whose id starts so.", completer=complete.runs)
+        str | None,
+        Parameter(
+            metavar="RUN",
+            group=_WHAT,
+            help="Go on with this run, or the only one whose id starts so.",
+            completer=complete.runs,
+        ),
     ] = None,
     model: Annotated[
         str | None,
         Parameter(
-            help="Who writes the kernels: anthropic[:ID], openai[:ID], chat:ID, scripted:FILE or offline.",
+            metavar="MODEL",
+            group=_AUTHOR,
+            help="anthropic[:ID], openai[:ID], chat:ID, scripted:FILE or offline.",
             completer=complete.models,
         ),
     ] = None,
-    base_url: Annotated[str | None, Parameter(help="The model's server, such as http://localhost:8000/v1.")] = None,
-    effort: Annotated[Effort | None, Parameter(help="How hard the model thinks.")] = None,
-    strategy: Annotated[
-        Strategy | None, Parameter(help="refine one conversation, best-of independent ones, or evolve a population.")
+    base_url: Annotated[
+        str | None,
+        Parameter(metavar="URL", group=_AUTHOR, help="The model's server, such as http://localhost:8000/v1."),
     ] = None,
-    max_attempts: Annotated[int | None, Parameter(help="Stop after this many attempts.")] = None,
-    max_time: Annotated[float | None, Parameter(help="Stop after this many seconds.")] = None,
-    max_cost: Annotated[float | None, Parameter(help="Stop before the model has cost more dollars.")] = None,
-    patience: Annotated[int | None, Parameter(help="Stop after this many attempts without a new best.")] = None,
+    effort: Annotated[Effort | None, Parameter(group=_AUTHOR, help="How hard the model thinks.")] = None,
+    strategy: Annotated[
+        Strategy | None,
+        Parameter(group=_AUTHOR, help="refine one conversation, best-of independent ones, or evolve a population."),
+    ] = None,
+    max_attempts: Annotated[
+        int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts.")
+    ] = None,
+    max_time: Annotated[
+        float | None, Parameter(metavar="SECONDS", group=_STOP, help="Stop after this many seconds.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, Parameter(metavar="DOLLARS", group=_STOP, help="Stop before the model has cost more dollars.")
+    ] = None,
+    patience: Annotated[
+        int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts without a new best.")
+    ] = None,
     target_speedup: Annotated[
-        float | None, Parameter(help="Stop when the best beats every baseline by this factor.")
+        float | None,
+        Parameter(metavar="FACTOR", group=_STOP, help="Stop when the best beats every baseline by this factor."),
     ] = None,
     target_sol: Annotated[
-        float | None, Parameter(help="Stop when the best reaches this fraction of the speed of light.")
+        float | None,
+        Parameter(
+            metavar="FRACTION", group=_STOP, help="Stop when the best reaches this fraction of the speed of light."
+        ),
     ] = None,
-    tier: Tier = None,
-    confirm: Annotated[bool | None, Parameter(help="Judge the best again at the end, in fresh processes.")] = None,
-    width: Width = None,
-    seed: Annotated[int | None, Parameter(help="Seed of the author's search.")] = None,
-    arch: Arch = None,
-    runs_dir: RunsDir = None,
-    json: AsLines = False,
-    plain: Annotated[bool, Parameter(help="Print one line per event instead of the live screen.", negative="")] = False,
-    allow_unsandboxed: Unsandboxed = False,
+    tier: Annotated[Tier, Parameter(group=_HOW)] = None,
+    confirm: Annotated[
+        bool | None, Parameter(group=_HOW, help="Judge the best again at the end, in fresh processes.")
+    ] = None,
+    width: Annotated[Width, Parameter(group=_HOW)] = None,
+    seed: Annotated[int | None, Parameter(metavar="N", group=_AUTHOR, help="Seed of the author's search.")] = None,
+    arch: Annotated[Arch, Parameter(group=_HOW)] = None,
+    runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,
+    json: Annotated[AsLines, Parameter(group=_SHOWN)] = False,
+    plain: Annotated[
+        bool, Parameter(group=_SHOWN, help="Print one line per event instead of the live screen.", negative="")
+    ] = False,
+    allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = False,
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     if len(sys.argv) <= 1:
@@ -101,7 +140,7 @@ Examples:
     optimize bench mine.py --task softmax
     optimize bench kernels/ other.py --task rms_norm --width 4 --json | tail -1
     cat mine.py | optimize bench - --task path/to/23_Softmax.py --no-store
-    optimize bench kernels/ --task softmax --tier screened      on a GPU: a first look at many
+    optimize bench kernels/ --task softmax --tier screened     a first look
 """
 )
 def bench(
@@ -116,7 +155,9 @@ def bench(
     plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
     allow_unsandboxed: Unsandboxed = False,
 ) -> int:
-    """Judge kernels that are written already: trace, compile, check, time and rank each file that defines ModelNew.
+    """Judge kernel files that are written already.
+
+    Each file that defines ModelNew is traced, compiled, checked, timed and ranked.
 
     Exit code 0: all were accepted; 1: some were not; 2: bad input.
     """
@@ -132,7 +173,7 @@ def bench(
     help_epilogue="""
 Examples:
     optimize verify 20260101-120000-softmax-ab12/7
-    optimize verify 20260101-120000-softmax-ab12       the best attempt of that run
+    optimize verify 20260101-120000-softmax-ab12     its best attempt
     optimize verify 20260101-12/7 --tier confirmed --json
 """
 )
@@ -153,7 +194,9 @@ def verify(
     plain: NoColour = False,
     allow_unsandboxed: Unsandboxed = False,
 ) -> int:
-    """Judge a stored attempt again with fresh inputs, here or on another GPU, and say whether its verdict held.
+    """Judge a stored attempt again, here or on another GPU.
+
+    It gets fresh inputs; what is said is whether its verdict held.
 
     Exit code 0: it held; 1: it did not; 2: bad input.
     """
@@ -169,13 +212,14 @@ def verify(
 Examples:
     optimize selftest
     optimize selftest --list
-    optimize selftest --class timing --class memory --json
+    optimize selftest --class timing --class caching --json
 """
 )
 def selftest(
     *,
     family: Annotated[
-        tuple[str, ...], Parameter(name="--class", help="Only this class of attacks; may be given again.", negative="")
+        tuple[str, ...],
+        Parameter(metavar="CLASS", name="--class", help="Only this class of attacks; may be given again.", negative=""),
     ] = (),
     tier: Tier = None,
     width: Width = None,
@@ -183,7 +227,9 @@ def selftest(
     json: AsJson = False,
     allow_unsandboxed: Unsandboxed = False,
 ) -> int:
-    """Attack the evaluator: run the corpus of known cheats, and of honest kernels that look like cheats.
+    """Attack the evaluator of this machine with known cheats.
+
+    Honest kernels that look like cheats are judged too, and must not be rejected.
 
     Exit code 0: every attack was stopped and no honest kernel rejected; 1: not so; 2: bad input.
     """
@@ -199,7 +245,14 @@ cli_export.register(app)
 cli_setup.register(app)
 
 
+_GO_ON = "interrupted; `optimize runs` lists what is stored, and `optimize --resume RUN` goes on with a run"
+
+
 def main() -> None:
     """Entry point of the console script. SIGTERM ends a run as Ctrl-C does: all stored, the screen restored."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(exit_code(lambda: app(result_action="return_value", exit_on_error=False, print_error=False)))
+    is_run = any(word.startswith(("--task", "--resume")) for word in sys.argv[1:2])
+    if_interrupted = _GO_ON if is_run else "interrupted"
+    sys.exit(
+        exit_code(lambda: app(result_action="return_value", exit_on_error=False, print_error=False), if_interrupted)
+    )

@@ -22,17 +22,15 @@ CODES = {
 }
 
 
-def exit_code(command: Callable[[], Any]) -> int:
+def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -> int:
     """Run `command`, and tell what it came to. What it raises becomes a line on stderr and the code of its kind."""
     try:
         code = int(command() or 0)
         sys.stdout.flush()  # here, where a reader that is gone can still be told from success
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # SystemExit is how rich says it
         return _reader_gone()
     except KeyboardInterrupt:
-        return _said(
-            130, "interrupted; what was finished is stored: `optimize runs` lists runs, `optimize --resume RUN` goes on"
-        )
+        return _said(130, if_interrupted)
     except CycloptsError as error:
         return _said(2, words_of(error))
     except (LlmError, Unfit) as error:

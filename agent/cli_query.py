@@ -27,17 +27,23 @@ Examples:
 
 def runs(
     *,
-    task: Annotated[str | None, Parameter(help="Only runs of this task.", completer=complete.stored_tasks)] = None,
+    task: Annotated[
+        str | None, Parameter(metavar="TASK", help="Only runs of this task.", completer=complete.stored_tasks)
+    ] = None,
     model: Annotated[
-        str | None, Parameter(help="Only runs whose author's name contains this.", completer=complete.authors)
+        str | None,
+        Parameter(metavar="NAME", help="Only runs whose author's name contains this.", completer=complete.authors),
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
-    limit: Annotated[int, Parameter(help="At most this many; 20 unless told.")] = 20,
+    limit: Annotated[int, Parameter(metavar="N", help="At most this many; 20 unless told.")] = 20,
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
-    """List the stored runs, latest first. --verdict asks for at least one such attempt, --min-speedup for the best."""
+    """List the stored runs, latest first.
+
+    --verdict asks for at least one such attempt, --min-speedup for the best.
+    """
     settings = chosen_settings({"runs_dir": runs_dir})
     from agent.compose.runs import list_runs
     from agent.record.listing import Filter
@@ -47,9 +53,9 @@ def runs(
 
 _SHOW = """
 Examples:
-    optimize show 20260101-120000-softmax-ab12               a run and its attempts
-    optimize show 20260101-12 --verdict wrong                the start of an id will do
-    optimize show 20260101-120000-softmax-ab12/7             an attempt
+    optimize show 20260101-120000-softmax-ab12       a run and its attempts
+    optimize show 20260101-12 --verdict wrong        the start of an id does
+    optimize show 20260101-120000-softmax-ab12/7     an attempt
     optimize show 20260101-120000-softmax-ab12/7 --source > mine.py
     optimize show 20260101-120000-softmax-ab12/7 --conversation
 """
@@ -71,7 +77,7 @@ def show(
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
-    """Show a stored run with its attempts, or all that is known of one attempt.
+    """Show a stored run, or all that is known of one attempt.
 
     --source, --diff and --receipt of a run are those of its best attempt.
     """
@@ -97,7 +103,9 @@ def merge(
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
-    """Join other databases into the one of the runs directory; nothing is lost, and nothing doubled.
+    """Join the records of other machines into this one.
+
+    Nothing is lost, and nothing doubled.
 
     Exit code 0: all is here; 1: some runs contradict what is here and were left out; 2: bad input.
     """

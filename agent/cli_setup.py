@@ -19,7 +19,7 @@ def register(app: App) -> None:
     app.command(config, help_epilogue=_CONFIG)
 
     def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Which shell.")], /) -> int:
-        """Print the script that lets a shell complete commands, flags, tasks, runs and formats."""
+        """Print what lets a shell complete commands and names."""
         print(app.generate_completion(shell=shell, prog_name="optimize"))
         return 0
 
@@ -30,7 +30,7 @@ _TASKS = """
 Examples:
     optimize tasks                           all built-in tasks
     optimize tasks softmax                   one of them: source, cases, floor
-    optimize tasks mytask.py --check         can your task tell a kernel from nothing?
+    optimize tasks mytask.py --check         is your task fit to be judged?
     optimize tasks --json | python -m json.tool
 """
 
@@ -44,7 +44,9 @@ def tasks(
     ] = False,
     json: AsJson = False,
 ) -> int:
-    """List the built-in tasks, or show one: source, cases, bytes, flops, and the speed of light on known GPUs.
+    """List the built-in tasks, or show or check one.
+
+    Shown are source, cases, bytes, flops, and the speed-of-light time on known GPUs.
 
     With --check, exit code 0: the task is sound; 1: a kernel that does nothing would pass it; 2: bad input.
     """
@@ -64,7 +66,8 @@ Examples:
     optimize init mymodel.py:Block -o block.py   from an nn.Module
     optimize init mymodel.py:gelu --no-check     write it, run nothing
 
-Your file is read, not run. The check that follows runs the task that was written, in a worker process of its own.
+Your file is read, not run. The check that follows runs the task that was
+written, with your code in it, in a process of its own, as every run does.
 """
 
 
@@ -78,13 +81,16 @@ def init(
     /,
     *,
     output: Annotated[
-        Path | None, Parameter(name=["--output", "-o"], help="The task file to write; NAME_task.py unless told.")
+        Path | None,
+        Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py unless told."),
     ] = None,
     overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
     check: Annotated[bool, Parameter(help="Check the task that was written.")] = True,
     json: AsJson = False,
 ) -> int:
-    """Write a task file from a PyTorch function or module, with comments that say what to look at.
+    """Write a task file from a PyTorch function or module.
+
+    Its comments say what to look at; lines with LOOK are guesses.
 
     Exit code 0: written, and the check found nothing; 1: written, and there is something to mend; 2: bad input.
     """
@@ -96,7 +102,7 @@ def init(
 _DOCTOR = """
 Examples:
     optimize doctor
-    optimize doctor --calibrate     measure what this GPU can reach, once (some ten seconds)
+    optimize doctor --calibrate     measure what this GPU can reach (10 s)
     optimize doctor --json | python -m json.tool
 """
 
@@ -108,7 +114,7 @@ def doctor(
     arch: Arch = None,
     json: AsJson = False,
 ) -> int:
-    """Say what this machine has and lacks, with the command that mends each lack.
+    """Say what this machine has and lacks, and what mends it.
 
     Exit code 0: nothing is amiss; 1: something is; 3: --calibrate without a GPU.
     """
@@ -122,10 +128,12 @@ _CONFIG = """
 Examples:
     optimize config
     optimize config --json | python -m json.tool
-    echo 'max-attempts = 50' >> kerneltune.toml     in this folder, or at the root of its git repository
+    echo 'max-attempts = 50' >> kerneltune.toml
 
-Precedence: flag, then KERNELTUNE_<NAME>, then kerneltune.toml of the project, then your own, then the default.
-API keys are not settings: they stay in the environment.
+Settings have the names of flags. What counts is the flag, else the variable
+KERNELTUNE_<NAME>, else kerneltune.toml in this folder or above it up to the
+root of the git repository, else your own kerneltune.toml, else the default.
+API keys are no settings: they stay in the environment.
 """
 
 
@@ -138,7 +146,8 @@ def config(*, json: AsJson = False) -> int:
 
 _COMPLETION = """
 Examples:
-    optimize completion bash > ~/.local/share/bash-completion/completions/optimize
-    optimize completion zsh > ~/.zfunc/_optimize       with fpath+=~/.zfunc before compinit in ~/.zshrc
+    eval "$(optimize completion bash)"           for this shell
+    optimize completion bash >> ~/.bash_completion
+    optimize completion zsh > ~/.zfunc/_optimize   (fpath+=~/.zfunc, compinit)
     optimize completion fish > ~/.config/fish/completions/optimize.fish
 """

@@ -17,6 +17,8 @@ from tools.gpus import GPUS
 from tools.roofline import speed_of_light
 from tools.spec import CaseSpec, TaskSpec
 
+SCHEMA_VERSION = 1  # of each entry
+
 if TYPE_CHECKING:
     from agent.record.listing import RunSummary
 
@@ -67,7 +69,13 @@ def _floors_table(tasks: Sequence[TaskSpec]) -> Table:
 def _task_json(task: TaskSpec) -> dict[str, Json]:
     floors = {gpu.name: round(speed_of_light(task.main, gpu, task.precision).us, 3) for gpu in GPUS}
     cases = [encode(c) for c in task.cases if not c.held_out]
-    return {"name": task.name, "precision": task.precision, "cases": cases, "speed_of_light_us": floors}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": task.name,
+        "precision": task.precision,
+        "cases": cases,
+        "speed_of_light_us": floors,
+    }
 
 
 def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool) -> None:
@@ -117,7 +125,8 @@ def _leaf(tree: Json) -> str:
 def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = True) -> None:
     """The runs that were asked for, latest first. `any_stored`: whether there are others, should these be none."""
     if json:
-        print(jsonlib.dumps([run_json(r) for r in runs], indent=2, allow_nan=False))
+        listed = [{"schema_version": SCHEMA_VERSION} | run_json(r) for r in runs]
+        print(jsonlib.dumps(listed, indent=2, allow_nan=False))
         return
     if not runs:
         print("no run passes these filters" if any_stored else "no runs yet; start one with: optimize --task softmax")
