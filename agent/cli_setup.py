@@ -116,7 +116,9 @@ def doctor(
 ) -> int:
     """Say what this machine has and lacks, and what mends it.
 
-    Exit code 0: nothing is amiss; 1: something is; 3: --calibrate without a GPU.
+    Looked at: Python, torch and triton, GPU, driver, CUDA, ptxas, hardware counters, calibration, sandbox, disk,
+    memory, API keys (never their values), settings. Exit code 0: nothing is amiss; 1: something is; 3: --calibrate
+    without a GPU.
     """
     settings = chosen_settings({"runs_dir": runs_dir, "arch": arch})
     from agent.compose.doctor import examine
