@@ -115,12 +115,6 @@ def run(
     allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = False,
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
-    if len(sys.argv) <= 1:
-        from agent.compose.teach import teach
-
-        return teach(chosen_settings({}), environment())
-    if (task is None) == (resume is None):
-        raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
     flags = {
         "model": model, "base_url": base_url, "effort": effort, "strategy": strategy, "max_cost_usd": max_cost,
         "target_speedup": target_speedup, "target_sol": target_sol, "max_attempts": max_attempts,
@@ -128,6 +122,12 @@ def run(
         "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
         "confirm": confirm,
     }  # fmt: skip
+    if task is None and resume is None and not (json or plain or any(v is not None for v in flags.values())):
+        from agent.compose.teach import teach
+
+        return teach(chosen_settings({}), environment())
+    if (task is None) == (resume is None):
+        raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
     settings = chosen_settings(flags)
     from agent.compose.run import show_run
 

@@ -150,7 +150,7 @@ def _stored(store: Store, run_id: str) -> Started:
 def _limits(settings: Settings) -> Limits:
     if settings.max_attempts < 1:
         raise UsageError(f"--max-attempts {settings.max_attempts}: a run needs at least 1 attempt")
-    if settings.max_time_s is not None and settings.max_time_s <= 0:
+    if settings.max_time_s is not None and not settings.max_time_s > 0:
         raise UsageError(f"--max-time {settings.max_time_s:g}: give a number of seconds above 0")
     if settings.patience is not None and settings.patience < 1:
         raise UsageError(f"--patience {settings.patience}: give at least 1 attempt")

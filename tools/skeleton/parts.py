@@ -47,13 +47,17 @@ def parts_of(source: str, name: str, path: Path) -> Parts:
     try:
         tree = ast.parse(source, filename=str(path))
     except SyntaxError as error:
-        raise TaskError(f"{path}, line {error.lineno}: {error.msg}") from error
+        line = f", line {error.lineno}" if error.lineno else " is not a Python file"
+        raise TaskError(f"{path}{line}: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path} is not a Python file: {error}") from error
     found = _definition(tree, name, path)
-    needed = _needed(tree, found, symtable.symtable(source, str(path), "exec"))
-    imports = [n for n in needed if isinstance(n, ast.Import | ast.ImportFrom)]
-    helpers = [n for n in needed if n not in imports and n is not found]
+    table = symtable.symtable(source, str(path), "exec")
+    needed = _needed(tree, found, table)
+    others = [n for n in needed if not isinstance(n, ast.Import | ast.ImportFrom)]
+    used = {name for n in others for name in _used(n, table)}
+    imports = [_only(n, used) for n in needed if isinstance(n, ast.Import | ast.ImportFrom)]
+    helpers = [n for n in others if n is not found]
     if clash := next((b for n in helpers for b in _bound(n) if b in TAKEN), None):
         raise TaskError(f"{path}: {name} needs {clash}, a name that means something else in a task; rename it first")
     is_module = isinstance(found, ast.ClassDef)
@@ -142,6 +146,14 @@ def _needed(tree: ast.Module, found: Definition, table: symtable.SymbolTable) ->
         n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module == "__future__" or n.names[0].name == "*")
     ]
     return [n for n in tree.body if n in kept]
+
+
+def _only(node: ast.Import | ast.ImportFrom, used: set[str]) -> ast.Import | ast.ImportFrom:
+    """An import of what is used and nothing else."""
+    if isinstance(node, ast.Import):
+        return ast.Import([a for a in node.names if (a.asname or a.name.partition(".")[0]) in used])
+    kept = [a for a in node.names if a.name == "*" or node.module == "__future__" or (a.asname or a.name) in used]
+    return ast.ImportFrom(node.module, kept, node.level)
 
 
 def _is_main(node: ast.stmt) -> bool:

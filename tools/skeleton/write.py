@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from tools.errors import TaskError
 from tools.skeleton.guesses import Guess, Size, guess
 from tools.skeleton.parts import Parts
 
@@ -18,8 +19,10 @@ def my_op(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def task_source(parts: Parts, origin: str) -> str:
-    """The file. `origin`: what it was made from, as a person typed it."""
+    """The file. `origin`: what it was made from, as a person typed it. Raises TaskError for what takes no tensor."""
     found = guess(parts)
+    if not found.inputs:
+        raise TaskError(f"{parts.name} takes no tensor that must be given, and a task needs one to vary")
     sections = [
         _head(parts, origin),
         "\n".join(_imports(parts)),
