@@ -51,7 +51,7 @@ def tasks(
     With --check, exit code 0: the task is sound; 1: a kernel that does nothing would pass it; 2: bad input.
     """
     if task is None and check:
-        raise UsageError("optimize tasks --check: name the task to check, as in: optimize tasks mytask.py --check")
+        raise UsageError("tasks --check: name the task to check, as in: optimize tasks mytask.py --check")
     from agent.compose.listing import check_task, list_tasks, show_task
 
     if task is None:
