@@ -3,11 +3,13 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agent.record.glance import Glance, attempts_starting, latest_runs
 from agent.settings import load_settings
 from tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent.record.glance import Glance
 
 Offers = Iterator[tuple[str, str]]  # a word, and what it is
 
@@ -76,7 +78,7 @@ def definitions(context: Typed) -> Offers:
 
 def runs(context: Typed) -> Offers:
     """Ids of the latest runs."""
-    for run in latest_runs(_database(context), _MOST_RUNS):
+    for run in _latest(context):
         yield run.run_id, _in_short(run)
 
 
@@ -85,18 +87,20 @@ def attempts(context: Typed) -> Offers:
     if "/" not in context.incomplete:
         yield from runs(context)
         return
+    from agent.record.glance import attempts_starting
+
     yield from ((name, "attempt") for name in attempts_starting(_database(context), context.incomplete))
 
 
 def stored_tasks(context: Typed) -> Offers:
     """Names of the tasks that were run lately."""
-    for name in dict.fromkeys(run.task for run in latest_runs(_database(context), _MOST_RUNS)):
+    for name in dict.fromkeys(run.task for run in _latest(context)):
         yield name, "task"
 
 
 def authors(context: Typed) -> Offers:
     """Who wrote the latest runs."""
-    for name in dict.fromkeys(run.author for run in latest_runs(_database(context), _MOST_RUNS)):
+    for name in dict.fromkeys(run.author for run in _latest(context)):
         yield name, "author"
 
 
@@ -115,6 +119,12 @@ def models(context: Typed) -> Offers:
     yield from _MODELS.items()
 
 
+def _latest(context: Typed) -> "list[Glance]":
+    from agent.record.glance import latest_runs
+
+    return latest_runs(_database(context), _MOST_RUNS)
+
+
 def _database(context: Typed) -> Path:
     """The record that the command will read: of --runs-dir, where it is typed already, else that of this folder."""
     typed = context.get("--runs-dir")
@@ -126,6 +136,6 @@ def _database(context: Typed) -> Path:
     return folder / _DATABASE
 
 
-def _in_short(run: Glance) -> str:
+def _in_short(run: "Glance") -> str:
     speed = f", best {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
     return f"{run.author}, {run.attempts} attempts{speed}"

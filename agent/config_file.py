@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +46,8 @@ def user_file() -> Path:
 def read(path: Path, known: Collection[str]) -> Iterator[Entry]:
     """What a file says. Raises UsageError for a file that is no TOML, for a name that is not among `known`, and for an
     API key, whose value is never repeated."""
+    import tomllib  # where there is a file to read
+
     try:
         text = path.read_text(encoding="utf-8-sig")
         values = tomllib.loads(text)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
@@ -28,16 +27,8 @@ def print_tasks(tasks: Sequence[TaskSpec], *, json: bool) -> None:
     if json:
         print(jsonlib.dumps([_task_json(t) for t in tasks], indent=2))
         return
-    console = _console()
-    console.print(_tasks_table(tasks))
-    console.print("\nThe floor on each GPU: bytes / bandwidth or flops / rate, whichever is longer. No measurement.\n")
-    console.print(_floors_table(tasks))
-
-
-def _console() -> Console:
-    """A console that would rather be wider than the window than cut a column."""
-    console = Console()
-    return Console(width=max(console.width, 130))
+    about = Text("\nThe floor on each GPU: bytes / bandwidth or flops / rate, whichever is longer. No measurement.\n")
+    standard_page(colour=True).print(_tasks_table(tasks), about, _floors_table(tasks))
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -83,20 +74,18 @@ def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool)
     if json:
         print(jsonlib.dumps(_task_json(task) | {"source": source, "notes": list(notes)}, indent=2))
         return
-    console, hidden = _console(), sum(c.held_out for c in task.cases)
-    console.print(Text(f"{words.one_line(task.name)}, {task.precision}", style="bold"), highlight=False)
-    console.print(_cases_table(task))
+    page, hidden = standard_page(colour=True), sum(c.held_out for c in task.cases)
+    page.print(Text(f"{words.one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
     if hidden:
-        console.print(f"and {words.plural(hidden, 'case')} that whoever writes kernels does not see", highlight=False)
+        page.print(Text(f"and {words.plural(hidden, 'case')} that whoever writes kernels does not see"))
     for note in notes:
-        console.print(Text(f"✗ {words.one_line(note)}", style="red"))
-    console.print("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
-    console.print(_floors_table([task]))
-    console.print()
-    if console.is_terminal:
-        console.print(Syntax(words.clean(source), "python", background_color="default"))
+        page.print(Text(f"✗ {words.one_line(note)}", style="red"))
+    about = Text("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
+    page.print(about, _floors_table([task]), Text(""))
+    if page.terminal:
+        page.print(Syntax(words.clean(source), "python", background_color="default"))
     else:
-        print(words.clean(source), end="")
+        page.write(words.clean(source))
 
 
 def _cases_table(task: TaskSpec) -> Table:
