@@ -5,14 +5,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from agent import complete
+from agent.cli_parameters import AsJson, MinSpeedup, RunsDir, Verdict
 from agent.settings import chosen_settings, environment
-
-RunsDir = Annotated[Path | None, Parameter(help="Where runs are kept.")]
-Verdict = Annotated[
-    str | None, Parameter(help="Only those with this verdict: accepted, correct, checked, wrong, rejected, …")
-]
-MinSpeedup = Annotated[float | None, Parameter(help="Only those at least this fast, over the fastest baseline.")]
-AsJson = Annotated[bool, Parameter(help="Print JSON.", negative="")]
 
 
 def register(app: App) -> None:
@@ -32,15 +27,23 @@ Examples:
 
 def runs(
     *,
-    task: Annotated[str | None, Parameter(help="Only runs of this task.")] = None,
-    model: Annotated[str | None, Parameter(help="Only runs whose author's name contains this.")] = None,
+    task: Annotated[
+        str | None, Parameter(metavar="TASK", help="Only runs of this task.", completer=complete.stored_tasks)
+    ] = None,
+    model: Annotated[
+        str | None,
+        Parameter(metavar="NAME", help="Only runs whose author's name contains this.", completer=complete.authors),
+    ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
-    limit: Annotated[int, Parameter(help="At most this many.")] = 20,
+    limit: Annotated[int, Parameter(metavar="N", help="At most this many; 20 unless told.")] = 20,
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
-    """List the stored runs, latest first. --verdict asks for at least one such attempt, --min-speedup for the best."""
+    """List the stored runs, latest first.
+
+    --verdict asks for at least one such attempt, --min-speedup for the best.
+    """
     settings = chosen_settings({"runs_dir": runs_dir})
     from agent.compose.runs import list_runs
     from agent.record.listing import Filter
@@ -50,16 +53,20 @@ def runs(
 
 _SHOW = """
 Examples:
-    optimize show 20260101-120000-softmax-ab12               a run and its attempts
-    optimize show 20260101-12 --verdict wrong                the start of an id will do
-    optimize show 20260101-120000-softmax-ab12/7             an attempt
+    optimize show 20260101-120000-softmax-ab12       a run and its attempts
+    optimize show 20260101-12 --verdict wrong        the start of an id does
+    optimize show 20260101-120000-softmax-ab12/7     an attempt
     optimize show 20260101-120000-softmax-ab12/7 --source > mine.py
     optimize show 20260101-120000-softmax-ab12/7 --conversation
 """
 
 
 def show(
-    name: Annotated[str, Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either.")],
+    name: Annotated[
+        str,
+        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either.", completer=complete.attempts),
+    ],
+    /,
     *,
     source: Annotated[bool, Parameter(help="Only the source, exactly as it is.", negative="")] = False,
     diff: Annotated[bool, Parameter(help="Only the diff to the parent.", negative="")] = False,
@@ -70,7 +77,7 @@ def show(
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
-    """Show a stored run with its attempts, or all that is known of one attempt.
+    """Show a stored run, or all that is known of one attempt.
 
     --source, --diff and --receipt of a run are those of its best attempt.
     """
@@ -91,12 +98,14 @@ Examples:
 
 
 def merge(
-    *others: Annotated[Path, Parameter(name="OTHER", help="Databases of other machines, or their runs directories.")],
+    *others: Annotated[Path, Parameter(help="Databases of other machines, or their runs directories.")],
     dry_run: Annotated[bool, Parameter(help="Say what would come, and change nothing.", negative="")] = False,
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
-    """Join other databases into the one of the runs directory; nothing is lost, and nothing doubled.
+    """Join the records of other machines into this one.
+
+    Nothing is lost, and nothing doubled.
 
     Exit code 0: all is here; 1: some runs contradict what is here and were left out; 2: bad input.
     """

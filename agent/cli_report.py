@@ -5,6 +5,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from agent import complete
+from agent.cli_parameters import AsJson, RunsDir
 from agent.settings import chosen_settings
 
 
@@ -25,17 +27,24 @@ Examples:
 
 
 def report(
-    *runs: Annotated[str, Parameter(name="RUN", help="A stored run, or the start of its id; several make a suite.")],
+    *runs: Annotated[
+        str,
+        Parameter(
+            metavar="RUN", help="A stored run, or the start of its id; several make a suite.", completer=complete.runs
+        ),
+    ],
     output: Annotated[
         Path | None,
-        Parameter(name=["--output", "-o"], help="The file to write, - for stdout.", allow_leading_hyphen=True),
+        Parameter(
+            name=["--output", "-o"], metavar="FILE", help="The file to write, - for stdout.", allow_leading_hyphen=True
+        ),
     ] = None,
     suite: Annotated[
         bool, Parameter(help="One report over many tasks: the runs named, or the best of each task.", negative="")
     ] = False,
     open: Annotated[bool, Parameter(help="Show it in the browser.", negative="")] = False,
-    runs_dir: Annotated[Path | None, Parameter(help="Where runs are kept.")] = None,
-    json: Annotated[bool, Parameter(help="Print one JSON object about the file.", negative="")] = False,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
 ) -> int:
     """Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.
 

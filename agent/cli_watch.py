@@ -5,7 +5,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from agent.cli_query import RunsDir
+from agent import complete
+from agent.cli_parameters import AsLines, RunsDir
 from agent.settings import chosen_settings, environment
 
 
@@ -15,33 +16,49 @@ def register(app: App) -> None:
 
 
 _WATCH = """
-Keys: space pause; left and right an attempt back and on; + and - speed; home, end; q quit (the run goes on).
+Keys: space pause; left and right an attempt back and on; + and - speed;
+home, end; q quit (the run goes on).
 
 Examples:
-    optimize watch                               the newest run, also while another process runs it
-    optimize watch 20260101-12 --speed 10        from its beginning, ten times as fast; the start of an id will do
-    optimize watch 20260101-12 --at 7            as it was when attempt 7 had its verdict; or 90s, 1:30, 50%, best
-    optimize watch 20260101-12 --svg run.svg     a picture of the screen; with --animate a film
+    optimize watch                           the newest run, also while it runs
+    optimize watch 20260101-12 --speed 10    from its beginning, ten times as fast
+    optimize watch 20260101-12 --at 7        when attempt 7 had its verdict
+    optimize watch 20260101-12 --at 1:30     or 90s, 50%, start, end, best
+    optimize watch 20260101-12 --svg run.svg
+    optimize watch 20260101-12 --svg film.svg --animate
     optimize watch --json | tail -1
+
+The start of an id will do.
 """
 
 
 def watch(
-    run: Annotated[str | None, Parameter(help="A run, or the start of its id; without one, the newest.")] = None,
+    run: Annotated[
+        str | None,
+        Parameter(
+            metavar="RUN", help="A run, or the start of its id; without one, the newest.", completer=complete.runs
+        ),
+    ] = None,
     *,
-    speed: Annotated[str | None, Parameter(help="Play it from the beginning, so many times as fast, or max.")] = None,
+    speed: Annotated[
+        str | None, Parameter(metavar="FACTOR", help="Play it from the beginning, so many times as fast, or max.")
+    ] = None,
     idle_limit: Annotated[
-        float | None, Parameter(help="A longer silence lasts only so many seconds before --speed; 5, or inf.")
+        float | None,
+        Parameter(metavar="SECONDS", help="A longer silence lasts only so many seconds before --speed; 5, or inf."),
     ] = None,
     at: Annotated[
-        str | None, Parameter(help="Where to begin, paused: an attempt (7), a time (90s, 1:30), 50%, start, end, best.")
+        str | None,
+        Parameter(
+            metavar="PLACE", help="Where to begin, paused: an attempt (7), a time (90s, 1:30), 50%, start, end, best."
+        ),
     ] = None,
     svg: Annotated[Path | None, Parameter(help="Write the screen into this file instead of showing it.")] = None,
     animate: Annotated[bool, Parameter(help="With --svg: a film of the run.", negative="")] = False,
-    width: Annotated[int | None, Parameter(help="With --svg: cells across, else 120.")] = None,
-    height: Annotated[int | None, Parameter(help="With --svg: lines, else 36.")] = None,
+    width: Annotated[int | None, Parameter(metavar="N", help="With --svg: cells across, else 120.")] = None,
+    height: Annotated[int | None, Parameter(metavar="N", help="With --svg: lines, else 36.")] = None,
     runs_dir: RunsDir = None,
-    json: Annotated[bool, Parameter(help="Print events as NDJSON, ending in one result.", negative="")] = False,
+    json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Print one line per event instead of the screen.", negative="")] = False,
 ) -> int:
     """Watch a run that is running or over: follow it, step through its attempts, play it back, make a picture of it.

@@ -2,10 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from agent.authors.base import Attempt
-from tools.update import Update
 from tools.verdict import KernelReport, Tier, Verdict
+
+if TYPE_CHECKING:
+    from tools.update import Update  # with it comes numpy, which a list of runs need not wait for
 
 MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, and the one after it
 
@@ -43,7 +46,7 @@ def next_to_confirm(attempts: Sequence[Attempt], tried: Collection[str]) -> Atte
     return None if leader.attempt_id in tried or len(tried) >= MOST_CONFIRMATIONS else leader
 
 
-def judged_again(attempt: Attempt, verdict: Verdict, update: Update) -> Attempt:
+def judged_again(attempt: Attempt, verdict: Verdict, update: "Update") -> Attempt:
     """The attempt with the verdict that counts from now on."""
     return replace(attempt, verdict=verdict, rank_key=rank_key(verdict, update))
 
@@ -96,7 +99,7 @@ def since_improvement(attempts: Sequence[Attempt]) -> int:
     return 0 if leader is None else sum(a.number > leader.number for a in attempts)
 
 
-def rank_key(verdict: Verdict, update: Update) -> tuple[float, ...]:
+def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
     """Smaller is better; () when the attempt is not accepted.
 
     Timed: the median. Without a GPU nothing is timed, so the order is what the plan and the compiler say: bytes that

@@ -1,15 +1,18 @@
-"""The only reader of the environment and of kerneltune.toml. Precedence: flags > environment > file > defaults."""
+"""The only reader of the environment. Precedence: flag > environment > project's file > user's file > default.
+
+A setting has the name of its flag in all of them: `--max-time`, KERNELTUNE_MAX_TIME, `max-time` in kerneltune.toml.
+"""
 
 import os
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
 
+from agent import config_file
+from agent.config_file import Entry
 from tools.errors import UsageError
 
-CONFIG_FILE = "kerneltune.toml"
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
@@ -25,7 +28,7 @@ def _cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class Settings:
-    """What flags left open. Field names are the flags' names, the toml keys, and KERNELTUNE_<NAME>."""
+    """What flags left open. `flag_of` tells the name of a field elsewhere."""
 
     runs_dir: Path = Path("runs")
     max_attempts: int = 24
@@ -71,48 +74,146 @@ def environment() -> Environment:
     )
 
 
+def flag_of(field_name: str) -> str:
+    """The name of a setting as a person types it, without dashes in front: units are for code."""
+    return field_name.removesuffix("_usd").removesuffix("_s").replace("_", "-")
+
+
+FIELDS = {flag_of(f.name): f.name for f in fields(Settings)}  # by the name that people type
+_KINDS = {f.name: f.type for f in fields(Settings)}
+_ALSO = ("API_KEY",)  # variables that are no settings
+# A repository that somebody else wrote must not say where a key is sent, or that its code runs unconfined.
+_NOT_A_PROJECTS = ("base-url", "allow-unsandboxed")
+
+
+@dataclass(frozen=True)
+class Sourced:
+    """A setting's value, and where it came from, in words; "default" when nobody set it."""
+
+    value: object
+    source: str
+
+
 def load_settings(folder: Path) -> Settings:
-    """Settings from `folder`/kerneltune.toml and KERNELTUNE_* variables. Raises UsageError naming a bad value."""
-    values: dict[str, object] = {}
-    path = folder / CONFIG_FILE
-    if path.is_file():
-        values |= _read_toml(path)
-    for known in fields(Settings):
-        if (text := os.environ.get(_PREFIX + known.name.upper())) is not None:
-            values[known.name] = text
-    return Settings(**{name: _convert(name, value) for name, value in values.items()})  # type: ignore[arg-type]
+    """Settings from the files that hold in `folder` and from KERNELTUNE_* variables. Raises UsageError naming a bad
+    value and its place."""
+    return _settings(sourced_settings(folder))
 
 
 def chosen_settings(flags: Mapping[str, object]) -> Settings:
     """The settings of this folder, and over them the flags that were given. Raises UsageError."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    return replace(load_settings(Path.cwd()), **given)  # type: ignore[arg-type]
+    given = {name: Sourced(value, "flag") for name, value in flags.items() if value is not None}
+    return _settings(sourced_settings(Path.cwd()) | given)
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def _settings(sourced: Mapping[str, Sourced]) -> Settings:
+    return Settings(**{name: one.value for name, one in sourced.items()})  # type: ignore[arg-type]
+
+
+def sourced_settings(folder: Path) -> dict[str, Sourced]:
+    """Every field of Settings with its source, flags left aside. Raises UsageError."""
+    defaults = Settings()
+    found = {f.name: Sourced(getattr(defaults, f.name), "default") for f in fields(Settings)}
+    for entry in _entries(folder):
+        found[FIELDS[entry.name]] = Sourced(_from_toml(entry), entry.place)
+    for name, field_name in FIELDS.items():
+        variable = variable_of(name)
+        if (text := os.environ.get(variable)) is not None:
+            found[field_name] = Sourced(_from_text(field_name, text, variable), variable)
+    return found
+
+
+def config_files(folder: Path) -> tuple[Path | None, Path]:
+    """The project's file, if there is one, and where the user's is or would be."""
+    return config_file.project_file(folder), config_file.user_file()
+
+
+def unknown_variables() -> dict[str, str]:
+    """KERNELTUNE_* variables that set nothing, with what was meant."""
+    known = {variable_of(name) for name in FIELDS}
+    return {
+        variable: config_file.meant(variable, known)
+        for variable in sorted(os.environ)
+        if variable.startswith(_PREFIX) and variable not in known and variable.removeprefix(_PREFIX) not in _ALSO
+    }
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return _PREFIX + name.replace("-", "_").upper()
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    """Of the user's file, then of the project's."""
+    project, user = config_files(folder)
+    if user.is_file():
+        yield from config_file.read(user, FIELDS)
+    for entry in config_file.read(project, FIELDS) if project and project != user else ():
+        if entry.name in _NOT_A_PROJECTS:
+            raise UsageError(
+                f"{entry.place}: {entry.name} counts only as a flag, as {variable_of(entry.name)} or in {user}: a file "
+                "that comes with a folder must not decide where keys are sent, or that kernels run unconfined"
+            )
+        yield entry
+
+
+def _from_toml(entry: Entry) -> object:
+    """The value as Settings holds it. Paths are seen from the file's folder."""
+    field_name, value = FIELDS[entry.name], entry.value
+    kind, place = _KINDS[field_name], f"{entry.place}: {entry.name} = {_shown(entry.value)}"
+    if field_name in _CHOICES:
+        return _one_of(_CHOICES[field_name], value, place)
+    if kind is Path and isinstance(value, str):
+        return entry.path.parent / Path(value).expanduser()
+    if kind == float | None and type(value) in (int, float):
+        return float(value)  # type: ignore[arg-type]
+    wanted = {"int": int, "int | None": int, "str": str, "bool": bool}.get(_name(kind))
+    if type(value) is wanted:
+        return value
+    raise UsageError(f"{place} is not {_WANTED[_name(kind)]}")
+
+
+def _from_text(field_name: str, text: str, variable: str) -> object:
+    """The value of a variable."""
+    kind, place = _KINDS[field_name], f"{variable}={text!r}"
+    if field_name in _CHOICES:
+        return _one_of(_CHOICES[field_name], text, place)
+    if kind is Path and text:
+        return Path(text).expanduser()
     try:
-        values = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
-    known = [f.name for f in fields(Settings)]
-    if unknown := sorted(set(values) - set(known)):
-        raise UsageError(f"{path}: unknown setting {unknown[0]!r}; known: {', '.join(known)}")
-    return values
-
-
-def _convert(name: str, value: object) -> object:
-    kind = {f.name: f.type for f in fields(Settings)}[name]
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise UsageError(f"{name} = {value!r} is not one of {', '.join(_CHOICES[name])}")
-    try:
-        if kind is Path:
-            return Path(str(value)).expanduser()
         if kind is bool:
-            return {"1": True, "true": True, "0": False, "false": False}[str(value).lower()]
+            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
         if kind is int or kind == int | None:
-            return int(str(value))
+            return int(text)
         if kind == float | None:
-            return float(str(value))
-        return str(value)
+            return float(text)
     except (ValueError, KeyError) as error:
-        raise UsageError(f"{name} = {value!r} is not a {getattr(kind, '__name__', kind)}") from error
+        raise UsageError(f"{place} is not {_WANTED[_name(kind)]}") from error
+    if kind is Path:
+        raise UsageError(f"{place} is not {_WANTED['Path']}")
+    return text
+
+
+def _name(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+_WANTED = {
+    "Path": 'a folder, as in "runs"',
+    "int": "a whole number, as in 24",
+    "int | None": "a whole number, as in 8",
+    "float | None": "a number, as in 600 or 1.5",
+    "bool": "true or false",
+    "str": 'a text, as in "offline"',
+}
+
+
+def _one_of(choices: tuple[str, ...], value: object, place: str) -> str:
+    if value in choices:
+        return str(value)
+    raise UsageError(f"{place} is not one of {', '.join(choices)}; {config_file.meant(str(value), choices)}")
+
+
+def _shown(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -140,8 +140,9 @@ def _others(processes: tuple[tuple[int, int | None], ...] | None) -> Finding:
         return Finding("other processes on the GPU", None, "the driver does not tell")
     if not processes:
         return Finding("other processes on the GPU", True, "none")
+    end = "kill " + " ".join(str(pid) for pid, _ in processes)
     listed = ", ".join(f"{pid} ({(used or 0) >> 20} MiB)" for pid, used in processes[:5])
-    return Finding("other processes on the GPU", False, f"pid {listed}", "end them: they disturb every time measured")
+    return Finding("other processes on the GPU", False, f"pid {listed}: they disturb every time measured", end)
 
 
 def _cuda_bindings(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
@@ -154,15 +155,20 @@ def _cuda_bindings(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
 
 def _calibration(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     if gpu is not None and patient.calibrated is not None:
-        words = "stored for this GPU" if patient.calibrated else "none for this GPU yet: the first run measures it"
-        yield Finding("calibration", True if patient.calibrated else None, words)
+        words = (
+            "stored for this GPU" if patient.calibrated else "none for this GPU: its speed of light is the data sheet's"
+        )
+        remedy = "" if patient.calibrated else "optimize doctor --calibrate"
+        yield Finding("calibration", True if patient.calibrated else None, words, remedy)
 
 
 def _profiler(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     if gpu is None:
         return
     if (ncu := _ncu()) is None:
-        yield Finding("ncu", None, "not found: profiles are made without hardware counters", "install nsight-compute")
+        yield Finding(
+            "ncu", None, "not found: profiles are made without hardware counters", "sudo apt install nsight-compute"
+        )
         return
     yield Finding("ncu", True, str(ncu))
     parameters = Path("/proc/driver/nvidia/params")
@@ -274,7 +280,7 @@ def _room(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
         place = next(p for p in (folder, *folder.parents) if p.exists())
         free, writable = shutil.disk_usage(place).free, os.access(place, os.W_OK)
         remedy = "" if free >= _LEAST_DISK_BYTES else f"free {_LEAST_DISK_BYTES / _GIB:.0f} GiB on {place}"
-        remedy = remedy if writable else f"make {place} writable, or name another folder"
+        remedy = remedy if writable else f"sudo chown $USER {place} (or name another folder: --runs-dir, TMPDIR)"
         yield Finding(name, not remedy, f"{free / _GIB:.1f} GiB free at {folder}", remedy)
     yield _memory()
     yield Finding("processors", None, f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")

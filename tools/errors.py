@@ -2,7 +2,8 @@
 
 KerneltuneError
 ├── UsageError            bad input from a person: one clear line, exit code 2
-│   ├── Unconfined        this machine cannot confine LLM-written code, and nobody allowed it to run regardless
+│   ├── Unfit             this machine lacks something that was asked for (no GPU, no package): exit code 3
+│   │   └── Unconfined    … namely what confines LLM-written code, and nobody allowed it to run regardless
 │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
 │   └── StoreError        an unwritable runs directory, a database of a newer schema
 ├── WorkerError           one of our child processes died or spoke nonsense
@@ -20,7 +21,11 @@ class UsageError(KerneltuneError):
     """Bad input from a person; the message names the value and the way out."""
 
 
-class Unconfined(UsageError):
+class Unfit(UsageError):
+    """This machine, or this environment, lacks what was asked for; the message says how to get it."""
+
+
+class Unconfined(Unfit):
     """A worker for hostile code reports that it is not confined, and unconfined workers were not allowed."""
 
 

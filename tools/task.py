@@ -78,7 +78,7 @@ def find_task(name_or_path: str) -> TaskFile:
 
 
 def _unknown(name: str) -> str:
-    known = _builtin_names()
+    known = builtin_names()
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ";"
     return f"no task {name!r}{hint} known tasks: {', '.join(known)}; or give the path of a KernelBench file"
@@ -86,10 +86,11 @@ def _unknown(name: str) -> str:
 
 def builtin_tasks() -> list[TaskFile]:
     """The tasks that ship, by name."""
-    return [read_task(_BUILTIN_DIR / f"{name}.py") for name in _builtin_names()]
+    return [read_task(_BUILTIN_DIR / f"{name}.py") for name in builtin_names()]
 
 
-def _builtin_names() -> list[str]:
+def builtin_names() -> list[str]:
+    """Names of the tasks that ship."""
     return sorted(p.stem for p in _BUILTIN_DIR.glob("*.py") if p.stem != "__init__")
 
 

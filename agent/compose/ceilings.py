@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from tools import machine as machines
 from tools.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
 from tools.device import GpuInfo
-from tools.errors import UsageError
-from tools.gpu_bench import calibrate
+from tools.errors import Unfit, UsageError
 from tools.versions import versions
 
 
@@ -16,9 +14,12 @@ def stored(gpu: GpuInfo, cache_dir: Path) -> Ceilings | None:
 
 
 def measure(gpu: GpuInfo | None, cache_dir: Path) -> Path:
-    """Measure now and keep the result; returns its file. Raises UsageError without a GPU or a place to write."""
+    """Measure now and keep the result; returns its file. Raises Unfit without a GPU, UsageError without a place."""
     if gpu is None:
-        raise UsageError("--calibrate measures a GPU, and there is none here")
+        raise Unfit("--calibrate measures a GPU, and there is none here")
+    from tools import machine as machines  # the workers, and numpy: too much for asking what is stored
+    from tools.gpu_bench import calibrate
+
     with machines.started_base() as machine:
         measured = calibrate(machine)
     path = _path(gpu, cache_dir)

@@ -1,12 +1,15 @@
 """`optimize doctor`: what this machine has and lacks; with --calibrate, what its GPU can reach."""
 
+import importlib.util
 import json as jsonlib
+from collections.abc import Iterator
+from pathlib import Path
 
 from agent.compose.ceilings import measure, stored
-from agent.settings import Environment, Settings
+from agent.settings import Environment, Settings, config_files, unknown_variables
 from agent.view.doctor import findings_json, print_findings
 from tools.device import gpu_info
-from tools.doctor import Patient, findings
+from tools.doctor import Finding, Patient, findings
 
 
 def examine(settings: Settings, environment: Environment, *, calibrate: bool, json: bool) -> int:
@@ -14,9 +17,25 @@ def examine(settings: Settings, environment: Environment, *, calibrate: bool, js
     gpu = gpu_info()
     path = measure(gpu, settings.cache_dir) if calibrate else None
     calibrated = stored(gpu, settings.cache_dir) is not None if gpu else None
-    found = findings(Patient(settings.runs_dir, environment.keys, calibrated, settings.arch))
+    patient = Patient(settings.runs_dir, environment.keys, calibrated, settings.arch)
+    found = (*findings(patient), *_of_this_program(Path.cwd()))
     if json:
         print(jsonlib.dumps(findings_json(found, path)))
     else:
         print_findings(found, path)
     return int(any(f.ok is False for f in found))
+
+
+_OF_EXPORT = ("orjson", "pyarrow", "rensa")
+
+
+def _of_this_program(folder: Path) -> Iterator[Finding]:
+    """What the machine cannot know: settings, and packages of which one command has need."""
+    project, user = config_files(folder)
+    there = [str(path) for path in (project, user) if path is not None and path.is_file()]
+    yield Finding("settings", None, ", ".join(there) or "no kerneltune.toml; defaults hold (optimize config)")
+    for variable, hint in unknown_variables().items():
+        yield Finding("settings", None, f"{variable} is no setting; {hint}", f"unset {variable}")
+    missing = [name for name in _OF_EXPORT if importlib.util.find_spec(name) is None]
+    value = f"not installed: {', '.join(missing)}; optimize export needs them" if missing else "installed"
+    yield Finding("export", None if missing else True, value, "pip install 'kerneltune[export]'" if missing else "")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.compose.export_request import Request
 from agent.record.store import FILE_NAME, WAY_OUT, Store
 from agent.view.exporting import Exported, ExportProgress, exported_json, print_exported
-from tools.errors import StoreError, UsageError
+from tools.errors import StoreError, Unfit, UsageError
 
 if TYPE_CHECKING:
     from agent.export.provenance import Place
@@ -30,7 +30,7 @@ def export_runs(asked: Request, runs_dir: Path, *, json: bool) -> int:
             raise UsageError(f"--{name} {getattr(asked, name)}: it is at least 1")
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
+        raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
     if not (runs_dir / FILE_NAME).is_file():
         raise UsageError(f"no runs are stored in {runs_dir}; make one (optimize --task softmax), or give --runs-dir")
     started = time.perf_counter()

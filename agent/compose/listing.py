@@ -1,9 +1,13 @@
 """`optimize tasks`."""
 
+import json as jsonlib
+
 from agent.compose.session import open_task
-from agent.view.listing import print_tasks
+from agent.compose.task_check import checked
+from agent.view.init import check_json, print_check
+from agent.view.listing import print_task, print_tasks
 from tools import machine as machines
-from tools.task import builtin_tasks
+from tools.task import builtin_tasks, find_task, visible_source
 
 
 def list_tasks(*, json: bool) -> int:
@@ -12,3 +16,22 @@ def list_tasks(*, json: bool) -> int:
         specs = [open_task(desk, task_file)[0] for task_file in builtin_tasks()]
     print_tasks(specs, json=json)
     return 0
+
+
+def show_task(name: str, *, json: bool) -> int:
+    """Print one task. Raises TaskError."""
+    task_file = find_task(name)
+    found = checked(task_file)
+    print_task(found.task, visible_source(task_file), found.notes, json=json)
+    return 0
+
+
+def check_task(name: str, *, json: bool) -> int:
+    """Say whether verdicts on a task would mean anything; 0 when they would, else 1. Raises TaskError."""
+    task_file = find_task(name)
+    found = checked(task_file)
+    if json:
+        print(jsonlib.dumps(check_json(task_file.name, found), indent=2))
+    else:
+        print_check(name, found)
+    return int(not found.sound)

@@ -28,7 +28,7 @@ from agent.view.open import close_view, open_view
 from agent.view.summary import NextCommand
 from agent.workbench import Emit, Workbench
 from tools.codec import Json, encode
-from tools.errors import StoreError, TaskError, UsageError
+from tools.errors import TaskError, UsageError
 from tools.task import find_task
 
 
@@ -68,14 +68,19 @@ def show_run(
         else:
             outcome = resume_run(str(resume), settings, environment, view)
     close_view(choice, view, _next_commands(outcome))
+    if json and outcome.why == "interrupted":  # the other views end in what to type next
+        print(f"optimize: interrupted; go on with: optimize --resume {outcome.run_id}", file=sys.stderr)
     return outcome.exit_code
 
 
 def _next_commands(outcome: Outcome) -> list[NextCommand]:
-    commands = [NextCommand(f"optimize --resume {outcome.run_id}", "go on with this run")]
+    resume = NextCommand(f"optimize --resume {outcome.run_id}", "go on with this run")
+    commands = [] if outcome.why == "interrupted" else [resume]
     if outcome.best_path:
         commands.insert(0, NextCommand(f"less {outcome.best_path}", "the best kernel, with what was proved"))
         commands.insert(1, NextCommand(f"optimize verify {outcome.best_id}", "judge it again, here or elsewhere"))
+    if outcome.why == "interrupted":
+        commands.insert(0, resume)
     return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]
 
 
@@ -137,11 +142,8 @@ def _as_then(settings: Settings, event: RunStarted) -> Settings:
 
 
 def _stored(store: Store, run_id: str) -> Started:
-    events = store.load_events(run_id)
-    event = next((e for e in events if isinstance(e, RunStarted)), None)
-    if event is None:
-        known = ", ".join(store.run_ids()[-5:]) or "none yet"
-        raise StoreError(f"no run {run_id!r}; the latest are: {known}")
+    events = store.load_events(store.find_run(run_id))
+    event = next(e for e in events if isinstance(e, RunStarted))
     if event.author != OFFLINE and event.author.partition(":")[0] not in PROVIDERS:
         raise UsageError(
             f"run {run_id} judged {event.author}; there is nothing to go on with. Give --task to start a run"
@@ -153,7 +155,7 @@ def _stored(store: Store, run_id: str) -> Started:
 def _limits(settings: Settings) -> Limits:
     if settings.max_attempts < 1:
         raise UsageError(f"--max-attempts {settings.max_attempts}: a run needs at least 1 attempt")
-    if settings.max_time_s is not None and settings.max_time_s <= 0:
+    if settings.max_time_s is not None and not settings.max_time_s > 0:
         raise UsageError(f"--max-time {settings.max_time_s:g}: give a number of seconds above 0")
     if settings.patience is not None and settings.patience < 1:
         raise UsageError(f"--patience {settings.patience}: give at least 1 attempt")

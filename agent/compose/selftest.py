@@ -1,5 +1,6 @@
 """`optimize selftest`: the corpus of attacks and of honest kernels through this machine's evaluator."""
 
+import difflib
 import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +61,9 @@ def selftest(corpus: Corpus, settings: Settings, *, families: Sequence[str], jso
 def _chosen(specimens: Sequence[Specimen], families: Sequence[str]) -> list[Specimen]:
     known = sorted({s.family for s in specimens})
     if unknown := [f for f in families if f not in known]:
-        raise UsageError(f"no class {unknown[0]!r}; the corpus has {', '.join(known) or 'none'}")
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"the corpus has {', '.join(known) or 'none'}"
+        raise UsageError(f"no class {unknown[0]!r}; {hint}")
     return [s for s in specimens if not families or s.family in families]
 
 

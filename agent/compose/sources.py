@@ -29,8 +29,6 @@ def _read(name: str, stdin: BinaryIO | None) -> Iterator[Candidate]:
         yield from_bytes("<stdin>", (stdin or sys.stdin.buffer).read(MAX_SOURCE_BYTES + 1))
         return
     path = Path(name).expanduser()
-    if name.startswith("--") and not path.exists():
-        raise UsageError(f"unknown option {name}; `optimize bench --help` lists them")
     files = _python_files(path) if path.is_dir() else [path]
     if not files:
         raise UsageError(f"no .py file in the folder {name}")

@@ -1,5 +1,6 @@
 """From what --model says to a model that can be asked. The SDKs load when a model that needs one is opened."""
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,9 @@ def parse(name: str) -> Choice:
     """`name` taken apart. Raises UsageError naming it and the forms."""
     provider, colon, model = name.partition(":")
     if provider not in PROVIDERS:
-        raise UsageError(f"--model {name!r}: wanted one of {FORMS}")
+        close = difflib.get_close_matches(provider, (*PROVIDERS, "offline"), n=1)
+        hint = f"did you mean {close[0]}{colon}{model}? " if close else ""
+        raise UsageError(f"--model {name!r}: {hint}wanted one of {FORMS}")
     if provider == "scripted" and not model:
         raise UsageError(f"--model {name!r}: name the file, as in scripted:story.jsonl")
     if model != model.strip() or (colon and not model and provider in KEYS):

@@ -5,12 +5,15 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.codec import Json
 from tools.errors import StoreError
-from tools.receipt import Setting, receipt
-from tools.update import Update
 from tools.verdict import Tier, Verdict
+
+if TYPE_CHECKING:
+    from tools.receipt import Setting
+    from tools.update import Update
 
 FOLDER = "receipts"
 
@@ -18,11 +21,11 @@ FOLDER = "receipts"
 class ReceiptBook:
     """Writes receipts into `folder`/receipts; with None it only makes them. `setting` is asked when one is due."""
 
-    def __init__(self, folder: Path | None, setting: Callable[[], Setting]) -> None:
+    def __init__(self, folder: Path | None, setting: Callable[[], "Setting"]) -> None:
         self._folder, self._setting = folder, setting
 
     def keep(
-        self, attempt_id: str, source: str, update: Update, verdict: Verdict, asked: Tier | None
+        self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> dict[str, Json]:
         """Make the receipt of the verdict that counts, and write it. Raises StoreError when it cannot be written."""
         made = self._made(attempt_id, source, update, verdict, asked)
@@ -31,7 +34,7 @@ class ReceiptBook:
         return made
 
     def keep_again(
-        self, attempt_id: str, source: str, update: Update, verdict: Verdict, asked: Tier | None
+        self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> tuple[dict[str, Json], Path]:
         """The same for a later verification, which gets a file of its own: 3.verify-1.json, 3.verify-2.json, …"""
         made = self._made(attempt_id, source, update, verdict, asked)
@@ -42,8 +45,10 @@ class ReceiptBook:
         return made, path
 
     def _made(
-        self, attempt_id: str, source: str, update: Update, verdict: Verdict, asked: Tier | None
+        self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> dict[str, Json]:
+        from tools.receipt import receipt  # brings numpy; `optimize show` only asks where a receipt lies
+
         return receipt(
             self._setting(),
             attempt_id=attempt_id,

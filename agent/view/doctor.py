@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from agent.view import text as words
+from agent.view.page import standard_page
 from tools.codec import Json, encode
 from tools.doctor import Finding
 
@@ -17,7 +17,7 @@ _SYMBOLS = {True: ("✔", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 def print_findings(found: Sequence[Finding], calibration: Path | None) -> None:
     """A line a finding; below those that are amiss, what mends them."""
-    console = Console(highlight=False)
+    page = standard_page(colour=True)
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -27,11 +27,11 @@ def print_findings(found: Sequence[Finding], calibration: Path | None) -> None:
         table.add_row(Text(symbol, style=style), Text(finding.name), Text(words.one_line(finding.value)))
         if finding.remedy:
             table.add_row("", "", Text(f"→ {words.one_line(finding.remedy)}", style="cyan"))
-    console.print(table)
+    page.print(table)
     if calibration:
-        console.print(Text(f"measured this GPU's ceilings: {calibration}"))
+        page.print(Text(f"measured this GPU's ceilings: {words.one_line(str(calibration))}"))
     amiss = sum(f.ok is False for f in found)
-    console.print(Text("nothing is amiss" if not amiss else f"{words.plural(amiss, 'thing')} amiss"))
+    page.print(Text("nothing is amiss" if not amiss else f"{words.plural(amiss, 'thing')} amiss"))
 
 
 def findings_json(found: Sequence[Finding], calibration: Path | None) -> dict[str, Json]:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
 from agent.view import text as words
 from agent.view.page import columns, short, standard_page
@@ -14,6 +15,8 @@ from tools.codec import Json, encode
 from tools.gpus import GPUS
 from tools.roofline import speed_of_light
 from tools.spec import CaseSpec, TaskSpec
+
+SCHEMA_VERSION = 1  # of each entry
 
 if TYPE_CHECKING:
     from agent.record.listing import RunSummary
@@ -24,16 +27,8 @@ def print_tasks(tasks: Sequence[TaskSpec], *, json: bool) -> None:
     if json:
         print(jsonlib.dumps([_task_json(t) for t in tasks], indent=2))
         return
-    console = _console()
-    console.print(_tasks_table(tasks))
-    console.print("\nThe floor on each GPU: bytes / bandwidth or flops / rate, whichever is longer. No measurement.\n")
-    console.print(_floors_table(tasks))
-
-
-def _console() -> Console:
-    """A console that would rather be wider than the window than cut a column."""
-    console = Console()
-    return Console(width=max(console.width, 130))
+    about = Text("\nThe floor on each GPU: bytes / bandwidth or flops / rate, whichever is longer. No measurement.\n")
+    standard_page(colour=True).print(_tasks_table(tasks), about, _floors_table(tasks))
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -62,10 +57,46 @@ def _floors_table(tasks: Sequence[TaskSpec]) -> Table:
     return table
 
 
-def _task_json(task: TaskSpec) -> Json:
+def _task_json(task: TaskSpec) -> dict[str, Json]:
     floors = {gpu.name: round(speed_of_light(task.main, gpu, task.precision).us, 3) for gpu in GPUS}
     cases = [encode(c) for c in task.cases if not c.held_out]
-    return {"name": task.name, "precision": task.precision, "cases": cases, "speed_of_light_us": floors}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": task.name,
+        "precision": task.precision,
+        "cases": cases,
+        "speed_of_light_us": floors,
+    }
+
+
+def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool) -> None:
+    """One task: what its cases hold, the floor of the timed one, and the source as whoever writes kernels sees it."""
+    if json:
+        print(jsonlib.dumps(_task_json(task) | {"source": source, "notes": list(notes)}, indent=2))
+        return
+    page, hidden = standard_page(colour=True), sum(c.held_out for c in task.cases)
+    page.print(Text(f"{words.one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
+    if hidden:
+        page.print(Text(f"and {words.plural(hidden, 'case')} that whoever writes kernels does not see"))
+    for note in notes:
+        page.print(Text(f"✗ {words.one_line(note)}", style="red"))
+    about = Text("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
+    page.print(about, _floors_table([task]), Text(""))
+    if page.terminal:
+        page.print(Syntax(words.clean(source), "python", background_color="default"))
+    else:
+        page.write(words.clean(source))
+
+
+def _cases_table(task: TaskSpec) -> Table:
+    table = _table("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
+    for case in task.cases:
+        if not case.held_out:
+            name = f"{words.one_line(case.name)} (timed)" if case is task.main else words.one_line(case.name)
+            flops = f"{case.flops:.2e}" if case.flops else "-"
+            size = f"{case.bytes_moved / 1e6:.1f} MB"
+            table.add_row(name, size, flops, "yes" if case.runs_on_cpu else "no", shapes(case))
+    return table
 
 
 def shapes(case: CaseSpec) -> str:
@@ -83,7 +114,8 @@ def _leaf(tree: Json) -> str:
 def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = True) -> None:
     """The runs that were asked for, latest first. `any_stored`: whether there are others, should these be none."""
     if json:
-        print(jsonlib.dumps([run_json(r) for r in runs], indent=2, allow_nan=False))
+        listed = [{"schema_version": SCHEMA_VERSION} | run_json(r) for r in runs]
+        print(jsonlib.dumps(listed, indent=2, allow_nan=False))
         return
     if not runs:
         print("no run passes these filters" if any_stored else "no runs yet; start one with: optimize --task softmax")

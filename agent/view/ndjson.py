@@ -14,6 +14,7 @@ from agent.view.lines import LineWriter
 from agent.view.state import AttemptRow, ViewState, fold
 from tools.codec import Json, encode
 
+SCHEMA_VERSION = 1  # of every line; docs/commands.md says what may change without another
 Subtype = Literal["success", "interrupted", "error"]
 
 
@@ -36,7 +37,7 @@ class JsonView:
         with self._lock:
             self.state = fold(self.state, event)
             if is_stored(event) and not self._finished:
-                self._write({"type": event.kind, **encode(event)})
+                self._write({"type": event.kind, "schema_version": SCHEMA_VERSION, **encode(event)})
 
     def finish(self, error: BaseException | None = None, *, internal_errors: int = 0) -> None:
         """Write the result. `error` is what ended the run early, when something did."""
@@ -69,6 +70,7 @@ def result(state: ViewState, error: BaseException | None, *, internal_errors: in
     failed = subtype == "error"
     return {
         "type": "result",
+        "schema_version": SCHEMA_VERSION,
         "subtype": subtype,
         "is_error": failed,
         "error": _message(state, error) if failed else None,

@@ -139,7 +139,8 @@ def list_specimens(specimens: Sequence[Specimen], *, json: bool) -> None:
     """The corpus without running it."""
     if json:
         names = ("name", "kind", "family", "says", "needs_gpu")
-        print(jsonlib.dumps([{name: getattr(s, name) for name in names} for s in specimens]))
+        version = {"schema_version": SCHEMA_VERSION}
+        print(jsonlib.dumps([version | {name: getattr(s, name) for name in names} for s in specimens]))
         return
     for s in sorted(specimens, key=lambda s: (s.family, s.kind, s.name)):
         print(words.one_line(f"{s.family:16} {s.kind:6} {s.name}{' (GPU)' if s.needs_gpu else ''}: {s.says}"))

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from agent.cli import _exit_code, app
+from agent.cli import app
+from agent.cli_exit import exit_code
 from agent.record.events import Event, Proposed, Replied, RunEnded, Said
 from agent.record.store import FILE_NAME, Store
 from agent.view.show_attempt import unified, worst
@@ -78,7 +79,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command in this process, as into pipes."""
-    code = _exit_code(lambda: app(arguments, result_action="return_value", exit_on_error=False, print_error=False))
+    code = exit_code(lambda: app(arguments, result_action="return_value", exit_on_error=False, print_error=False))
     said = capfd.readouterr()
     return code, said.out, said.err
 

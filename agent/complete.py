@@ -1,0 +1,141 @@
+"""What a shell may offer for a word that is being typed. Called at each press of TAB, so nothing heavy is imported."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agent.settings import load_settings
+from tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent.record.glance import Glance
+
+Offers = Iterator[tuple[str, str]]  # a word, and what it is
+
+FORMATS = (
+    *("sft-chat", "sft-best", "fim", "convert", "fix", "dpo", "kto", "rl-turns"),
+    *("verl", "openai", "sharegpt", "atif", "sts", "raw"),
+)
+VERDICTS = (
+    *("accepted", "correct", "checked", "unchecked", "wrong"),
+    *("compile_failed", "crashed", "timed_out", "rejected", "impossible"),
+)
+_MODELS = {
+    "anthropic": "Claude; needs ANTHROPIC_API_KEY",
+    "openai": "OpenAI's models; needs OPENAI_API_KEY",
+    "chat:": "any server of the Chat Completions API, with --base-url",
+    "scripted:": "replies from a file",
+    "offline": "no model: expert kernels and a search",
+}
+_DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
+_MOST_RUNS = 200
+_MOST_FILES = 200
+
+
+class Typed(Protocol):
+    """What cyclopts tells of a command line that is being typed."""
+
+    incomplete: str  # the word under the cursor, as far as it goes
+
+    def get(self, name: str) -> Any:
+        """What was typed for another flag; None when there is no such flag."""
+        ...
+
+
+def tasks(context: Typed) -> Offers:
+    """Built-in tasks, and Python files."""
+    from tools.task import builtin_names
+
+    if "/" not in context.incomplete:
+        yield from ((name, "built-in task") for name in builtin_names())
+    yield from python_files(context)
+
+
+def python_files(context: Typed) -> Offers:
+    """Python files of the folder that is being typed, and its folders."""
+    typed = context.incomplete
+    head = typed[: typed.rfind("/") + 1]
+    with contextlib.suppress(OSError):
+        found = sorted(Path(head or ".").expanduser().iterdir())
+        shown = [p for p in found if not p.name.startswith((".", "__"))]
+        yield from ((head + p.name, "file") for p in shown[:_MOST_FILES] if p.suffix == ".py")
+        yield from ((f"{head}{p.name}/", "folder") for p in shown[:_MOST_FILES] if p.is_dir())
+
+
+def definitions(context: Typed) -> Offers:
+    """Python files, and after a colon the functions and modules of one."""
+    file, colon, _ = context.incomplete.partition(":")
+    if not colon:
+        yield from python_files(context)
+        return
+    from tools.skeleton.parts import names_in
+
+    with contextlib.suppress(OSError, UnicodeDecodeError, UsageError):
+        path = Path(file).expanduser()
+        yield from ((f"{file}:{name}", "function or module") for name in names_in(path.read_text(), path))
+
+
+def runs(context: Typed) -> Offers:
+    """Ids of the latest runs."""
+    for run in _latest(context):
+        yield run.run_id, _in_short(run)
+
+
+def attempts(context: Typed) -> Offers:
+    """Ids of runs, and of the attempts of the run that is typed already."""
+    if "/" not in context.incomplete:
+        yield from runs(context)
+        return
+    from agent.record.glance import attempts_starting
+
+    yield from ((name, "attempt") for name in attempts_starting(_database(context), context.incomplete))
+
+
+def stored_tasks(context: Typed) -> Offers:
+    """Names of the tasks that were run lately."""
+    for name in dict.fromkeys(run.task for run in _latest(context)):
+        yield name, "task"
+
+
+def authors(context: Typed) -> Offers:
+    """Who wrote the latest runs."""
+    for name in dict.fromkeys(run.author for run in _latest(context)):
+        yield name, "author"
+
+
+def formats(context: Typed) -> Offers:
+    """What rows of an export may look like."""
+    yield from ((name, "format") for name in FORMATS)
+
+
+def verdicts(context: Typed) -> Offers:
+    """What may become of a kernel."""
+    yield from ((name, "verdict") for name in VERDICTS)
+
+
+def models(context: Typed) -> Offers:
+    """Who may write kernels."""
+    yield from _MODELS.items()
+
+
+def _latest(context: Typed) -> "list[Glance]":
+    from agent.record.glance import latest_runs
+
+    return latest_runs(_database(context), _MOST_RUNS)
+
+
+def _database(context: Typed) -> Path:
+    """The record that the command will read: of --runs-dir, where it is typed already, else that of this folder."""
+    typed = context.get("--runs-dir")
+    if typed is not None and typed.raw:
+        return Path(typed.raw).expanduser() / _DATABASE
+    folder = Path("runs")
+    with contextlib.suppress(UsageError):
+        folder = load_settings(Path.cwd()).runs_dir
+    return folder / _DATABASE
+
+
+def _in_short(run: "Glance") -> str:
+    speed = f", best {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
+    return f"{run.author}, {run.attempts} attempts{speed}"
