@@ -21,7 +21,7 @@ home, end; q quit (the run goes on).
 
 Examples:
     optimize watch                           the newest run, also while it runs
-    optimize watch 20260101-12 --speed 10    from its beginning, ten times as fast
+    optimize watch 20260101-12 --speed 10    from its beginning, faster
     optimize watch 20260101-12 --at 7        when attempt 7 had its verdict
     optimize watch 20260101-12 --at 1:30     or 90s, 50%, start, end, best
     optimize watch 20260101-12 --svg run.svg
@@ -39,6 +39,7 @@ def watch(
             metavar="RUN", help="A run, or the start of its id; without one, the newest.", completer=complete.runs
         ),
     ] = None,
+    /,
     *,
     speed: Annotated[
         str | None, Parameter(metavar="FACTOR", help="Play it from the beginning, so many times as fast, or max.")
@@ -63,8 +64,10 @@ def watch(
 ) -> int:
     """Watch a run that is running or over: follow it, step through its attempts, play it back, make a picture of it.
 
-    Looking never touches the run. Exit code: that of the run when its end was seen (0 something accepted, 1 nothing
-    accepted or its process gone, 130 interrupted); 0 when you leave before; 2 bad input.
+    Looking never touches the run.
+
+    Exit code: that of the run when its end was seen (0 something accepted, 1 nothing accepted or its process gone, 130
+    interrupted); 0 when you leave before; 2 bad input.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
     from agent.compose.watch import Request
