@@ -99,7 +99,7 @@ def run(
         "confirm": False if no_confirm else None,
     }  # fmt: skip
     settings = chosen_settings(flags)
-    from agent.compose.run import show_run
+    from agent.compose.shown import show_run
 
     return show_run(task, resume, settings, environment(), json=json, plain=plain)
 
