@@ -33,12 +33,14 @@ def _facts(row: AttemptRow, verdict: Verdict, width: int) -> list[list[Part]]:
         more += [(f"coverage {verdict.coverage:.0%}", DIM)]
     lines = [[*first, "  ", *more]] if width >= _ONE_LINE or not more else [first, more]
     compared = words.fastest_first(verdict.comparisons)
-    names = max((len(c.baseline) for c in compared), default=0)
+    names = max((len(c.baseline) for c in compared), default=0) if width >= _ONE_LINE else 0
     return [*lines, *(_against(c, names) for c in compared)]
 
 
 def _against(compared: Comparison, names: int) -> list[Part]:
-    """Green where the whole interval lies above 1, red where it lies below."""
+    """Green where the whole interval lies above 1, red where it lies below. `names`: cells of the longest name; 0 where
+    there is no room for the baseline's time."""
     colour = "green" if compared.low > 1 else "red" if compared.high < 1 else ""
-    beside = f"  vs {words.one_line(compared.baseline):{names or 1}}  {words.microseconds(compared.baseline_us):>9}"
-    return [(f"{words.speedup(compared):<21}", colour), (beside, DIM)]
+    baseline = f"  vs {words.one_line(compared.baseline):{names or 1}}"
+    time = f"  {words.microseconds(compared.baseline_us):>9}" if names else ""
+    return [(f"{words.speedup(compared):<19}", colour), (baseline + time, DIM)]

@@ -1,6 +1,7 @@
 """The curve of a run: what the best was after each attempt, in braille dots. Without a GPU there is no speed-up, so
 it counts the attempts that are right."""
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -38,16 +39,23 @@ def curve_of(state: ViewState) -> Curve:
     judged = [a for a in state.attempts if a.verdict]
     if state.gpu is None:
         return Curve("right", tuple(accumulate(float(_is_right(a)) for a in judged)))
-    leaders = list(accumulate(judged, _faster, initial=None))[1:]
+    leaders = _leaders(judged)
     if any(speedup(a) is not None for a in judged):
         return Curve("speed-up", tuple(speedup(a) if a else None for a in leaders))
     return Curve("time", tuple(_time_us(a) if a else None for a in leaders))
 
 
-def _faster(leader: AttemptRow | None, row: AttemptRow) -> AttemptRow | None:
-    """Who leads after one more attempt: the run's own ranking, by the median."""
-    time_us, best_us = _time_us(row), _time_us(leader) if leader else None
-    return row if time_us is not None and (best_us is None or time_us < best_us) else leader
+def _leaders(judged: list[AttemptRow]) -> list[AttemptRow | None]:
+    """Who leads after each attempt, by the run's own ranking: the median."""
+    leaders: list[AttemptRow | None] = []
+    leader: AttemptRow | None = None
+    best_us = math.inf
+    for row in judged:
+        time_us = _time_us(row)
+        if time_us is not None and time_us < best_us:
+            leader, best_us = row, time_us
+        leaders.append(leader)
+    return leaders
 
 
 def _is_right(row: AttemptRow) -> bool:

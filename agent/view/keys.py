@@ -6,6 +6,7 @@ import select
 import termios
 from collections.abc import Callable, Iterator
 from threading import Thread
+from typing import Any
 
 _NAMES = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left",
@@ -56,7 +57,7 @@ class Keyboard:
 
     def __init__(self, fd: int, pressed: Callable[[str], None]) -> None:
         self._fd, self._pressed = fd, pressed
-        self._before: list[object] | None = None
+        self._before: list[Any] | None = None
         self._thread: Thread | None = None
         self._wake_r = self._wake_w = -1
 

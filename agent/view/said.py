@@ -19,7 +19,7 @@ def pane(state: ViewState, width: int, height: int) -> list[Line]:
 
 def title(state: ViewState) -> str:
     """Whether the author speaks, and what it has cost."""
-    mood = "author is writing…" if state.streaming else "author"
+    mood = "author is writing…" if state.streaming else "said and judged"
     if state.spending.replies:
         return f"{mood} · {spending_words(state.spending)}"
     return mood

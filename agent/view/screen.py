@@ -30,7 +30,7 @@ class Screen:
     """The terminal behind a console. Not thread-safe: one thread draws."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._console, self._file = console, console.file  # the file of now: others' prints may be held back
         self._systems = _SYSTEMS.get(console.color_system or "")
         self._plain = "utf" not in (console.encoding or "").lower()
         self._shown: list[str] = []
@@ -40,7 +40,7 @@ class Screen:
     def size(self) -> tuple[int, int]:
         """Columns and lines now; whatever COLUMNS says, since a frame of another size is garbled."""
         try:
-            size = os.get_terminal_size(self._console.file.fileno())
+            size = os.get_terminal_size(self._file.fileno())
         except (OSError, ValueError):
             return self._console.size.width, self._console.size.height
         return (size.columns, size.lines) if size.columns and size.lines else (80, 24)
@@ -83,8 +83,8 @@ class Screen:
         return text if not self._plain else "".join(_as_ascii(c) for c in text)
 
     def _write(self, text: str) -> None:
-        self._console.file.write(text)
-        self._console.file.flush()
+        self._file.write(text)
+        self._file.flush()
 
 
 def _as_ascii(char: str) -> str:

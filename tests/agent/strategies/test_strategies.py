@@ -202,7 +202,7 @@ def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply() -> None:
 
     def interrupt() -> None:
         model.asking.wait(10)
-        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # to the process, as a terminal does
 
     threading.Thread(target=interrupt).start()
     started = time.monotonic()

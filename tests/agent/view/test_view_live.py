@@ -129,7 +129,7 @@ def test_a_run_that_ends_at_once_still_leaves_a_frame(start: Callable[[str], Ter
 
 def test_the_screen_follows_the_size_of_the_terminal(start: Callable[[str], Terminal]) -> None:
     terminal = start("time.sleep(60)")
-    terminal.read_until(lambda out: b"what happened" in out)
+    terminal.read_until(lambda out: b"rows a program" in out)
     assert b"source of #7" not in terminal.output  # 100x30 has no room for it
     terminal.resize(200, 50)
     terminal.read_until(lambda out: b"source of #7" in out)
