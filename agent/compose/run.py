@@ -225,7 +225,7 @@ def listen(controls: Controls, bench: Workbench, opened: Session, limits: Limits
         workers = opened.children.now()  # before the attempts are marked: one that begins later keeps its worker
         skipped = bench.skip()
         for worker in workers if skipped else ():
-            worker.kill()
+            threading.Thread(target=worker.kill, daemon=True).start()  # waits until the process is gone
         return skipped
 
     controls.connect(tell, skip)

@@ -10,7 +10,7 @@ from agent.view.styles import LABEL_WIDTH, verdict_style
 
 _GAP = 2  # blanks between columns
 _GUTTER = 2
-_WIDE = 24  # the least that "what happened" is worth
+_WIDE = 36  # the least that "what happened" and "what was tried" need to stand side by side
 _TRIED = 24  # the least that "what was tried" needs before another column may come
 Say = Callable[[ViewState, AttemptRow, float], Part]
 
@@ -74,7 +74,7 @@ def chosen(state: ViewState, width: int) -> list[Column]:
     kept = [c for c in columns if c.rank == 0]
     for column in sorted((c for c in columns if c.rank), key=lambda c: c.rank):
         fixed = sum(c.width + _GAP for c in (*kept, column) if c.width) + _GUTTER
-        need = _TRIED + (_WIDE + _GAP if column.width == 0 else 0)
+        need = _TRIED if column.width else 2 * _WIDE + _GAP
         if width - fixed >= need:
             kept.append(column)
     return [c for c in columns if c in kept]

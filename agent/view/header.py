@@ -90,7 +90,7 @@ def _versions(state: ViewState) -> str:
         return ""
     known = {**state.started.machine, **state.started.versions}
     shown = [f"{name} {known[name]}" for name in _FACTS if isinstance(known.get(name), str)]
-    why = f"{state.started.author}: {state.started.author_why}"
+    why = f"author {state.started.author} ({state.started.author_why})"
     return "   ".join([why, f"compiled for {state.started.arch}", *shown])
 
 

@@ -253,7 +253,7 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
 
 
 def _stop_attempts(state: ViewState) -> ViewState:
-    rows = (a if a.verdict else replace(a, stage=UNFINISHED) for a in state.attempts)
+    rows = (a if a.verdict or a.stage == SKIPPED else replace(a, stage=UNFINISHED) for a in state.attempts)
     return replace(state, attempts=tuple(rows))
 
 

@@ -1,6 +1,7 @@
 """The strategies on a real workbench, with a model that reads from a list and hands that make every call an attempt."""
 
 import itertools
+import os
 import signal
 import threading
 import time
