@@ -1,7 +1,7 @@
 """What the live screen costs, and how soon its first frame is there.
 
-    python -m benchmarks.screen_cost                  1,000 attempts, four updates a second, on a pseudo-terminal
-    python -m benchmarks.screen_cost --first-frame    from the start of the command to the first frame, ten times
+python -m benchmarks.screen_cost                  1,000 attempts, four updates a second, on a pseudo-terminal
+python -m benchmarks.screen_cost --first-frame    from the start of the command to the first frame, ten times
 """
 
 import argparse
