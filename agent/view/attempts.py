@@ -10,6 +10,7 @@ from agent.view.styles import LABEL_WIDTH, verdict_style
 
 _GAP = 2  # blanks between columns
 _GUTTER = 2
+_LEAST_WINDOW = 6  # rows from which on some are worth giving to the best and to gaps
 _WIDE = 36  # the least that "what happened" and "what was tried" need to stand side by side
 _TRIED = 24  # the least that "what was tried" needs before another column may come
 Say = Callable[[ViewState, AttemptRow, float], Part]
@@ -42,30 +43,40 @@ def table(state: ViewState, width: int, height: int, now: float, selected: int |
 
 
 def window(state: ViewState, room: int, selected: int | None = None) -> list[AttemptRow | Gap]:
-    """The rows that fit: the newest, or those around the selected one, and above them the best when it is older."""
+    """The rows that fit: the newest, or those around the selected one, and apart from them the best."""
     rows = state.attempts
-    if len(rows) + (state.unseen_attempts > 0) <= room:
-        return [Gap(state.unseen_attempts, "earlier"), *rows] if state.unseen_attempts else list(rows)
-    if room < 3:
-        end = _end(rows, room, selected)
+    at = next((i for i, a in enumerate(rows) if a.number == selected), len(rows) - 1)
+    if room < _LEAST_WINDOW:
+        end = max(at + 1, min(room, len(rows)))
         return list(rows[max(0, end - room) : end])
     best = next((i for i, a in enumerate(rows) if a.attempt_id == state.best_id), None)
-    end = _end(rows, room, selected)
-    below: list[AttemptRow | Gap] = [Gap(len(rows) - end, "later")] if end < len(rows) else []
-    start = max(0, end - (room - len(below)))
-    pinned: list[AttemptRow | Gap] = []
-    if start > 0 or state.unseen_attempts:
-        start = max(0, end - (room - len(below) - 1))
-        if best is not None and best < start and room - len(below) > 3:
-            start, pinned = start + 1, [rows[best]]
-        pinned.append(Gap(start - (len(pinned) > 0) + state.unseen_attempts, "earlier"))
-    return [*pinned, *rows[start:end], *below]
+    size = min(room - 3, len(rows))  # the best and two gaps have room as well
+    end = min(len(rows), max(at + 1 + size // 2, size))
+    start = max(0, end - size)
+    shown = _pieced(state, start, end, best)
+    while start > 0 or end < len(rows):  # what the gaps do not need is for rows
+        start, end = (start - 1, end) if start > 0 else (start, end + 1)
+        more = _pieced(state, start, end, best)
+        if len(more) > room:
+            break
+        shown = more
+    return shown
 
 
-def _end(rows: Sequence[AttemptRow], room: int, selected: int | None) -> int:
-    """The end of the window: the newest row, or half a window below the selected one."""
-    at = next((i for i, a in enumerate(rows) if a.number == selected), None)
-    return len(rows) if at is None else min(len(rows), max(at + 1 + room // 2, room))
+def _pieced(state: ViewState, start: int, end: int, best: int | None) -> list[AttemptRow | Gap]:
+    """A stretch of rows, the best on its side of it, and what is left out."""
+    rows = state.attempts
+    before = [best] if best is not None and best < start else []
+    after = [best] if best is not None and best >= end else []
+    earlier = start - len(before) + state.unseen_attempts
+    later = len(rows) - end - len(after)
+    return [
+        *(rows[i] for i in before),
+        *([Gap(earlier, "earlier")] if earlier else []),
+        *rows[start:end],
+        *([Gap(later, "later")] if later else []),
+        *(rows[i] for i in after),
+    ]
 
 
 def chosen(state: ViewState, width: int) -> list[Column]:

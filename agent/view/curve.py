@@ -140,7 +140,7 @@ def dots(values: tuple[float | None, ...], width: int, height: int, low: float, 
     grid = [[0] * width for _ in range(height)]
     before: int | None = None
     for column in range(2 * width):
-        value = values[column * len(values) // (2 * width)]
+        value = values[min(column * len(values) // (2 * width - 1), len(values) - 1)]  # the last one is always shown
         if value is None:
             continue
         level = _level(value, low, high, 4 * height)

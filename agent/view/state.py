@@ -22,9 +22,11 @@ from agent.record.events import (
     Warned,
 )
 from agent.view.readings import GpuReading, reading
+from agent.view.rows import AttemptRow, Budget, LogEntry, Who
 from agent.view.spending import Spending, reply_words
 from tools.codec import Json
-from tools.verdict import KernelReport, Verdict
+
+__all__ = ["AttemptRow", "Budget", "LogEntry", "ViewState", "fold", "verification"]
 
 GPU_STAGE = "gpu"  # Progress(stage="gpu", data={…}) is a sample for the GPU strip, not a stage
 ASKING_STAGE = "asking"  # Progress(stage="asking", detail=conversation): a request to the model begins
@@ -36,51 +38,6 @@ LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on
 _UNDER_WAY = 256  # more are never under way at once
 _LOG_ENTRIES = 200
 _STREAM_CHARACTERS = 8000
-
-Who = Literal["author", "judge", "reflection", "warning", "run"]
-
-
-@dataclass(frozen=True)
-class AttemptRow:
-    """One attempt. `stage` says what is being done to it until `verdict` is there."""
-
-    attempt_id: str
-    number: int
-    parent_id: str | None
-    source: str
-    rationale: str
-    stage: str = "proposed"
-    kernels: tuple[KernelReport, ...] = ()
-    library_ops: tuple[str, ...] = ()
-    variants: int = 0
-    verdict: Verdict | None = None
-    hypothesis: str = ""
-    outcome: str = ""
-    stage_at: float = 0.0  # since when
-    judged_at: float = 0.0
-
-
-@dataclass(frozen=True)
-class LogEntry:
-    """Something said or decided."""
-
-    at: float
-    who: Who
-    text: str
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much of one limit is used."""
-
-    name: Literal["attempts", "time", "patience", "cost"]
-    used: float
-    limit: float
-
-    @property
-    def fraction(self) -> float:
-        """Used / limit, at most 1."""
-        return min(1.0, self.used / self.limit) if self.limit > 0 else 1.0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from agent.record.events import (
     Updated,
     Warned,
 )
+from tools.codec import Json
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 
 START = 1_800_000_000.0
@@ -54,6 +55,10 @@ DETAILS = {
     Status.REJECTED: "forward reads a tensor's value (.item()); compute it in a kernel instead",
     Status.COMPILE_FAILED: "line 14: tl.sum over axis 2 of a tensor with 2 axes",
 }
+GPU_SAMPLE: dict[str, Json] = {
+    "utilisation_percent": 41, "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "power_w": 612.3, "temperature_c": 54,
+    "memory_used_bytes": 9_771_050_598, "memory_total_bytes": 150_323_855_360, "throttle_reasons": 0x4,
+}  # fmt: skip
 CASES = (
     CaseResult("rows_1024", "own", True, 0.08, 1e-8),
     CaseResult("rows_1024", "zero_mean", True, 0.12, 2e-8),
@@ -139,7 +144,7 @@ def _events(gpu: str | None) -> list[Event]:
     held = "one pass moves a third fewer bytes"
     events.append(Reflected("r-7f3a", "r-7f3a/3", held, "faster than #1", {}, "confirmed", at=START + 66))
     if gpu:
-        events.append(Progress("r-7f3a", "gpu", "H200  41 %  612 W  54 °C  1980 MHz  9.1 of 140 GiB", at=START + 67))
+        events.append(Progress("r-7f3a", "gpu", "NVIDIA H200  41 %", data=GPU_SAMPLE, at=START + 67))
     thought = "The row fits in registers.\nNext: eight rows a program, so that loads of one hide the exp of another."
     events.append(Said("r-7f3a", "assistant", thought, at=START + 68))
     code = SOURCE.format(what="eight rows", warps=28)
@@ -153,6 +158,14 @@ CPU_RUN: list[Event] = _events(None)
 GPU_RUN: list[Event] = _events("NVIDIA H200")
 NOW = START + 72.0
 ENDED = RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "runs/r-7f3a/best.py", 72.0, at=NOW)
+
+
+STEERED: list[Event] = [
+    Progress("r-7f3a", "asking", "1", at=START + 60),
+    Progress("r-7f3a", "skipped", attempt_id="r-7f3a/7", at=START + 71),
+    Progress("r-7f3a", "raised", data={"max_attempts": 30, "max_time_s": 750.0}, at=START + 71),
+    Progress("r-7f3a", "paused", at=START + 71.5),
+]
 
 
 def many_attempts(n: int) -> list[Event]:
