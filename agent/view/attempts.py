@@ -111,7 +111,8 @@ def _line(
     room = _flexible(columns, width)
     best = row.attempt_id == state.best_id
     cells = (_cell(c, c.say(state, row, now), c.width or room) for c in columns)
-    made = line(width, ("★ " if best else "  ", "green"), *_spaced(cells))
+    marks = ("▸" if row.number == selected else " ") + ("★" if best else " ")
+    made = line(width, (marks, "green"), *_spaced(cells))
     made = marked(made, "bold") if best else made
     return marked(made, "reverse") if row.number == selected else made
 

@@ -11,16 +11,16 @@ _ONE_LINE = 74  # from this width on time, speed of light and coverage fit on on
 RANKED_BY = "ranked by bytes moved, spills, occupancy, registers"
 
 
-def best_block(state: ViewState, width: int) -> list[Line]:
-    """A rule that names the attempt, and a line for each fact."""
+def best_block(state: ViewState, width: int, most: int = 99) -> list[Line]:
+    """A rule that names the attempt, and a line for each fact; `most` baselines, the fastest first."""
     row = state.best
     if row is None or row.verdict is None:
         return [rule(width, ("best so far", "bold")), line(width, (" nothing is proved right yet", DIM))]
     head = rule(width, ("best so far ", "bold"), (f"#{row.number} {words.one_line(row.rationale)}", "bold green"))
-    return [head, *(line(width, " ", *parts) for parts in _facts(row, row.verdict, width))]
+    return [head, *(line(width, " ", *parts) for parts in _facts(row, row.verdict, width, most))]
 
 
-def _facts(row: AttemptRow, verdict: Verdict, width: int) -> list[list[Part]]:
+def _facts(row: AttemptRow, verdict: Verdict, width: int, most: int) -> list[list[Part]]:
     shown = verdict_style(verdict.status)
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
@@ -32,7 +32,7 @@ def _facts(row: AttemptRow, verdict: Verdict, width: int) -> list[list[Part]]:
     if verdict.coverage is not None:
         more += [(f"coverage {verdict.coverage:.0%}", DIM)]
     lines = [[*first, "  ", *more]] if width >= _ONE_LINE or not more else [first, more]
-    compared = words.fastest_first(verdict.comparisons)
+    compared = words.fastest_first(verdict.comparisons)[:most]
     names = max((len(c.baseline) for c in compared), default=0) if width >= _ONE_LINE else 0
     return [*lines, *(_against(c, names) for c in compared)]
 

@@ -16,6 +16,7 @@ CURVE_FROM = 72  # narrower screens have no room for the curve
 LOW = 12  # lower screens show only the run and its attempts
 ROOMY = 30  # from this height on the header also names versions, and the source is shown
 _LEAST_TABLE = 4
+_ALL_BASELINES = 17  # lines between head and foot from which on all baselines are named, not only the fastest
 _BEST, _LEAST_BEST = 74, 4  # cells and lines of the best attempt's facts
 _LEAST_CURVE = 24
 FOLLOWING = Ui()
@@ -46,20 +47,20 @@ def _middle(state: ViewState, width: int, height: int, now: float, ui: Ui) -> li
         return table(state, width, height, now, ui.selected)
     if width >= WIDE:
         return _two_columns(state, width, height, now, ui)
-    top = _best(state, width)
+    top = _best(state, width, 1 if height < _ALL_BASELINES else 99)
     rest = height - len(top)
     lower = _lower_height(state, width, rest)
     return [*top, *block(table(state, width, rest - lower, now, ui.selected), width, rest - lower),
             *_lower(state, width, lower, ui)]  # fmt: skip
 
 
-def _best(state: ViewState, width: int) -> list[Line]:
+def _best(state: ViewState, width: int, most: int) -> list[Line]:
     """The best attempt, and the curve beside it where there is room."""
     if width < CURVE_FROM:
-        return best.best_block(state, width)
+        return best.best_block(state, width, most)
     right = max(_LEAST_CURVE, min(64, width - _BEST - BAR))
     left = width - right - BAR
-    facts = best.best_block(state, left)
+    facts = best.best_block(state, left, most)
     size = max(len(facts), _LEAST_BEST)
     return beside(block(facts, left, size), block(plot(state, right, size), right, size))
 
@@ -90,7 +91,7 @@ def _lower(state: ViewState, width: int, height: int, ui: Ui) -> list[Line]:
 def _two_columns(state: ViewState, width: int, height: int, now: float, ui: Ui) -> list[Line]:
     right = min(100, width * 2 // 5)
     left = width - right - BAR
-    top = _best(state, left)
+    top = _best(state, left, 99)
     rows = table(state, left, height - len(top), now, ui.selected)
     words = max(6, height * 2 // 5)
     source = block(code.pane(state, looked_at(state, ui), right, height - words, diff=ui.diff), right, height - words)

@@ -9,6 +9,7 @@ from agent.view.header import bar
 from agent.view.readings import GpuReading
 from agent.view.state import ViewState
 
+_ALL_PHASES = 100  # from this width on stages without an attempt are named too
 RATE_WINDOW_S = 300.0
 _LEAST_S = 10.0  # before that a rate says nothing
 _PHASES = (
@@ -24,10 +25,12 @@ def pipeline(state: ViewState, width: int, now: float) -> Line:
     """How many attempts are in each stage, whether the model is waited for, and verdicts a minute."""
     counts = Counter(row.stage for row in state.working)
     parts: list[Part] = [" "]
-    for i, (name, stages) in enumerate(_phases(state)):
-        n = sum(counts[stage] for stage in stages)
-        parts += [(" → ", DIM)] if i else []
+    phases = [(name, sum(counts[stage] for stage in stages)) for name, stages in _phases(state)]
+    for name, n in phases if width >= _ALL_PHASES else [p for p in phases if p[1]]:
+        parts += [(" → ", DIM)] if len(parts) > 1 else []
         parts += [(name, "" if n else DIM), (f" {n}", "bold cyan" if n else DIM)]
+    if len(parts) == 1 and not state.asked:
+        parts.append(("nothing under way", DIM))
     return ends(width, [*parts, *_model(state, now)], [(_rate(state, now), ""), " "])
 
 

@@ -1,5 +1,8 @@
 """Two runs as lists of events, as a store would replay them: one without a GPU, one on a GPU. Times are fixed."""
 
+import math
+from dataclasses import replace
+
 from agent.record.events import (
     Event,
     Judged,
@@ -68,7 +71,9 @@ CASES = (
 
 def kernel(number: int) -> KernelReport:
     """What the compiler said of attempt `number`."""
-    return KernelReport("softmax_kernel", 32 + 8 * number, 8 * (number % 2), 0, 0, 1056, 8, 3, 0.75, "c" * 64, 0.31)
+    return KernelReport(
+        "softmax_kernel", 32 + 8 * (number % 24), 8 * (number % 2), 0, 0, 1056, 8, 3, 0.75, "c" * 64, 0.31
+    )
 
 
 def started(gpu: str | None) -> RunStarted:
@@ -169,9 +174,13 @@ STEERED: list[Event] = [
 
 
 def many_attempts(n: int) -> list[Event]:
-    """A GPU run with `n` finished attempts, for measuring a frame."""
+    """A GPU run with `n` finished attempts; the first that takes 110 µs stays the best."""
     events: list[Event] = [started("NVIDIA H200")]
+    best_us = math.inf
     for number in range(1, n + 1):
         what, parent, status = TRIED[number % len(TRIED)]
-        events += attempt(number, what, parent, status if status is not Status.CHECKED else Status.CORRECT)
+        for event in attempt(number, what, parent, status if status is not Status.CHECKED else Status.CORRECT):
+            us = event.verdict.timing.median_us if isinstance(event, Judged) and event.verdict.timing else math.inf
+            events.append(replace(event, best=us < best_us) if isinstance(event, Judged) else event)
+            best_us = min(best_us, us)
     return events
