@@ -31,7 +31,8 @@ def show_run(
         find_task(task)  # a misspelt task should not clear the screen first
     controls = Controls()
     with open_view(choice, controls) as view:
-        view(Progress("", "starting", task or f"going on with {resume}"))
+        if choice.kind == "live":
+            view(Progress("", "starting", task or f"going on with {resume}"))
         from agent.compose.run import resume_run, run_task
 
         if task is not None:

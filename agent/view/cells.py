@@ -43,6 +43,10 @@ def line(width: int, *parts: Part) -> Line:
         raw, name = (part, "") if isinstance(part, str) else part
         text = raw if raw.isprintable() else words.one_line(raw)  # nothing in it moves the cursor
         size = cells(text)
+        if size > left == 0 and made:
+            last = made.pop()
+            made.append(Segment(set_cell_size(last.text, last.cell_length - 1) + "…", last.style))
+            return tuple(made)
         if size > left:
             cut = set_cell_size(text, left - 1) + "…" if left > 1 else "…"[:left]
             made.append(Segment(cut, style(name)))

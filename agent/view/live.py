@@ -120,7 +120,8 @@ class LiveView:
             self._wake.set()
             with self._stack:
                 self._thread.join(_JOIN_S)
-            self._console.print(self._last_frame())
+            if self.state.started:  # else an error has come first, and has its own words
+                self._console.print(self._last_frame())
             if self._held.getvalue():
                 print(self._held.getvalue(), end="", file=sys.stderr)
 

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 
 from agent.record.events import Event, Proposed
 from agent.view.attempts import Gap, window
+from agent.view.cells import line
 from agent.view.code import first_line
 from agent.view.curve import curve_of, dots
 from agent.view.render import render
@@ -204,6 +205,14 @@ def test_wide_characters_and_escapes_keep_every_line_as_wide_as_the_screen() -> 
         frame = render(state, 150, 50, NOW, ui)
         assert {sum(s.cell_length for s in made) for made in frame.lines} == {150}
         assert all(s.text.isprintable() for made in frame.lines for s in made)
+
+
+def test_a_line_that_is_cut_says_so_wherever_its_parts_end() -> None:
+    for parts in (["abcdef"], ["abc", "def"], ["ab", ("cd", "bold"), "e", "f"], ["日本語"]):
+        made = line(5, *parts)
+        assert sum(s.cell_length for s in made) == 5
+        assert "".join(s.text for s in made).rstrip().endswith("…")
+    assert "".join(s.text for s in line(6, "abc", "def", "")) == "abcdef"
 
 
 if __name__ == "__main__":
