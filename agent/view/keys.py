@@ -56,7 +56,7 @@ class Keyboard:
     """Calls `pressed` with the name of each key while it is open. `fd` is a terminal that this process may read."""
 
     def __init__(self, fd: int, pressed: Callable[[str], None]) -> None:
-        self._fd, self._pressed = fd, pressed
+        self.fd, self._pressed = fd, pressed
         self._before: list[Any] | None = None
         self._thread: Thread | None = None
         self._wake_r = self._wake_w = -1
@@ -64,7 +64,7 @@ class Keyboard:
     def start(self) -> None:
         """Read keys one by one, unseen. Ctrl-C and Ctrl-Z still send their signals; Ctrl-\\ is switched off, since it
         would leave the terminal as it is."""
-        self._before = termios.tcgetattr(self._fd)
+        self._before = termios.tcgetattr(self.fd)
         self.listen()
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC)
         self._thread = Thread(target=self._read, name="keys", daemon=True)
@@ -72,18 +72,18 @@ class Keyboard:
 
     def listen(self) -> None:
         """Switch the terminal to single keys (again, after somebody else had it)."""
-        mode = termios.tcgetattr(self._fd)
+        mode = termios.tcgetattr(self.fd)
         mode[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
         mode[_CC] = list(mode[_CC])
         mode[_CC][termios.VMIN], mode[_CC][termios.VTIME] = 1, 0
         mode[_CC][termios.VQUIT] = b"\x00"
-        termios.tcsetattr(self._fd, termios.TCSANOW, mode)
+        termios.tcsetattr(self.fd, termios.TCSANOW, mode)
 
     def restore(self) -> None:
         """The mode that the terminal had."""
         if self._before is not None:
             with contextlib.suppress(termios.error, OSError):  # the terminal is gone
-                termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
+                termios.tcsetattr(self.fd, termios.TCSANOW, self._before)
 
     def stop(self) -> None:
         """Put the mode back and end the thread."""
@@ -103,12 +103,12 @@ class Keyboard:
 
     def _next(self) -> bytes:
         """Some bytes that end with a whole key; empty when it is over."""
-        ready, _, _ = select.select([self._fd, self._wake_r], [], [])
+        ready, _, _ = select.select([self.fd, self._wake_r], [], [])
         if self._wake_r in ready:
             return b""
-        data = os.read(self._fd, 1024)
-        while data and not _is_whole(data) and select.select([self._fd], [], [], _SPLIT_S)[0]:
-            more = os.read(self._fd, 4096)
+        data = os.read(self.fd, 1024)
+        while data and not _is_whole(data) and select.select([self.fd], [], [], _SPLIT_S)[0]:
+            more = os.read(self.fd, 4096)
             if not more:
                 break
             data += more

@@ -162,7 +162,7 @@ class LiveView:
             before: Any = signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)  # returns when the process goes on
             signal.signal(number, before)
-            if self._keyboard and may_read(0):
+            if self._keyboard and may_read(self._keyboard.fd):
                 self._keyboard.listen()
             self._screen.enter()
             self._drawn = None
