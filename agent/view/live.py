@@ -89,7 +89,7 @@ class LiveView:
                 return "paused: what is under way is finished, nothing new begins" if paused else "going on"
             case "skip":
                 skipped = self._controls.skip()
-                return f"skipped: {skipped} under way" if skipped else "nothing to skip: a timing is finished, not cut"
+                return f"skipped: {skipped} under way" if skipped else "nothing under way can be skipped"
             case "raise":
                 self._controls.raise_limits()
                 return "limits raised by a quarter of what was given"
