@@ -129,7 +129,7 @@ def run(
     if (task is None) == (resume is None):
         raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
     settings = chosen_settings(flags)
-    from agent.compose.run import show_run
+    from agent.compose.shown import show_run
 
     return show_run(task, resume, settings, environment(), json=json, plain=plain)
 

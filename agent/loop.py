@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from agent.authors.base import Author, Proposal
+from agent.controls import Controls
 from agent.policy import Limits
-from agent.workbench import Workbench
+from agent.workbench import GivenUp, Workbench
 
 
 @dataclass
@@ -23,11 +24,18 @@ class Run:
     author: Author
     limits: Limits
     width: int = 1
+    controls: Controls = field(default_factory=Controls)
     started: float = field(default_factory=time.monotonic)
 
+    @property
+    def limits_now(self) -> Limits:
+        """As given, or as raised since."""
+        return self.limits.raised(self.controls.raises)
+
     def why_stop(self) -> str | None:
-        """The limit that is reached, or None."""
-        return self.limits.why_stop(self.bench.attempts, time.monotonic() - self.started)
+        """The limit that is reached, "stopped" when a person wants no more, or None."""
+        elapsed_s = time.monotonic() - self.started - self.controls.paused_s
+        return "stopped" if self.controls.stopping else self.limits_now.why_stop(self.bench.attempts, elapsed_s)
 
 
 def optimize(run: Run) -> str:
@@ -42,29 +50,37 @@ def optimize(run: Run) -> str:
 
 
 def _attempt_all(run: Run) -> str:
-    with ThreadPoolExecutor(run.width, thread_name_prefix="update") as pool:
-        while not (why := run.why_stop()):
+    pool = ThreadPoolExecutor(run.width, thread_name_prefix="update")
+    try:
+        while not (why := _next_stop(run)):
             proposals = run.author.propose(run.bench.task, run.bench.attempts, _room(run))
             if not proposals:
                 return "author_done"
-            try:
-                _round(run, pool, proposals[: _room(run)])
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            _round(run, pool, proposals[: _room(run)])
         return why
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for what is being compiled
+
+
+def _next_stop(run: Run) -> str | None:
+    """Between two rounds: wait while the run is paused, then ask whether it is over."""
+    run.controls.wait()
+    return run.why_stop()
 
 
 def _room(run: Run) -> int:
-    return max(1, min(run.width, run.limits.max_attempts - len(run.bench.attempts)))
+    return max(1, min(run.width, run.limits_now.max_attempts - len(run.bench.attempts)))
 
 
 def _round(run: Run, pool: ThreadPoolExecutor, proposals: Sequence[Proposal]) -> None:
-    """Update all proposals side by side; bench each as it becomes ready; reflect on it."""
+    """Update all proposals side by side; bench each as it becomes ready; reflect on it. One given up is left."""
     named = [(proposal, run.bench.propose(proposal)) for proposal in proposals]
     waiting = [pool.submit(run.bench.update, proposal, name) for proposal, name in named]
     for future in as_completed(waiting):
-        attempt = run.bench.bench(future.result())
+        try:
+            attempt = run.bench.bench(future.result())
+        except GivenUp:
+            continue
         proposal = attempt.proposal
         if proposal.hypothesis:  # without one there is nothing to reflect on
             run.bench.reflect(attempt, proposal.hypothesis, proposal.prediction)

@@ -62,6 +62,12 @@ class Limits:
     target_speedup: float | None = None  # over the fastest baseline, by the lower end of its interval
     target_sol: float | None = None  # fraction of the speed of light
 
+    def raised(self, times: int) -> "Limits":
+        """With a quarter more attempts and time than were given, so many times. Dollars are never raised."""
+        time_s = None if self.max_time_s is None else self.max_time_s * (1 + 0.25 * times)
+        more = times * max(1, self.max_attempts // 4)
+        return replace(self, max_attempts=self.max_attempts + more, max_time_s=time_s)
+
     def why_stop(
         self, attempts: Sequence[Attempt], elapsed_s: float, cost_usd: float = 0.0, next_usd: float = 0.0
     ) -> str | None:

@@ -4,9 +4,10 @@ Each says what happens as events and remembers what it led to. Any number of thr
 overlap, and one bench at a time has the judge.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +24,11 @@ from tools.verdict import Tier, Verdict
 
 Emit = Callable[[Event], None]
 Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt id, source, …: keeps the receipt
+
+
+class GivenUp(Exception):
+    """An attempt is left without a verdict: a person skipped it, or the run is over. It says nothing about the
+    candidate, so nothing of it is stored."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,9 @@ class Workbench:
     def __post_init__(self) -> None:
         self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
         self._open: set[str] = set()
+        self._busy: set[str] = set()  # being traced, compiled or checked now
+        self._given_up: set[str] = set()
+        self._closed = False
         self._expected: dict[str, Reflected] = {}  # by the attempt that the next one is to be derived from
         self.predictions: list[Reflected] = []  # those that were decided
         self.bench_s = 0.0  # time that the judge was busy
@@ -79,6 +88,43 @@ class Workbench:
     def find(self, attempt_id: str | None) -> Attempt | None:
         """A finished attempt."""
         return next((a for a in list(self.attempts) if a.attempt_id == attempt_id), None)
+
+    def skip(self) -> int:
+        """Give up the attempts that are being traced, compiled or checked, or wait for the judge; says how many. What
+        the GPU is timing is finished: that takes seconds, and stopping it would cost the runner."""
+        with self._numbering:
+            self._given_up |= self._busy
+            return len(self._busy)
+
+    def close(self) -> None:
+        """No verdict counts from now on: workers that end with the run must not look like failures of candidates."""
+        with self._ending:
+            self._closed = True
+
+    @contextlib.contextmanager
+    def _at_work(self, attempt_id: str) -> Iterator[None]:
+        with self._numbering:
+            self._busy.add(attempt_id)
+        try:
+            self._insist(attempt_id)
+            yield
+        except GivenUp:
+            with self._numbering:
+                self._open.discard(attempt_id)
+            if not self._closed:
+                self.emit(Progress(self.run_id, "skipped", attempt_id=attempt_id))
+            raise
+        finally:
+            with self._numbering:
+                self._busy.discard(attempt_id)
+
+    def _insist(self, attempt_id: str) -> None:
+        """Raise GivenUp when whatever came of the attempt no longer counts."""
+        if self._closed:
+            raise GivenUp("the run is over")
+        if attempt_id in self._given_up:
+            number = attempt_id.rpartition("/")[2]
+            raise GivenUp(f"attempt {number} was skipped by a person and has no verdict; try something else")
 
     def propose(self, proposal: Proposal) -> tuple[str, int]:
         """Give a candidate its number; returns the attempt's id and number."""
@@ -103,24 +149,35 @@ class Workbench:
         return attempt_id, number
 
     def update(self, proposal: Proposal, named: tuple[str, int] | None = None) -> Draft:
-        """Trace and compile; a failure is part of the draft. `named`: what `propose` gave it, if it was called."""
+        """Trace and compile; a failure is part of the draft. `named`: what `propose` gave it, if it was called. Raises
+        GivenUp."""
         attempt_id, number = named or self.propose(proposal)
-        self.emit(Progress(self.run_id, "tracing", attempt_id=attempt_id))
-        update = self.tools.update(proposal.source)
-        self.emit(updated(self.run_id, attempt_id, update))
+
+        def told(stage: str) -> None:
+            self.emit(Progress(self.run_id, stage, attempt_id=attempt_id))
+
+        with self._at_work(attempt_id):
+            update = self.tools.update(proposal.source, told)
+            self._insist(attempt_id)
+            self.emit(updated(self.run_id, attempt_id, update))
         return Draft(attempt_id, number, proposal, update)
 
     def bench(self, draft: Draft) -> Attempt:
-        """Check and time; afterwards the attempt is finished."""
-        with self._judging:
-            started = time.perf_counter()
-            verdict = draft.update.failure or self._judge(draft)
-            bench_s = time.perf_counter() - started
-            self.bench_s += bench_s
-        return self._finish(draft, verdict, bench_s)
+        """Check and time; afterwards the attempt is finished. Raises GivenUp."""
+        with self._at_work(draft.attempt_id):
+            with self._judging:
+                self._insist(draft.attempt_id)
+                started = time.perf_counter()
+                verdict = draft.update.failure or self._judge(draft)
+                bench_s = time.perf_counter() - started
+                self.bench_s += bench_s
+            return self._finish(draft, verdict, bench_s)
 
     def _judge(self, draft: Draft) -> Verdict:
         self.emit(Progress(self.run_id, self.tools.bench_stage, attempt_id=draft.attempt_id))
+        if self.tools.bench_stage == "timing":
+            with self._numbering:
+                self._busy.discard(draft.attempt_id)
         verdict = self.tools.bench(draft.update, self.tiers.first or "judged")
         if self.tiers.promote and deserves_judging(verdict, self.best):
             return self.tools.bench(draft.update, "judged")
@@ -131,6 +188,7 @@ class Workbench:
         key = rank_key(verdict, update)
         attempt = Attempt(draft.attempt_id, draft.number, proposal.parent_id, proposal, verdict, update.kernels, key)
         with self._ending:
+            self._insist(draft.attempt_id)
             self.keep(draft.attempt_id, proposal.source, update, verdict, self.tiers.first)
             self.attempts.append(attempt)
             is_best = self.best is attempt

@@ -1,5 +1,6 @@
 """The three tool calls of one task, joined: what the loop, the command line and later an MCP server all use."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,9 +17,9 @@ class Tools:
     benches: Bench
     bench_stage: Literal["checking", "timing"]
 
-    def update(self, source: str) -> Update:
-        """Trace and compile a source."""
-        return self.updater.update(source)
+    def update(self, source: str, told: Callable[[str], None] = lambda _: None) -> Update:
+        """Trace and compile a source; `told` hears when each of the two begins."""
+        return self.updater.update(source, told)
 
     def census(self, update: Update) -> tuple[dict[str, int], ...]:
         """Instructions by class of each kernel that an update compiled."""

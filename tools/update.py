@@ -105,15 +105,18 @@ class Updater:
         )
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
 
-    def update(self, source: str) -> Update:
-        """Trace every case, then compile every kernel of the cases that will be run or timed."""
+    def update(self, source: str, told: Callable[[str], None] = lambda _: None) -> Update:
+        """Trace every case, then compile every kernel of the cases that will be run or timed; `told` hears "tracing"
+        and "compiling" when each begins."""
         if problem := _static_problem(source):
             return Update(failure=Verdict(Status.REJECTED, problem))
+        told("tracing")
         started = time.perf_counter()
         plans, dropped, failure = self._trace(source)
         trace_s = time.perf_counter() - started
         if failure:
             return Update(plans, failure=failure, trace_s=trace_s, main_case=self.task.main.name if plans else "")
+        told("compiling")
         started = time.perf_counter()
         built = self._compile(plans)
         plans, too_large, failure = self._without(plans, built.too_large)

@@ -2,7 +2,7 @@
 
 import contextlib
 import secrets
-import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -13,19 +13,17 @@ from agent.authors.base import Attempt
 from agent.compose.choice import OFFLINE, Choice, chosen, named, require_price
 from agent.compose.session import Session, session, workshop
 from agent.compose.writers import Work, writing
+from agent.controls import Change, Controls
 from agent.llm.choose import PROVIDERS
 from agent.llm.errors import LlmError
 from agent.policy import Limits, tiers_for
 from agent.record.alive import alive
 from agent.record.best import write_best
-from agent.record.events import Event, RunEnded, RunResumed, RunStarted, Warned
+from agent.record.events import Event, Progress, RunEnded, RunResumed, RunStarted, Warned
 from agent.record.receipts import ReceiptBook
 from agent.record.store import Store
 from agent.settings import Environment, Settings
-from agent.view.choose import choose_view
 from agent.view.gpu_line import gpu_line
-from agent.view.open import close_view, open_view
-from agent.view.summary import NextCommand
 from agent.workbench import Emit, Workbench
 from tools.codec import Json, encode
 from tools.errors import TaskError, UsageError
@@ -48,42 +46,6 @@ class Outcome:
         return 130 if self.why == "interrupted" else int(self.best_path is None)
 
 
-def show_run(
-    task: str | None, resume: str | None, settings: Settings, environment: Environment, *, json: bool, plain: bool
-) -> int:
-    """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
-    choice = choose_view(
-        is_terminal=sys.stdout.isatty(),
-        term=environment.term,
-        no_color=environment.no_color,
-        ci=environment.ci,
-        json=json,
-        plain=plain,
-    )
-    if task is not None:
-        find_task(task)  # a misspelt task should not clear the screen first
-    with open_view(choice) as view:
-        if task is not None:
-            outcome = run_task(task, settings, environment, view)
-        else:
-            outcome = resume_run(str(resume), settings, environment, view)
-    close_view(choice, view, _next_commands(outcome))
-    if json and outcome.why == "interrupted":  # the other views end in what to type next
-        print(f"optimize: interrupted; go on with: optimize --resume {outcome.run_id}", file=sys.stderr)
-    return outcome.exit_code
-
-
-def _next_commands(outcome: Outcome) -> list[NextCommand]:
-    resume = NextCommand(f"optimize --resume {outcome.run_id}", "go on with this run")
-    commands = [] if outcome.why == "interrupted" else [resume]
-    if outcome.best_path:
-        commands.insert(0, NextCommand(f"less {outcome.best_path}", "the best kernel, with what was proved"))
-        commands.insert(1, NextCommand(f"optimize verify {outcome.best_id}", "judge it again, here or elsewhere"))
-    if outcome.why == "interrupted":
-        commands.insert(0, resume)
-    return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]
-
-
 @dataclass
 class Started:
     """A run before its first attempt: new, or taken up again."""
@@ -94,7 +56,9 @@ class Started:
     events: tuple[Event, ...] = ()  # of the earlier process
 
 
-def run_task(task: str, settings: Settings, environment: Environment, show: Emit) -> Outcome:
+def run_task(
+    task: str, settings: Settings, environment: Environment, show: Emit, controls: Controls | None = None
+) -> Outcome:
     """Start a new run on a task. Raises UsageError before anything is written when something is wrong with the task,
     the settings or the runs directory."""
     task_file = find_task(task)
@@ -105,7 +69,7 @@ def run_task(task: str, settings: Settings, environment: Environment, show: Emit
             facts = encode(asdict(limits)) | _manner(choice, settings)
             event = run_started(opened, choice.name, choice.why, facts, settings.seed)
             with alive(settings.runs_dir / event.run_id):
-                return _drive(Started(event), choice, opened, limits, settings, store, show)
+                return _drive(Started(event), choice, opened, limits, settings, store, show, controls or Controls())
 
 
 def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
@@ -115,7 +79,9 @@ def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
     return {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 
-def resume_run(run_id: str, settings: Settings, environment: Environment, show: Emit) -> Outcome:
+def resume_run(
+    run_id: str, settings: Settings, environment: Environment, show: Emit, controls: Controls | None = None
+) -> Outcome:
     """Go on with a stored run: same task, seed and limits (flags may raise the limits)."""
     with Store.open(settings.runs_dir) as store:
         started = _stored(store, run_id)
@@ -130,7 +96,8 @@ def resume_run(run_id: str, settings: Settings, environment: Environment, show: 
         ):
             require_price(choice, settings)
             with workshop(settings, show) as shop, session(shop, task_file) as opened:
-                return _drive(started, choice, opened, _limits(settings), settings, store, show)
+                limits = _limits(settings)
+                return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
 
 
 def _as_then(settings: Settings, event: RunStarted) -> Settings:
@@ -197,11 +164,18 @@ def run_started(opened: Session, author: str, why: str, limits: dict[str, Json],
 
 
 def _drive(
-    started: Started, choice: Choice, opened: Session, limits: Limits, settings: Settings, store: Store, show: Emit
+    started: Started,
+    choice: Choice,
+    opened: Session,
+    limits: Limits,
+    settings: Settings,
+    store: Store,
+    show: Emit,
+    controls: Controls,
 ) -> Outcome:
     """Let the author work; whatever ends it, the end is an event and the best kernel is on disk."""
     event = started.event
-    emit = fan_out(store.write, show)
+    emit = UntilEnded(fan_out(store.write, show))
     for earlier in started.events:
         show(earlier)
     emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
@@ -212,11 +186,12 @@ def _drive(
         keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
         place=opened.workshop.place,
     )  # fmt: skip
+    listen(controls, bench, opened, limits, show)
     begun, why = time.monotonic(), "failed"
     try:
         with (
             gpu_line(opened.gpu, event.run_id, show),
-            writing(choice, Work(opened, bench, limits, settings, event.seed, started.events)) as drive,
+            writing(choice, Work(opened, bench, limits, settings, event.seed, started.events, controls)) as drive,
         ):
             why = drive()
     except KeyboardInterrupt:
@@ -225,8 +200,37 @@ def _drive(
         emit(Warned(event.run_id, str(error)))
         why = "model_error"
     finally:
-        outcome = _finish(bench, why, event, settings, round(time.monotonic() - begun, 3))
+        bench.close()  # the workers end soon, which must not look like failures of the candidates in their hands
+        if controls.raises:
+            emit(
+                Warned(event.run_id, f"limits raised during the run: {_raised(limits, limits.raised(controls.raises))}")
+            )
+        elapsed_s = round(time.monotonic() - begun - controls.paused_s, 3)
+        outcome = _finish(bench, why, event, settings, elapsed_s)
     return outcome
+
+
+def _raised(before: Limits, after: Limits) -> str:
+    told = f"{before.max_attempts} to {after.max_attempts} attempts"
+    return told if before.max_time_s is None else f"{told}, {before.max_time_s:g} to {after.max_time_s:g} s"
+
+
+def listen(controls: Controls, bench: Workbench, opened: Session, limits: Limits, show: Emit) -> None:
+    """Let a person's wishes reach this run, and show that they did."""
+
+    def tell(change: Change) -> None:
+        now = limits.raised(controls.raises)
+        raised: dict[str, Json] = {"max_attempts": now.max_attempts, "max_time_s": now.max_time_s}
+        show(Progress(bench.run_id, change, data=raised if change == "raised" else {}))
+
+    def skip() -> int:
+        workers = opened.children.now()  # before the attempts are marked: one that begins later keeps its worker
+        skipped = bench.skip()
+        for worker in workers if skipped else ():
+            threading.Thread(target=worker.kill, daemon=True).start()  # waits until the process is gone
+        return skipped
+
+    controls.connect(tell, skip)
 
 
 def warn(opened: Session, run_id: str, emit: Emit) -> None:
@@ -235,6 +239,19 @@ def warn(opened: Session, run_id: str, emit: Emit) -> None:
         emit(Warned(run_id, text))
     if opened.gpu is None:
         emit(Warned(run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))
+
+
+class UntilEnded:
+    """Hands events on until the run has ended: threads that are still at work then have nothing more to say."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._lock, self._ended = emit, threading.RLock(), False
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if not self._ended:
+                self._ended = isinstance(event, RunEnded)
+                self._emit(event)
 
 
 def fan_out(*sinks: Callable[[Event], None]) -> Emit:

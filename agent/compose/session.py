@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from agent.compose.ceilings import stored
@@ -11,6 +11,7 @@ from agent.settings import Settings
 from agent.workbench import Emit, Place
 from tools import machine as machines
 from tools.bench import Bench, CpuBench
+from tools.children import Children
 from tools.codec import Json, decode, encode
 from tools.device import GpuInfo, gpu_info
 from tools.errors import TaskError, Unconfined, UsageError
@@ -66,13 +67,15 @@ class Workshop:
 
 @dataclass(frozen=True)
 class Session:
-    """One task, opened. `notes`: how far verdicts on it can be trusted, where that is a question."""
+    """One task, opened. `notes`: how far verdicts on it can be trusted, where that is a question; `children`: the
+    workers that have a candidate in hand."""
 
     workshop: Workshop
     file: TaskFile
     task: TaskSpec
     tools: Tools
     notes: tuple[str, ...] = ()
+    children: Children = field(default_factory=Children)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -150,9 +153,11 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     with shop.machine.trusted("tools.judge.desk:main") as desk:
         task, notes = open_task(desk, task_file)
         limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
-        updater = Updater(task, shop.arch, shop.machine.tracer, shop.machine.compiler, limits)
-        with _bench(shop, task_file, task, desk, updater, patience) as bench:
-            yield Session(shop, task_file, task, Tools(updater, bench, "timing" if shop.gpu else "checking"), notes)
+        children = Children()
+        updater = Updater(task, shop.arch, children.of(shop.machine.tracer), children.of(shop.machine.compiler), limits)
+        with _bench(shop, task_file, task, desk, updater, patience, children) as bench:
+            tools = Tools(updater, bench, "timing" if shop.gpu else "checking")
+            yield Session(shop, task_file, task, tools, notes, children)
 
 
 def open_task(desk: Worker, task_file: TaskFile) -> tuple[TaskSpec, tuple[str, ...]]:
@@ -166,11 +171,17 @@ def open_task(desk: Worker, task_file: TaskFile) -> tuple[TaskSpec, tuple[str, .
 
 @contextlib.contextmanager
 def _bench(
-    shop: Workshop, task_file: TaskFile, task: TaskSpec, desk: Worker, updater: Updater, patience: Patience
+    shop: Workshop,
+    task_file: TaskFile,
+    task: TaskSpec,
+    desk: Worker,
+    updater: Updater,
+    patience: Patience,
+    children: Children,
 ) -> Iterator[Bench]:
     if shop.gpu is None:
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
-        yield CpuBench(task, desk, shop.machine.interpreter, case_timeout_s=patience.replay_s)
+        yield CpuBench(task, desk, children.of(shop.machine.interpreter), case_timeout_s=patience.replay_s)
         return
     cache_dir = shop.settings.cache_dir
     ceilings = stored(shop.gpu, cache_dir)

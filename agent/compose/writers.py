@@ -2,11 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.choice import Choice
 from agent.compose.session import Session
+from agent.controls import Controls
 from agent.converse.ledger import Ledger
 from agent.converse.prompts import RunPrompts
 from agent.converse.toolbox import Toolbox
@@ -38,6 +39,7 @@ class Work:
     settings: Settings
     seed: int
     events: Sequence[Event] = ()
+    controls: Controls = field(default_factory=Controls)
 
 
 @contextlib.contextmanager
@@ -66,7 +68,7 @@ def _offline(work: Work) -> Iterator[Drive]:
     arch = int(work.opened.workshop.arch.removeprefix("sm_"))
     author = OfflineAuthor(through(call), arch=arch, seed=work.seed)
     try:
-        yield lambda: optimize(Run(work.bench, author, work.limits, work.settings.width))
+        yield lambda: optimize(Run(work.bench, author, work.limits, work.settings.width, work.controls))
     finally:
         lowering.close()
         for problem in dict.fromkeys(author.problems):
@@ -108,4 +110,5 @@ def _studio(model: Model, work: Work) -> Studio:
         work.settings.context_tokens,
         ledger=ledger,
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
+        controls=work.controls,
     )

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from agent.converse.ledger import Ledger
 from agent.llm.dialogue import Call, Delta, Message, Model, Reply, Request, Result, Results, Tool, User
 from agent.llm.errors import ContextOverflow
-from agent.record.events import Event, Replied, Said
+from agent.record.events import Event, Progress, Replied, Said
 from tools.codec import Json, encode
 
 KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
@@ -130,6 +130,7 @@ class Conversation:
 
     def _ask(self) -> Reply:
         started = time.perf_counter()
+        self.emit(Progress(self.run_id, "asking", self.key))
         try:
             reply = self._reply()
         except ContextOverflow:

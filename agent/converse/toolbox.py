@@ -4,6 +4,7 @@ Updates of one reply run side by side; benches and reflections follow in the ord
 the conversation that made it until it is judged; `finish` judges what is left, so that nothing is lost.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from agent.converse.toolset import (
     read,
 )
 from agent.llm.dialogue import Call, Result
-from agent.workbench import Draft, Workbench
+from agent.workbench import Draft, GivenUp, Workbench
 from tools.gpus import gpu_for_arch
 from tools.metrics import Roofline, Work, roofline, work_of
 from tools.update import Update
@@ -64,12 +65,13 @@ class Toolbox:
     def finish(self) -> None:
         """Judge what was written and never judged."""
         for draft in list(self._drafts.values()):
-            self._judge(draft)
+            with contextlib.suppress(GivenUp):
+                self._judge(draft)
 
     def _result(self, call: Call, turn: int) -> Result:
         try:
             return Result(call.call_id, self._carry_out(call, turn))
-        except (Mistake, BadArguments, EditFailed) as mistake:
+        except (Mistake, BadArguments, EditFailed, GivenUp) as mistake:
             return Result(call.call_id, f"{call.name}: {mistake}", is_error=True)
 
     def _carry_out(self, call: Call, turn: int) -> str:
@@ -170,10 +172,17 @@ class Toolbox:
         return roofline(self._bench.task, gpu, attempt.verdict, attempt.kernels, work)
 
     def _judge(self, draft: Draft) -> Attempt:
-        attempt = self._bench.bench(draft)
+        try:
+            attempt = self._bench.bench(draft)
+        except GivenUp:
+            self._forget(draft)
+            raise
+        self._forget(draft)
+        return attempt
+
+    def _forget(self, draft: Draft) -> None:
         with self._lock:
             self._drafts.pop(draft.number, None)
-        return attempt
 
     def _reflect(self, wanted: ReflectArguments) -> str:
         if wanted.attempt in self._drafts:

@@ -181,6 +181,7 @@ class Progress:
     stage: str
     detail: str = ""
     attempt_id: str | None = None
+    data: dict[str, Json] = field(default_factory=dict)  # what a screen shows in its own words: a GPU's readings, …
     kind: Literal["progress"] = "progress"
     at: float = field(default_factory=now)
 
@@ -197,7 +198,8 @@ class Warned:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The run is over. `why`: attempts, time, patience, cost, goal, interrupted, author_done, model_error, failed."""
+    """The run is over. `why`: attempts, time, patience, cost, goal, stopped (a person wanted no more),
+    interrupted, author_done, model_error, failed."""
 
     run_id: str
     why: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent.authors.base import Attempt
+from agent.controls import Controls
 from agent.converse.conversation import Conversation, Hands, Trouble, Words
 from agent.converse.ledger import Ledger
 from agent.llm.dialogue import Model, Tool
@@ -58,6 +59,7 @@ class Studio:
     ledger: Ledger = field(default_factory=Ledger)
     started: float = field(default_factory=time.monotonic)
     finished_keys: int = 0
+    controls: Controls = field(default_factory=Controls)
 
     def __post_init__(self) -> None:
         self._keys = itertools.count(self.finished_keys + 1)
@@ -65,15 +67,23 @@ class Studio:
         self.bench.emit(Said(self.bench.run_id, "system", self.prompts.system))
 
     def why_stop(self) -> str | None:
-        """The limit that is reached, or None."""
+        """The limit that is reached, "stopped" when a person wants no more, or None."""
         if self.halted.is_set():
             return "interrupted"
-        elapsed_s = time.monotonic() - self.started
-        return self.limits.why_stop(list(self.bench.attempts), elapsed_s, self.ledger.cost_usd, self.ledger.next_usd)
+        if self.controls.stopping:
+            return "stopped"
+        elapsed_s = time.monotonic() - self.started - self.controls.paused_s
+        spent, following = self.ledger.cost_usd, self.ledger.next_usd
+        return self.limits_now.why_stop(list(self.bench.attempts), elapsed_s, spent, following)
+
+    @property
+    def limits_now(self) -> Limits:
+        """As given, or as raised since."""
+        return self.limits.raised(self.controls.raises)
 
     def room(self) -> int:
         """How many attempts the run may still make."""
-        return max(0, self.limits.max_attempts - len(self.bench.attempts) - self.bench.under_way)
+        return max(0, self.limits_now.max_attempts - len(self.bench.attempts) - self.bench.under_way)
 
     def conversation(
         self, opening: str, most_attempts: int | None = None, history: Callable[[], str] | None = None
@@ -81,9 +91,12 @@ class Studio:
         """A conversation that begins with these words; with `most_attempts` it ends after so many. `history`: what it
         is told when it has become too long, if not that of the whole run."""
         key = str(next(self._keys))
-        hands = self.new_hands(key, lambda made: min(self.room(), (most_attempts or self.limits.max_attempts) - made))
+        hands = self.new_hands(
+            key, lambda made: min(self.room(), (most_attempts or self.limits_now.max_attempts) - made)
+        )
 
         def why_stop() -> str | None:
+            self.controls.wait(self.halted.is_set)
             full = most_attempts is not None and hands.made >= most_attempts
             return self.why_stop() or ("share" if full else None)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from agent.record.events import Event, Progress
 from agent.view.state import GPU_STAGE
+from tools.codec import encode
 from tools.device import GpuInfo, GpuSample, Sampler
 
 PERIOD_S = 1.0
@@ -35,7 +36,8 @@ def gpu_line(gpu: GpuInfo | None, run_id: str, show: Callable[[Event], None]) ->
         with Sampler(gpu.uuid) as sampler:
             while not stop.wait(PERIOD_S):
                 if (sample := sampler.sample()) is not None:
-                    show(Progress(run_id, GPU_STAGE, line(gpu.name, sample)))
+                    data = encode(sample) | {"memory_total_bytes": gpu.memory_bytes}
+                    show(Progress(run_id, GPU_STAGE, line(gpu.name, sample), data=data))
 
     thread = threading.Thread(target=watch, name="gpu-line", daemon=True)
     thread.start()

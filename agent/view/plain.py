@@ -22,7 +22,7 @@ from agent.record.events import (
 from agent.view import text as words
 from agent.view.lines import LineWriter
 from agent.view.spending import Spending, reply_words, spending_words
-from agent.view.state import GPU_STAGE, AttemptRow, ViewState, fold, verification
+from agent.view.state import QUIET_STAGES, AttemptRow, ViewState, fold, verification
 from agent.view.styles import verdict_style
 from tools.verdict import Status, Verdict
 
@@ -67,7 +67,7 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
         case Replied():
             return words.one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
         case Progress():
-            general = event.attempt_id is None and event.stage != GPU_STAGE
+            general = event.attempt_id is None and event.stage not in QUIET_STAGES
             return words.one_line(f"… {event.stage} {event.detail}") if general else ""
         case Warned():
             return words.one_line(f"warning: {event.text}")

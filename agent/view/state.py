@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, assert_never
 
 from agent.record.events import (
@@ -20,57 +21,23 @@ from agent.record.events import (
     Verified,
     Warned,
 )
+from agent.view.readings import GpuReading, reading
+from agent.view.rows import AttemptRow, Budget, LogEntry, Who
 from agent.view.spending import Spending, reply_words
 from tools.codec import Json
-from tools.verdict import KernelReport, Verdict
 
-GPU_STAGE = "gpu"  # Progress(stage="gpu", detail="H200  41 %  612 W …") is a sample for the GPU strip, not a stage
+__all__ = ["AttemptRow", "Budget", "LogEntry", "ViewState", "fold", "verification"]
+
+GPU_STAGE = "gpu"  # Progress(stage="gpu", data={…}) is a sample for the GPU strip, not a stage
+ASKING_STAGE = "asking"  # Progress(stage="asking", detail=conversation): a request to the model begins
+CONTROL_STAGES = ("paused", "resumed", "raised", "stopping")  # what a person asked of the run
+QUIET_STAGES = (GPU_STAGE, ASKING_STAGE)  # many, and of no use in a log
 UNFINISHED = "unfinished"
+SKIPPED = "skipped"
+LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on
+_UNDER_WAY = 256  # more are never under way at once
 _LOG_ENTRIES = 200
 _STREAM_CHARACTERS = 8000
-
-Who = Literal["author", "judge", "reflection", "warning", "run"]
-
-
-@dataclass(frozen=True)
-class AttemptRow:
-    """One attempt. `stage` says what is being done to it until `verdict` is there."""
-
-    attempt_id: str
-    number: int
-    parent_id: str | None
-    source: str
-    rationale: str
-    stage: str = "proposed"
-    kernels: tuple[KernelReport, ...] = ()
-    library_ops: tuple[str, ...] = ()
-    variants: int = 0
-    verdict: Verdict | None = None
-    hypothesis: str = ""
-    outcome: str = ""
-
-
-@dataclass(frozen=True)
-class LogEntry:
-    """Something said or decided."""
-
-    at: float
-    who: Who
-    text: str
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much of one limit is used."""
-
-    name: Literal["attempts", "time", "patience", "cost"]
-    used: float
-    limit: float
-
-    @property
-    def fraction(self) -> float:
-        """Used / limit, at most 1."""
-        return min(1.0, self.used / self.limit) if self.limit > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +53,12 @@ class ViewState:
     streaming: str = ""  # what the author is saying right now
     warnings: tuple[str, ...] = ()
     gpu_sample: str = ""
+    gpu_reading: GpuReading | None = None
+    asked: tuple[tuple[str, float], ...] = ()  # conversations that wait for the model, and since when
+    limits: dict[str, Json] = field(default_factory=dict)  # as raised since the start; else as given
+    stopping: bool = False
+    paused_at: float | None = None
+    paused_s: float = 0.0  # of pauses that are over, in the process that runs now
     spending: Spending = field(default_factory=Spending)
     judge_s: float = 0.0  # time that the judge was busy
     improvements: int = 0  # attempts that were the best when they were judged
@@ -109,7 +82,7 @@ class ViewState:
         """The GPU that times this run; None: nothing is timed."""
         return self.started.gpu if self.started else None
 
-    @property
+    @cached_property
     def best(self) -> AttemptRow | None:
         """The best attempt so far."""
         return self.row(self.best_id)
@@ -119,17 +92,17 @@ class ViewState:
         """The attempt whose source is worth showing: the newest one."""
         return self.attempts[-1] if self.attempts else None
 
-    @property
+    @cached_property
     def finished(self) -> int:
         """How many attempts have a verdict."""
         return self.unseen_attempts + sum(a.verdict is not None for a in self.attempts)
 
-    @property
+    @cached_property
     def accepted(self) -> int:
         """How many attempts are right, as far as this machine can tell."""
         return sum(a.verdict is not None and a.verdict.accepted for a in self.attempts)
 
-    @property
+    @cached_property
     def by_status(self) -> dict[str, int]:
         """Counts by verdict, most frequent first."""
         counts = Counter(a.verdict.status.value for a in self.attempts if a.verdict)
@@ -151,13 +124,21 @@ class ViewState:
         return self.earlier_s + self.process_s(now)
 
     def process_s(self, now: float) -> float:
-        """Time spent by the process that runs now: what the time limit counts."""
+        """Time spent by the process that runs now, without pauses: what the time limit counts."""
         end = self.ended.at if self.ended else now
-        return 0.0 if self.process_at is None else max(0.0, end - self.process_at)
+        if self.process_at is None:
+            return 0.0
+        paused_s = self.paused_s + (0.0 if self.paused_at is None else max(0.0, end - self.paused_at))
+        return max(0.0, end - self.process_at - paused_s)
+
+    @property
+    def working(self) -> tuple[AttemptRow, ...]:
+        """Attempts that something is being done to, the oldest first; the ones that matter are among the newest."""
+        return tuple(a for a in self.attempts[-_UNDER_WAY:] if a.verdict is None and a.stage not in LEFT_STAGES)
 
     def budgets(self, now: float) -> tuple[Budget, ...]:
         """The limits that were given, in the order attempts, time, patience."""
-        limits = self.started.limits if self.started else {}
+        limits = (self.started.limits if self.started else {}) | self.limits
         best = self.best
         stale = sum(a.verdict is not None and a.number > best.number for a in self.attempts) if best else 0
         rows = (
@@ -187,7 +168,8 @@ def _fold(state: ViewState, event: Event) -> ViewState:
         case Said():
             return _said(state, event)
         case Replied():
-            said = replace(state, streaming="", spending=state.spending.and_(event))
+            asked = tuple(a for a in state.asked if a[0] != event.conversation)
+            said = replace(state, streaming="", spending=state.spending.and_(event), asked=asked)
             return _log(said, event.at, "author", reply_words(event))
         case Progress():
             return _progress(state, event)
@@ -204,7 +186,8 @@ def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> Vi
         case RunResumed():
             return _resumed(state, event)
         case RunEnded():
-            stopped = replace(_stop_attempts(state), ended=event, stage="ended", streaming="")
+            stopped = replace(_stop_attempts(state), ended=event, stage="ended", streaming="", asked=())
+            stopped = _paused(stopped, event.at, paused=False)
             return replace(stopped, best_id=event.best_attempt_id)
 
 
@@ -216,13 +199,18 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
         stage="starting",
         streaming="",
         unseen_attempts=max(0, event.finished_attempts - seen),
+        asked=(),
+        limits={},
+        stopping=False,
         earlier_s=state.elapsed_s(state.last_at),
         process_at=event.at,
+        paused_at=None,
+        paused_s=0.0,
     )
 
 
 def _stop_attempts(state: ViewState) -> ViewState:
-    rows = (a if a.verdict else replace(a, stage=UNFINISHED) for a in state.attempts)
+    rows = (a if a.verdict or a.stage == SKIPPED else replace(a, stage=UNFINISHED) for a in state.attempts)
     return replace(state, attempts=tuple(rows))
 
 
@@ -257,17 +245,20 @@ def _is_decided(state: ViewState, attempt_id: str) -> bool:
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
-    row = AttemptRow(event.attempt_id, event.number, event.parent_id, event.source, event.rationale)
+    row = AttemptRow(event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at)
     others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
     return replace(state, attempts=(*others, row), streaming="")
 
 
 def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
-    return replace(row, kernels=event.kernels, library_ops=event.library_ops, variants=event.variants, stage="updated")
+    compiled = replace(row, kernels=event.kernels, library_ops=event.library_ops, variants=event.variants)
+    return replace(compiled, stage="updated", stage_at=event.at)
 
 
 def _judged(state: ViewState, event: Judged) -> ViewState:
-    state = _change(state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, stage=""))
+    state = _change(
+        state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, stage="", judged_at=event.at)
+    )
     state = replace(state, judge_s=state.judge_s + event.bench_s)
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
@@ -299,13 +290,35 @@ def _said(state: ViewState, event: Said) -> ViewState:
 
 def _progress(state: ViewState, event: Progress) -> ViewState:
     if event.stage == GPU_STAGE:
-        return replace(state, gpu_sample=event.detail)
+        return replace(state, gpu_sample=event.detail, gpu_reading=reading(event.data))
+    if event.stage == ASKING_STAGE:
+        others = tuple(a for a in state.asked if a[0] != event.detail)
+        return replace(state, asked=(*others, (event.detail, event.at)))
+    if event.stage in CONTROL_STAGES:
+        return _asked_for(state, event)
     if event.attempt_id is None:
         return replace(state, stage=f"{event.stage} {event.detail}".strip())
     row = state.row(event.attempt_id)
     if row is None or row.verdict:
         return state
-    return _change(state, event.attempt_id, lambda found: replace(found, stage=event.stage))
+    return _change(state, event.attempt_id, lambda found: replace(found, stage=event.stage, stage_at=event.at))
+
+
+def _asked_for(state: ViewState, event: Progress) -> ViewState:
+    match event.stage:
+        case "raised":
+            return replace(state, limits=state.limits | event.data)
+        case "stopping":
+            return replace(state, stopping=True)
+        case _:
+            return _paused(state, event.at, paused=event.stage == "paused")
+
+
+def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:
+    if paused:
+        return replace(state, paused_at=at if state.paused_at is None else state.paused_at)
+    over_s = 0.0 if state.paused_at is None else max(0.0, at - state.paused_at)
+    return replace(state, paused_at=None, paused_s=state.paused_s + over_s)
 
 
 def _change(state: ViewState, attempt_id: str, change: Callable[[AttemptRow], AttemptRow]) -> ViewState:

@@ -23,6 +23,7 @@ _WHY = {
     "author_done": "the author has nothing left to try",
     "cost": "the limit of cost is reached",
     "goal": "the goal is reached",
+    "stopped": "stopped by a person; --resume goes on",
     "model_error": "the model could not be asked any more; --resume goes on",
     "failed": "failed",
 }

@@ -37,7 +37,7 @@ class ListAuthor:
 class NoteUpdater:
     """Fails on the source "broken", and interrupts on "ctrl-c"."""
 
-    def update(self, source: str) -> Update:
+    def update(self, source: str, told: object = None) -> Update:
         """No worker is needed for a source that says how it ends."""
         if source == "ctrl-c":
             raise KeyboardInterrupt

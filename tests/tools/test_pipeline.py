@@ -21,7 +21,7 @@ class SleepingUpdater:
     most: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def update(self, source: str) -> Update:
+    def update(self, source: str, told: object = None) -> Update:
         """A number is seconds of tracing."""
         if source == "ours":
             raise OSError("the disk is full")

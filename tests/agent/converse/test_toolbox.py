@@ -28,7 +28,7 @@ class WordUpdater:
     meeting: threading.Barrier | None = None
     counted: list[Update] = field(default_factory=list)
 
-    def update(self, source: str) -> Update:
+    def update(self, source: str, told: object = None) -> Update:
         if self.meeting:
             self.meeting.wait()
         if source.startswith("broken"):

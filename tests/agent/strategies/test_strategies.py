@@ -1,6 +1,7 @@
 """The strategies on a real workbench, with a model that reads from a list and hands that make every call an attempt."""
 
 import itertools
+import os
 import signal
 import threading
 import time
@@ -202,7 +203,7 @@ def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply() -> None:
 
     def interrupt() -> None:
         model.asking.wait(10)
-        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # to the process, as a terminal does
 
     threading.Thread(target=interrupt).start()
     started = time.monotonic()

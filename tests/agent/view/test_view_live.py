@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,13 @@ HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 PROGRAM = """
 import signal, sys, time
 from rich.console import Console
+from agent.controls import Controls
 from agent.view.live import LiveView
 from tests.agent.view.scripts import GPU_RUN
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-with LiveView(Console()) as view:
+controls = Controls()
+with LiveView(Console(), controls=controls, keys_fd=0) as view:
     for event in GPU_RUN:
         view(event)
     {body}
@@ -38,6 +41,7 @@ class Terminal:
 
     pid: int
     fd: int
+    mode: list[Any]
     output: bytearray = field(default_factory=bytearray)
 
     def resize(self, columns: int, lines: int) -> None:
@@ -77,7 +81,7 @@ def start() -> Iterator[Callable[[str], Terminal]]:
             os.chdir(ROOT)
             os.read(read_end, 1)  # until the terminal has its size
             os.execve(command[0], command, environment)
-        terminal = Terminal(pid, fd)
+        terminal = Terminal(pid, fd, termios.tcgetattr(fd))
         terminal.resize(100, 30)
         os.write(write_end, b"x")
         os.close(write_end)
@@ -91,6 +95,8 @@ def start() -> Iterator[Callable[[str], Terminal]]:
 
 
 def assert_restored(output: bytes) -> None:
+    assert output.rindex(b"\x1b[?7h") > output.rindex(b"\x1b[?7l")  # lines wrap again
+    assert output.rindex(b"\x1b[?2004l") > output.rindex(b"\x1b[?2004h")  # pastes are not marked any more
     assert output.count(ENTER_SCREEN) == output.count(LEAVE_SCREEN) == 1
     assert output.rindex(SHOW_CURSOR) > output.rindex(HIDE_CURSOR)
     below = output[output.index(LEAVE_SCREEN) :]
@@ -129,7 +135,7 @@ def test_a_run_that_ends_at_once_still_leaves_a_frame(start: Callable[[str], Ter
 
 def test_the_screen_follows_the_size_of_the_terminal(start: Callable[[str], Terminal]) -> None:
     terminal = start("time.sleep(60)")
-    terminal.read_until(lambda out: b"what happened" in out)
+    terminal.read_until(lambda out: b"rows a program" in out)
     assert b"source of #7" not in terminal.output  # 100x30 has no room for it
     terminal.resize(200, 50)
     terminal.read_until(lambda out: b"source of #7" in out)
@@ -147,3 +153,62 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(start: Callable[[str], T
     terminal.fd = os.open(os.devnull, os.O_RDONLY)
     assert os.waitstatus_to_exitcode(os.waitpid(terminal.pid, 0)[1]) == 0
     assert marker.exists()
+
+
+def test_keys_reach_the_run_and_the_terminal_s_mode_comes_back(start: Callable[[str], Terminal]) -> None:
+    terminal = start("""while not controls.stopping:
+        time.sleep(0.05)
+    print("asked:", controls.paused, controls.raises)""")
+    terminal.read_until(lambda out: b"rows a program" in out)
+    mode = termios.tcgetattr(terminal.fd)
+    assert not mode[3] & (termios.ECHO | termios.ICANON)
+    assert mode[3] & termios.ISIG
+    os.write(terminal.fd, b"p+")
+    terminal.read_until(lambda out: b"raised" in out)
+    os.write(terminal.fd, b"\x1b[200~qqqq\x1b[201~?")
+    terminal.read_until(lambda out: b"stop after what is under way" in out)
+    os.write(terminal.fd, b"q")
+    assert terminal.end() == 0
+    assert_restored(bytes(terminal.output))
+    assert terminal.mode == mode_of(terminal)
+    assert b"asked: True 1" in terminal.output.split(LEAVE_SCREEN)[1]  # held back until the screen is gone
+
+
+def mode_of(terminal: Terminal) -> list[Any]:
+    try:
+        return termios.tcgetattr(terminal.fd)
+    except termios.error:
+        return terminal.mode  # the last process has closed it: no mode is left to be wrong
+
+
+@pytest.mark.parametrize("body", ["time.sleep(60)", "raise RuntimeError('GPU lost')"])
+def test_whatever_ends_it_keys_are_seen_again(start: Callable[[str], Terminal], body: str, tmp_path: Path) -> None:
+    told = tmp_path / "mode"
+    report = f"open({str(told)!r}, 'w').write(str(termios.tcgetattr(0)[3]))"
+    terminal = start(f"import atexit, termios; atexit.register(lambda: {report})\n    {body}")
+    if "sleep" in body:
+        terminal.read_until(lambda out: b"rows a program" in out)
+        os.write(terminal.fd, b"\x03")
+    terminal.end()
+    assert int(told.read_text()) == terminal.mode[3]
+
+
+def test_a_frame_that_cannot_be_drawn_ends_the_screen_and_not_the_run(start: Callable[[str], Terminal]) -> None:
+    terminal = start("chosen, view.ui = view.ui, None; time.sleep(1.5); view.ui = chosen; print('the run went on')")
+    assert terminal.end() == 0
+    output = bytes(terminal.output)
+    assert_restored(output)
+    below = output.split(LEAVE_SCREEN)[1]
+    assert b"the run went on" in below
+    assert b"AttributeError" in below
+
+
+def test_only_lines_that_changed_are_written(start: Callable[[str], Terminal]) -> None:
+    terminal = start("time.sleep(60)")
+    terminal.read_until(lambda out: b"rows a program" in out)
+    whole = len(terminal.output)
+    os.write(terminal.fd, b"p")
+    terminal.read_until(lambda out: b"nothing new begins" in out)
+    assert len(terminal.output) < 1.5 * whole
+    os.write(terminal.fd, b"\x03")
+    terminal.end()

@@ -12,17 +12,27 @@ import pytest
 from rich.console import Console, RenderableType
 
 from agent.record.events import Event, Proposed
-from agent.view.panels import first_line
+from agent.view.attempts import Gap, window
+from agent.view.cells import line
+from agent.view.code import first_line
+from agent.view.curve import curve_of, dots
 from agent.view.render import render
-from agent.view.state import ViewState, fold
+from agent.view.state import AttemptRow, ViewState, fold
 from agent.view.styles import verdict_label, verdict_style
 from agent.view.summary import NextCommand, summary, summary_text
-from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, many_attempts
+from agent.view.ui import Ui
+from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts
 from tools.verdict import Status
 
 FOLDER = Path(__file__).parent / "renderings"
-SIZES = ((80, 24), (120, 40), (200, 60))
+SIZES = ((60, 16), (80, 24), (120, 40), (200, 60), (320, 80))
 RUNS = {"cpu": CPU_RUN, "gpu": GPU_RUN}
+PAGES = {
+    "help": Ui(page="help", keys=True),
+    "attempt": Ui(selected=4, page="attempt", keys=True),
+    "diff": Ui(selected=7, page="source", diff=True, keys=True),
+    "chosen": Ui(selected=2, diff=True, keys=True, note="limits raised by a quarter of what was given"),
+}
 NEXT = (
     NextCommand("optimize --resume r-7f3a", "go on with this run"),
     NextCommand("optimize --task softmax", "on a machine with an NVIDIA GPU: get times"),
@@ -50,7 +60,11 @@ def stored_renderings() -> dict[str, str]:
         for width, height in SIZES:
             page = render(state_of(events), width, height, NOW)
             pages[f"{name}_{width}x{height}.txt"] = drawn(page, width, height)
+        for which, ui in PAGES.items():
+            pages[f"{name}_{which}.txt"] = drawn(render(state_of(events), 100, 36, NOW, ui), 100, 36)
         pages[f"{name}_summary.txt"] = summary_text(state_of([*events, ENDED]), NEXT, width=100)
+    pages["many_120x40.txt"] = drawn(render(state_of(many_attempts(1000)), 120, 40, NOW), 120, 40)
+    pages["paused_80x24.txt"] = drawn(render(state_of([*GPU_RUN, *STEERED]), 80, 24, NOW, Ui(keys=True)), 80, 24)
     return pages
 
 
@@ -86,7 +100,7 @@ def test_the_newest_attempt_is_visible_however_many_there_are() -> None:
     page = drawn(render(state_of(many_attempts(100)), 80, 24, NOW), 80, 24)
     assert "⋮ " in page
     assert " earlier" in page
-    assert "\n 100 " in page
+    assert re.search(r"^ +100 ", page, re.MULTILINE)
 
 
 def test_the_screen_fits_before_anything_is_known() -> None:
@@ -131,6 +145,74 @@ def test_the_summary_names_what_was_proved_where_and_what_to_type() -> None:
     assert all(entry.command in told for entry in NEXT)
     assert "right and timed on NVIDIA H200" in summary_text(state_of([*GPU_RUN, ENDED]))
     assert "nothing: none of 0 attempts was right" in summary_text(ViewState())
+
+
+def test_best_and_newest_are_in_view_among_a_thousand() -> None:
+    state = state_of(many_attempts(1000))
+    for _, height in SIZES:
+        shown = window(state, height - 14)
+        assert [r.number for r in shown if isinstance(r, AttemptRow)][-1] == 1000
+        if height > 20:
+            assert state.best_id in [r.attempt_id for r in shown if isinstance(r, AttemptRow)]
+        hidden = sum(r.hidden for r in shown if isinstance(r, Gap))
+        assert height < 20 or hidden + sum(isinstance(r, AttemptRow) for r in shown) == 1000
+
+
+@pytest.mark.parametrize("selected", [None, 1, 2, 5, 50, 57, 58, 60])
+@pytest.mark.parametrize("room", [1, 2, 3, 4, 5, 9, 30, 59, 60, 61])
+def test_the_window_holds_the_chosen_row_and_counts_what_it_hides(selected: int | None, room: int) -> None:
+    shown = window(state_of(many_attempts(60)), room, selected)
+    assert len(shown) <= room
+    numbers = [r.number for r in shown if isinstance(r, AttemptRow)]
+    assert (selected or 60) in numbers
+    assert numbers == sorted(set(numbers))
+    if room >= 6:
+        assert len(shown) == room or not any(isinstance(r, Gap) for r in shown) or len(shown) == room - 1
+        assert sum(r.hidden for r in shown if isinstance(r, Gap)) + len(numbers) == 60
+
+
+def test_the_curve_follows_the_best_and_says_what_it_counts_without_a_gpu() -> None:
+    timed, checked = curve_of(state_of(GPU_RUN)), curve_of(state_of(CPU_RUN))
+    assert timed.kind == "speed-up"
+    assert [round(v or 0, 2) for v in timed.values] == [0.82, 1.0, 1.27, 1.27, 1.27, 1.27]
+    assert (checked.kind, checked.values) == ("right", (1.0, 2.0, 3.0, 3.0, 3.0, 3.0))
+    assert curve_of(ViewState()).values == ()
+
+
+def test_dots_stay_inside_their_grid_whatever_the_values() -> None:
+    for values in ((1.0,), (1.0, 1.0), (None, None, 2.0), tuple(float(i) for i in range(5000))):
+        known = [v for v in values if v is not None]
+        for width, height in ((1, 1), (2, 1), (40, 4)):
+            grid = dots(values, width, height, min(known), max(known))
+            assert [len(row) for row in grid] == [width] * height
+            assert any(map(any, grid))
+
+
+@pytest.mark.parametrize("width", [20, 33, 80, 111, 151, 260])
+@pytest.mark.parametrize("height", [4, 8, 13, 24, 50])
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_every_page_fills_exactly_the_terminal(page: str, width: int, height: int) -> None:
+    for events in ([], GPU_RUN, CPU_RUN):
+        frame = render(state_of(events), width, height, NOW, PAGES[page])
+        assert len(frame.lines) == height
+        assert {sum(s.cell_length for s in made) for made in frame.lines} == {width}
+
+
+def test_wide_characters_and_escapes_keep_every_line_as_wide_as_the_screen() -> None:
+    odd = "日本語のカーネル ✔ e\u0301 👩\u200d🔬 \x1b[31mred\t\u202e"
+    state = state_of([*GPU_RUN, Proposed("r-7f3a", "r-7f3a/8", 8, "r-7f3a/7", odd * 50, odd * 9, at=NOW)])
+    for ui in (Ui(), *PAGES.values(), Ui(diff=True)):
+        frame = render(state, 150, 50, NOW, ui)
+        assert {sum(s.cell_length for s in made) for made in frame.lines} == {150}
+        assert all(s.text.isprintable() for made in frame.lines for s in made)
+
+
+def test_a_line_that_is_cut_says_so_wherever_its_parts_end() -> None:
+    for parts in (["abcdef"], ["abc", "def"], ["ab", ("cd", "bold"), "e", "f"], ["日本語"]):
+        made = line(5, *parts)
+        assert sum(s.cell_length for s in made) == 5
+        assert "".join(s.text for s in made).rstrip().endswith("…")
+    assert "".join(s.text for s in line(6, "abc", "def", "")) == "abcdef"
 
 
 if __name__ == "__main__":

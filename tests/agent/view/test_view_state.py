@@ -32,7 +32,8 @@ def test_the_state_names_best_counts_and_current_attempt() -> None:
     assert (state.current.number, state.current.stage) == (7, "tracing")
     assert state.by_status == {"correct": 3, "wrong": 1, "rejected": 1, "compile_failed": 1}
     assert (state.finished, state.accepted) == (6, 3)
-    assert state.gpu_sample.startswith("H200")
+    assert state.gpu_reading is not None
+    assert (state.gpu_reading.sm_clock_mhz, state.gpu_reading.throttle_words) == (1980, "power cap")
 
 
 def test_budgets_follow_the_limits_that_were_given() -> None:

@@ -1,0 +1,180 @@
+"""What a person asks of a run that is going on: pause, skip, more, no more."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from agent.authors.base import Proposal
+from agent.controls import Change, Controls
+from agent.loop import Run, optimize
+from agent.policy import Limits
+from agent.record.events import Judged, Progress, Updated
+from agent.workbench import GivenUp, Workbench
+from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, run
+from tools.tooling import Tools
+from tools.update import Update
+from tools.verdict import Status, Verdict
+
+
+@dataclass
+class HeldUpdater:
+    """Is at work until it is let go; its compiler is gone by then."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
+
+    def update(self, source: str, told: object = None) -> Update:
+        self.begun.set()
+        assert self.let_go.wait(10)
+        return Update(failure=Verdict(Status.COMPILE_FAILED, "the compiler is gone"))
+
+
+def held() -> tuple[HeldUpdater, Workbench, Log]:
+    updater, log = HeldUpdater(), Log()
+    tools = Tools(updater, NoteBench(), "checking")  # type: ignore[arg-type]
+    return updater, Workbench("r", TASK, tools, log), log
+
+
+def in_background(bench: Workbench, ends: list[BaseException]) -> threading.Thread:
+    def work() -> None:
+        try:
+            bench.bench(bench.update(Proposal("1", "")))
+        except GivenUp as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_what_is_at_work_when_the_run_ends_gets_no_verdict() -> None:
+    updater, bench, log = held()
+    ends: list[BaseException] = []
+    thread = in_background(bench, ends)
+    assert updater.begun.wait(10)
+    bench.close()
+    updater.let_go.set()
+    thread.join(10)
+    assert [str(e) for e in ends] == ["the run is over"]
+    assert bench.attempts == []
+    assert not [e for e in log.events if isinstance(e, Updated | Judged)]
+
+
+def test_a_skipped_attempt_gets_no_verdict_and_makes_room_for_another() -> None:
+    updater, bench, log = held()
+    ends: list[BaseException] = []
+    thread = in_background(bench, ends)
+    assert updater.begun.wait(10)
+    assert (bench.under_way, bench.skip()) == (1, 1)
+    updater.let_go.set()
+    thread.join(10)
+    assert "skipped by a person" in str(ends[0])
+    assert bench.under_way == 0
+    assert [(e.stage, e.attempt_id) for e in log.events if isinstance(e, Progress)] == [("skipped", "r/1")]
+    assert bench.skip() == 0
+
+
+def test_the_loop_goes_on_after_a_skip() -> None:
+    log = Log()
+    author = ListAuthor(["held", "2"])
+
+    class HoldsOne(HeldUpdater):
+        def update(self, source: str, told: object = None) -> Update:
+            return super().update(source) if source == "held" else Update(trace_s=float(source))
+
+    updater = HoldsOne()
+    tools = Tools(updater, NoteBench(), "checking")  # type: ignore[arg-type]
+    bench = Workbench("r", TASK, tools, log)
+
+    def skip() -> None:
+        assert updater.begun.wait(10)
+        bench.skip()
+        updater.let_go.set()
+
+    threading.Thread(target=skip).start()
+    assert optimize(Run(bench, author, Limits(5))) == "author_done"
+    assert [a.attempt_id for a in bench.attempts] == ["r/2"]
+
+
+def test_what_the_gpu_is_timing_is_not_skipped() -> None:
+    seen: list[int] = []
+    log = Log()
+
+    class Asks(NoteBench):
+        def bench(self, update: Update, tier: object = "judged") -> Verdict:
+            seen.append(bench.skip())
+            return super().bench(update)
+
+    class Notes(HeldUpdater):
+        def update(self, source: str, told: object = None) -> Update:
+            return Update(trace_s=1.0)
+
+    bench = Workbench("r", TASK, Tools(Notes(), Asks(), "timing"), log)  # type: ignore[arg-type]
+    bench.bench(bench.update(Proposal("1", "")))
+    assert seen == [0]
+    assert len(bench.attempts) == 1
+
+
+def test_a_paused_run_begins_nothing_until_it_goes_on() -> None:
+    running, log = run(["1", "2"])
+    running.controls.pause()
+    thread = threading.Thread(target=optimize, args=(running,))
+    thread.start()
+    time.sleep(0.3)
+    assert log.events == []
+    assert running.controls.paused_s >= 0.3
+    running.controls.pause()
+    thread.join(10)
+    assert len(running.bench.attempts) == 2
+
+
+def test_the_time_limit_does_not_count_pauses() -> None:
+    running, _ = run(["1"], max_time_s=5)
+    running.started -= 4.8
+    running.controls.pause()
+    time.sleep(0.4)
+    running.controls.pause()
+    assert running.why_stop() is None
+    time.sleep(0.25)
+    assert running.why_stop() == "time"
+
+
+def test_a_run_that_shall_stop_does_so_also_when_it_is_paused() -> None:
+    running, _ = run(["1", "2"])
+    running.controls.pause()
+    thread = threading.Thread(target=lambda: ends.append(optimize(running)))
+    ends: list[str] = []
+    thread.start()
+    running.controls.stop()
+    thread.join(10)
+    assert ends == ["stopped"]
+    assert running.bench.attempts == []
+
+
+def test_raised_limits_let_a_run_go_on() -> None:
+    running, _ = run([str(n) for n in range(1, 9)], max_attempts=4)
+    running.controls.raise_limits()
+    assert optimize(running) == "attempts"
+    assert len(running.bench.attempts) == 5
+    assert Limits(2, max_time_s=100).raised(2) == Limits(4, max_time_s=150)
+    assert Limits(24, max_cost_usd=1.0).raised(1) == Limits(30, max_cost_usd=1.0)
+
+
+def test_keys_pressed_before_the_run_listens_are_not_lost() -> None:
+    controls = Controls()
+    assert controls.skip() == 0
+    controls.raise_limits()
+    controls.stop()
+    heard: list[Change] = []
+    controls.connect(heard.append, lambda: 7)
+    assert heard == ["raised", "stopping"]
+    assert controls.skip() == 7
+
+
+def test_a_wait_ends_when_the_run_is_over() -> None:
+    controls = Controls()
+    controls.pause()
+    over = threading.Event()
+    threading.Timer(0.2, over.set).start()
+    controls.wait(over.is_set)
+    assert over.is_set()

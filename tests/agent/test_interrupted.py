@@ -1,0 +1,65 @@
+"""Ctrl-C in the middle of a compilation: what was at work keeps no verdict, and is tried again."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent.record.events import Proposed
+from agent.record.store import Store
+from tests.agent.shell import ROOT, command, env, optimize
+
+STORY = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"
+FLAGS = ("--task", "softmax", "--json", "--runs-dir", "runs")
+
+
+def interrupted(folder: Path, *flags: str) -> str:
+    """A run that is interrupted when its second attempt begins; the run's id."""
+    arguments = command(*FLAGS, *flags)
+    run_id = ""
+    with subprocess.Popen(
+        arguments, cwd=folder, env=env(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            run_id = event.get("run_id") or run_id
+            if event["type"] == "proposed" and event["number"] == 2:
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stdout.read()
+    assert process.returncode == 130
+    assert json.loads(rest.splitlines()[-1])["subtype"] == "interrupted"
+    return run_id
+
+
+def kinds(folder: Path, run_id: str) -> list[str]:
+    with Store.open(folder / "runs") as store:
+        return [event.kind for event in store.load_events(run_id)]
+
+
+@pytest.mark.parametrize("author", ["offline", f"scripted:{STORY}"])
+def test_an_interruption_is_no_verdict(author: str, tmp_path: Path) -> None:
+    run_id = interrupted(tmp_path, "--model", author, "--max-attempts", "4")
+    stored = kinds(tmp_path, run_id)
+    assert stored[-1] == "run_ended"  # nothing is said after the end
+    assert stored.count("judged") < stored.count("proposed")
+    with Store.open(tmp_path / "runs") as store:
+        details = [a.verdict.detail for a in store.attempts(run_id)]
+    assert not [d for d in details if "gone" in d or "killed" in d]
+
+
+def test_an_interrupted_attempt_is_tried_again(tmp_path: Path) -> None:
+    run_id = interrupted(tmp_path, "--model", "offline", "--max-attempts", "4")
+    with Store.open(tmp_path / "runs") as store:
+        events = store.load_events(run_id)
+        finished = {a.attempt_id for a in store.attempts(run_id)}
+    left = [e.source for e in events if isinstance(e, Proposed) and e.attempt_id not in finished]
+    assert left
+    again = optimize("--resume", run_id, "--max-attempts", "3", *FLAGS[2:], cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    with Store.open(tmp_path / "runs") as store:
+        judged = [a.proposal.source for a in store.attempts(run_id)]
+    assert set(left) <= set(judged)
