@@ -2,7 +2,6 @@
 
 import re
 import typing
-from dataclasses import fields
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,7 +9,6 @@ import pytest
 
 from agent.export.specs import FORMATS
 from agent.record import events
-from agent.settings import Settings
 from agent.view.ndjson import result
 from agent.view.state import ViewState
 from tests.docs.documents import ROOT
@@ -61,7 +59,7 @@ def test_the_trajectory_page_tells_of_nothing_else() -> None:
 
 def test_every_key_of_the_result_is_told() -> None:
     _, _, told = page("trajectory.md").partition("## The last line of --json")
-    keys = set(result(ViewState(), None, now=0.0)) - {"type", "schema_version"}
+    keys = set(result(ViewState(), None, now=0.0)) - {"type"}
     assert set(re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)) == keys
 
 
@@ -85,12 +83,6 @@ def test_every_reason_for_the_end_of_a_run_is_told() -> None:
     said = re.findall(r"[a-z_]+", words)
     assert len(said) > 5
     assert [why for why in said if f"`{why}`" not in page("faq.md")] == []
-
-
-def test_every_setting_is_told_and_no_other() -> None:
-    table = section(page("faq.md").replace("## Where can flags", "### Where can flags"), "Where can flags be set once?")
-    names = {name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    assert names == {setting.name for setting in fields(Settings)}
 
 
 def test_every_battery_of_inputs_is_told() -> None:
