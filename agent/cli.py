@@ -253,7 +253,7 @@ _GO_ON = "interrupted; `optimize runs` lists what is stored, and `optimize --res
 def main() -> None:
     """Entry point of the console script. SIGTERM ends a run as Ctrl-C does: all stored, the screen restored."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    is_run = any(word.startswith(("--task", "--resume")) for word in sys.argv[1:2])
+    is_run = any(word.startswith(("--task", "--resume")) for word in sys.argv[1:] if sys.argv[1].startswith("-"))
     if_interrupted = _GO_ON if is_run else "interrupted"
     sys.exit(
         exit_code(lambda: app(result_action="return_value", exit_on_error=False, print_error=False), if_interrupted)

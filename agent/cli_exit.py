@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,9 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _said(3, f"{place}{error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - whatever else comes up this far is ours, and no answer to the question
+        traceback.print_exc()
+        return _said(4, f"internal failure: {type(error).__name__}: {error}")
     return code
 
 

@@ -82,8 +82,9 @@ def flag_of(field_name: str) -> str:
 FIELDS = {flag_of(f.name): f.name for f in fields(Settings)}  # by the name that people type
 _KINDS = {f.name: f.type for f in fields(Settings)}
 _ALSO = ("API_KEY",)  # variables that are no settings
-# A repository that somebody else wrote must not say where a key is sent, or that its code runs unconfined.
-_NOT_A_PROJECTS = ("base-url", "allow-unsandboxed")
+# A repository that somebody else wrote must not say where a key is sent, that its code runs unconfined, or what the
+# ceilings of this GPU are (the cache holds them).
+_NOT_A_PROJECTS = ("base-url", "allow-unsandboxed", "cache-dir")
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _entries(folder: Path) -> Iterator[Entry]:
         if entry.name in _NOT_A_PROJECTS:
             raise UsageError(
                 f"{entry.place}: {entry.name} counts only as a flag, as {variable_of(entry.name)} or in {user}: a file "
-                "that comes with a folder must not decide where keys are sent, or that kernels run unconfined"
+                "that comes with a folder must not decide where keys are sent, what runs unconfined, how fast a GPU is"
             )
         yield entry
 
@@ -164,7 +165,7 @@ def _from_toml(entry: Entry) -> object:
     if field_name in _CHOICES:
         return _one_of(_CHOICES[field_name], value, place)
     if kind is Path and isinstance(value, str):
-        return entry.path.parent / Path(value).expanduser()
+        return entry.path.parent / _expanded(value, place)
     if kind == float | None and type(value) in (int, float):
         return float(value)  # type: ignore[arg-type]
     wanted = {"int": int, "int | None": int, "str": str, "bool": bool}.get(_name(kind))
@@ -179,7 +180,7 @@ def _from_text(field_name: str, text: str, variable: str) -> object:
     if field_name in _CHOICES:
         return _one_of(_CHOICES[field_name], text, place)
     if kind is Path and text:
-        return Path(text).expanduser()
+        return _expanded(text, place)
     try:
         if kind is bool:
             return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
@@ -192,6 +193,13 @@ def _from_text(field_name: str, text: str, variable: str) -> object:
     if kind is Path:
         raise UsageError(f"{place} is not {_WANTED['Path']}")
     return text
+
+
+def _expanded(text: str, place: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~somebody, whom this machine does not know
+        raise UsageError(f"{place}: {error}") from error
 
 
 def _name(kind: object) -> str:

@@ -114,7 +114,7 @@ class Compiling:
 def _numbered(words: Mapping[str, str], count: int) -> Iterator[tuple[int, str]]:
     """What a compiler said of kernels by number. Raises DecodeError for a number that it was not asked about."""
     for number, said in words.items():
-        if not number.isdecimal() or int(number) >= count:
+        if len(number) > 9 or not number.isdecimal() or int(number) >= count:
             raise DecodeError(f"speaks of kernel {plain(number, 20)} of {count}")
         yield int(number), plain(said, MOST_OF_A_NAME)
 

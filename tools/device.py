@@ -61,9 +61,15 @@ def _nvml() -> Iterator[object | None]:
 def _first(visible: str | None) -> object | None:
     """The handle of CUDA's device 0. NVML knows nothing of CUDA_VISIBLE_DEVICES. It numbers by PCI bus, CUDA by speed
     unless CUDA_DEVICE_ORDER says otherwise, which differs only between unlike GPUs."""
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-    chosen = first_visible(visible, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
-    return None if chosen is None else handles[chosen]
+    numbers = range(pynvml.nvmlDeviceGetCount())
+    asks = visible is not None and visible.startswith("GPU-")  # else no other GPU, which may be sick, need be opened
+    chosen = first_visible(visible, [_uuid(i) if asks else "" for i in numbers])
+    return None if chosen is None else pynvml.nvmlDeviceGetHandleByIndex(chosen)
+
+
+def _uuid(number: int) -> str:
+    handle = _told(pynvml.nvmlDeviceGetHandleByIndex, number)
+    return _text(_told(pynvml.nvmlDeviceGetUUID, handle) or "") if handle is not None else ""
 
 
 def first_visible(visible: str | None, uuids: Sequence[str]) -> int | None:

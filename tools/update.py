@@ -23,6 +23,7 @@ _LONE = re.compile("[\\ud800-\\udfff]")  # half of a surrogate pair: not a chara
 HELD_OUT_FAILS = (
     "fails in a case with held-out shapes: the host code or a kernel does not handle all shapes of the declared domain"
 )
+HELD_OUT_TOO_LARGE = "too large for this GPU in a case with held-out shapes"
 
 
 @dataclass(frozen=True)
@@ -181,20 +182,26 @@ class Updater:
         self, plans: dict[str, tuple[Plan, ...]], too_large: Mapping[str, str]
     ) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
         """The plans without the variants that no block of the target has room for, as an autotuner passes over them;
-        what is said of those; and what is wrong when a case has no other."""
-        why = {
-            plan.variant: f"{too_large[kernel.sha256]} (kernel {kernel.name})"
-            for its in plans.values()
-            for plan in its
-            for kernel in plan.kernels
-            if kernel.sha256 in too_large
-        }
-        kept = {name: tuple(p for p in its if p.variant not in why) for name, its in plans.items()}
-        for name, its in kept.items():
-            if not its:
-                verdict = Verdict(Status.COMPILE_FAILED, why[plans[name][0].variant])
-                return plans, (), self._told(verdict, self.task.case(name))
-        return kept, tuple(f"{variant}: {words}" for variant, words in why.items()), None
+        what is said of those; and what is wrong when none is left. Of held-out cases only that it happened is told."""
+        shown, hidden = (
+            {
+                plan.variant: (case, f"{too_large[kernel.sha256]} (kernel {kernel.name})")
+                for case in cases
+                for plan in plans.get(case.name, ())
+                for kernel in plan.kernels
+                if kernel.sha256 in too_large
+            }
+            for cases in ([c for c in self.task.cases if c.held_out is held_out] for held_out in (False, True))
+        )
+        gone = hidden | shown
+        kept = {name: tuple(p for p in its if p.variant not in gone) for name, its in plans.items()}
+        if all(kept.values()):
+            words = {variant: HELD_OUT_TOO_LARGE for variant in hidden} | {v: said for v, (_, said) in shown.items()}
+            return kept, tuple(f"{variant}: {said}" for variant, said in words.items()), None
+        lost = next(its for name, its in plans.items() if not kept[name])
+        variant = next((p.variant for p in lost if p.variant in hidden and p.variant not in shown), lost[0].variant)
+        case, said = gone[variant]
+        return plans, (), self._told(Verdict(Status.COMPILE_FAILED, said), case)
 
     def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> Built:
         shown = self._kernels(plans, held_out=False)

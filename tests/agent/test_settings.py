@@ -72,10 +72,15 @@ def test_the_nearest_file_counts_and_none_above_the_repository(tmp_path: Path) -
 
 
 def test_folders_are_seen_from_the_file_that_names_them(tmp_path: Path) -> None:
-    folder = project(tmp_path, 'runs-dir = "record"\ncache_dir = "~/cache"\n')
-    settings = load_settings(folder)
+    settings = load_settings(project(tmp_path, 'runs-dir = "record"\n'))
     assert settings.runs_dir == tmp_path / "repository" / "record"
-    assert settings.cache_dir == Path("~/cache").expanduser()
+    settings = load_settings(project(tmp_path, 'runs_dir = "~/record"\n'))
+    assert settings.runs_dir == Path("~/record").expanduser()
+
+
+def test_a_home_that_nobody_has_is_a_mistake_of_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="runs-dir = '~nosuchuser/x'"):
+        load_settings(project(tmp_path, 'runs-dir = "~nosuchuser/x"\n'))
 
 
 WRONG = {
@@ -124,7 +129,9 @@ def test_an_api_key_is_refused_and_never_repeated(tmp_path: Path, text: str) -> 
     assert "0123456789abc" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("base-url", "'http://evil/v1'"), ("allow-unsandboxed", "true")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("base-url", "'http://evil/v1'"), ("allow-unsandboxed", "true"), ("cache-dir", "'.'")]
+)
 def test_a_project_says_neither_where_keys_are_sent_nor_that_its_code_is_free(
     tmp_path: Path, name: str, value: str
 ) -> None:

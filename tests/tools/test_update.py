@@ -341,8 +341,19 @@ TELLS = {
     "hangs": "if x.shape[0] == 131: import time; time.sleep(60)",
     "forges a failure": "if x.shape[0] == 131: forge({'status': 'crashed', 'message': 'rows 131', 'line': 131})",
     "forges a variant": "if x.shape[0] == 131: forge(None, ['rows 131'])",
+    "needs too much": "if x.shape[0] == 131: big_131[(1,)](x, B=128, num_stages=8)",
 }
 TELLTALES = """
+@triton.jit
+def big_131(x, B: tl.constexpr):
+    i = tl.arange(0, B)
+    p = x + i[:, None] * B + i[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, 8):
+        acc += tl.dot(tl.load(p + k), tl.load(p + 2 * k))
+    tl.store(p, acc)
+
+
 @triton.jit
 def tell(x, ROWS: tl.constexpr):
     tl.static_assert(ROWS != 131, "rows 131")
@@ -472,3 +483,32 @@ def test_kernels_compiled_side_by_side_are_the_same_as_one_after_another(machine
     assert built.failure is not None
     assert (built.failure.status, built.failed_group) == (Status.COMPILE_FAILED, 1)
     assert compiling.compile([]).failure is None
+
+
+def test_configs_that_no_block_has_room_for_are_passed_over_as_an_autotuner_does(machine: Machine) -> None:
+    source = """
+@triton.autotune([triton.Config({"B": 128}, num_stages=8), triton.Config({"B": 16}, num_stages=2)], key=[])
+@triton.jit
+def product(x, B: tl.constexpr):
+    i = tl.arange(0, B)
+    p = x + i[:, None] * B + i[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, 8):
+        acc += tl.dot(tl.load(p + k), tl.load(p + 2 * k))
+    tl.store(p, acc)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = scale(x)
+        product[(1,)](y)
+        return y
+"""
+    task = a_task(rows_of(4, "main"), rows_of(SECRET_ROWS, "secret", held_out=True))
+    limits = UpdateLimits(trace_s=4.0, compile_s=60.0, max_variants=4)
+    update = Updater(task, "sm_90", machine.tracer, machine.compiler, limits).update(HEADER + COPY_KERNEL + source)
+    assert update.failure is None
+    assert {name: len(plans) for name, plans in update.plans.items()} == {"main": 1, "secret": 1}
+    assert update.main_plan is not None
+    assert "16" in update.main_plan.variant
+    assert any("shared memory" in words for words in update.dropped_variants)

@@ -13,7 +13,7 @@ A probe (`Expected.bits`) has a gate of its own: |y - y*| <= 2^-bits s + tiny, w
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -52,7 +52,8 @@ class Expected:
     `slack`: absolute, on top (what flushing denormals may change). `exact_operands`: the inputs are whole numbers that
     no declared format rounds. `one_hot`: an operand of a contraction is, so that an answer may be one term, and the
     errors of a row do not average out. `bits`: of a probe, how many must be right. `selections`: of outputs that are
-    indices.
+    indices. `read`: elements of the largest operand, where anything is added up: an output of few elements may be sums
+    over all of them, beside others that are not.
     """
 
     values: Tree
@@ -66,6 +67,7 @@ class Expected:
     bits: float | None = None
     selections: Mapping[str, Selection] = field(default_factory=dict)
     lenience: float = 1.0
+    read: int = 0
     operand_noise: Tree | None = None
 
 
@@ -105,6 +107,7 @@ def as_rows(tensor: Tensor) -> Tensor:
 
 def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> Reached:
     """Put one output through the gates, a block of rows at a time. `extra`: its "noise" and "slack", if any."""
+    expected = _of_one_output(expected, exact)
     true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
     more = {name: as_rows(tensor) for name, tensor in extra.items()}
     step = max(1, CHUNK // max(1, true.shape[1]))
@@ -132,10 +135,16 @@ def element_ratios(
     expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]
 ) -> Tensor:
     """Error by budget of every element of one output, all at once: for small cases."""
+    expected = _of_one_output(expected, exact)
     rows = [as_rows(tensor) for tensor in (exact, native, got)]
     more = {name: as_rows(tensor) for name, tensor in extra.items()}
     ratios, _ = _measured(expected, rows[0], rows[1], rows[2], more)
     return ratios[0].reshape(exact.shape)
+
+
+def _of_one_output(expected: Expected, exact: Tensor) -> Expected:
+    longest = max(expected.reduction_length, expected.read // max(1, exact.numel()))
+    return replace(expected, reduction_length=longest)
 
 
 @dataclass(frozen=True)

@@ -51,16 +51,17 @@ class Lengths(contextlib.ExitStack):
 
     def longest(self, operands: Tree, outputs: Tree) -> int:
         """1 where no operator adds anything up; else a guess from sizes: the operands' longest last dimension, elements
-        read per element written (over all, and by the operator that reads most), and multiply-adds per element
-        written."""
+        read per element written, and multiply-adds per element written."""
         if not self._watch.adds:
             return 1
         lasts = [t.shape[-1] for t in tensors(operands) if t.dim() and t.is_floating_point()]
         written = max(1, numel(outputs))
         per_output = max((t.numel() for t in tensors(operands)), default=1) // written
-        return max(
-            1, *lasts, per_output, int(self._watch.most_read), int(self._flops.get_total_flops()) // (2 * written)
-        )
+        return max(1, *lasts, per_output, int(self._flops.get_total_flops()) // (2 * written))
+
+    def read(self, operands: Tree) -> int:
+        """Elements of the largest operand, which a small output may be the sum of; 0 where nothing is added up."""
+        return max((t.numel() for t in tensors(operands)), default=0) if self._watch.adds else 0
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,15 +70,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
-        self.most_read = 1  # elements read per element written, of any operator that may add something up
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = op._schema.name.partition("::")[2]
         self.names.add(name)
-        result = op(*args, **(kwargs or {}))
-        if not (torch.Tag.pointwise in op.tags or op.is_view or name in _MOVES):
-            self.adds = True
-            read = max((t.numel() for t in tensors(args)), default=1)
-            written = max((t.numel() for t in tensors(result)), default=1)
-            self.most_read = max(self.most_read, read // max(1, written))
-        return result
+        self.adds = self.adds or not (torch.Tag.pointwise in op.tags or op.is_view or name in _MOVES)
+        return op(*args, **(kwargs or {}))

@@ -308,6 +308,7 @@ class LoadedCase:
             bits=regime.bits,
             selections=answer.selections,
             lenience=regime.lenience,
+            read=0 if regime.longest else lengths.read((inputs, self.state())),
             operand_noise=operands,
         )
 

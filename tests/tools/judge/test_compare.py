@@ -417,3 +417,12 @@ def test_a_single_truncated_term_in_a_row_fits_where_operands_may_be_tf32(precis
     row[0, 5] = 1.3
     expected = Expected(row, row.float(), precision, 64, one_hot=True)
     assert compare(expected, (row * (1 - 1.2 * 2.0**-10)).float()).ok is fits
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((1,), True), ((64, 1024), False)])
+def test_a_small_output_may_be_a_sum_over_everything_and_a_large_one_beside_it_is_not(
+    shape: tuple[int, ...], fits: bool
+) -> None:
+    exact = torch.rand(shape, dtype=torch.float64) + 1
+    expected = Expected(exact, exact.float(), "float32", 1024, read=64 * 1024 * 32)
+    assert compare(expected, (exact * (1 + 2.0**-13)).float()).ok is fits
