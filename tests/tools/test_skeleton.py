@@ -334,6 +334,11 @@ def test_the_shapes_of_a_product_fit_and_one_letter_is_never_sure(
     assert [f"# {name}; LOOK: its shape" in text for name in arguments] == [len(name) == 1 for name in arguments]
 
 
+def test_of_several_matrices_none_is_sure(tmp_path: Path) -> None:
+    text = made("f", tmp_path, "import torch\ndef f(x, w1, w2):\n    return torch.relu(x @ w1) @ w2\n")
+    assert all(f"# {name}; LOOK: its shape" in text for name in ("w1", "w2"))
+
+
 def test_functions_and_modules_are_offered_and_helpers_are_not(tmp_path: Path) -> None:
     found = names_in(FILE + "\ndef _private(x): return x\n", tmp_path / "mine.py")
     assert {"attend", "Block"} <= set(found)

@@ -190,7 +190,7 @@ def _tensor(given: str, parts: Parts, init: dict[str, str]) -> tuple[str, bool]:
     if name in _QKV and not parts.is_module:
         return _random("BATCH, HEADS, SEQUENCE, HEAD_DIM"), True
     if name in _MATRICES or (name.endswith("_weight") and name not in _VECTORS):
-        return _random(factor or "COLS"), True
+        return _random(factor or "COLS"), len(_matrices(parts)) < 2  # of a chain each takes what the last one gives
     if (name in _VECTORS or name.endswith("_bias")) and not factor:
         return _random(_bias_length(given, parts) if _is_bias(name) else "COLS"), True
     if _mentions(parts.body, _IMAGES) or "CHANNELS" in init.values():
@@ -213,7 +213,12 @@ def _bias_length(given: str, parts: Parts) -> str:
     calls = [n for n in ast.walk(parts.body) if isinstance(n, ast.Call) and _called(n).endswith("norm")]
     if any(_is_name(given, argument) for call in calls for argument in _arguments(call)):
         return "COLS"
-    return "OUT" if any("OUT" in _factor(p.name, parts.body) for p in parts.forward) else "COLS"
+    return "OUT" if _matrices(parts) else "COLS"
+
+
+def _matrices(parts: Parts) -> list[str]:
+    """Arguments that something is multiplied with, from the right."""
+    return [p.name for p in parts.forward if "OUT" in _factor(p.name, parts.body)]
 
 
 def _factor(name: str, body: ast.AST) -> str:
