@@ -1,6 +1,8 @@
 """What a shell may offer for a word that is being typed. Called at each press of TAB, so nothing heavy is imported."""
 
 import contextlib
+import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -56,11 +58,19 @@ def python_files(context: Typed) -> Offers:
     """Python files of the folder that is being typed, and its folders."""
     typed = context.incomplete
     head = typed[: typed.rfind("/") + 1]
+    start = typed[len(head) :].casefold()  # as the filter that follows compares
     with contextlib.suppress(OSError):
-        found = sorted(Path(head or ".").expanduser().iterdir())
-        shown = [p for p in found if not p.name.startswith((".", "__"))]
-        yield from ((head + p.name, "file") for p in shown[:_MOST_FILES] if p.suffix == ".py")
-        yield from ((f"{head}{p.name}/", "folder") for p in shown[:_MOST_FILES] if p.is_dir())
+        found = (p for p in _at_home(head or ".").iterdir() if p.name.casefold().startswith(start))
+        shown = sorted(p for p in found if not p.name.startswith((".", "__")))
+        files = [p for p in shown if p.suffix == ".py"]
+        yield from ((head + p.name, "file") for p in files[:_MOST_FILES])
+        folders = (p for p in shown if p.is_dir())
+        yield from ((f"{head}{p.name}/", "folder") for p in itertools.islice(folders, _MOST_FILES))
+
+
+def _at_home(typed: str) -> Path:
+    """With ~ put in; one of a person whom this machine does not know stays, where Path.expanduser would raise."""
+    return Path(os.path.expanduser(typed))
 
 
 def definitions(context: Typed) -> Offers:
@@ -72,7 +82,7 @@ def definitions(context: Typed) -> Offers:
     from tools.skeleton.parts import names_in
 
     with contextlib.suppress(OSError, UnicodeDecodeError, UsageError):
-        path = Path(file).expanduser()
+        path = _at_home(file)
         yield from ((f"{file}:{name}", "function or module") for name in names_in(path.read_text(), path))
 
 
@@ -129,9 +139,9 @@ def _database(context: Typed) -> Path:
     """The record that the command will read: of --runs-dir, where it is typed already, else that of this folder."""
     typed = context.get("--runs-dir")
     if typed is not None and typed.raw:
-        return Path(typed.raw).expanduser() / _DATABASE
+        return _at_home(typed.raw) / _DATABASE
     folder = Path("runs")
-    with contextlib.suppress(UsageError):
+    with contextlib.suppress(UsageError, OSError, RuntimeError):  # a folder that is gone, a ~ of nobody
         folder = load_settings(Path.cwd()).runs_dir
     return folder / _DATABASE
 

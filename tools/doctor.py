@@ -7,6 +7,7 @@ import functools
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tools.sandbox import JAILED, Enforced, Profile, available
 _GIB = 1 << 30
 _TRITON_OF_TORCH = {"2.11": "3.6", "2.13": "3.7"}  # pairs that the whole test suite has passed with
 _LEAST_DISK_BYTES, _LEAST_MEMORY_BYTES = 2 * _GIB, 8 * _GIB
+_OTHER_SCRATCH = "set TMPDIR to a folder that you may write to"
 _PROFILING = "/etc/modprobe.d/nvidia-profiling.conf"
 
 
@@ -140,9 +142,10 @@ def _others(processes: tuple[tuple[int, int | None], ...] | None) -> Finding:
         return Finding("other processes on the GPU", None, "the driver does not tell")
     if not processes:
         return Finding("other processes on the GPU", True, "none")
-    end = "kill " + " ".join(str(pid) for pid, _ in processes)
+    # No `kill`: they may be somebody's work, and the driver's numbers may be of another container than this one.
+    look = "ps -fp " + ",".join(str(pid) for pid, _ in processes)
     listed = ", ".join(f"{pid} ({(used or 0) >> 20} MiB)" for pid, used in processes[:5])
-    return Finding("other processes on the GPU", False, f"pid {listed}: they disturb every time measured", end)
+    return Finding("other processes on the GPU", False, f"pid {listed}: they disturb every time measured", look)
 
 
 def _cuda_bindings(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
@@ -276,14 +279,24 @@ def _confine(held: Enforced) -> str:
 
 def _room(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     runs_dir = patient.runs_dir.absolute()
-    for name, folder in (("disk for runs", runs_dir), ("disk for scratch", Path(tempfile.gettempdir()))):
+    scratch = Path(tempfile.gettempdir())
+    folders = (("disk for runs", runs_dir, _own(runs_dir)), ("disk for scratch", scratch, _OTHER_SCRATCH))
+    for name, folder, opened in folders:
         place = next(p for p in (folder, *folder.parents) if p.exists())
-        free, writable = shutil.disk_usage(place).free, os.access(place, os.W_OK)
+        free, writable = shutil.disk_usage(place).free, place.is_dir() and os.access(place, os.W_OK | os.X_OK)
         remedy = "" if free >= _LEAST_DISK_BYTES else f"free {_LEAST_DISK_BYTES / _GIB:.0f} GiB on {place}"
-        remedy = remedy if writable else f"sudo chown $USER {place} (or name another folder: --runs-dir, TMPDIR)"
+        remedy = remedy if writable else opened
         yield Finding(name, not remedy, f"{free / _GIB:.1f} GiB free at {folder}", remedy)
     yield _memory()
     yield Finding("processors", None, f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
+
+
+def _own(folder: Path) -> str:
+    """How to get a folder for runs where this user may not make one. What is there already, and whatever lies above,
+    keeps its owner: it may be everybody's."""
+    if folder.exists() or any(p.exists() and not p.is_dir() for p in folder.parents):
+        return "name a folder that you may write to: --runs-dir FOLDER"
+    return f'sudo install -d -o "$USER" {shlex.quote(str(folder))} (or name another folder: --runs-dir)'
 
 
 def _memory() -> Finding:

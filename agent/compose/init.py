@@ -2,6 +2,7 @@
 
 import difflib
 import json as jsonlib
+import os
 from pathlib import Path
 
 from agent.compose.task_check import checked
@@ -39,7 +40,7 @@ def _parts(source: str | None) -> tuple[Parts, str, Path | None]:
     if source is None:
         return parts_of(TEMPLATE, "my_op", Path("the template")), "its template", None
     file, _, name = source.rpartition(":") if ":" in source else (source, "", "")
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))  # Path.expanduser raises for a ~ of nobody; this reads nothing there
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

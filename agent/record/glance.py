@@ -49,7 +49,7 @@ def attempts_starting(database: Path, start: str, limit: int = 200) -> list[str]
 
 def _rows(database: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(sqlite3.Error, UnicodeError), _opened(database) as connection:
+    with contextlib.suppress(sqlite3.Error, UnicodeError, OSError), _opened(database) as connection:
         rows = connection.execute(query, values).fetchall()
     return rows
 

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from agent import complete
 from agent.cli import app
 from agent.cli_exit import CODES, exit_code
 from agent.complete import FORMATS, VERDICTS
@@ -33,6 +35,7 @@ def scores(q, k):
 def constant(x):
     return torch.zeros_like(x)
 """
+Offer = Callable[["Words"], complete.Offers]
 COMMANDS = sorted(name for name in app if not name.startswith("-"))
 
 
@@ -126,6 +129,7 @@ MISTAKES = {
     "tasks sotfmax": "did you mean softmax?",
     "init nowhere.py:f": "nowhere.py cannot be read",
     "init a_file": "a_file cannot be read",
+    "init ~nosuchuser/m.py:f": "~nosuchuser/m.py cannot be read",
     "init -o mytask.txt": "a task is a Python file",
 }
 
@@ -307,6 +311,49 @@ def test_a_shell_is_offered_tasks_runs_formats_and_one_s_own_functions(tmp_path:
     assert offered(tmp_path, "init", "mine.py:") == ["mine.py:scores", "mine.py:constant"]
     (tmp_path / "kerneltune.toml").write_text("nonsense = [")
     assert "softmax" in offered(tmp_path, "--task", "")
+
+
+class Words:
+    """A command line of which nothing but the last word, and --runs-dir, is typed."""
+
+    def __init__(self, incomplete: str, runs_dir: str | None = None) -> None:
+        self.incomplete, self.raw = incomplete, runs_dir
+
+    def get(self, name: str) -> "Words | None":
+        return self if name == "--runs-dir" and self.raw else None
+
+
+@pytest.mark.parametrize("offer", [complete.python_files, complete.definitions, complete.runs, complete.attempts])
+@pytest.mark.parametrize("word", ["~nosuchuser/", "~nosuchuser/m.py:", "a/"])
+def test_a_home_of_nobody_offers_nothing_to_init_and_complete(offer: Offer, word: str) -> None:
+    assert list(offer(Words(word, "~nosuchuser"))) == []
+
+
+def test_a_folder_that_is_gone_or_settings_that_name_nobody_s_home_offer_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert list(complete.runs(Words(""))) == []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERNELTUNE_RUNS_DIR", "~nosuchuser/runs")
+    assert list(complete.runs(Words(""))) == []
+
+
+def test_a_file_among_many_names_is_offered_to_init_and_complete(tmp_path: Path) -> None:
+    for number in range(250):
+        (tmp_path / f"a{number}.txt").touch()
+        (tmp_path / f"m{number}.py").touch()
+    (tmp_path / "z.py").touch()
+    (tmp_path / "zoo").mkdir()
+    offered_all = [word for word, _ in complete.python_files(Words(f"{tmp_path}/"))]
+    assert (len(offered_all), offered_all[-1]) == (201, f"{tmp_path}/zoo/")
+    assert [word for word, _ in complete.python_files(Words(f"{tmp_path}/Z"))] == [
+        f"{tmp_path}/z.py",
+        f"{tmp_path}/zoo/",
+    ]
 
 
 def test_what_is_offered_is_what_there_is() -> None:

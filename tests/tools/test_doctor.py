@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools.device import GpuInfo, gpu_info
-from tools.doctor import Finding, Patient, _confine, _guarded, _others, findings
+from tools.doctor import _OTHER_SCRATCH, Finding, Patient, _confine, _guarded, _others, _own, findings
 from tools.sandbox import Enforced, Profile, available
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +64,19 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert (finding.ok, str(tmp_path) in finding.remedy) == (False, True)
 
 
+def test_no_remedy_takes_a_folder_from_its_owner(tmp_path: Path) -> None:
+    assert _own(tmp_path / "my data" / "runs").startswith(f"sudo install -d -o \"$USER\" '{tmp_path}/my data/runs' ")
+    assert "--runs-dir" in _own(tmp_path)  # it is there, and may be everybody's
+    assert not any("sudo" in words for words in (_own(tmp_path), _own(Path("/")), _OTHER_SCRATCH))
+    assert "TMPDIR" in _OTHER_SCRATCH
+
+
+def test_a_file_where_the_folder_for_runs_should_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    finding = named(findings(Patient(tmp_path / "taken" / "runs")), "disk for runs")
+    assert (finding.ok, "sudo" in finding.remedy) == (False, False)
+
+
 def test_a_folder_that_does_not_exist_yet_is_measured_where_it_will_be(tmp_path: Path) -> None:
     assert named(findings(Patient(tmp_path / "a" / "b")), "disk for runs").ok is not None
 
@@ -94,6 +107,7 @@ def test_strangers_on_the_gpu_are_named_with_their_memory() -> None:
     stranger = _others(((4242, 512 << 20), (4243, None)))
     assert stranger.ok is False
     assert "4242 (512 MiB)" in stranger.value
+    assert stranger.remedy == "ps -fp 4242,4243"
 
 
 def test_what_would_confine_a_worker_depends_on_what_is_missing() -> None:

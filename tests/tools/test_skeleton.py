@@ -1,7 +1,9 @@
 """A task file from a person's own code: what is taken, what is guessed, and that the file is one that can be read."""
 
 import ast
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,7 +104,7 @@ def test_a_function_brings_what_it_needs_and_nothing_else(tmp_path: Path) -> Non
 
 def test_arguments_that_must_be_given_are_given_and_marked(tmp_path: Path) -> None:
     text = made("project", tmp_path)
-    assert "return project(x, weight, bias, 1, eps=1e-5)  # LOOK: out, eps" in text.replace("64, eps", "1, eps")
+    assert "return project(x, weight, bias, out=64, eps=1e-5)  # LOOK: out, eps" in text
     assert "torch.randn(OUT, COLS)" in text
     assert "@torch.no_grad()\ndef project" in text
     assert any("out" in guess for _, guess in looks(text))
@@ -161,6 +163,11 @@ def test_an_import_of_a_neighbour_is_marked(tmp_path: Path) -> None:
         (FILE, "Config", "no forward of its own"),
         (FILE, "later", "async function"),
         (FILE, "uses_model", "needs Model"),
+        ("from mine import CASES\ndef f(x):\n    return x + CASES", "f", "needs CASES"),
+        ("def get_inputs(x):\n    return x", "get_inputs", "means something else in a task"),
+        ("class Model:\n    def forward(self, x, n: int):\n        return x * n", "Model", "rename it first"),
+        ("class Model:\n    def forward(self, *, x):\n        return x", "Model", "rename it first"),
+        ("class Model:\n    def __init__(self, *, d): ...\n    def forward(self, x): return x", "Model", "rename it"),
         ("def f(:", "f", "line 1"),
         ("\0", "f", "not a Python file"),
         ("def f():\n    return 1\n", "f", "takes no tensor"),
@@ -171,6 +178,165 @@ def test_what_cannot_become_a_task_says_why(tmp_path: Path, source: str, name: s
     with pytest.raises(TaskError) as caught:
         task_source(parts_of(source, name, tmp_path / "mine.py"), "mine.py")
     assert words in str(caught.value)
+
+
+def answer(text: str, case: str = "narrow") -> Any:
+    """What the task's Model returns in one of the small cases."""
+    names: dict[str, Any] = {}
+    exec(compile(text, "task", "exec"), names)
+    names |= next(c for c in names["CASES"] if c["name"] == case)
+    return names["Model"](*names["get_init_inputs"]())(*names["get_inputs"]())
+
+
+def module(body: str, bases: str = "nn.Module") -> str:
+    return f"import torch\nfrom torch import nn\nclass M({bases}):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+
+
+def test_what_a_constructor_wants_by_name_is_given_by_name(tmp_path: Path) -> None:
+    body = """
+        def __init__(self, dim, /, out_dim, *, hidden_dim, num_layers: int, bias=True):
+            super().__init__()
+            self.a, self.b = nn.Linear(dim, hidden_dim), nn.Linear(hidden_dim, out_dim)
+        def forward(self, x):
+            return self.b(self.a(x))
+    """
+    text = made("M", tmp_path, module(body))
+    assert "super().__init__(dim, out_dim, hidden_dim=hidden_dim, num_layers=num_layers)" in text
+    assert "def forward(self, x: torch.Tensor)" not in text  # its own will do
+    assert answer(text).shape == (63, 65)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ("x, n: int", "x, n=64"),
+        ("x, n: 'int', y", "x, n=64, y=y"),
+        ("x, n: int, /, y", "x, 64, y"),
+        ("x, *, y", "x, y=y"),
+        ("x, n: int, eps: float = 1.0, *, y, causal: bool", "x, n=64, y=y, causal=False"),
+        ("x, *rest, y, **more", "x, y=y"),
+    ],
+)
+def test_what_a_forward_must_be_given_beside_tensors_is_given_and_marked(
+    tmp_path: Path, arguments: str, given: str
+) -> None:
+    used = "x" + " * n" * ("n:" in arguments) + " + y" * ("y" in arguments)
+    text = made("M", tmp_path, module(f"def forward(self, {arguments}):\n    return {used}"))
+    assert f"return super().forward({given})" in text
+    assert any(words == "n" or words == "n, causal" for _, words in looks(text)) == ("n:" in arguments)
+    assert answer(text).shape == (63, 129)
+    function = made("f", tmp_path, f"import torch\ndef f({arguments}):\n    return {used}\n")
+    assert f"return f({given})" in function
+    assert answer(function).shape == (63, 129)
+
+
+def test_a_constructor_s_argument_and_a_forward_s_of_one_name_are_two(tmp_path: Path) -> None:
+    body = """
+        def __init__(self, dim):
+            super().__init__()
+            self.a = nn.Linear(dim, dim)
+        def forward(self, x, dim: int):
+            return self.a(x).softmax(dim)
+    """
+    text = made("M", tmp_path, module(body))
+    assert "return [COLS]  # dim\n" in text
+    assert "super().forward(x, dim=-1)  # LOOK: dim" in text
+    assert answer(text).shape == (63, 129)
+
+
+DIAMOND = """
+import torch
+from torch import nn
+class Root(nn.Module):
+    def __init__(self):
+        super().__init__()
+class Left(Root): pass
+class Right(Root):
+    def __init__(self, in_channels):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, 4, 3)
+class M(Left, Right):
+    def forward(self, x):
+        return self.conv(x)
+"""
+
+
+def test_a_constructor_is_inherited_as_python_inherits_it(tmp_path: Path) -> None:
+    text = made("M", tmp_path, DIAMOND)
+    assert "return [CHANNELS]  # in_channels" in text
+    assert "torch.randn(BATCH, CHANNELS, HEIGHT, WIDTH)" in text
+    assert answer(text).shape == (1, 4, 6, 7)
+    generic = "from typing import Generic, TypeVar\nT = TypeVar('T')\n" + DIAMOND.replace(
+        "class Right(Root)", "class Right(Root, Generic[T])"
+    ).replace("Left, Right", "Left, Right[int]")
+    assert answer(made("M", tmp_path, generic)).shape == (1, 4, 6, 7)
+
+
+def test_classes_that_inherit_in_a_circle_end(tmp_path: Path) -> None:
+    source = "class A(M): pass\nclass M(A, M, nowhere.B, C[int]):\n    def forward(self, x):\n        return x\n"
+    assert parts_of(source, "M", tmp_path / "mine.py").init == ()
+
+
+def test_names_that_are_taken_in_a_person_s_code_stay_theirs(tmp_path: Path) -> None:
+    source = """
+import torch
+from math import pi as ROWS
+COLS, TASK_COLS = 3, 4
+DTYPE = torch.float64
+def f(x):
+    return (x * COLS * ROWS + TASK_COLS).to(DTYPE)
+"""
+    text = made("f", tmp_path, source)
+    assert any("DTYPE and ROWS and COLS" in words and "TASK_TASK_COLS" in words for _, words in looks(text))
+    assert answer(text).shape == (63, 129)
+    assert str(answer(text, "ragged").dtype) == "torch.float64"
+    body = """
+        def __init__(self, DTYPE: str, COLS: int, heads):
+            super().__init__()
+        def forward(self, x, *, HEADS: int):
+            return x
+    """
+    clashing = made("M", tmp_path, module(body))
+    assert "return ['', 64, TASK_HEADS]".replace("''", '""') in clashing
+    assert "the small cases keep TASK_COLS a multiple of it" in clashing
+    assert answer(clashing).shape == (1, 64, 64)
+
+
+def test_a_name_that_the_task_does_not_need_is_no_clash(tmp_path: Path) -> None:
+    assert "TASK_" not in made("f", tmp_path, "HEADS = 4\ndef f(x):\n    return x * HEADS\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "shape"),
+    [
+        ("def f(a, b): return a @ b", (63, 65)),
+        ("def f(a, b): return torch.mm(a, b)", (63, 65)),
+        ("def f(a, b): return a.matmul(b)", (63, 65)),
+        ("def f(a, b): return torch.matmul(a, other=b)", (63, 65)),
+        ("def f(a, B): return a @ B.T", (63, 65)),
+        ("def f(w, x): return w @ x", (63, 65)),
+        ("def f(g, x): return g * x", (63, 129)),
+        ("def f(x, w, b): return x @ w + b", (63, 65)),
+        ("def f(x, w, b): return torch.addmm(b, x, w)", (63, 65)),
+        ("def f(x, w, bias): return x @ w.t() + bias", (63, 65)),
+        ("def f(x, weight, bias): return F.linear(x, weight, bias)", (63, 65)),
+        ("def f(x, proj_weight, proj_bias): return F.linear(x, weight=proj_weight, bias=proj_bias)", (63, 65)),
+        ("def f(x, w, weight, bias): return F.layer_norm(x, x.shape[-1:], weight, bias) @ w", (63, 65)),
+        ("def f(x, gamma, bias): return x * gamma + bias", (63, 129)),
+    ],
+)
+def test_the_shapes_of_a_product_fit_and_one_letter_is_never_sure(
+    tmp_path: Path, code: str, shape: tuple[int, ...]
+) -> None:
+    text = made("f", tmp_path, f"import torch\nimport torch.nn.functional as F\n{code}\n")
+    assert answer(text).shape == shape
+    arguments = code.partition("(")[2].partition(")")[0].split(", ")
+    assert [f"# {name}; LOOK: its shape" in text for name in arguments] == [len(name) == 1 for name in arguments]
+
+
+def test_of_several_matrices_none_is_sure(tmp_path: Path) -> None:
+    text = made("f", tmp_path, "import torch\ndef f(x, w1, w2):\n    return torch.relu(x @ w1) @ w2\n")
+    assert all(f"# {name}; LOOK: its shape" in text for name in ("w1", "w2"))
 
 
 def test_functions_and_modules_are_offered_and_helpers_are_not(tmp_path: Path) -> None:

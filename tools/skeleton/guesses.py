@@ -2,8 +2,9 @@
 file that comes of them, and the check that follows runs it; so a guess may be wrong, but never silently."""
 
 import ast
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from tools.skeleton.parts import Parameter, Parts
 
@@ -31,13 +32,19 @@ class Input:
 
 @dataclass(frozen=True)
 class Guess:
-    """`values`: expressions for arguments that are no tensors, by name; `left_out`: those that keep their default."""
+    """`values`: expressions for arguments of the code that are no tensors, by name, all of them unsure; `init`: those
+    of a module's constructor; `unsure`: names of the constructor's that told nothing; `left_out`: arguments that keep
+    their default; `dtype`: the constant that holds the dtype; `renamed`: constants of the task whose usual name the
+    code has for itself, with the name that they got."""
 
     sizes: tuple[Size, ...]
     inputs: tuple[Input, ...]
     values: dict[str, str]
+    init: dict[str, str]
     left_out: tuple[Parameter, ...]
     unsure: tuple[str, ...] = ()
+    dtype: str = "DTYPE"
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 _SIZES = {
@@ -102,24 +109,48 @@ _SEQUENCES = ("MultiheadAttention", "LSTM", "GRU", "TransformerEncoderLayer", "s
 
 def guess(parts: Parts) -> Guess:
     """What to feed to a function or a module."""
-    values: dict[str, str] = {}
+    init: dict[str, str] = {}
     unsure: list[str] = []
-    for parameter in parts.init if parts.is_module else ():
+    for parameter in parts.init:
         if not parameter.default:
-            values[parameter.name], sure = _init_value(parameter)
+            init[parameter.name], sure = _init_value(parameter)
             unsure += [] if sure else [parameter.name]
-    inputs, left_out = [], []
+    inputs, left_out, values = [], [], {}
     for parameter in parts.forward:
         if _is_tensor(parameter):
-            inputs.append(_input(parameter, parts, values))
+            inputs.append(_input(parameter, parts, init))
         elif parameter.default:
             left_out.append(parameter)
         else:
             values[parameter.name] = _SCALARS.get(parameter.name) or _OF_KIND.get(parameter.kind, "1")
-            unsure.append(parameter.name)
     left_out += [p for p in parts.init if p.default]
-    used = _names([*values.values(), *(i.expression for i in inputs)])
-    return Guess(_sizes(used), tuple(inputs), values, tuple(left_out), tuple(unsure))
+    used = _names([*init.values(), *(i.expression for i in inputs)])
+    return _apart(Guess(_sizes(used), tuple(inputs), values, init, tuple(left_out), tuple(unsure)), parts.names)
+
+
+def _apart(found: Guess, theirs: Collection[str]) -> Guess:
+    """The guess with other names for those of its constants that mean something in the person's code."""
+    ours = (found.dtype, *(size.name for size in found.sizes))
+    if not (renamed := {name: _free(name, theirs) for name in ours if name in theirs}):
+        return found
+
+    def said(text: str) -> str:
+        return re.sub(r"\w+", lambda word: renamed.get(word[0], word[0]), text)
+
+    return replace(
+        found,
+        sizes=tuple(replace(size, name=said(size.name), note=said(size.note)) for size in found.sizes),
+        inputs=tuple(replace(i, expression=said(i.expression)) for i in found.inputs),
+        init={name: said(value) for name, value in found.init.items()},
+        dtype=said(found.dtype),
+        renamed=tuple(renamed.items()),
+    )
+
+
+def _free(name: str, theirs: Collection[str]) -> str:
+    while name in theirs:
+        name = f"TASK_{name}"
+    return name
 
 
 def _is_tensor(parameter: Parameter) -> bool:
@@ -133,53 +164,106 @@ def _is_tensor(parameter: Parameter) -> bool:
 
 def _init_value(parameter: Parameter) -> tuple[str, bool]:
     """An expression for an argument of a constructor, and whether its name told what it is."""
-    name = parameter.name
+    name, telling = parameter.name, len(parameter.name) > 1
     tables = ((_WIDTHS, "COLS"), (_OUTS, "OUT"), (_CHANNELS, "CHANNELS"), (_HEADS, "HEADS"))
     for names, size in tables:
         if name in names:
-            return size, True
+            return size, telling
     if name in _SCALARS:
-        return _SCALARS[name], True
+        return _SCALARS[name], telling
     return _OF_KIND.get(parameter.kind, "64"), False
 
 
-def _input(parameter: Parameter, parts: Parts, values: dict[str, str]) -> Input:
-    name = parameter.name.lower()
+def _input(parameter: Parameter, parts: Parts, init: dict[str, str]) -> Input:
+    """One letter says too little to be ever sure."""
+    expression, sure = _tensor(parameter.name, parts, init)
+    return Input(parameter.name, expression, sure and len(parameter.name) > 1)
+
+
+def _tensor(given: str, parts: Parts, init: dict[str, str]) -> tuple[str, bool]:
+    """An expression for a tensor, and whether its name, or the module, told what it is."""
+    name, factor = given.lower(), _factor(given, parts.body)
     if name in _INDICES or name.endswith(("_ids", "_idx", "_index")):
-        return Input(parameter.name, "torch.randint(0, COLS, (ROWS,))")
+        return "torch.randint(0, COLS, (ROWS,))", True
     if name in _MASKS or name.endswith("_mask"):
-        return Input(parameter.name, "torch.rand(ROWS, COLS) > 0.1")
+        return "torch.rand(ROWS, COLS) > 0.1", True
     if name in _QKV and not parts.is_module:
-        return Input(parameter.name, f"torch.randn(BATCH, HEADS, SEQUENCE, HEAD_DIM){_FLOAT}")
-    if name in _VECTORS:
-        return Input(parameter.name, f"torch.randn(COLS){_FLOAT}")
-    if name in _MATRICES or name.endswith("_weight"):
-        return Input(parameter.name, f"torch.randn({_weight_shape(parameter.name, parts.body)}){_FLOAT}")
-    if _mentions(parts.body, _IMAGES) or "CHANNELS" in values.values():
-        return Input(parameter.name, f"torch.randn(BATCH, CHANNELS, HEIGHT, WIDTH){_FLOAT}")
-    if "HEADS" in values.values() or _mentions(parts.body, _SEQUENCES):
-        return Input(parameter.name, f"torch.randn(BATCH, SEQUENCE, COLS){_FLOAT}")
-    return Input(parameter.name, f"torch.randn(ROWS, COLS){_FLOAT}", sure=name in ("x", "input", "inputs", "a"))
+        return _random("BATCH, HEADS, SEQUENCE, HEAD_DIM"), True
+    if name in _MATRICES or (name.endswith("_weight") and name not in _VECTORS):
+        return _random(factor or "COLS"), len(_matrices(parts)) < 2  # of a chain each takes what the last one gives
+    if (name in _VECTORS or name.endswith("_bias")) and not factor:
+        return _random(_bias_length(given, parts) if _is_bias(name) else "COLS"), True
+    if _mentions(parts.body, _IMAGES) or "CHANNELS" in init.values():
+        return _random("BATCH, CHANNELS, HEIGHT, WIDTH"), True
+    if "HEADS" in init.values() or _mentions(parts.body, _SEQUENCES):
+        return _random("BATCH, SEQUENCE, COLS"), True
+    return _random(factor or "ROWS, COLS"), name in ("input", "inputs")
 
 
-def _weight_shape(name: str, body: ast.AST) -> str:
-    """OUT x COLS where F.linear takes it, COLS x OUT behind an @, else one value a column."""
+def _random(shape: str) -> str:
+    return f"torch.randn({shape}){_FLOAT}"
+
+
+def _is_bias(name: str) -> bool:
+    return name in ("bias", "b") or (name.endswith("_bias") and not name.startswith(("ln_", "norm_")))
+
+
+def _bias_length(given: str, parts: Parts) -> str:
+    """As long as a row of the product that it is added to; one value a column where there is none, or in a norm."""
+    calls = [n for n in ast.walk(parts.body) if isinstance(n, ast.Call) and _called(n).endswith("norm")]
+    if any(_is_name(given, argument) for call in calls for argument in _arguments(call)):
+        return "COLS"
+    return "OUT" if _matrices(parts) else "COLS"
+
+
+def _matrices(parts: Parts) -> list[str]:
+    """Arguments that something is multiplied with, from the right."""
+    return [p.name for p in parts.forward if "OUT" in _factor(p.name, parts.body)]
+
+
+def _factor(name: str, body: ast.AST) -> str:
+    """The shape of a matrix that is multiplied: ROWS x COLS on the left, COLS x OUT on the right, and OUT x COLS where
+    it is transposed there, as F.linear does. "" for what is in no product."""
+    products = list(_products(body))
+    if name not in _MATRICES and any(_is_name(name, left) for left, _, _ in products):
+        return "ROWS, COLS"
+    for _, right, is_linear in products:
+        plain = _untransposed(right)
+        if _is_name(name, plain):
+            return "OUT, COLS" if is_linear != (plain is not right) else "COLS, OUT"
+    return "ROWS, COLS" if any(_is_name(name, left) for left, _, _ in products) else ""
+
+
+def _products(body: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Left, right, and whether it is F.linear."""
     for node in ast.walk(body):
-        if isinstance(node, ast.Call) and _called(node) == "linear" and _is_argument(name, node):
-            return "OUT, COLS"
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and _is_name(name, node.right):
-            return "COLS, OUT"
-        if isinstance(node, ast.Call) and _called(node) in ("matmul", "mm") and _is_argument(name, node):
-            return "COLS, OUT"
-    return "COLS"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            yield node.left, node.right, False
+        elif isinstance(node, ast.Call):
+            called, given = _called(node), _arguments(node)
+            if called in ("matmul", "mm") and len(given) == 1 and isinstance(node.func, ast.Attribute):  # a.mm(b)
+                yield node.func.value, given[0], False
+            elif called in ("matmul", "mm", "linear") and len(given) >= 2:
+                yield given[0], given[1], called == "linear"
+            elif called == "addmm" and len(given) >= 3:
+                yield given[1], given[2], False
+
+
+def _untransposed(node: ast.expr) -> ast.expr:
+    """`w` of w.T, w.t() and w.transpose(0, 1)."""
+    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("t", "transpose"):
+        return node.func.value
+    return node
 
 
 def _called(node: ast.Call) -> str:
     return ast.unparse(node.func).rpartition(".")[2]
 
 
-def _is_argument(name: str, node: ast.Call) -> bool:
-    return any(_is_name(name, argument) for argument in node.args[1:])
+def _arguments(node: ast.Call) -> list[ast.expr]:
+    return [*node.args, *(keyword.value for keyword in node.keywords)]
 
 
 def _is_name(name: str, node: ast.AST) -> bool:

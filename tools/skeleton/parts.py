@@ -11,24 +11,27 @@ from pathlib import Path
 from tools.errors import TaskError
 
 Definition = ast.FunctionDef | ast.ClassDef
-TAKEN = ("Model", "get_inputs", "get_init_inputs", "CASES", "PRECISION", "INPUTS", "NOTES")  # mean something in a task
+TAKEN = ("Model", "get_inputs", "get_init_inputs", "CASES", "PRECISION", "INPUTS", "NOTES")  # a task is read by these
 
 
 @dataclass(frozen=True)
 class Parameter:
     """An argument of a function. `kind`: its annotation as written, "" without one; `default`: likewise; `keyword`:
-    whether it must be named."""
+    whether it must be named; `placed`: whether it cannot be."""
 
     name: str
     kind: str
     default: str
     keyword: bool = False
+    placed: bool = False
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a task is made from. `imports` and `helpers` are source, in the order of the file; `forward` and `init`
-    leave out `self`; `words` is the first line of the docstring; `local_imports`: modules that lie beside the file."""
+    leave out `self`; `body` is what may tell shapes: the definition, and the classes of the file that it inherits from;
+    `words` is the first line of the docstring; `local_imports`: modules that lie beside the file; `names`: those that
+    mean something of this code's own, so that no constant of the task may be called so."""
 
     name: str
     is_module: bool
@@ -40,6 +43,7 @@ class Parts:
     body: ast.AST
     words: str
     local_imports: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 def parts_of(source: str, name: str, path: Path) -> Parts:
@@ -58,21 +62,33 @@ def parts_of(source: str, name: str, path: Path) -> Parts:
     used = {name for n in others for name in _used(n, table)}
     imports = [_only(n, used) for n in needed if isinstance(n, ast.Import | ast.ImportFrom)]
     helpers = [n for n in others if n is not found]
-    if clash := next((b for n in helpers for b in _bound(n) if b in TAKEN), None):
-        raise TaskError(f"{path}: {name} needs {clash}, a name that means something else in a task; rename it first")
+    bound = {b for n in (*imports, *helpers) for b in _bound(n)}
     is_module = isinstance(found, ast.ClassDef)
+    _require_free(path, name, bound, is_module=is_module)
+    lineage = _lineage(found, tree) if isinstance(found, ast.ClassDef) else []
+    forward = _parameters(_method(found, "forward", path) if isinstance(found, ast.ClassDef) else found, is_module)
+    init = _parameters(_init(lineage), True)
     return Parts(
         name=name,
         is_module=is_module,
         imports=tuple(ast.unparse(n) for n in imports),
         helpers=tuple(_text(source, n) for n in helpers),
         definition=_text(source, found),
-        forward=_parameters(_method(found, "forward", path) if isinstance(found, ast.ClassDef) else found, is_module),
-        init=_parameters(_init(found), True) if isinstance(found, ast.ClassDef) else (),
-        body=found,
+        forward=forward,
+        init=init,
+        body=ast.Module([*lineage] or [found], []),
         words=(ast.get_docstring(found) or "").strip().partition("\n")[0].rstrip("."),
         local_imports=tuple(_local(imports, path.parent)),
+        names=frozenset({name, *bound, *used, *(p.name for p in (*forward, *init))}),
     )
+
+
+def _require_free(path: Path, name: str, bound: set[str], *, is_module: bool) -> None:
+    """A task is read by the names of its parts, so these cannot be called otherwise."""
+    if clash := next((taken for taken in TAKEN if taken in bound), None):
+        raise TaskError(f"{path}: {name} needs {clash}, a name that means something else in a task; rename it first")
+    if name in TAKEN and not (is_module and name == "Model"):
+        raise TaskError(f"{path}: {name} is a name that means something else in a task; rename it first")
 
 
 def _definition(tree: ast.Module, name: str, path: Path) -> Definition:
@@ -111,8 +127,26 @@ def _method(found: ast.ClassDef, name: str, path: Path) -> ast.FunctionDef:
     raise TaskError(f"{path}: class {found.name} has no forward of its own; name a function, or a class that has one")
 
 
-def _init(found: ast.ClassDef) -> ast.FunctionDef | None:
-    return _find(found, "__init__")
+def _init(lineage: Sequence[ast.ClassDef]) -> ast.FunctionDef | None:
+    return next((init for one in lineage if (init := _find(one, "__init__"))), None)
+
+
+def _lineage(found: ast.ClassDef, tree: ast.Module) -> list[ast.ClassDef]:
+    """The class and those of the same file that it inherits from, in the order in which Python looks into them."""
+    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    done: list[ast.ClassDef] = []
+    seen: set[str] = set()
+    waiting = [(found, False)]
+    while waiting:
+        one, bases_done = waiting.pop()
+        if bases_done:
+            done.append(one)
+        elif one.name not in seen:  # a file may claim that a class inherits from itself
+            seen.add(one.name)
+            bases = [b.value if isinstance(b, ast.Subscript) else b for b in one.bases]  # Base[T]
+            names = [b.id for b in bases if isinstance(b, ast.Name)]
+            waiting += [(one, True), *((known[name], False) for name in names if name in known)]  # the last goes first
+    return done[::-1]
 
 
 def _parameters(function: ast.FunctionDef | None, is_method: bool) -> tuple[Parameter, ...]:
@@ -122,14 +156,16 @@ def _parameters(function: ast.FunctionDef | None, is_method: bool) -> tuple[Para
     positional = [*args.posonlyargs, *args.args]
     defaults = ["", *map(ast.unparse, args.defaults)][-len(args.defaults) :] if args.defaults else []
     padded = [""] * (len(positional) - len(defaults)) + defaults
-    found = [_parameter(a, d) for a, d in zip(positional, padded, strict=True)][int(is_method) :]
+    placed = [*(True for _ in args.posonlyargs), *(False for _ in args.args)]
+    found = [_parameter(a, d, placed=p) for a, d, p in zip(positional, padded, placed, strict=True)][int(is_method) :]
     pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
     keyword = [_parameter(a, ast.unparse(d) if d else "", keyword=True) for a, d in pairs]
     return (*found, *keyword)
 
 
-def _parameter(arg: ast.arg, default: str, *, keyword: bool = False) -> Parameter:
-    return Parameter(arg.arg, ast.unparse(arg.annotation) if arg.annotation else "", default, keyword)
+def _parameter(arg: ast.arg, default: str, *, keyword: bool = False, placed: bool = False) -> Parameter:
+    kind = ast.unparse(arg.annotation).strip("'\"") if arg.annotation else ""
+    return Parameter(arg.arg, kind, default, keyword, placed)
 
 
 def _needed(tree: ast.Module, found: Definition, table: symtable.SymbolTable) -> list[ast.stmt]:

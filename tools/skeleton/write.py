@@ -1,11 +1,11 @@
 """A task file as text, from what was taken of a person's code and what was guessed about it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tools.errors import TaskError
 from tools.skeleton.guesses import Guess, Size, guess
-from tools.skeleton.parts import Parts
+from tools.skeleton.parts import Parameter, Parts
 
 LOOK = "LOOK"  # marks what a person should look at
 _TORCH = ("import torch", "import torch.nn as nn")
@@ -26,7 +26,7 @@ def task_source(parts: Parts, origin: str) -> str:
     sections = [
         _head(parts, origin),
         "\n".join(_imports(parts)),
-        "\n".join(_constants(found.sizes)),
+        "\n".join(_constants(found)),
         "\n".join(_cases(found.sizes)),
         "\n\n\n".join([*_definitions(parts), _model(parts, found), _get_inputs(found), _get_init_inputs(parts, found)]),
     ]
@@ -60,12 +60,15 @@ def _import_order(line: str) -> tuple[bool, str]:
     return line.startswith("from"), line
 
 
-def _constants(sizes: Sequence[Size]) -> Iterator[str]:
+def _constants(found: Guess) -> Iterator[str]:
+    if found.renamed:
+        theirs, ours = (" and ".join(names) for names in zip(*found.renamed, strict=True))
+        yield f"# {LOOK}: your code has a meaning of its own for {theirs}; what the task sets and varies is {ours}."
     yield "# How exact the answer must be: float32, tf32_ok, float16, bfloat16, float64, float8_e4m3fn, float8_e5m2."
     yield 'PRECISION = "float32"'
-    yield 'DTYPE = "float32"  # of the tensors'
+    yield f'{found.dtype} = "float32"  # of the tensors'
     yield f"# {LOOK}: these sizes are what is timed. Put in those that matter to you."
-    yield from (f"{size.name} = {size.timed}" + (f"  # {size.note}" if size.note else "") for size in sizes)
+    yield from (f"{size.name} = {size.timed}" + (f"  # {size.note}" if size.note else "") for size in found.sizes)
 
 
 def _cases(sizes: Sequence[Size]) -> Iterator[str]:
@@ -104,34 +107,53 @@ def _definitions(parts: Parts) -> Iterator[str]:
 
 
 def _model(parts: Parts, found: Guess) -> str:
-    return _model_of_module(parts) if parts.is_module else _model_of_function(parts, found)
+    return _model_of_module(parts, found) if parts.is_module else _model_of_function(parts, found)
 
 
-def _model_of_module(parts: Parts) -> str:
-    """The module under the name that a task wants, its parameters in the task's dtype."""
+def _model_of_module(parts: Parts, found: Guess) -> str:
+    """The module under the name that a task wants, its parameters in the task's dtype. Raises TaskError for one that
+    has this name already and cannot be called as a task calls it."""
+    required = [p for p in parts.init if not p.default]
+    adapted = bool(found.values) or any(p.keyword and not p.default for p in parts.forward)
     if parts.name == "Model":
+        if adapted or any(p.keyword for p in required):
+            raise TaskError(
+                "Model must be given what a task gives to no Model (by name, or no tensor); rename it first"
+            )
         return parts.definition
-    names = [p.name for p in parts.init if not p.default]
+    names = [p.name for p in required]
+    given = ", ".join(_given(parts.init, {name: name for name in names}))
+    forward = f"\n\n{_forward('super().forward', parts, found)}" if adapted else ""
     return (
         f'class Model({parts.name}):\n    """What is timed."""\n\n'
         f"    def __init__({', '.join(['self', *names])}) -> None:\n"
-        f"        super().__init__({', '.join(names)})\n"
-        "        self.to(getattr(torch, DTYPE))"
+        f"        super().__init__({given})\n"
+        f"        self.to(getattr(torch, {found.dtype})){forward}"
     )
 
 
 def _model_of_function(parts: Parts, found: Guess) -> str:
+    return f'class Model(nn.Module):\n    """What is timed."""\n\n{_forward(parts.name, parts, found)}'
+
+
+def _forward(called: str, parts: Parts, found: Guess) -> str:
+    """A forward that takes the tensors, in order, and gives them and the guessed values to `called`."""
     names = [i.name for i in found.inputs]
-    keyword = {p.name for p in parts.forward if p.keyword}
-    given = {p.name: p.name if p.name in names else found.values[p.name] for p in parts.forward if not p.default}
-    taken = [f"{name}={value}" if name in keyword else value for name, value in given.items()]
     arguments = ", ".join(["self", *(f"{name}: torch.Tensor" for name in names)])
-    look = f"  # {LOOK}: {', '.join(found.unsure)}" if found.unsure else ""
-    return (
-        'class Model(nn.Module):\n    """What is timed."""\n\n'
-        f"    def forward({arguments}) -> torch.Tensor:\n"
-        f"        return {parts.name}({', '.join(taken)}){look}"
-    )
+    given = ", ".join(_given(parts.forward, {name: name for name in names}, found.values))
+    look = f"  # {LOOK}: {', '.join(found.values)}" if found.values else ""
+    return f"    def forward({arguments}) -> torch.Tensor:\n        return {called}({given}){look}"
+
+
+def _given(
+    parameters: Sequence[Parameter], same: Mapping[str, str], guessed: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """What stands between the brackets of a call. Guessed values are named where they can be, and all that follow."""
+    values, named = {**same, **(guessed or {})}, False
+    for parameter in parameters:
+        if (value := values.get(parameter.name)) is not None:
+            named = named or parameter.keyword or (parameter.name not in same and not parameter.placed)
+            yield f"{parameter.name}={value}" if named else value
 
 
 def _get_inputs(found: Guess) -> str:
@@ -143,10 +165,9 @@ def _get_inputs(found: Guess) -> str:
 
 def _get_init_inputs(parts: Parts, found: Guess) -> str:
     required = [p.name for p in parts.init if not p.default]
-    shown = ", ".join(found.values[name] for name in required)
-    look = [name for name in found.unsure if name in required]
+    shown = ", ".join(found.init[name] for name in required)
     note = f"  # {', '.join(required)}" if required else ""
-    note += f"; {LOOK}: {', '.join(look)}" if look else ""
+    note += f"; {LOOK}: {', '.join(found.unsure)}" if found.unsure else ""
     kept = ", ".join(f"{p.name}={p.default}" for p in found.left_out)
     comment = f"# Left at their defaults: {kept}.\n" if kept else ""
     return f"{comment}def get_init_inputs() -> list[object]:\n    return [{shown}]{note}"
