@@ -3,7 +3,6 @@
 import contextlib
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -187,7 +186,7 @@ def _drive(
         place=opened.workshop.place,
     )  # fmt: skip
     listen(controls, bench, opened, limits, show)
-    begun, why = time.monotonic(), "failed"
+    begun_s, why = controls.clock_s, "failed"
     try:
         with (
             gpu_line(opened.gpu, event.run_id, show),
@@ -205,7 +204,7 @@ def _drive(
             emit(
                 Warned(event.run_id, f"limits raised during the run: {_raised(limits, limits.raised(controls.raises))}")
             )
-        elapsed_s = round(time.monotonic() - begun - controls.paused_s, 3)
+        elapsed_s = round(controls.clock_s - begun_s, 3)
         outcome = _finish(bench, why, event, settings, elapsed_s)
     return outcome
 

@@ -178,3 +178,19 @@ def test_a_wait_ends_when_the_run_is_over() -> None:
     threading.Timer(0.2, over.set).start()
     controls.wait(over.is_set)
     assert over.is_set()
+
+
+def test_the_time_limit_does_not_count_what_came_before_the_run_nor_suspensions() -> None:
+    controls = Controls()
+    controls.pause()
+    time.sleep(0.3)
+    controls.pause()
+    running = Run(run(["1"])[0].bench, ListAuthor(["1"]), Limits(5, max_time_s=5), controls=controls)
+    assert abs(running.elapsed_s) < 0.2
+    running.started -= 4.9
+    controls.suspended(3.0)
+    assert 1.8 < running.elapsed_s < 2.3
+    controls.pause()
+    controls.suspended(3.0)  # while it is paused the pause counts it
+    controls.pause()
+    assert 1.8 < running.elapsed_s < 2.3
