@@ -30,7 +30,8 @@ __all__ = ["AttemptRow", "Budget", "LogEntry", "ViewState", "fold", "verificatio
 
 GPU_STAGE = "gpu"  # Progress(stage="gpu", data={…}) is a sample for the GPU strip, not a stage
 ASKING_STAGE = "asking"  # Progress(stage="asking", detail=conversation): a request to the model begins
-CONTROL_STAGES = ("paused", "resumed", "raised", "stopping")  # what a person asked of the run
+SUSPENDED_STAGE = "suspended"  # data={"seconds": …}: the process was stopped for so long (Ctrl-Z)
+CONTROL_STAGES = ("paused", "resumed", "raised", "stopping", SUSPENDED_STAGE)  # what a person asked of the run
 QUIET_STAGES = (GPU_STAGE, ASKING_STAGE)  # many, and of no use in a log
 UNFINISHED = "unfinished"
 SKIPPED = "skipped"
@@ -310,8 +311,17 @@ def _asked_for(state: ViewState, event: Progress) -> ViewState:
             return replace(state, limits=state.limits | event.data)
         case "stopping":
             return replace(state, stopping=True)
+        case "suspended":
+            return _suspended(state, event.data.get("seconds"))
         case _:
             return _paused(state, event.at, paused=event.stage == "paused")
+
+
+def _suspended(state: ViewState, seconds: Json) -> ViewState:
+    """A pause counts the time itself, and before the run there is nothing to count."""
+    if state.process_at is None or state.paused_at is not None or not isinstance(seconds, int | float):
+        return state
+    return replace(state, paused_s=state.paused_s + seconds)
 
 
 def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:

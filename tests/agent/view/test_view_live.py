@@ -194,12 +194,13 @@ def test_whatever_ends_it_keys_are_seen_again(start: Callable[[str], Terminal], 
 
 
 def test_a_frame_that_cannot_be_drawn_ends_the_screen_and_not_the_run(start: Callable[[str], Terminal]) -> None:
-    terminal = start("chosen, view.ui = view.ui, None; time.sleep(1.5); view.ui = chosen; print('the run went on')")
+    terminal = start("""controls.pause(); chosen, view.ui = view.ui, None; time.sleep(1.5); view.ui = chosen
+    print("the run went on, paused:", controls.paused)""")
     assert terminal.end() == 0
     output = bytes(terminal.output)
     assert_restored(output)
     below = output.split(LEAVE_SCREEN)[1]
-    assert b"the run went on" in below
+    assert b"the run went on, paused: False" in below  # no key could end the pause
     assert b"AttributeError" in below
 
 
