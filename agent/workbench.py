@@ -81,6 +81,12 @@ class Workbench:
             return len(self._open)
 
     @property
+    def begun(self) -> int:
+        """Attempts that are finished or under way, each once."""
+        with self._numbering:
+            return len(self.attempts) + len(self._open)
+
+    @property
     def best(self) -> Attempt | None:
         """The best so far."""
         return best(list(self.attempts))
@@ -190,12 +196,12 @@ class Workbench:
         with self._ending:
             self._insist(draft.attempt_id)
             self.keep(draft.attempt_id, proposal.source, update, verdict, self.tiers.first)
-            self.attempts.append(attempt)
-            is_best = self.best is attempt
+            is_best = best([*self.attempts, attempt]) is attempt
             self.emit(Judged(self.run_id, draft.attempt_id, verdict, round(bench_s, 4), is_best, key))
+            with self._numbering:  # after it is stored, and at no moment both finished and under way
+                self.attempts.append(attempt)
+                self._open.discard(attempt.attempt_id)
             self._hold_against(attempt)
-        with self._numbering:
-            self._open.discard(attempt.attempt_id)
         return attempt
 
     def expect(self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None) -> Reflected:

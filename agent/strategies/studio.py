@@ -82,7 +82,7 @@ class Studio:
 
     def room(self) -> int:
         """How many attempts the run may still make."""
-        return max(0, self.limits_now.max_attempts - len(self.bench.attempts) - self.bench.under_way)
+        return max(0, self.limits_now.max_attempts - self.bench.begun)
 
     def conversation(
         self, opening: str, most_attempts: int | None = None, history: Callable[[], str] | None = None

@@ -22,6 +22,7 @@ class AttemptRow:
     library_ops: tuple[str, ...] = ()
     variants: int = 0
     verdict: Verdict | None = None
+    rank_key: tuple[float, ...] = ()  # smaller is better
     hypothesis: str = ""
     outcome: str = ""
     stage_at: float = 0.0  # since when

@@ -119,10 +119,8 @@ class ViewState:
         return f"#{row.number if row else attempt_id.rpartition('/')[2]}"
 
     def elapsed_s(self, now: float) -> float:
-        """Time spent on the run, without the pause before a resume."""
-        if self.ended:
-            return self.ended.elapsed_s
-        return self.earlier_s + self.process_s(now)
+        """Time spent on the run by all its processes, without the pause before a resume."""
+        return self.earlier_s + (self.ended.elapsed_s if self.ended else self.process_s(now))
 
     def process_s(self, now: float) -> float:
         """Time spent by the process that runs now, without pauses: what the time limit counts."""
@@ -257,9 +255,7 @@ def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
 
 
 def _judged(state: ViewState, event: Judged) -> ViewState:
-    state = _change(
-        state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, stage="", judged_at=event.at)
-    )
+    state = _change(state, event.attempt_id, lambda row: _finished(row, event))
     state = replace(state, judge_s=state.judge_s + event.bench_s)
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
@@ -267,12 +263,30 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
     return _log(state, event.at, "judge", words)
 
 
+def _finished(row: AttemptRow, event: Judged) -> AttemptRow:
+    return replace(row, verdict=event.verdict, rank_key=event.rank_key, stage="", judged_at=event.at)
+
+
 def _verified(state: ViewState, event: Verified) -> ViewState:
     """A confirmation counts from now on; a verification stands beside the verdict."""
     if event.purpose == "confirm":
-        state = _change(state, event.attempt_id, lambda row: replace(row, verdict=event.verdict))
+        state = _change(
+            state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, rank_key=event.rank_key)
+        )
+        state = replace(state, best_id=_best_id(state))
     words = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
     return _log(state, event.at, "judge", words)
+
+
+def _best_id(state: ViewState) -> str | None:
+    """The best by the run's ranking, once a verdict has changed; who has not seen all attempts keeps what it was told
+    while that is right."""
+    told = state.best
+    ranked = [a for a in state.attempts if a.rank_key and a.verdict and a.verdict.accepted]
+    if told is None or (told.verdict and told.verdict.accepted and (state.unseen_attempts or not told.rank_key)):
+        return state.best_id
+    leader = min(ranked, key=lambda a: (a.rank_key, a.number), default=None)
+    return leader.attempt_id if leader else None
 
 
 def verification(event: Verified) -> str:

@@ -4,11 +4,13 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+import pytest
+
 from agent.authors.base import Proposal
 from agent.controls import Change, Controls
 from agent.loop import Run, optimize
 from agent.policy import Limits
-from agent.record.events import Judged, Progress, Updated
+from agent.record.events import Judged, Progress, Reflected, Updated
 from agent.workbench import GivenUp, Workbench
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, run
 from tools.tooling import Tools
@@ -194,3 +196,33 @@ def test_the_time_limit_does_not_count_what_came_before_the_run_nor_suspensions(
     controls.suspended(3.0)  # while it is paused the pause counts it
     controls.pause()
     assert 1.8 < running.elapsed_s < 2.3
+
+
+def test_an_attempt_counts_once_while_it_is_stored_and_only_then_as_finished() -> None:
+    counts: list[tuple[int, int]] = []
+
+    class Counts(Log):
+        def __call__(self, event: object) -> None:
+            if isinstance(event, Judged | Reflected):
+                counts.append((bench.begun, len(bench.attempts)))
+
+    updater, bench, _ = held()
+    bench.emit = Counts()
+    updater.let_go.set()
+    first = bench.bench(bench.update(Proposal("1", "")))
+    bench.expect(first, "smaller is faster", "fewer microseconds", 1.5)
+    bench.bench(bench.update(Proposal("2", "", first.attempt_id)))
+    assert counts == [(1, 0), (1, 1), (2, 1), (2, 2)]
+
+
+def test_what_ctrl_c_keeps_from_being_stored_is_not_counted() -> None:
+    def broken(event: object) -> None:
+        if isinstance(event, Judged):
+            raise KeyboardInterrupt
+
+    updater, bench, _ = held()
+    bench.emit = broken
+    updater.let_go.set()
+    with pytest.raises(KeyboardInterrupt):
+        bench.bench(bench.update(Proposal("1", "")))
+    assert bench.attempts == []
