@@ -75,14 +75,8 @@ class Workbench:
         self.bench_s = 0.0  # time that the judge was busy
 
     @property
-    def under_way(self) -> int:
-        """Attempts that this process began and has not judged; what a process that was killed left does not count."""
-        with self._numbering:
-            return len(self._open)
-
-    @property
     def begun(self) -> int:
-        """Attempts that are finished or under way, each once."""
+        """Attempts that are finished, or that this process began, each once; what a killed process left is neither."""
         with self._numbering:
             return len(self.attempts) + len(self._open)
 

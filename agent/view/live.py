@@ -93,6 +93,8 @@ class LiveView:
                 skipped = self._controls.skip()
                 return f"skipped: {skipped} under way" if skipped else "nothing under way can be skipped"
             case "raise":
+                if self.state.is_ending:
+                    return "no more attempts begin: there is no limit to raise"
                 self._controls.raise_limits()
                 return "limits raised by a quarter of what was given"
             case "stop":

@@ -22,7 +22,7 @@ from agent.record.events import (
     Warned,
 )
 from agent.view.readings import GpuReading, reading
-from agent.view.rows import AttemptRow, Budget, LogEntry, Who
+from agent.view.rows import AttemptRow, Budget, LogEntry, Who, best_ranked
 from agent.view.spending import Spending, reply_words
 from tools.codec import Json
 
@@ -51,7 +51,7 @@ class ViewState:
     best_id: str | None = None
     stage: str = "starting"
     log: tuple[LogEntry, ...] = ()
-    streaming: str = ""  # what the author is saying right now
+    speaking: tuple[tuple[str, str], ...] = ()  # conversations that are being answered, and their words so far
     warnings: tuple[str, ...] = ()
     gpu_sample: str = ""
     gpu_reading: GpuReading | None = None
@@ -131,6 +131,16 @@ class ViewState:
         return max(0.0, end - self.process_at - paused_s)
 
     @property
+    def is_ending(self) -> bool:
+        """Whether no attempt begins any more."""
+        return self.ended is not None or self.stopping or self.stage.startswith("confirming")
+
+    @property
+    def streaming(self) -> str:
+        """What the author is saying right now; of several at once, the one who began last."""
+        return self.speaking[-1][1] if self.speaking else ""
+
+    @property
     def working(self) -> tuple[AttemptRow, ...]:
         """Attempts that something is being done to, the oldest first; the ones that matter are among the newest."""
         return tuple(a for a in self.attempts[-_UNDER_WAY:] if a.verdict is None and a.stage not in LEFT_STAGES)
@@ -168,7 +178,7 @@ def _fold(state: ViewState, event: Event) -> ViewState:
             return _said(state, event)
         case Replied():
             asked = tuple(a for a in state.asked if a[0] != event.conversation)
-            said = replace(state, streaming="", spending=state.spending.and_(event), asked=asked)
+            said = replace(_silent(state, event.conversation), spending=state.spending.and_(event), asked=asked)
             return _log(said, event.at, "author", reply_words(event))
         case Progress():
             return _progress(state, event)
@@ -185,7 +195,7 @@ def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> Vi
         case RunResumed():
             return _resumed(state, event)
         case RunEnded():
-            stopped = replace(_stop_attempts(state), ended=event, stage="ended", streaming="", asked=())
+            stopped = replace(_stop_attempts(state), ended=event, stage="ended", speaking=(), asked=())
             stopped = _paused(stopped, event.at, paused=False)
             return replace(stopped, best_id=event.best_attempt_id)
 
@@ -196,7 +206,7 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
         _stop_attempts(state),
         ended=None,
         stage="starting",
-        streaming="",
+        speaking=(),
         unseen_attempts=max(0, event.finished_attempts - seen),
         asked=(),
         limits={},
@@ -246,7 +256,7 @@ def _is_decided(state: ViewState, attempt_id: str) -> bool:
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
     row = AttemptRow(event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at)
     others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
-    return replace(state, attempts=(*others, row), streaming="")
+    return replace(state, attempts=(*others, row))
 
 
 def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
@@ -282,10 +292,9 @@ def _best_id(state: ViewState) -> str | None:
     """The best by the run's ranking, once a verdict has changed; who has not seen all attempts keeps what it was told
     while that is right."""
     told = state.best
-    ranked = [a for a in state.attempts if a.rank_key and a.verdict and a.verdict.accepted]
     if told is None or (told.verdict and told.verdict.accepted and (state.unseen_attempts or not told.rank_key)):
         return state.best_id
-    leader = min(ranked, key=lambda a: (a.rank_key, a.number), default=None)
+    leader = best_ranked(state.attempts)
     return leader.attempt_id if leader else None
 
 
@@ -299,8 +308,14 @@ def _said(state: ViewState, event: Said) -> ViewState:
     if event.role != "assistant":
         return state
     if event.final:
-        return _log(replace(state, streaming=""), event.at, "author", event.text)
-    return replace(state, streaming=(state.streaming + event.text)[-_STREAM_CHARACTERS:])
+        return _log(_silent(state, event.conversation), event.at, "author", event.text)
+    so_far = dict(state.speaking)  # who has begun keeps its place, so that what is shown does not jump
+    so_far[event.conversation] = (so_far.get(event.conversation, "") + event.text)[-_STREAM_CHARACTERS:]
+    return replace(state, speaking=tuple(so_far.items()))
+
+
+def _silent(state: ViewState, conversation: str) -> ViewState:
+    return replace(state, speaking=tuple(s for s in state.speaking if s[0] != conversation))
 
 
 def _progress(state: ViewState, event: Progress) -> ViewState:

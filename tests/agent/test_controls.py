@@ -67,11 +67,11 @@ def test_a_skipped_attempt_gets_no_verdict_and_makes_room_for_another() -> None:
     ends: list[BaseException] = []
     thread = in_background(bench, ends)
     assert updater.begun.wait(10)
-    assert (bench.under_way, bench.skip()) == (1, 1)
+    assert (bench.begun, bench.skip()) == (1, 1)
     updater.let_go.set()
     thread.join(10)
     assert "skipped by a person" in str(ends[0])
-    assert bench.under_way == 0
+    assert bench.begun == 0
     assert [(e.stage, e.attempt_id) for e in log.events if isinstance(e, Progress)] == [("skipped", "r/1")]
     assert bench.skip() == 0
 
