@@ -61,7 +61,7 @@ class LiveView:
         self._drawn: tuple[object, object] | None = None
         self._frames = 0
         self._noted_at = 0.0
-        self._away = False  # suspended: the terminal is not ours until the shell gives it back
+        self._away = False  # the terminal is not ours until the shell gives it back
         self._suspended_s = 0.0  # not told yet
         self._stack = contextlib.ExitStack()
 
@@ -104,7 +104,9 @@ class LiveView:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.callback(self._screen.leave)
-            self._screen.enter()
+            self._away = not self._screen.is_in_front()  # begun with `&`: until `fg`
+            if not self._away:
+                self._screen.enter()
             if self._keyboard:
                 stack.callback(self._keyboard.stop)
                 self._keyboard.start()

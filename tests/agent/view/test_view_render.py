@@ -5,7 +5,6 @@ After a wanted change: `python -m tests.agent.view.test_view_render`, then read 
 
 import re
 import textwrap
-from dataclasses import replace
 from functools import reduce
 from io import StringIO
 from pathlib import Path
@@ -26,7 +25,7 @@ from agent.view.styles import verdict_label, verdict_style
 from agent.view.summary import NextCommand, summary, summary_text
 from agent.view.text import clean
 from agent.view.ui import Ui
-from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts
+from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts, started
 from tools.verdict import Status
 
 FOLDER = Path(__file__).parent / "renderings"
@@ -262,7 +261,7 @@ def test_a_paused_run_that_shall_stop_is_stopping() -> None:
 
 
 def test_a_best_that_was_not_timed_on_a_gpu_is_not_blamed_on_its_absence() -> None:
-    for events, told in ((CPU_RUN, True), ([replace(CPU_RUN[0], gpu="NVIDIA H200"), *CPU_RUN[1:]], False)):
+    for events, told in ((CPU_RUN, True), ([started("NVIDIA H200"), *CPU_RUN[1:]], False)):
         block = "\n".join(map(plain, best_block(state_of(events), 100)))
         assert ("no GPU" in block) is told
 

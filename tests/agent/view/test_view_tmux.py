@@ -186,6 +186,18 @@ def test_a_run_that_goes_on_in_the_background_leaves_the_terminal_to_others_unti
     assert tmux.mode("after") == before
 
 
+def test_a_run_that_begins_in_the_background_takes_the_terminal_after_fg(tmux: Tmux) -> None:
+    (tmux.folder / "watched.py").write_text(WATCHED)
+    beats = tmux.folder / "beats"
+    tmux.type(f"PYTHONPATH={ROOT} {sys.executable} watched.py &")
+    tmux.wait(lambda: beats.exists() and beats.stat().st_size > 10)
+    assert tmux.is_clean()
+    tmux.type("fg")
+    tmux.shows("best so far")
+    tmux.keys("C-c")
+    tmux.wait(tmux.is_clean)
+
+
 def test_a_run_stops_after_what_is_under_way_when_it_is_asked_to(tmux: Tmux) -> None:
     tmux.type(f"{RUN}; echo exit-$?")
     tmux.shows("✓ checked")
