@@ -1,7 +1,7 @@
 """What a person asks of a run that is going on. Set from one thread, read by the loop between attempts.
 
 Knows no terminal and no loop: the screen calls `pause`, `skip`, `raise_limits` and `stop`; the loop asks `wait`,
-`stopping`, `raises` and `paused_s`.
+`stopping`, `raises` and `clock_s`.
 """
 
 import threading
@@ -53,10 +53,22 @@ class Controls:
 
     @property
     def paused_s(self) -> float:
-        """Seconds spent paused so far; the time limit does not count them."""
+        """Seconds spent paused or suspended so far; the time limit does not count them."""
         with self._changed:
             since = 0.0 if self._paused_at is None else time.monotonic() - self._paused_at
             return self._paused_s + since
+
+    @property
+    def clock_s(self) -> float:
+        """A monotonic clock that stands still while the run is paused or suspended."""
+        with self._changed:
+            return time.monotonic() - self.paused_s
+
+    def suspended(self, seconds: float) -> None:
+        """Count so many seconds, just over, in which the process was stopped by its shell (Ctrl-Z)."""
+        with self._changed:
+            if self._paused_at is None:  # else the pause counts them
+                self._paused_s += seconds
 
     def pause(self) -> bool:
         """Pause, or go on; says whether the run is paused now. What is under way is finished either way."""

@@ -5,7 +5,6 @@
 The workbench emits events and nothing else; the store, the screen and the exports are folds over them.
 """
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -25,17 +24,23 @@ class Run:
     limits: Limits
     width: int = 1
     controls: Controls = field(default_factory=Controls)
-    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.started = self.controls.clock_s
 
     @property
     def limits_now(self) -> Limits:
         """As given, or as raised since."""
         return self.limits.raised(self.controls.raises)
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start, without pauses."""
+        return self.controls.clock_s - self.started
+
     def why_stop(self) -> str | None:
         """The limit that is reached, "stopped" when a person wants no more, or None."""
-        elapsed_s = time.monotonic() - self.started - self.controls.paused_s
-        return "stopped" if self.controls.stopping else self.limits_now.why_stop(self.bench.attempts, elapsed_s)
+        return "stopped" if self.controls.stopping else self.limits_now.why_stop(self.bench.attempts, self.elapsed_s)
 
 
 def optimize(run: Run) -> str:

@@ -75,10 +75,10 @@ class Workbench:
         self.bench_s = 0.0  # time that the judge was busy
 
     @property
-    def under_way(self) -> int:
-        """Attempts that this process began and has not judged; what a process that was killed left does not count."""
+    def begun(self) -> int:
+        """Attempts that are finished, or that this process began, each once; what a killed process left is neither."""
         with self._numbering:
-            return len(self._open)
+            return len(self.attempts) + len(self._open)
 
     @property
     def best(self) -> Attempt | None:
@@ -190,12 +190,12 @@ class Workbench:
         with self._ending:
             self._insist(draft.attempt_id)
             self.keep(draft.attempt_id, proposal.source, update, verdict, self.tiers.first)
-            self.attempts.append(attempt)
-            is_best = self.best is attempt
+            is_best = best([*self.attempts, attempt]) is attempt
             self.emit(Judged(self.run_id, draft.attempt_id, verdict, round(bench_s, 4), is_best, key))
+            with self._numbering:  # after it is stored, and at no moment both finished and under way
+                self.attempts.append(attempt)
+                self._open.discard(attempt.attempt_id)
             self._hold_against(attempt)
-        with self._numbering:
-            self._open.discard(attempt.attempt_id)
         return attempt
 
     def expect(self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None) -> Reflected:

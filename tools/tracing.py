@@ -84,13 +84,15 @@ class Tracing:
 
     def _answered(self, worker: Worker) -> TraceReply:
         """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
-        deadline = time.monotonic() + self._trace_s
+        left_s = self._trace_s
         for _ in range(MAX_QUESTIONS):
-            body = worker.receive(timeout_s=max(0.1, deadline - time.monotonic()), max_blob_bytes=0).body
-            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, body)  # type: ignore[arg-type]
+            said = worker.receive(timeout_s=max(0.1, left_s), max_blob_bytes=0)
+            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, said.body)  # type: ignore[arg-type]
             if isinstance(message, TraceReply):
                 return message
+            began_s = time.monotonic()
             worker.send(encode(self._facts(message.kernel)))
+            left_s -= said.waited_s + time.monotonic() - began_s
         return TraceReply(
             failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")
         )

@@ -6,7 +6,9 @@ descriptors in batches, each beside one byte, then the blobs. Descriptors that n
 
 import contextlib
 import json
+import math
 import os
+import select
 import socket
 import struct
 import time
@@ -18,6 +20,7 @@ from tools.codec import Json
 
 _HEAD = struct.Struct("<Q")
 _BATCH = 64  # descriptors beside one byte; the kernel takes 253 at most
+_LOOK_S = 0.5  # a stop costs a time limit no more than this
 MAX_HEADER_BYTES = 256 << 20  # a plan with big constants; anything above is an attack or a bug
 
 
@@ -27,11 +30,13 @@ class WireError(ConnectionError):
 
 @dataclass(frozen=True)
 class Message:
-    """A JSON object, and the blobs and file descriptors that belong to it; the receiver closes the descriptors."""
+    """A JSON object, and the blobs and file descriptors that belong to it; the receiver closes the descriptors.
+    `waited_s`: how long it was waited for under a time limit, without the time for which the receiver was stopped."""
 
     body: dict[str, Json]
     blobs: list[bytes] = field(default_factory=list)
     fds: list[int] = field(default_factory=list)
+    waited_s: float = field(default=0.0, compare=False)
 
     def close(self) -> None:
         """Close the descriptors; once."""
@@ -72,7 +77,7 @@ def receive(
     try:
         while len(fds) < count:
             fds += reader.descriptors(min(_BATCH, count - len(fds)))
-        return Message(body, [bytes(reader.read(n)) for n in sizes], fds)
+        return Message(body, [bytes(reader.read(n)) for n in sizes], fds, reader.waited_s)
     except BaseException:
         _close(fds)
         raise
@@ -91,18 +96,29 @@ def _header(text: bytes) -> tuple[dict[str, Json], list[int], int]:
 
 
 class _Reader:
-    """Reads exact amounts until a deadline."""
+    """Reads exact amounts until its time is used up. The time for which the process was stopped (Ctrl-Z) does not use
+    it up: the clock is looked at often, and counts no more than a look was meant to take."""
 
     def __init__(self, sock: socket.socket, timeout_s: float | None) -> None:
-        self._sock = sock
-        self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._sock, self._timeout_s = sock, timeout_s
+        self.waited_s = 0.0
+        self._seen_s = time.monotonic()
 
     def _wait(self) -> None:
-        if self._deadline_s is not None:
-            left_s = self._deadline_s - time.monotonic()
-            if left_s <= 0:
+        fd, poll = self._sock.fileno(), select.poll()
+        if self._timeout_s is None or fd < 0:  # reading a closed socket says so itself
+            return
+        poll.register(fd, select.POLLIN)
+        while not poll.poll(self._look_ms(self._timeout_s)):
+            if self._look_ms(self._timeout_s) == 0 and not poll.poll(0):
                 raise TimeoutError("the message did not arrive in time")
-            self._sock.settimeout(left_s)
+        self._look_ms(self._timeout_s)
+
+    def _look_ms(self, timeout_s: float) -> int:
+        """Count the time since the last look; how long the next one may take."""
+        seen_s, self._seen_s = self._seen_s, time.monotonic()
+        self.waited_s += min(_LOOK_S, self._seen_s - seen_s)
+        return math.ceil(max(0.0, min(_LOOK_S, timeout_s - self.waited_s)) * 1000)
 
     def read(self, length: int) -> bytearray:
         data = bytearray(length)

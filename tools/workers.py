@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,11 +61,10 @@ class Worker:
             raise self._died() from error
 
     def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES) -> wire.Message:
-        """Wait for one message; the same failures as `call`, and more blobs than allowed are one of them. Raises
-        Unconfined for a worker that should be confined."""
-        started = time.monotonic()
+        """Wait for one message, once the worker is there; the same failures as `call`, and more blobs than allowed are
+        one of them. Raises Unconfined for a worker that should be confined."""
         self.enforced(timeout_s=timeout_s)
-        return self._receive(max(0.01, timeout_s - (time.monotonic() - started)), max_blob_bytes)
+        return self._receive(timeout_s, max_blob_bytes)
 
     def enforced(self, *, timeout_s: float = START_TIMEOUT_S) -> Enforced:
         """What holds this worker, in its own words from before it ran anything hostile."""

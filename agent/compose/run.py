@@ -3,7 +3,6 @@
 import contextlib
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -82,14 +81,15 @@ def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
 def resume_run(
     run_id: str, settings: Settings, environment: Environment, show: Emit, controls: Controls | None = None
 ) -> Outcome:
-    """Go on with a stored run: same task, seed and limits (flags may raise the limits)."""
+    """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
+    way; but the limit of cost counts all processes and stays until `--max-cost` changes it."""
     with Store.open(settings.runs_dir) as store:
         started = _stored(store, run_id)
         event = started.event
         task_file = find_task(str(event.machine.get("task_path") or event.task))
         if task_file.sha256 != event.task_sha256:
             raise TaskError(f"{task_file.path} has changed since run {event.run_id}; start a new run with --task")
-        settings = _as_then(settings, event)
+        settings = limits_as_then(_as_then(settings, event), event, started.attempts)
         with (
             alive(settings.runs_dir / event.run_id),
             contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice,
@@ -106,6 +106,27 @@ def _as_then(settings: Settings, event: RunStarted) -> Settings:
     if settings.base_url:  # a server may have moved
         del then["base_url"]
     return replace(settings, **then)
+
+
+def limits_as_then(settings: Settings, event: RunStarted, attempts: list[Attempt]) -> Settings:
+    """The settings with the run's limits where none is given, but those that would end it again at once: then it may
+    make as many attempts again, and patience or goal are no more."""
+    default = Settings()
+    names = ("max_time_s", "patience", "max_cost_usd", "target_speedup", "target_sol")
+    then: dict[str, Json] = {
+        name: value for name in names if getattr(settings, name) is None and (value := event.limits.get(name))
+    }
+    most = event.limits.get("max_attempts")
+    if settings.max_attempts == default.max_attempts and isinstance(most, int):
+        then["max_attempts"] = most if len(attempts) < most else max(default.max_attempts, len(attempts) + most)
+    kept = replace(settings, **then)
+    match _limits(kept).why_stop(attempts, 0.0):
+        case "goal":
+            return replace(kept, target_speedup=settings.target_speedup, target_sol=settings.target_sol)
+        case "patience":
+            return replace(kept, patience=settings.patience)
+        case _:
+            return kept
 
 
 def _stored(store: Store, run_id: str) -> Started:
@@ -179,6 +200,8 @@ def _drive(
     for earlier in started.events:
         show(earlier)
     emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
+    if started.events:
+        show(Progress(event.run_id, "raised", data=encode(asdict(limits))))  # what counts now; the start says what did
     warn(opened, event.run_id, emit)
     bench = Workbench(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
@@ -187,7 +210,7 @@ def _drive(
         place=opened.workshop.place,
     )  # fmt: skip
     listen(controls, bench, opened, limits, show)
-    begun, why = time.monotonic(), "failed"
+    begun_s, why = controls.clock_s, "failed"
     try:
         with (
             gpu_line(opened.gpu, event.run_id, show),
@@ -205,7 +228,7 @@ def _drive(
             emit(
                 Warned(event.run_id, f"limits raised during the run: {_raised(limits, limits.raised(controls.raises))}")
             )
-        elapsed_s = round(time.monotonic() - begun - controls.paused_s, 3)
+        elapsed_s = round(controls.clock_s - begun_s, 3)
         outcome = _finish(bench, why, event, settings, elapsed_s)
     return outcome
 

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -57,11 +56,11 @@ class Studio:
     context_tokens: int = 30_000
     max_tokens: int = 32_000
     ledger: Ledger = field(default_factory=Ledger)
-    started: float = field(default_factory=time.monotonic)
     finished_keys: int = 0
     controls: Controls = field(default_factory=Controls)
 
     def __post_init__(self) -> None:
+        self._started = self.controls.clock_s
         self._keys = itertools.count(self.finished_keys + 1)
         self.halted = threading.Event()  # set by Ctrl-C: no conversation asks again
         self.bench.emit(Said(self.bench.run_id, "system", self.prompts.system))
@@ -72,7 +71,7 @@ class Studio:
             return "interrupted"
         if self.controls.stopping:
             return "stopped"
-        elapsed_s = time.monotonic() - self.started - self.controls.paused_s
+        elapsed_s = self.controls.clock_s - self._started
         spent, following = self.ledger.cost_usd, self.ledger.next_usd
         return self.limits_now.why_stop(list(self.bench.attempts), elapsed_s, spent, following)
 
@@ -83,7 +82,7 @@ class Studio:
 
     def room(self) -> int:
         """How many attempts the run may still make."""
-        return max(0, self.limits_now.max_attempts - len(self.bench.attempts) - self.bench.under_way)
+        return max(0, self.limits_now.max_attempts - self.bench.begun)
 
     def conversation(
         self, opening: str, most_attempts: int | None = None, history: Callable[[], str] | None = None

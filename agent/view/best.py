@@ -17,14 +17,15 @@ def best_block(state: ViewState, width: int, most: int = 99) -> list[Line]:
     if row is None or row.verdict is None:
         return [rule(width, ("best so far", "bold")), line(width, (" nothing is proved right yet", DIM))]
     head = rule(width, ("best so far ", "bold"), (f"#{row.number} {words.one_line(row.rationale)}", "bold green"))
-    return [head, *(line(width, " ", *parts) for parts in _facts(row, row.verdict, width, most))]
+    return [head, *(line(width, " ", *parts) for parts in _facts(row, row.verdict, width, most, state.gpu))]
 
 
-def _facts(row: AttemptRow, verdict: Verdict, width: int, most: int) -> list[list[Part]]:
+def _facts(row: AttemptRow, verdict: Verdict, width: int, most: int, gpu: str | None) -> list[list[Part]]:
     shown = verdict_style(verdict.status)
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
-        return [[label, "   ", compiler_facts(row)], [(f"no GPU, so no time: {RANKED_BY}", DIM)]]
+        why: list[Part] = [(f"no GPU, so no time: {RANKED_BY}" if gpu is None else "not timed", DIM)]
+        return [[label, "   ", compiler_facts(row)], why]
     first: list[Part] = [label, "  ", (words.timing(verdict.timing), "bold")]
     more: list[Part] = []
     if verdict.sol_fraction is not None:

@@ -3,11 +3,12 @@
 Rich's own layout costs 20 ms a frame, five times what a screen that is redrawn four times a second may cost.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
@@ -41,7 +42,7 @@ def line(width: int, *parts: Part) -> Line:
     left = width
     for part in parts:
         raw, name = (part, "") if isinstance(part, str) else part
-        text = raw if raw.isprintable() else words.one_line(raw)  # nothing in it moves the cursor
+        text = raw if raw.isascii() and raw.isprintable() else _safe(raw)
         size = cells(text)
         if size > left == 0 and made:
             last = made.pop()
@@ -57,6 +58,30 @@ def line(width: int, *parts: Part) -> Line:
     if left:
         made.append(Segment(" " * left, style("")))
     return tuple(made)
+
+
+@lru_cache(maxsize=1024)
+def _safe(text: str) -> str:
+    """Without what moves the cursor, or is not as wide as it says; blanks stay where nothing else is wrong."""
+    cleaned = words.clean(text)
+    return cleaned if cleaned.isprintable() else words.one_line(cleaned)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A paragraph as lines of at most so many cells, broken between words where that is possible."""
+    if text.isascii():
+        return textwrap.wrap(text, width)
+    lines, used = [""], 0
+    for word in text.split():
+        size = cells(word)
+        if used and used + 1 + size <= width:
+            lines[-1] += f" {word}"
+            used += 1 + size
+            continue
+        pieces = chop_cells(word, width) if size > width else [word]
+        lines = [*lines, *pieces] if used else [*lines[:-1], *pieces]
+        used = cells(lines[-1])
+    return lines if used else []
 
 
 def ends(width: int, left: Sequence[Part], right: Sequence[Part]) -> Line:

@@ -46,10 +46,10 @@ def _who(state: ViewState) -> Iterator[str]:
 def _mood(state: ViewState) -> list[Part]:
     if state.ended:
         return [(f"ended: {state.ended.why.replace('_', ' ')}", "bold")]
-    if state.paused_at is not None:
-        return [("paused", "bold yellow")]
     if state.stopping:
         return [("stopping", "bold yellow")]
+    if state.paused_at is not None:
+        return [("paused", "bold yellow")]
     return [("running", "green")] if state.started else [(words.one_line(state.stage), "")]
 
 

@@ -17,39 +17,61 @@ _NAMES = {
 }  # fmt: skip
 _PASTE, _PASTED = b"\x1b[200~", b"\x1b[201~"
 _SPLIT_S = 0.05  # how long the rest of an escape sequence may take
+_AWAY_S = 0.2  # between two looks whether the terminal is ours again
 _LFLAG, _CC = 3, 6  # places in what tcgetattr gives
 
 
-def decode(data: bytes) -> Iterator[str]:
-    """The keys in some bytes. What is pasted is no key, nor are sequences that nobody knows."""
-    while data:
-        if data.startswith(_PASTE):
-            data = data.partition(_PASTED)[2]
-            continue
-        size = _length(data)
-        key, data = data[:size], data[size:]
-        if name := _NAMES.get(key):
-            yield name
-        elif size == 1 and key[0] >= 0x20 and key[0] < 0x7F:
-            yield key.decode()
+class Decoder:
+    """Turns what a terminal sends into the names of keys. What is pasted is no key, nor are sequences that nobody
+    knows. A paste may come in any number of pieces."""
+
+    def __init__(self) -> None:
+        self._pasting = False
+        self._end = b""  # of the last piece of a paste: its closing mark may be cut
+
+    def decode(self, data: bytes) -> Iterator[str]:
+        """The keys in some bytes, which continue the ones before."""
+        while data:
+            if self._pasting:
+                data = self._after_paste(data)
+            elif data.startswith(_PASTE):
+                self._pasting, data = True, data[len(_PASTE) :]
+            else:
+                size = _length(data)
+                key, data = data[:size], data[size:]
+                if name := _name(key):
+                    yield name
+
+    def is_whole(self, data: bytes) -> bool:
+        """Whether no escape sequence is cut off at the end; a paste need not be over."""
+        if self._pasting or _PASTE in data:
+            return True
+        tail = data[data.rfind(b"\x1b") :] if b"\x1b" in data else b""
+        whole = len(tail) > 2 and _length(tail) <= len(tail) and 0x40 <= tail[-1] <= 0x7E
+        return tail in (b"", b"\x1b") or tail[1:2] not in (b"[", b"O") or whole
+
+    def _after_paste(self, data: bytes) -> bytes:
+        _, mark, rest = (self._end + data).partition(_PASTED)
+        self._pasting = not mark
+        self._end = b"" if mark else (self._end + data)[-len(_PASTED) + 1 :]
+        return rest
+
+
+def _name(key: bytes) -> str | None:
+    printable = len(key) == 1 and 0x20 <= key[0] < 0x7F
+    return key.decode() if printable else _NAMES.get(key)
 
 
 def _length(data: bytes) -> int:
-    """Bytes of the first key."""
-    if data[:1] != b"\x1b" or len(data) == 1 or data[1:2] not in (b"[", b"O"):
+    """Bytes of the first key; ESC with another byte is one, Alt with that key."""
+    if data[:1] != b"\x1b" or len(data) == 1 or data[1:2] == b"\x1b":
         return 1
+    if data[1:2] not in (b"[", b"O"):
+        return 2
     if data[1:2] == b"O":
         return min(3, len(data))
     end = next((i for i in range(2, len(data)) if 0x40 <= data[i] <= 0x7E), len(data) - 1)
     return end + 1
-
-
-def _is_whole(data: bytes) -> bool:
-    """Whether no escape sequence and no paste is cut off at the end."""
-    if _PASTE in data and _PASTED not in data.rpartition(_PASTE)[2]:
-        return False
-    tail = data[data.rfind(b"\x1b") :] if b"\x1b" in data else b""
-    return not tail or tail == b"\x1b" or (len(tail) > 2 and _length(tail) <= len(tail) and 0x40 <= tail[-1] <= 0x7E)
 
 
 class Keyboard:
@@ -57,6 +79,7 @@ class Keyboard:
 
     def __init__(self, fd: int, pressed: Callable[[str], None]) -> None:
         self.fd, self._pressed = fd, pressed
+        self._decoder = Decoder()
         self._before: list[Any] | None = None
         self._thread: Thread | None = None
         self._wake_r = self._wake_w = -1
@@ -72,6 +95,7 @@ class Keyboard:
 
     def listen(self) -> None:
         """Switch the terminal to single keys (again, after somebody else had it)."""
+        self._decoder = Decoder()
         mode = termios.tcgetattr(self.fd)
         mode[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
         mode[_CC] = list(mode[_CC])
@@ -80,8 +104,8 @@ class Keyboard:
         termios.tcsetattr(self.fd, termios.TCSANOW, mode)
 
     def restore(self) -> None:
-        """The mode that the terminal had."""
-        if self._before is not None:
+        """The mode that the terminal had. From the background it is not ours to set, and the attempt would stop us."""
+        if self._before is not None and may_read(self.fd):
             with contextlib.suppress(termios.error, OSError):  # the terminal is gone
                 termios.tcsetattr(self.fd, termios.TCSANOW, self._before)
 
@@ -98,21 +122,29 @@ class Keyboard:
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone
             while data := self._next():
-                for key in decode(data):
+                for key in self._decoder.decode(data):
                     self._pressed(key)
 
     def _next(self) -> bytes:
         """Some bytes that end with a whole key; empty when it is over."""
-        ready, _, _ = select.select([self.fd, self._wake_r], [], [])
-        if self._wake_r in ready:
+        if not self._is_ready():
             return b""
         data = os.read(self.fd, 1024)
-        while data and not _is_whole(data) and select.select([self.fd], [], [], _SPLIT_S)[0]:
-            more = os.read(self.fd, 4096)
+        while data and not self._decoder.is_whole(data) and select.select([self.fd], [], [], _SPLIT_S)[0]:
+            more = os.read(self.fd, 4096) if may_read(self.fd) else b""
             if not more:
                 break
             data += more
         return data
+
+    def _is_ready(self) -> bool:
+        """Wait for keys that are ours: read from the background they would stop the process. False: it is over."""
+        while self._wake_r not in (ready := select.select([self.fd, self._wake_r], [], [])[0]):
+            if ready and may_read(self.fd):
+                return True
+            if select.select([self._wake_r], [], [], _AWAY_S)[0]:
+                return False
+        return False
 
 
 def may_read(fd: int) -> bool:

@@ -16,14 +16,14 @@ from typing import Any, Self
 from rich.console import Console
 
 from agent.controls import Controls
-from agent.record.events import Event
+from agent.record.events import Event, Progress
 from agent.view.cells import Frame
 from agent.view.keys import Keyboard, may_read
 from agent.view.lines import silence
 from agent.view.pages import page_lines
 from agent.view.render import render
 from agent.view.screen import Screen
-from agent.view.state import ViewState, fold
+from agent.view.state import SUSPENDED_STAGE, ViewState, fold
 from agent.view.ui import Ui, Wish, press
 
 PERIOD_S = 0.25
@@ -61,6 +61,8 @@ class LiveView:
         self._drawn: tuple[object, object] | None = None
         self._frames = 0
         self._noted_at = 0.0
+        self._away = False  # the terminal is not ours until the shell gives it back
+        self._suspended_s = 0.0  # not told yet
         self._stack = contextlib.ExitStack()
 
     def __call__(self, event: Event) -> None:
@@ -91,6 +93,8 @@ class LiveView:
                 skipped = self._controls.skip()
                 return f"skipped: {skipped} under way" if skipped else "nothing under way can be skipped"
             case "raise":
+                if self.state.is_ending:
+                    return "no more attempts begin: there is no limit to raise"
                 self._controls.raise_limits()
                 return "limits raised by a quarter of what was given"
             case "stop":
@@ -100,14 +104,16 @@ class LiveView:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.callback(self._screen.leave)
-            self._screen.enter()
+            self._away = not self._screen.is_in_front()  # begun with `&`: until `fg`
+            if not self._away:
+                self._screen.enter()
             if self._keyboard:
                 stack.callback(self._keyboard.stop)
                 self._keyboard.start()
                 self.ui = replace(self.ui, keys=True)
             stack.enter_context(self._others_held())
+            self._draw()  # the first frame is there before anything else happens, also a Ctrl-Z in the middle of it
             stack.enter_context(self._stoppable())
-            self._draw()  # the first frame is there before anything else happens
             self._thread.start()
             self._stack = stack.pop_all()
         return self
@@ -160,8 +166,27 @@ class LiveView:
             if self._keyboard:
                 self._keyboard.restore()
             before: Any = signal.signal(number, signal.SIG_DFL)
+            since = time.monotonic()
             os.kill(os.getpid(), number)  # returns when the process goes on
+            seconds = time.monotonic() - since
             signal.signal(number, before)
+            self._controls.suspended(seconds)
+            self._suspended_s += seconds
+            self._away = True
+        self._wake.set()
+
+    def _come_back(self) -> None:
+        """Take the terminal again once the process is in its foreground: after `fg` at once, after `bg` it is others'.
+
+        Polled, since no signal tells of a later `fg` of a process that runs.
+        """
+        if self._suspended_s:
+            told, self._suspended_s = self._suspended_s, 0.0
+            self(Progress(self.state.run_id or "", SUSPENDED_STAGE, data={"seconds": told}))
+        with self._drawing:
+            if not self._screen.is_in_front():
+                return
+            self._away = False
             if self._keyboard and may_read(self._keyboard.fd):
                 self._keyboard.listen()
             self._screen.enter()
@@ -171,6 +196,8 @@ class LiveView:
         with self._while_there_is_a_terminal():
             try:
                 while not self._stop.is_set():
+                    if self._away:
+                        self._come_back()
                     self._draw()
                     self._wake.wait(self._period_s)
                     self._wake.clear()
@@ -179,8 +206,11 @@ class LiveView:
                     self._give_back()
 
     def _give_back(self) -> None:
+        """Nobody sees the run any more, nor can press a key: what is paused goes on."""
         if self._keyboard:
             self._keyboard.stop()
+            if self._controls.paused:
+                self._controls.pause()
         with self._drawing:
             self._screen.leave()
 

@@ -1,12 +1,11 @@
 """Whole pages of text: one attempt with everything known of it, its source, and help."""
 
-import textwrap
 from collections.abc import Iterator
 
 from agent.view import code
 from agent.view import text as words
 from agent.view.attempts import verdict_part
-from agent.view.cells import DIM, Line, Part, block, line, rule
+from agent.view.cells import DIM, Line, Part, block, line, rule, wrapped
 from agent.view.state import AttemptRow, ViewState
 from agent.view.ui import Ui, looked_at
 from tools.verdict import Verdict
@@ -58,7 +57,7 @@ def _title(state: ViewState, ui: Ui) -> str:
 
 def _help(width: int) -> Iterator[Line]:
     for key, what in _HELP:
-        for i, text in enumerate(textwrap.wrap(what, max(10, width - 12))):
+        for i, text in enumerate(wrapped(what, max(10, width - 12))):
             yield line(width, " ", (f"{'' if i else key:9}", "bold"), text)
 
 
@@ -116,5 +115,5 @@ def _name(name: str) -> tuple[Part, ...]:
 
 
 def _named(name: str, text: str, width: int) -> Iterator[Line]:
-    for i, found in enumerate(textwrap.wrap(words.one_line(text), max(10, width - 12)) or [""]):
+    for i, found in enumerate(wrapped(words.one_line(text), max(10, width - 12)) or [""]):
         yield line(width, *_name("" if i else name), found)

@@ -66,6 +66,8 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
             )
         case Replied():
             return words.one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
+        case Progress(stage="raised"):
+            return f"… {_limits(state)}"
         case Progress():
             general = event.attempt_id is None and event.stage not in QUIET_STAGES
             return words.one_line(f"… {event.stage} {event.detail}") if general else ""

@@ -1,5 +1,6 @@
 """The parts of what there is to see: an attempt, something said, a budget."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +23,17 @@ class AttemptRow:
     library_ops: tuple[str, ...] = ()
     variants: int = 0
     verdict: Verdict | None = None
+    rank_key: tuple[float, ...] = ()  # smaller is better
     hypothesis: str = ""
     outcome: str = ""
     stage_at: float = 0.0  # since when
     judged_at: float = 0.0
+
+
+def best_ranked(rows: Iterable[AttemptRow]) -> AttemptRow | None:
+    """The accepted one with the smallest rank key; the earlier one on a tie."""
+    ranked = [row for row in rows if row.rank_key and row.verdict and row.verdict.accepted]
+    return min(ranked, key=lambda row: (row.rank_key, row.number), default=None)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """What was said and decided, with what the author is saying right now at the end."""
 
-import textwrap
 from functools import lru_cache
 
 from agent.view import text as words
-from agent.view.cells import Line, line, rule
+from agent.view.cells import Line, line, rule, wrapped
 from agent.view.spending import spending_words
 from agent.view.state import LogEntry, ViewState
 
@@ -46,4 +45,4 @@ def _entry(entry: LogEntry, width: int) -> list[Line]:
 @lru_cache(maxsize=512)
 def _wrapped(text: str, width: int) -> tuple[str, ...]:
     lines = words.clean(text).strip().split("\n")
-    return tuple(part for found in lines for part in textwrap.wrap(found, max(8, width)))
+    return tuple(part for found in lines for part in wrapped(found, max(8, width)))

@@ -45,6 +45,13 @@ class Screen:
             return self._console.size.width, self._console.size.height
         return (size.columns, size.lines) if size.columns and size.lines else (80, 24)
 
+    def is_in_front(self) -> bool:
+        """Whether no other job has the terminal now; also when it cannot be told."""
+        try:
+            return os.tcgetpgrp(self._file.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            return True
+
     def enter(self) -> None:
         """Take the terminal."""
         self.entered = True

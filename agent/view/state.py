@@ -22,7 +22,7 @@ from agent.record.events import (
     Warned,
 )
 from agent.view.readings import GpuReading, reading
-from agent.view.rows import AttemptRow, Budget, LogEntry, Who
+from agent.view.rows import AttemptRow, Budget, LogEntry, Who, best_ranked
 from agent.view.spending import Spending, reply_words
 from tools.codec import Json
 
@@ -30,7 +30,8 @@ __all__ = ["AttemptRow", "Budget", "LogEntry", "ViewState", "fold", "verificatio
 
 GPU_STAGE = "gpu"  # Progress(stage="gpu", data={…}) is a sample for the GPU strip, not a stage
 ASKING_STAGE = "asking"  # Progress(stage="asking", detail=conversation): a request to the model begins
-CONTROL_STAGES = ("paused", "resumed", "raised", "stopping")  # what a person asked of the run
+SUSPENDED_STAGE = "suspended"  # data={"seconds": …}: the process was stopped for so long (Ctrl-Z)
+CONTROL_STAGES = ("paused", "resumed", "raised", "stopping", SUSPENDED_STAGE)  # what a person asked of the run
 QUIET_STAGES = (GPU_STAGE, ASKING_STAGE)  # many, and of no use in a log
 UNFINISHED = "unfinished"
 SKIPPED = "skipped"
@@ -50,7 +51,7 @@ class ViewState:
     best_id: str | None = None
     stage: str = "starting"
     log: tuple[LogEntry, ...] = ()
-    streaming: str = ""  # what the author is saying right now
+    speaking: tuple[tuple[str, str], ...] = ()  # conversations that are being answered, and their words so far
     warnings: tuple[str, ...] = ()
     gpu_sample: str = ""
     gpu_reading: GpuReading | None = None
@@ -118,10 +119,8 @@ class ViewState:
         return f"#{row.number if row else attempt_id.rpartition('/')[2]}"
 
     def elapsed_s(self, now: float) -> float:
-        """Time spent on the run, without the pause before a resume."""
-        if self.ended:
-            return self.ended.elapsed_s
-        return self.earlier_s + self.process_s(now)
+        """Time spent on the run by all its processes, without the pause before a resume."""
+        return self.earlier_s + (self.ended.elapsed_s if self.ended else self.process_s(now))
 
     def process_s(self, now: float) -> float:
         """Time spent by the process that runs now, without pauses: what the time limit counts."""
@@ -130,6 +129,16 @@ class ViewState:
             return 0.0
         paused_s = self.paused_s + (0.0 if self.paused_at is None else max(0.0, end - self.paused_at))
         return max(0.0, end - self.process_at - paused_s)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no attempt begins any more."""
+        return self.ended is not None or self.stopping or self.stage.startswith("confirming")
+
+    @property
+    def streaming(self) -> str:
+        """What the author is saying right now; of several at once, the one who began last."""
+        return self.speaking[-1][1] if self.speaking else ""
 
     @property
     def working(self) -> tuple[AttemptRow, ...]:
@@ -169,7 +178,7 @@ def _fold(state: ViewState, event: Event) -> ViewState:
             return _said(state, event)
         case Replied():
             asked = tuple(a for a in state.asked if a[0] != event.conversation)
-            said = replace(state, streaming="", spending=state.spending.and_(event), asked=asked)
+            said = replace(_silent(state, event.conversation), spending=state.spending.and_(event), asked=asked)
             return _log(said, event.at, "author", reply_words(event))
         case Progress():
             return _progress(state, event)
@@ -186,7 +195,7 @@ def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> Vi
         case RunResumed():
             return _resumed(state, event)
         case RunEnded():
-            stopped = replace(_stop_attempts(state), ended=event, stage="ended", streaming="", asked=())
+            stopped = replace(_stop_attempts(state), ended=event, stage="ended", speaking=(), asked=())
             stopped = _paused(stopped, event.at, paused=False)
             return replace(stopped, best_id=event.best_attempt_id)
 
@@ -197,7 +206,7 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
         _stop_attempts(state),
         ended=None,
         stage="starting",
-        streaming="",
+        speaking=(),
         unseen_attempts=max(0, event.finished_attempts - seen),
         asked=(),
         limits={},
@@ -247,7 +256,7 @@ def _is_decided(state: ViewState, attempt_id: str) -> bool:
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
     row = AttemptRow(event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at)
     others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
-    return replace(state, attempts=(*others, row), streaming="")
+    return replace(state, attempts=(*others, row))
 
 
 def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
@@ -256,9 +265,7 @@ def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
 
 
 def _judged(state: ViewState, event: Judged) -> ViewState:
-    state = _change(
-        state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, stage="", judged_at=event.at)
-    )
+    state = _change(state, event.attempt_id, lambda row: _finished(row, event))
     state = replace(state, judge_s=state.judge_s + event.bench_s)
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
@@ -266,12 +273,29 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
     return _log(state, event.at, "judge", words)
 
 
+def _finished(row: AttemptRow, event: Judged) -> AttemptRow:
+    return replace(row, verdict=event.verdict, rank_key=event.rank_key, stage="", judged_at=event.at)
+
+
 def _verified(state: ViewState, event: Verified) -> ViewState:
     """A confirmation counts from now on; a verification stands beside the verdict."""
     if event.purpose == "confirm":
-        state = _change(state, event.attempt_id, lambda row: replace(row, verdict=event.verdict))
+        state = _change(
+            state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, rank_key=event.rank_key)
+        )
+        state = replace(state, best_id=_best_id(state))
     words = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
     return _log(state, event.at, "judge", words)
+
+
+def _best_id(state: ViewState) -> str | None:
+    """The best by the run's ranking, once a verdict has changed; who has not seen all attempts keeps what it was told
+    while that is right."""
+    told = state.best
+    if told is None or (told.verdict and told.verdict.accepted and (state.unseen_attempts or not told.rank_key)):
+        return state.best_id
+    leader = best_ranked(state.attempts)
+    return leader.attempt_id if leader else None
 
 
 def verification(event: Verified) -> str:
@@ -284,8 +308,14 @@ def _said(state: ViewState, event: Said) -> ViewState:
     if event.role != "assistant":
         return state
     if event.final:
-        return _log(replace(state, streaming=""), event.at, "author", event.text)
-    return replace(state, streaming=(state.streaming + event.text)[-_STREAM_CHARACTERS:])
+        return _log(_silent(state, event.conversation), event.at, "author", event.text)
+    so_far = dict(state.speaking)  # who has begun keeps its place, so that what is shown does not jump
+    so_far[event.conversation] = (so_far.get(event.conversation, "") + event.text)[-_STREAM_CHARACTERS:]
+    return replace(state, speaking=tuple(so_far.items()))
+
+
+def _silent(state: ViewState, conversation: str) -> ViewState:
+    return replace(state, speaking=tuple(s for s in state.speaking if s[0] != conversation))
 
 
 def _progress(state: ViewState, event: Progress) -> ViewState:
@@ -310,8 +340,17 @@ def _asked_for(state: ViewState, event: Progress) -> ViewState:
             return replace(state, limits=state.limits | event.data)
         case "stopping":
             return replace(state, stopping=True)
+        case "suspended":
+            return _suspended(state, event.data.get("seconds"))
         case _:
             return _paused(state, event.at, paused=event.stage == "paused")
+
+
+def _suspended(state: ViewState, seconds: Json) -> ViewState:
+    """A pause counts the time itself, and before the run there is nothing to count."""
+    if state.process_at is None or state.paused_at is not None or not isinstance(seconds, int | float):
+        return state
+    return replace(state, paused_s=state.paused_s + seconds)
 
 
 def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:

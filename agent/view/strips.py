@@ -48,7 +48,7 @@ def _model(state: ViewState, now: float) -> Iterator[Part]:
         yield (f"   waiting for {many} {since}", "cyan")
 
 
-def verified_per_minute(state: ViewState, now: float) -> float | None:
+def judged_per_minute(state: ViewState, now: float) -> float | None:
     """Attempts that got a verdict, a minute, over the last five minutes of this process; None while it is young."""
     if state.process_at is None:
         return None
@@ -66,8 +66,8 @@ def verified_per_minute(state: ViewState, now: float) -> float | None:
 
 
 def _rate(state: ViewState, now: float) -> str:
-    rate = verified_per_minute(state, now)
-    return "" if rate is None else f"{rate:.1f} verified/min"
+    rate = judged_per_minute(state, now)
+    return "" if rate is None else f"{rate:.1f} judged/min"
 
 
 def gpu_strip(state: ViewState, width: int) -> Line:

@@ -80,7 +80,7 @@ def _why(state: ViewState) -> str:
     if state.ended is None:
         return "stopped before it ended"
     why = _WHY.get(state.ended.why, state.ended.why)
-    return f"ended after {words.duration(state.ended.elapsed_s)}: {why}"
+    return f"ended after {words.duration(state.elapsed_s(state.ended.at))}: {why}"
 
 
 def _proved(state: ViewState) -> str:

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 
 from tools.verdict import Comparison, KernelReport, Timing
 
-# C0 (but tab and newline), DEL, C1, zero-width and bidirectional marks, lone surrogates (they cannot be written)
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+# C0 (but tab and newline), DEL, C1, soft hyphens, zero-width and bidirectional marks, variation selectors and tags (on
+# whose width terminals disagree), lone surrogates (they cannot be written)
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    "\ud800-\udfff\U000e0000-\U000e007f\U000e0100-\U000e01ef]"
+)
 _ESCAPE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)?")
 NO_GPU = "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times"
 

@@ -4,11 +4,13 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+import pytest
+
 from agent.authors.base import Proposal
 from agent.controls import Change, Controls
 from agent.loop import Run, optimize
 from agent.policy import Limits
-from agent.record.events import Judged, Progress, Updated
+from agent.record.events import Judged, Progress, Reflected, Updated
 from agent.workbench import GivenUp, Workbench
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, run
 from tools.tooling import Tools
@@ -65,11 +67,11 @@ def test_a_skipped_attempt_gets_no_verdict_and_makes_room_for_another() -> None:
     ends: list[BaseException] = []
     thread = in_background(bench, ends)
     assert updater.begun.wait(10)
-    assert (bench.under_way, bench.skip()) == (1, 1)
+    assert (bench.begun, bench.skip()) == (1, 1)
     updater.let_go.set()
     thread.join(10)
     assert "skipped by a person" in str(ends[0])
-    assert bench.under_way == 0
+    assert bench.begun == 0
     assert [(e.stage, e.attempt_id) for e in log.events if isinstance(e, Progress)] == [("skipped", "r/1")]
     assert bench.skip() == 0
 
@@ -178,3 +180,49 @@ def test_a_wait_ends_when_the_run_is_over() -> None:
     threading.Timer(0.2, over.set).start()
     controls.wait(over.is_set)
     assert over.is_set()
+
+
+def test_the_time_limit_does_not_count_what_came_before_the_run_nor_suspensions() -> None:
+    controls = Controls()
+    controls.pause()
+    time.sleep(0.3)
+    controls.pause()
+    running = Run(run(["1"])[0].bench, ListAuthor(["1"]), Limits(5, max_time_s=5), controls=controls)
+    assert abs(running.elapsed_s) < 0.2
+    running.started -= 4.9
+    controls.suspended(3.0)
+    assert 1.8 < running.elapsed_s < 2.3
+    controls.pause()
+    controls.suspended(3.0)  # while it is paused the pause counts it
+    controls.pause()
+    assert 1.8 < running.elapsed_s < 2.3
+
+
+def test_an_attempt_counts_once_while_it_is_stored_and_only_then_as_finished() -> None:
+    counts: list[tuple[int, int]] = []
+
+    class Counts(Log):
+        def __call__(self, event: object) -> None:
+            if isinstance(event, Judged | Reflected):
+                counts.append((bench.begun, len(bench.attempts)))
+
+    updater, bench, _ = held()
+    bench.emit = Counts()
+    updater.let_go.set()
+    first = bench.bench(bench.update(Proposal("1", "")))
+    bench.expect(first, "smaller is faster", "fewer microseconds", 1.5)
+    bench.bench(bench.update(Proposal("2", "", first.attempt_id)))
+    assert counts == [(1, 0), (1, 1), (2, 1), (2, 2)]
+
+
+def test_what_ctrl_c_keeps_from_being_stored_is_not_counted() -> None:
+    def broken(event: object) -> None:
+        if isinstance(event, Judged):
+            raise KeyboardInterrupt
+
+    updater, bench, _ = held()
+    bench.emit = broken
+    updater.let_go.set()
+    with pytest.raises(KeyboardInterrupt):
+        bench.bench(bench.update(Proposal("1", "")))
+    assert bench.attempts == []

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 import threading
@@ -133,3 +134,22 @@ def test_a_message_that_trickles_in_cannot_outlast_its_deadline() -> None:
         assert time.monotonic() - started < 1.0
         over.set()
         thread.join()
+
+
+def test_the_time_for_which_the_reader_was_stopped_is_not_the_sender_s() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                status = int(wire.receive(theirs, timeout_s=1.0).body != {"after": "the stop"})
+            finally:
+                os._exit(status)
+        time.sleep(0.2)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.2)  # what was sent while it was stopped may come late: the sender may have been stopped, too
+        wire.send(ours, {"after": "the stop"})
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

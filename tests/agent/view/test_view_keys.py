@@ -4,7 +4,7 @@ from functools import reduce
 
 import pytest
 
-from agent.view.keys import decode
+from agent.view.keys import Decoder
 from agent.view.state import ViewState, fold
 from agent.view.ui import Ui, looked_at, press
 from tests.agent.view.scripts import GPU_RUN, many_attempts
@@ -22,6 +22,8 @@ STATE = reduce(fold, GPU_RUN, ViewState())
         (b"\r\n\x7f\x0c", ["enter", "enter", "backspace", "redraw"]),
         (b"\x1b[1;5Aq", ["q"]),  # Ctrl-up: nobody's key
         (b"\x1b[200~qqq\x1b[A\x1b[201~p", ["p"]),  # a paste presses nothing
+        (b"\x1bq\x1bs+", ["+"]),  # Alt-q is not q
+        (b"\x1b\x1b", ["esc", "esc"]),
         (b"\x1b[200~qqq", []),  # not even one that is cut off
         ("é✔".encode(), []),
         (b"\x00\x01\x9b\xff", []),
@@ -30,7 +32,24 @@ STATE = reduce(fold, GPU_RUN, ViewState())
     ],
 )
 def test_bytes_become_keys(data: bytes, keys: list[str]) -> None:
-    assert list(decode(data)) == keys
+    assert list(Decoder().decode(data)) == keys
+
+
+def test_a_paste_that_comes_in_pieces_presses_nothing() -> None:
+    pasted = b"\x1b[200~so q and p\x1b[201~+"
+    for size in range(1, len(pasted)):
+        decoder = Decoder()
+        first = 6 + size  # the opening mark comes whole: an escape sequence is waited for
+        pieces = [pasted[:first], *(pasted[i : i + size] for i in range(first, len(pasted), size))]
+        assert [key for piece in pieces for key in decoder.decode(piece)] == ["+"]
+        assert all(decoder.is_whole(piece) for piece in pieces[:1])
+
+
+def test_a_sequence_that_is_cut_off_is_waited_for_and_a_bare_escape_is_not() -> None:
+    whole = Decoder().is_whole
+    assert [whole(data) for data in (b"\x1b[20", b"\x1b[", b"\x1bO", b"\x1b", b"q", b"\x1bq", b"\x1b[A")] == [
+        False, False, False, True, True, True, True,
+    ]  # fmt: skip
 
 
 def pressed(*keys: str, state: ViewState = STATE, ui: Ui | None = None) -> Ui:

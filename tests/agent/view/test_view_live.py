@@ -181,6 +181,20 @@ def mode_of(terminal: Terminal) -> list[Any]:
         return terminal.mode  # the last process has closed it: no mode is left to be wrong
 
 
+def test_a_run_that_is_ending_has_no_limits_to_raise(start: Callable[[str], Terminal]) -> None:
+    terminal = start("""while not controls.stopping:
+        time.sleep(0.05)
+    from agent.record.events import Progress
+    view(Progress("r-7f3a", "stopping")); time.sleep(2); print("raised:", controls.raises)""")
+    terminal.read_until(lambda out: b"rows a program" in out)
+    os.write(terminal.fd, b"q")
+    time.sleep(0.5)
+    os.write(terminal.fd, b"+")
+    assert terminal.end() == 0
+    assert b"no limit to raise" in terminal.output
+    assert b"raised: 0" in terminal.output
+
+
 @pytest.mark.parametrize("body", ["time.sleep(60)", "raise RuntimeError('GPU lost')"])
 def test_whatever_ends_it_keys_are_seen_again(start: Callable[[str], Terminal], body: str, tmp_path: Path) -> None:
     told = tmp_path / "mode"
@@ -194,12 +208,13 @@ def test_whatever_ends_it_keys_are_seen_again(start: Callable[[str], Terminal], 
 
 
 def test_a_frame_that_cannot_be_drawn_ends_the_screen_and_not_the_run(start: Callable[[str], Terminal]) -> None:
-    terminal = start("chosen, view.ui = view.ui, None; time.sleep(1.5); view.ui = chosen; print('the run went on')")
+    terminal = start("""controls.pause(); chosen, view.ui = view.ui, None; time.sleep(1.5); view.ui = chosen
+    print("the run went on, paused:", controls.paused)""")
     assert terminal.end() == 0
     output = bytes(terminal.output)
     assert_restored(output)
     below = output.split(LEAVE_SCREEN)[1]
-    assert b"the run went on" in below
+    assert b"the run went on, paused: False" in below  # no key could end the pause
     assert b"AttributeError" in below
 
 

@@ -4,6 +4,7 @@ After a wanted change: `python -m tests.agent.view.test_view_render`, then read 
 """
 
 import re
+import textwrap
 from functools import reduce
 from io import StringIO
 from pathlib import Path
@@ -11,17 +12,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from agent.record.events import Event, Proposed
+from agent.record.events import Event, Progress, Proposed, Said
+from agent.view import said
 from agent.view.attempts import Gap, window
-from agent.view.cells import line
+from agent.view.best import best_block
+from agent.view.cells import Line, cells, line, wrapped
 from agent.view.code import first_line
 from agent.view.curve import curve_of, dots
 from agent.view.render import render
 from agent.view.state import AttemptRow, ViewState, fold
 from agent.view.styles import verdict_label, verdict_style
 from agent.view.summary import NextCommand, summary, summary_text
+from agent.view.text import clean
 from agent.view.ui import Ui
-from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts
+from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts, started
 from tools.verdict import Status
 
 FOLDER = Path(__file__).parent / "renderings"
@@ -213,6 +217,53 @@ def test_a_line_that_is_cut_says_so_wherever_its_parts_end() -> None:
         assert sum(s.cell_length for s in made) == 5
         assert "".join(s.text for s in made).rstrip().endswith("…")
     assert "".join(s.text for s in line(6, "abc", "def", "")) == "abcdef"
+
+
+def plain(made: Line) -> str:
+    return "".join(segment.text for segment in made)
+
+
+def test_marks_without_a_width_of_their_own_are_not_shown() -> None:
+    for mark in ("\ufe0f", "\u00ad", "\u061c", "\u180e", "\U000e0041", "\U000e0100"):
+        assert plain(line(9, f"  \u2764{mark} naïve")) == "  \u2764 naïve"
+        assert clean(f"a{mark}b") == "ab"
+    assert plain(line(9, "    é = 1")) == "    é = 1"  # indented code stays indented
+
+
+def test_what_is_said_in_wide_characters_is_wrapped_and_not_cut() -> None:
+    text = "日本語のカーネルは行ごとに一つのプログラムを使う " * 12 + "the end"
+    for width in (20, 41, 80):
+        lines = wrapped(text, width)
+        assert max(map(cells, lines)) <= width
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+        assert wrapped("é " * 100, width) == textwrap.wrap("é " * 100, width)
+    assert (wrapped("", 9), wrapped("\u3000", 9)) == ([], [])
+    state = fold(state_of(GPU_RUN), Said("r-7f3a", "assistant", text, at=NOW))
+    frame = render(state, 100, 60, NOW)
+    assert "the end" in "\n".join(map(plain, frame.lines))
+    assert "…" not in "".join(plain(made) for made in said.pane(state, 40, 30)[-20:])
+
+
+def test_of_several_answers_at_once_the_one_that_began_last_is_shown_whole() -> None:
+    def piece(text: str, conversation: str) -> Said:
+        return Said("r-7f3a", "assistant", text, final=False, conversation=conversation, at=NOW)
+
+    begun = state_of([piece("one ", "1"), piece("uno ", "2"), piece("two", "1"), piece("due", "2")])
+    assert begun.streaming == "uno due"
+    assert fold(begun, Said("r-7f3a", "assistant", "uno due", conversation="2", at=NOW)).streaming == "one two"
+    assert state_of([piece("uno", "2"), piece("one", "1"), STEERED[0]]).streaming == "one"
+
+
+def test_a_paused_run_that_shall_stop_is_stopping() -> None:
+    state = state_of([*GPU_RUN, *STEERED, Progress("r-7f3a", "stopping", at=NOW)])
+    assert "stopping" in plain(render(state, 120, 40, NOW).lines[0])
+    assert state.is_ending
+
+
+def test_a_best_that_was_not_timed_on_a_gpu_is_not_blamed_on_its_absence() -> None:
+    for events, told in ((CPU_RUN, True), ([started("NVIDIA H200"), *CPU_RUN[1:]], False)):
+        block = "\n".join(map(plain, best_block(state_of(events), 100)))
+        assert ("no GPU" in block) is told
 
 
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ import sys
 from dataclasses import replace
 from functools import reduce
 
-from agent.record.events import Event, Judged, Progress, Proposed, RunResumed, Said
+from agent.record.events import Event, Judged, Progress, Proposed, RunResumed, Said, Verified
+from agent.view.ndjson import result
 from agent.view.state import ViewState, fold
+from agent.view.summary import summary_text
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, START, attempt, started
-from tools.verdict import Status
+from tools.verdict import Status, Verdict
 
 
 def folded(events: list[Event]) -> ViewState:
@@ -64,6 +66,53 @@ def test_a_resumed_run_goes_on_counting_without_the_pause() -> None:
     assert resumed.elapsed_s(START + 10_005) == (killed.last_at - START) + 5
     assert resumed.attempts[-1].stage == "unfinished"
     assert resumed.finished == 6
+
+
+def test_a_resumed_run_that_ends_has_taken_the_time_of_all_its_processes() -> None:
+    once = fold(folded(GPU_RUN), replace(ENDED, elapsed_s=100.0))
+    resumed = fold(once, RunResumed("r-7f3a", 6, at=START + 10_000))
+    twice = fold(resumed, replace(ENDED, elapsed_s=20.0, at=START + 10_020))
+    assert twice.elapsed_s(START + 20_000) == 120.0
+    assert "ended after 2m 00s" in summary_text(twice)
+    assert result(twice, None, now=START + 20_000)["elapsed_s"] == 120.0
+    assert fold(twice, RunResumed("r-7f3a", 6, at=START + 20_000)).elapsed_s(START + 20_001) == 121.0
+
+
+def test_a_resumed_run_shows_the_limits_that_are_in_force() -> None:
+    resumed = fold(folded(CPU_RUN), RunResumed("r-7f3a", 6, at=START + 10_000))
+    told = fold(resumed, Progress("r-7f3a", "raised", data={"max_attempts": 48, "max_time_s": None, "patience": None}))
+    assert [(b.name, b.limit) for b in told.budgets(START + 10_001)] == [("attempts", 48)]
+
+
+def test_time_for_which_the_process_was_stopped_is_not_shown_as_spent() -> None:
+    state = fold(folded(CPU_RUN), Progress("r-7f3a", "suspended", data={"seconds": 30.0}, at=NOW))
+    assert state.process_s(NOW) == NOW - START - 30
+    paused = fold(folded(CPU_RUN), Progress("r-7f3a", "paused", at=NOW - 40))
+    assert fold(paused, Progress("r-7f3a", "suspended", data={"seconds": 30.0}, at=NOW)).paused_s == 0.0
+    assert fold(ViewState(), Progress("", "suspended", data={"seconds": 30.0})).paused_s == 0.0
+
+
+def test_a_best_that_is_not_confirmed_gives_way_to_the_next_one() -> None:
+    state = folded(ranked(GPU_RUN))
+    assert state.best is not None
+    assert state.best.number == 3
+    state = fold(state, verified(3, Status.WRONG))
+    assert state.best is not None
+    assert state.best.verdict is not None
+    assert (state.best.number, state.best.verdict.accepted) == (2, True)
+    none = reduce(fold, [verified(1, Status.WRONG), verified(2, Status.WRONG)], state)
+    assert none.best is None
+
+
+def ranked(events: list[Event]) -> list[Event]:
+    return [
+        replace(e, rank_key=(e.verdict.timing.median_us,)) if isinstance(e, Judged) and e.verdict.timing else e
+        for e in events
+    ]
+
+
+def verified(number: int, status: Status) -> Verified:
+    return Verified("r-7f3a", f"r-7f3a/{number}", "confirm", Verdict(status, "no"), 1.0, False, "", "H200", {}, {})
 
 
 def test_a_resumed_run_whose_events_are_not_replayed_still_counts_them() -> None:

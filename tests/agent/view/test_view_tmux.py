@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
     pytest.mark.timeout(400),  # a real run, on whatever else the machine is doing
 ]
+ROOT = Path(__file__).parents[3]
 COMMAND = f"{sys.executable} -c 'from agent.cli import main; main()'"
 RUN = f"{COMMAND} --task softmax --model offline --max-attempts 60 --runs-dir runs"
 
@@ -142,6 +143,59 @@ def test_a_run_is_watched_steered_resized_stopped_and_leaves_the_terminal_clean(
     summary = (tmux.folder / "summary.txt").read_text()
     assert "interrupted; every finished attempt is kept" in summary
     assert "\x1b" not in summary
+
+
+WATCHED = """
+import time
+from rich.console import Console
+from agent.controls import Controls
+from agent.view.live import LiveView
+from tests.agent.view.scripts import GPU_RUN
+controls = Controls()
+with LiveView(Console(stderr=True), controls=controls, keys_fd=0) as view:
+    for event in GPU_RUN:
+        view(event)
+    while not controls.stopping:
+        open("beats", "a").write("x")
+        open("paused", "w").write(str(controls.paused_s))
+        time.sleep(0.1)
+"""
+
+
+def test_a_run_that_goes_on_in_the_background_leaves_the_terminal_to_others_until_fg(tmux: Tmux) -> None:
+    (tmux.folder / "watched.py").write_text(WATCHED)
+    beats = tmux.folder / "beats"
+    before = tmux.mode("before")
+    tmux.type(f"PYTHONPATH={ROOT} {sys.executable} watched.py")
+    tmux.shows("help")
+    tmux.keys("C-z")
+    tmux.shows("Stopped")
+    time.sleep(1.0)
+    tmux.type("bg")
+    been = beats.stat().st_size
+    tmux.wait(lambda: beats.stat().st_size > been + 10)  # it runs, and is not stopped for reading or writing
+    assert tmux.mode("background") == before
+    assert tmux.is_clean()
+    tmux.type("jobs")
+    tmux.shows("Running")
+    assert float((tmux.folder / "paused").read_text()) >= 1.0
+    tmux.type("fg")
+    tmux.shows("best so far")
+    tmux.keys("q")
+    tmux.wait(tmux.is_clean)
+    assert tmux.mode("after") == before
+
+
+def test_a_run_that_begins_in_the_background_takes_the_terminal_after_fg(tmux: Tmux) -> None:
+    (tmux.folder / "watched.py").write_text(WATCHED)
+    beats = tmux.folder / "beats"
+    tmux.type(f"PYTHONPATH={ROOT} {sys.executable} watched.py &")
+    tmux.wait(lambda: beats.exists() and beats.stat().st_size > 10)
+    assert tmux.is_clean()
+    tmux.type("fg")
+    tmux.shows("best so far")
+    tmux.keys("C-c")
+    tmux.wait(tmux.is_clean)
 
 
 def test_a_run_stops_after_what_is_under_way_when_it_is_asked_to(tmux: Tmux) -> None:
