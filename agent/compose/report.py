@@ -145,8 +145,14 @@ def _best_of_each_task(store: Store) -> tuple[list[str], int]:
     return kept, len(all_of_them)
 
 
-def _merit(run: RunSummary) -> tuple[bool, float, bool]:
-    return run.best_speedup is not None, run.best_speedup or 0.0, run.best_attempt_id is not None
+def _merit(run: RunSummary) -> tuple[bool, bool, float, bool]:
+    """More is better; what a verification did not bear out comes last."""
+    return (
+        run.verified is not False,
+        run.best_speedup is not None,
+        run.best_speedup or 0.0,
+        run.best_attempt_id is not None,
+    )
 
 
 def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[Material]:

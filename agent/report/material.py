@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from agent.record.events import Event, RunEnded, RunResumed, Verified, Warned
 from agent.record.trajectory import AttemptRecord, Trajectory
@@ -47,6 +48,19 @@ class Material:
         """The best attempt, if it is an accepted one."""
         best = self.trajectory.best
         return best if best is not None and best.accepted else None
+
+    @cached_property
+    def doubt(self) -> Literal["wrong", "moved"] | None:
+        """What the latest verification had against the best: it is not right, or it is, and its time did not repeat."""
+        if self.best is None or self.best.held is not False:
+            return None
+        its = [e.verdict for e in self.verified("verify") if e.attempt_id == self.best.attempt_id]
+        return "moved" if its and its[-1].accepted else "wrong"
+
+    @cached_property
+    def resolution(self) -> float:
+        """The largest difference that the same kernel showed to itself, as a share; 0 where nobody noted it."""
+        return number(dig(self.receipt, "evidence", "aa_resolution")) or 0.0
 
     @cached_property
     def warnings(self) -> list[str]:

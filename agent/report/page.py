@@ -94,7 +94,7 @@ def _run_values(material: Material, shown: Shown) -> dict[str, object]:
         "took": words.duration(material.elapsed_s) if material.elapsed_s is not None else "",
         "counts": counts(run),
         "tiles": _tiles(material),
-        "baselines": baseline_lines(material.best) if material.best else [],
+        "baselines": baseline_lines(material),
         "curve": both(shown, partial(curve, material)) if run.attempts else None,
         "roof": above,
         "roof_drawn": both(shown, above.draw) if above else None,

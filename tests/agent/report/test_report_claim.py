@@ -10,7 +10,9 @@ from agent.record.events import Event
 from agent.record.trajectory import trajectory
 from agent.report.claim import Claim, claim
 from agent.report.material import Material
-from tests.agent.report.made import CHECKED, correct, events, failed, hostile, material, receipt
+from agent.report.page import run_page
+from agent.report.tables import baseline_lines
+from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, hostile, material, receipt, verified
 from tools.verdict import Comparison, Status, Verdict
 
 
@@ -104,3 +106,25 @@ def test_a_best_that_was_not_accepted_is_no_best() -> None:
     run = trajectory(events([(None, correct(80.0))]))
     wrong = replace(run.attempts[0], status=Status.WRONG, timing=None, comparisons=())
     assert claim(Material(replace(run, attempts=(wrong,), best=wrong))).tone == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("again", "headline"),
+    [
+        (failed(Status.WRONG, "no"), "Nothing is claimed for softmax: attempt 6 was accepted, but was not right when"),
+        (correct(99.0), "softmax: the time of attempt 6 did not repeat when it was verified."),
+    ],
+)
+def test_what_a_verification_refutes_is_not_called_faster(again: Verdict, headline: str) -> None:
+    made = material(verified(events(), again, 6), receipt("x"))
+    told = claim(made)
+    assert told.tone == "refuted"
+    assert told.headline.startswith(headline)
+    assert {line.words for line in baseline_lines(made)} == {"not borne out"}
+    assert "✗ not borne out" in run_page(made, SHOWN, version="1")
+
+
+def test_a_page_does_not_contradict_itself_about_differences_below_the_resolution() -> None:
+    made = material(events([(None, against(80.0, 1.0009, 1.0005, 1.0012))]), receipt("x"))
+    assert claim(made).tone == "even"
+    assert [line.words for line in baseline_lines(made)] == ["no difference measured"]
