@@ -3,6 +3,7 @@
 import contextlib
 import json as jsonlib
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from tools.versions import versions
 
 SCHEMA_VERSION = 1
 _MOST_OF_A_RECEIPT = 50_000_000  # bytes
+_STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 _NOT_READ = "No receipt of an accepted attempt exists"
 
 
@@ -47,7 +49,7 @@ class Wanted:
     @property
     def to_stdout(self) -> bool:
         """Whether the page itself is the output."""
-        return self.output is not None and str(self.output) == "-"
+        return self.output is not None and str(self.output) in _STDOUT
 
 
 @dataclass(frozen=True)
@@ -147,12 +149,8 @@ def _best_of_each_task(store: Store) -> tuple[list[str], int]:
 
 def _merit(run: RunSummary) -> tuple[bool, bool, float, bool]:
     """More is better; what a verification did not bear out comes last."""
-    return (
-        run.verified is not False,
-        run.best_speedup is not None,
-        run.best_speedup or 0.0,
-        run.best_attempt_id is not None,
-    )
+    speedup = run.best_speedup
+    return run.verified is not False, speedup is not None, speedup or 0.0, run.best_attempt_id is not None
 
 
 def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[Material]:
@@ -204,15 +202,34 @@ def _any_receipt(folder: Path) -> Json:
 
 
 def _write(path: Path, data: bytes) -> None:
+    try:
+        if _is_special(path):
+            with open(path, "wb") as file:
+                file.write(data)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path.resolve(), data)  # a link stays a link
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise StoreError(f"the report {path} cannot be written: {getattr(error, 'strerror', error)}") from error
+
+
+def _is_special(path: Path) -> bool:
+    """A pipe or a device: whoever reads it would get nothing from a file put in its place."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """All of it or nothing."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(data)
         aside.replace(path)
-    except OSError as error:
+    finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-        raise StoreError(f"the report {path} cannot be written: {error.strerror}") from error
 
 
 def _to_stdout(data: bytes) -> None:

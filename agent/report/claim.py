@@ -59,9 +59,7 @@ def _refuted(material: Material, best: AttemptRecord, first: Claim) -> Claim:
     """A verification weighs more than what was found at first."""
     task = material.trajectory.run.task
     if material.doubt == "wrong":
-        headline = (
-            f"Nothing is claimed for {task}: attempt {best.number} was accepted, but was not right when verified."
-        )
+        headline = f"Nothing is claimed for {task}: attempt {best.number} was not right when it was verified."
     else:
         headline = f"{task}: the time of attempt {best.number} did not repeat when it was verified."
     return Claim("refuted", headline, ("What the run itself found, before that:", *first.sentences))

@@ -111,7 +111,7 @@ def test_a_best_that_was_not_accepted_is_no_best() -> None:
 @pytest.mark.parametrize(
     ("again", "headline"),
     [
-        (failed(Status.WRONG, "no"), "Nothing is claimed for softmax: attempt 6 was accepted, but was not right when"),
+        (failed(Status.WRONG, "no"), "Nothing is claimed for softmax: attempt 6 was not right when it was verified."),
         (correct(99.0), "softmax: the time of attempt 6 did not repeat when it was verified."),
     ],
 )

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import json
+import os
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from tests.agent.record.samples import arbitrary_run
 from tests.agent.report.made import GPU, RUN, SHOWN, correct, events, hostile, material, receipt
 from tests.agent.report.reading import Reading
 from tools.codec import Json
+from tools.errors import StoreError
 from tools.verdict import Timing
 
 WORDS = [
@@ -186,3 +189,44 @@ def test_times_that_cannot_be_are_not_drawn(us: float) -> None:
     timing = Timing(us, us, us, 1, 1)
     html = page(events([(None, correct(80.0)), (1, replace(correct(70.0), timing=timing, sol_fraction=us))]))
     assert not re.search(r'[ "][-+]?(nan|inf)\b', html.split("<svg", 1)[1].split("All attempts")[0])
+
+
+def stored(folder: Path) -> Path:
+    with Store.open(folder) as store:
+        for event in events():
+            store.write(event)
+    return folder
+
+
+def test_a_pipe_stays_a_pipe_and_its_reader_gets_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, pipe, got = stored(tmp_path / "runs"), tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert write_report(Wanted((RUN,), pipe), runs) == 0
+    reader.join(10.0)
+    assert got
+    assert got[0].endswith("</html>\n")
+    assert pipe.is_fifo()
+    capsys.readouterr()
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = stored(tmp_path / "runs")
+    for name, target in (("link", "real.html"), ("null", "/dev/null")):
+        (tmp_path / name).symlink_to(target)
+        assert write_report(Wanted((RUN,), tmp_path / name), runs) == 0
+        assert (tmp_path / name).is_symlink()
+    assert (tmp_path / "real.html").read_text().endswith("</html>\n")
+    assert Path("/dev/null").is_char_device()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_report(Wanted((RUN,), tmp_path / "circle"), runs)
+    capsys.readouterr()
+
+
+def test_stdout_by_its_name_is_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert write_report(Wanted((RUN,), Path("/dev/stdout")), stored(tmp_path)) == 0
+    out = capsysbinary.readouterr().out
+    assert out.startswith(b"<!doctype html>")
+    assert out.endswith(b"</html>\n")
