@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from agent.record.receipts import receipt_path
 from agent.record.store import Store
 from agent.report.page import run_page
 from agent.report.shown import Shown
-from agent.report.sources import MOST_OF_A_SOURCE, source
+from agent.report.sources import MOST_OF_A_SOURCE, diff, source
 from agent.report.suite_page import suite_page
 from tests.agent.record.samples import arbitrary_run
 from tests.agent.report.made import GPU, RUN, SHOWN, correct, events, hostile, material, receipt
@@ -230,3 +231,37 @@ def test_stdout_by_its_name_is_stdout(tmp_path: Path, capsysbinary: pytest.Captu
     out = capsysbinary.readouterr().out
     assert out.startswith(b"<!doctype html>")
     assert out.endswith(b"</html>\n")
+
+
+@pytest.mark.parametrize("blank", [" \n", "\t\n", "\u00a0\n", "  \n\n", " \n" * 3 + "u\n"])
+def test_a_source_of_blank_lines_does_not_hold_up_its_lexer(blank: str) -> None:
+    """The time grew with the square of the lines."""
+    started = time.monotonic()
+    assert source("x=1\n" + blank * 30_000 + "y", SHOWN).lines > 1000
+    assert time.monotonic() - started < 10.0
+
+
+class Counted(Shown):
+    """Says how many characters it was given to search for secrets."""
+
+    def __init__(self) -> None:
+        super().__init__(Names())
+        self.given = 0
+
+    def text(self, text: str, most: int = 20_000) -> str:
+        """The same."""
+        self.given += len(text)
+        return super().text(text, most)
+
+
+def test_what_will_not_be_shown_is_not_searched_for_secrets() -> None:
+    shown = Counted()
+    diff("x\n" * 40_000, "a" * 5_000_000, shown)
+    assert shown.given < 100_000
+    shown = Counted()
+    assert len(source("b" * 1_000_000 + "\n" + "c" * 1_000_000, shown).markup) < 5_000
+    assert shown.given < 20_000
+
+
+def test_a_difference_of_long_sources_says_what_was_not_compared() -> None:
+    assert diff("x = 1\n" * 300, "y = 1\n" * 300 + "#" * 200_000, SHOWN).left_out >= 140_000
