@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from agent.record.events import Event, RunEnded, RunResumed, Verified, Warned
-from agent.record.trajectory import AttemptRecord, Trajectory
+from agent.record.events import Event, RunResumed, Verified, Warned
+from agent.record.trajectory import AttemptRecord, Trajectory, ending
 from tools.codec import Json
 from tools.gpus import Gpu, gpu_named
 from tools.verdict import Comparison, Timing
@@ -69,9 +69,9 @@ class Material:
 
     @cached_property
     def elapsed_s(self) -> float | None:
-        """Wall-clock time as the last ending says."""
-        ended = [e for e in self.course if isinstance(e, RunEnded)]
-        return finite(ended[-1].elapsed_s) if ended else None
+        """How long the last process worked, without pauses, as the run's ending says."""
+        ended = ending(self.course)
+        return finite(ended.elapsed_s) if ended else None
 
     @property
     def resumed(self) -> int:

@@ -3,10 +3,12 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from agent.record.events import Event
+from agent.record.events import Event, RunResumed
+from agent.record.store import Store
 from agent.record.trajectory import trajectory
 from agent.report.claim import Claim, claim
 from agent.report.material import Material
@@ -128,3 +130,21 @@ def test_a_page_does_not_contradict_itself_about_differences_below_the_resolutio
     made = material(events([(None, against(80.0, 1.0009, 1.0005, 1.0012))]), receipt("x"))
     assert claim(made).tone == "even"
     assert [line.words for line in baseline_lines(made)] == ["no difference measured"]
+
+
+def test_a_run_that_goes_on_after_its_ending_has_not_ended(tmp_path: Path) -> None:
+    made = events(why="interrupted")
+    goes_on = [*made, RunResumed(made[0].run_id, 6)]
+    material_now = material(goes_on)
+    assert material_now.elapsed_s is None
+    assert "has not ended" in claim(material_now).text
+    assert "interrupted" not in claim(material_now).text
+    assert "without pauses" in run_page(material(made), SHOWN, version="1")
+    assert "without pauses" not in run_page(material_now, SHOWN, version="1")
+    with Store.open(tmp_path) as store:
+        for event in goes_on:
+            store.write(event)
+        read = next(iter(store.trajectories()))
+    assert (trajectory(goes_on).why, read.why) == (None, None)
+    assert read.best is not None
+    assert read.best.number == 6
