@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.export.names import Names, names_here, names_in
+from agent.record.alive import folder_of
 from agent.record.listing import Filter, RunSummary
 from agent.record.receipts import FOLDER, receipt_path
 from agent.record.store import FILE_NAME, Store
@@ -101,7 +102,9 @@ def _run(store: Store, text: str) -> Made:
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
     html = run_page(material, Shown(_names(store)), version=versions()["kerneltune"])
-    return Made(html, _folder(store, run_id) / "report.html", _plain(store, claim(material).text), (run_id,))
+    return Made(
+        html, folder_of(store.path.parent, run_id) / "report.html", _plain(store, claim(material).text), (run_id,)
+    )
 
 
 def _suite(store: Store, wanted: Wanted) -> Made:
@@ -162,18 +165,12 @@ def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = Fa
 
 def _material(store: Store, trajectory: Trajectory) -> Material:
     run_id, best = trajectory.run.run_id, trajectory.best
-    folder = _folder(store, run_id)
+    folder = folder_of(store.path.parent, run_id)
     course = store.load_course(run_id)
     if best is None or not best.accepted:
         return Material(trajectory, course, None, _NOT_READ, _any_receipt(folder))
     receipt, note = _receipt(receipt_path(folder, best.attempt_id), best)
     return Material(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
-
-
-def _folder(store: Store, run_id: str) -> Path:
-    """A run's folder. An id that came with another machine's record must not lead elsewhere."""
-    plain = Path(run_id).name == run_id and run_id.isprintable() and not run_id.startswith(".")
-    return store.path.parent / (run_id if plain else "strange-id")
 
 
 def _receipt(path: Path, best: AttemptRecord) -> tuple[Json, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agent.record.alive import process_of
+from agent.record.alive import folder_of, process_of
 from agent.record.events import Event, RunEnded
 from agent.record.store import FILE_NAME, Store
 from agent.settings import Environment, Settings
@@ -114,7 +114,7 @@ class _Record:
     """One run's events as they come. Each look is a transaction of its own, which is over before anything is shown."""
 
     def __init__(self, store: Store, run_id: str) -> None:
-        self.run_id, self.folder = run_id, store.path.parent / run_id
+        self.run_id, self.folder = run_id, folder_of(store.path.parent, run_id)
         self._store, self._seq = store, 0
 
     def more(self) -> Sequence[Event]:
