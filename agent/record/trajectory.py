@@ -23,6 +23,7 @@ from tools.codec import Json, decode
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
 
 Outcome = Literal["open", "confirmed", "refuted"]
+JUDGED_FILES = "files"  # the author of a run of `optimize bench`: nothing goes on, nothing repeats itself
 Role = Literal["system", "user", "assistant", "tool"]
 
 
