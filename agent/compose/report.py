@@ -102,9 +102,8 @@ def _run(store: Store, text: str) -> Made:
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
     html = run_page(material, Shown(_names(store)), version=versions()["kerneltune"])
-    return Made(
-        html, folder_of(store.path.parent, run_id) / "report.html", _plain(store, claim(material).text), (run_id,)
-    )
+    home = folder_of(store.path.parent, run_id) / "report.html"
+    return Made(html, home, _plain(store, claim(material).text), (run_id,))
 
 
 def _suite(store: Store, wanted: Wanted) -> Made:

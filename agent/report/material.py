@@ -106,7 +106,7 @@ class Material:
             main = dig(told, "task", "cases", 0)
             bytes_moved, flops = number(dig(main, "bytes_moved")), number(dig(main, "flops"))
             precision = dig(told, "task", "precision")
-            if bytes_moved:
+            if bytes_moved is not None or flops is not None:
                 return Work(bytes_moved, flops, precision if isinstance(precision, str) else None)
         seen = (
             number(e.evidence.get("arithmetic_intensity")) for a in self.trajectory.attempts for e in a.expectations
@@ -144,8 +144,11 @@ def number(value: Json) -> float | None:
 
 
 def finite(value: float | None) -> float | None:
-    """The value, unless it is NaN, infinite or missing."""
-    return float(value) if value is not None and math.isfinite(value) else None
+    """The value, unless it is NaN, infinite, too large or missing."""
+    try:
+        return float(value) if value is not None and math.isfinite(value) else None
+    except OverflowError:  # JSON knows whole numbers of any size
+        return None
 
 
 def sol_us(attempt: AttemptRecord) -> float | None:

@@ -71,8 +71,11 @@ def environment(shown: Shown) -> "Environment":
 
 
 def moment(at: float) -> str:
-    """A time for people."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    """A time for people; a damaged record may hold any number."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "at an unknown time"
 
 
 def both(shown: Shown, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:

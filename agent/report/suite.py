@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from agent.export.formulas import FASTEST, fast_p, speedup_over
 from agent.record.trajectory import AttemptRecord
 from agent.report.material import Material
+from agent.view.text import plural
 from tools.verdict import Status
 
 _RESAMPLES = 4_000
@@ -49,6 +50,21 @@ class Suite:
 
     materials: Sequence[Material]
     baselines: tuple[str, ...]
+
+    @property
+    def unit(self) -> str:
+        """What is counted: tasks, unless one was run more than once."""
+        return "task" if len(self._tasks) == len(self.materials) else "run"
+
+    @property
+    def many(self) -> str:
+        """How many there are, in words."""
+        told = plural(len(self.materials), self.unit)
+        return told if self.unit == "task" else f"{told} of {plural(len(self._tasks), 'task')}"
+
+    @property
+    def _tasks(self) -> set[tuple[str, str]]:
+        return {(m.trajectory.run.task, m.trajectory.run.task_sha256) for m in self.materials}
 
     @property
     def timed(self) -> list[Material]:

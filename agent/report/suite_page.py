@@ -53,7 +53,7 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
     gpus = sorted({m.trajectory.run.gpu or "no GPU" for m in materials})
     run_ids = [m.trajectory.run.run_id for m in materials]
     values = {
-        "title": f"{words.plural(len(materials), 'task')}: suite report",
+        "title": f"{of.many}: suite report",
         "headline": suite_claim(of),
         "chosen": chosen,
         "gpus": gpus,
@@ -72,8 +72,8 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
 
 def suite_claim(of: Suite) -> list[str]:
     """The result in a sentence or two, the most important first."""
-    n, timed = len(of.materials), of.timed
-    right = f"{of.right} of {words.plural(n, 'task')} have a kernel that was found right"
+    timed = of.timed
+    right = f"{of.right} of {of.many} have a kernel that was found right"
     if timed:
         wins = sum(
             c is not None and tone_of(c, m.resolution) == "faster" for m in timed if m.best for c in [hardest(m.best)]
@@ -89,7 +89,7 @@ def suite_claim(of: Suite) -> list[str]:
     if of.doubted:
         found.append(f"Verified again, the best kernel of {_tasks(of.doubted)} did not hold; it counts as unknown.")
     if of.none:
-        found.append(f"Nothing was accepted for {_tasks(of.none)}; such tasks count as not faster.")
+        found.append(f"Nothing was accepted for {_tasks(of.none)}; such {of.unit}s count as not faster.")
     return found
 
 
