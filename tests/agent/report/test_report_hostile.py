@@ -24,6 +24,7 @@ from agent.report.suite_page import suite_page
 from tests.agent.record.samples import arbitrary_run
 from tests.agent.report.made import GPU, RUN, SHOWN, correct, events, hostile, material, receipt
 from tests.agent.report.reading import Reading
+from tests.agent.shell import optimize
 from tools.codec import Json
 from tools.errors import StoreError
 from tools.verdict import Timing
@@ -166,6 +167,8 @@ def test_a_run_whose_id_leads_elsewhere_writes_nothing_there(
         for event in events(run_id=strange):
             store.write(event)
     assert write_report(Wanted(("../../else",)), runs) in (0, 2)
+    done = optimize("--resume", strange, "--plain", "--runs-dir", str(runs), cwd=tmp_path)
+    assert (done.returncode, "has no folder of its own here" in done.stderr) == (2, True)
     assert not (tmp_path / "elsewhere").exists()
     capsys.readouterr()
 
