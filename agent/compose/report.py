@@ -3,6 +3,7 @@
 import contextlib
 import json as jsonlib
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.export.names import Names, names_here, names_in
+from agent.record.alive import folder_of
 from agent.record.listing import Filter, RunSummary
 from agent.record.receipts import FOLDER, receipt_path
 from agent.record.store import FILE_NAME, Store
@@ -26,6 +28,7 @@ from tools.versions import versions
 
 SCHEMA_VERSION = 1
 _MOST_OF_A_RECEIPT = 50_000_000  # bytes
+_STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 _NOT_READ = "No receipt of an accepted attempt exists"
 
 
@@ -47,7 +50,7 @@ class Wanted:
     @property
     def to_stdout(self) -> bool:
         """Whether the page itself is the output."""
-        return self.output is not None and str(self.output) == "-"
+        return self.output is not None and str(self.output) in _STDOUT
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ def _run(store: Store, text: str) -> Made:
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
     html = run_page(material, Shown(_names(store)), version=versions()["kerneltune"])
-    return Made(html, _folder(store, run_id) / "report.html", _plain(store, claim(material).text), (run_id,))
+    home = folder_of(store.path.parent, run_id) / "report.html"
+    return Made(html, home, _plain(store, claim(material).text), (run_id,))
 
 
 def _suite(store: Store, wanted: Wanted) -> Made:
@@ -145,8 +149,10 @@ def _best_of_each_task(store: Store) -> tuple[list[str], int]:
     return kept, len(all_of_them)
 
 
-def _merit(run: RunSummary) -> tuple[bool, float, bool]:
-    return run.best_speedup is not None, run.best_speedup or 0.0, run.best_attempt_id is not None
+def _merit(run: RunSummary) -> tuple[bool, bool, float, bool]:
+    """More is better; what a verification did not bear out comes last."""
+    speedup = run.best_speedup
+    return run.verified is not False, speedup is not None, speedup or 0.0, run.best_attempt_id is not None
 
 
 def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[Material]:
@@ -158,18 +164,12 @@ def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = Fa
 
 def _material(store: Store, trajectory: Trajectory) -> Material:
     run_id, best = trajectory.run.run_id, trajectory.best
-    folder = _folder(store, run_id)
+    folder = folder_of(store.path.parent, run_id)
     course = store.load_course(run_id)
     if best is None or not best.accepted:
         return Material(trajectory, course, None, _NOT_READ, _any_receipt(folder))
     receipt, note = _receipt(receipt_path(folder, best.attempt_id), best)
     return Material(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
-
-
-def _folder(store: Store, run_id: str) -> Path:
-    """A run's folder. An id that came with another machine's record must not lead elsewhere."""
-    plain = Path(run_id).name == run_id and run_id.isprintable() and not run_id.startswith(".")
-    return store.path.parent / (run_id if plain else "strange-id")
 
 
 def _receipt(path: Path, best: AttemptRecord) -> tuple[Json, str]:
@@ -198,15 +198,34 @@ def _any_receipt(folder: Path) -> Json:
 
 
 def _write(path: Path, data: bytes) -> None:
+    try:
+        if _is_special(path):
+            with open(path, "wb") as file:
+                file.write(data)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path.resolve(), data)  # a link stays a link
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise StoreError(f"the report {path} cannot be written: {getattr(error, 'strerror', error)}") from error
+
+
+def _is_special(path: Path) -> bool:
+    """A pipe or a device: whoever reads it would get nothing from a file put in its place."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """All of it or nothing."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(data)
         aside.replace(path)
-    except OSError as error:
+    finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-        raise StoreError(f"the report {path} cannot be written: {error.strerror}") from error
 
 
 def _to_stdout(data: bytes) -> None:

@@ -16,7 +16,7 @@ from agent.controls import Change, Controls
 from agent.llm.choose import PROVIDERS
 from agent.llm.errors import LlmError
 from agent.policy import Limits, tiers_for
-from agent.record.alive import alive
+from agent.record.alive import alive, is_plain
 from agent.record.best import write_best
 from agent.record.events import Event, Progress, RunEnded, RunResumed, RunStarted, Warned
 from agent.record.receipts import ReceiptBook
@@ -132,6 +132,8 @@ def limits_as_then(settings: Settings, event: RunStarted, attempts: list[Attempt
 def _stored(store: Store, run_id: str) -> Started:
     events = store.load_events(store.find_run(run_id))
     event = next(e for e in events if isinstance(e, RunStarted))
+    if not is_plain(event.run_id):  # it came with another machine's record
+        raise UsageError(f"run {event.run_id!r} has no folder of its own here; start a new run with --task")
     if event.author != OFFLINE and event.author.partition(":")[0] not in PROVIDERS:
         raise UsageError(
             f"run {run_id} judged {event.author}; there is nothing to go on with. Give --task to start a run"

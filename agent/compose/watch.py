@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agent.record.alive import process_of
+from agent.record.alive import folder_of, process_of
 from agent.record.events import Event, RunEnded
 from agent.record.store import FILE_NAME, Store
+from agent.record.trajectory import JUDGED_FILES
 from agent.settings import Environment, Settings
 from agent.view.choose import ViewChoice, choose_view
 from agent.view.gpu_line import gpu_line
@@ -27,6 +28,7 @@ from tools.device import GpuInfo
 from tools.errors import UsageError
 
 _WIDTH, _HEIGHT = 120, 36
+_SLOWEST = 0.01
 _SIZES = {"--width": (20, 400), "--height": (4, 200)}
 
 
@@ -47,8 +49,8 @@ class Request:
 
 
 def watch(request: Request, settings: Settings, environment: Environment) -> int:
-    """Show a run. The exit code is that of the run when its end was seen: 0 something accepted, 1 nothing accepted or
-    its process gone, 130 interrupted; 0 when a person left before, or for a picture. Raises UsageError."""
+    """Show a run. The exit code is that of the run when its end was seen: 0 something accepted (of files: all), 1 not,
+    or no end, 130 interrupted; 0 when a person left before, or for a picture. Raises UsageError."""
     speed = _speed(request.speed)
     name, _, number = (request.run or "").partition("/")  # of an attempt's id, its place
     at = request.at or number
@@ -78,8 +80,8 @@ def _speed(text: str | None) -> float | None:
         speed = float(text.removesuffix("x"))
     except ValueError:
         speed = 0.0
-    if not 0 < speed <= SPEEDS[-2]:
-        raise UsageError(f"--speed {text}: give a number above 0, at most {SPEEDS[-2]:g}, or max")
+    if not _SLOWEST <= speed <= SPEEDS[-2]:
+        raise UsageError(f"--speed {text}: give a number above 0 ({_SLOWEST:g} to {SPEEDS[-2]:g}), or max")
     return speed
 
 
@@ -114,7 +116,7 @@ class _Record:
     """One run's events as they come. Each look is a transaction of its own, which is over before anything is shown."""
 
     def __init__(self, store: Store, run_id: str) -> None:
-        self.run_id, self.folder = run_id, store.path.parent / run_id
+        self.run_id, self.folder = run_id, folder_of(store.path.parent, run_id)
         self._store, self._seq = store, 0
 
     def more(self) -> Sequence[Event]:
@@ -164,7 +166,7 @@ def _print(choice: ViewChoice, player: Player, run: _Record, speed: float | None
     if choice.kind == "json":
         print_json(sys.stdout, player, run.source)
     else:
-        print_plain(sys.stdout, player, run.source, _next_commands(run.run_id), colour=choice.colour)
+        print_plain(sys.stdout, player, run.source, lambda: _next_commands(player, run.run_id), colour=choice.colour)
     return _exit_code(player)
 
 
@@ -178,16 +180,23 @@ def _play(console: Console, player: Player, run: _Record, speed: float | None) -
         watch_on(console, player, run.source)
     if player.left:
         return 0
-    console.print(summary(player.state, _next_commands(run.run_id)))
+    console.print(summary(player.state, _next_commands(player, run.run_id)))
     return _exit_code(player)
 
 
-def _next_commands(run_id: str) -> list[NextCommand]:
-    return [
+def _next_commands(player: Player, run_id: str) -> list[NextCommand]:
+    known = [
         NextCommand(f"optimize show {run_id}", "all its attempts"),
         NextCommand(f"optimize watch {run_id} --speed 10", "play it from the beginning"),
-        NextCommand(f"optimize --resume {run_id}", "go on with this run"),
     ]
+    if _judged_files(player):
+        return known
+    return [*known, NextCommand(f"optimize --resume {run_id}", "go on with this run")]
+
+
+def _judged_files(player: Player) -> bool:
+    started = player.timeline.state(len(player.timeline)).started
+    return started is not None and started.author == JUDGED_FILES
 
 
 def _exit_code(player: Player) -> int:
@@ -195,4 +204,8 @@ def _exit_code(player: Player) -> int:
     ended = next((e for e in reversed(player.timeline.events) if isinstance(e, RunEnded)), None)
     if ended is None or not player.timeline.ended:
         return 1
-    return 130 if ended.why == "interrupted" else int(ended.best_attempt_id is None)
+    if ended.why == "interrupted":
+        return 130
+    if _judged_files(player):  # as `optimize bench` has it: all of them
+        return int(ended.why == "failed" or ended.accepted != ended.attempts)
+    return int(ended.why == "failed" or ended.best_attempt_id is None)

@@ -46,7 +46,7 @@ _MARKED = {  # the plain string by which it is found: the rest of the key
     "xai-": r"(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{20,}",
     "nvapi-": r"[\w-]{20,}",
     "SG.": r"[\w-]{16,}\.[\w-]{16,}",
-    "eyJ": r"[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",
+    "eyJ": r"[\w-]{8,2000}+\.[\w-]{8,}(?:\.[\w-]*)?",
 }
 _KEYS = tuple((mark, re.compile(rf"{_START}{re.escape(mark)}(?:{rest})")) for mark, rest in _MARKED.items())
 _BROKEN = frozenset(("sk-", "AIza", "ya29.", "glpat-", "nvapi-", "SG.", "pypi-"))  # may hold many "-" and "_"
@@ -59,15 +59,17 @@ _PEM = re.compile(
 )
 
 _GAP = r"""(?:[\\"'\t ]*(?:[:=]|=>)[\\"'\t ]*|[ ]+)"""
+_MORE = r"[\w-]{0,64}"  # of a name; without a bound, a name that repeats itself would cost the square of its length
 _VALUE = r"[A-Za-z0-9_\-+/=.~%!$#^*]"
 _VALUE_CHARACTER = re.compile(_VALUE)
 _NAMED = re.compile(
     rf"""((?:api|access|secret|private|auth|account|signing|encryption|subscription|license)[_-]?key|secret|token(?!iz)
-    |credential|auth(?:orization)?|(?-i:[A-Z0-9_]+_KEY))([\w-]*{_GAP}(?:(?:bearer|basic|token)\s+)?)({_VALUE}{{16,400}})""",
+    |credential|auth(?:orization)?|(?-i:[A-Z0-9_]{{1,64}}_KEY))
+    ({_MORE}{_GAP}(?:(?:bearer|basic|token)\s+)?)({_VALUE}{{16,400}})""",
     re.IGNORECASE | re.VERBOSE,
 )
 _PASSWORD = re.compile(
-    rf"(passw(?:or)?d|passphrase|passwd|[_-]pwd)([\w-]*{_GAP})([^\s\"'\\,;&(){{}}\[\]<>]{{4,}})(?![\w(\[.])",
+    rf"(passw(?:or)?d|passphrase|passwd|[_-]pwd)({_MORE}{_GAP})([^\s\"'\\,;&(){{}}\[\]<>]{{4,}})(?![\w(\[.])",
     re.IGNORECASE,
 )
 _NAMES_SECRET = re.compile(r"(?i)key|secret|token|credential|auth|passw|passphrase|pwd")
@@ -77,7 +79,7 @@ _BEARER = re.compile(r"(?i)(bearer\s+)([\w\-.~+/]{12,}=*)")
 _IN_URL = re.compile(r"(?<=://)([^\s/:@\"'\\]*):([^\s@/\"'\\]+)(?=@)")
 _RUN = re.compile(r"[A-Za-z0-9+/]{16,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-_UNIX_HOME = re.compile(rf"\\*/(?:home|Users)\\*/(?!\.\.){OWNER}")
+_UNIX_HOME = re.compile(rf"(?:(?<!\\)\\{{1,16}})?/(?:home|Users)\\*/(?!\.\.){OWNER}")
 _ROOT = re.compile(
     r"(?:(?<![\w.~\-)\]\s\\])|(?<=\\[nrt])|(?<=[:=]\s))\\*/root(?=\\*/\w|\\*/\.|\\?[\"'`]|$)"
     r"|(?<=\s)/root(?=/\w|/\.)",

@@ -82,8 +82,9 @@ _VERIFICATIONS = f"""
 SELECT x.attempt_id, x.held FROM attempts a CROSS JOIN verifications x ON x.attempt_id = a.attempt_id
 WHERE a.run_id IN {_RUN_IDS} AND x.purpose = 'verify' AND x.seq <= :until ORDER BY x.seq"""
 _ENDINGS = f"""
-SELECT e.run_id, x.why, x.best_attempt_id FROM events e CROSS JOIN endings x ON x.seq = e.seq
-WHERE e.run_id IN {_RUN_IDS} AND e.seq <= :until ORDER BY x.seq"""
+SELECT e.run_id, x.why, x.best_attempt_id FROM events e LEFT JOIN endings x ON x.seq = e.seq
+WHERE e.run_id IN {_RUN_IDS} AND e.kind IN ('run_ended', 'run_resumed') AND e.seq <= :until
+ORDER BY e.seq"""  # the last one counts: a run that goes on has no ending
 _SAID = f"""
 SELECT e.run_id, e.seq, m.conversation, m.role, text.data, e.at, raw.data
 FROM events e CROSS JOIN messages m ON m.seq = e.seq

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent.record import tables as t
+from agent.record.alive import is_plain
 from agent.record.other import BUSY_TIMEOUT_S, read_only
 from agent.record.rows import DETAILS
 from agent.record.standings import REFRESH
@@ -149,6 +150,8 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 def _sorted_out(connection: sqlite3.Connection, runs: Sequence[str]) -> Merged:
     """Which of the runs are new, longer there than here, known, or others under the same name. Leaves the first two in
     `coming`, and the numbers of their missing events, with those they will get, in `moved`."""
+    strange = [run_id for run_id in runs if not is_plain(run_id)]
+    runs = [run_id for run_id in runs if run_id not in strange]
     _choose(connection, runs)
     lacking = _missing(connection)
     here = {run_id for (run_id,) in connection.execute("SELECT run_id FROM main.runs JOIN temp.coming USING (run_id)")}
@@ -165,10 +168,11 @@ def _sorted_out(connection: sqlite3.Connection, runs: Sequence[str]) -> Merged:
         tuple(r for r in runs if r not in lacking),
         sum(lacking[r] for r in coming),
         connection.execute(attempts).fetchone()[0],
-        tuple(Clash(r, _CLASH) for r in left_out),
+        (*(Clash(r, _CLASH) for r in left_out), *(Clash(r, _STRANGE) for r in strange)),
     )
 
 
+_STRANGE = "its id is no name of a folder"
 _CLASH = "two different runs have this id: neither goes on where the other ends"
 _LACKING = """
 FROM temp.coming AS c CROSS JOIN other.events AS o ON o.run_id = c.run_id

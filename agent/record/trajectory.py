@@ -13,6 +13,7 @@ from agent.record.events import (
     Reflected,
     Replied,
     RunEnded,
+    RunResumed,
     RunStarted,
     Said,
     Updated,
@@ -22,6 +23,7 @@ from tools.codec import Json, decode
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
 
 Outcome = Literal["open", "confirmed", "refuted"]
+JUDGED_FILES = "files"  # the author of a run of `optimize bench`: nothing goes on, nothing repeats itself
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -123,8 +125,8 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One run. `best`: as its last ending says, or as far as it has come. `why`: how it ended last, None when it did
-    not."""
+    """One run. `best`: as its ending says, or as far as it has come. `why`: how it ended, None when it did not, or
+    went on after that."""
 
     run: RunStarted
     attempts: tuple[AttemptRecord, ...]  # by number
@@ -147,7 +149,7 @@ def trajectory(events: Iterable[Event]) -> Trajectory:
     started = next((e for e in events if isinstance(e, RunStarted)), None)
     if started is None:
         raise ValueError("these events start no run")
-    ended = next((e for e in reversed(events) if isinstance(e, RunEnded)), None)
+    ended = ending(events)
     attempts = tuple(sorted(_attempts(events), key=lambda a: a.number))
     return Trajectory(
         started,
@@ -156,6 +158,15 @@ def trajectory(events: Iterable[Event]) -> Trajectory:
         best_of(attempts, ended.best_attempt_id if ended else None),
         ended.why if ended else None,
     )
+
+
+def ending(events: Iterable[Event]) -> RunEnded | None:
+    """The last one, unless the run went on after it."""
+    turn = None
+    for event in events:
+        if isinstance(event, RunEnded | RunResumed):
+            turn = event
+    return turn if isinstance(turn, RunEnded) else None
 
 
 def best_of(attempts: Sequence[AttemptRecord], named: str | None) -> AttemptRecord | None:

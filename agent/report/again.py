@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from agent.record.events import RunStarted
+from agent.record.trajectory import JUDGED_FILES
 from agent.report.material import Material
 
 _LIMITS = {  # the name under which a run keeps it: the flag
@@ -33,10 +34,7 @@ def steps(material: Material) -> list[Step]:
     run, best = material.trajectory.run, material.best
     return [
         *(_of_best(best.attempt_id) if best else ()),
-        Step(
-            rerun(run),
-            "runs the same again; a model may write something else" if _is_model(run) else "runs the same again",
-        ),
+        *(() if run.author == JUDGED_FILES else (Step(rerun(run), _rerun_purpose(run)),)),  # its files are not known
         Step(_line("optimize", "show", run.run_id), "lists the attempts; RUN/NUMBER shows one with its receipt"),
         Step(_line("optimize", "report", run.run_id, "-o", "report.html"), "writes this page again"),
     ]
@@ -47,6 +45,13 @@ def _of_best(attempt_id: str) -> Iterator[Step]:
     yield Step(
         f"{_line('optimize', 'show', attempt_id, '--source')} > best.py", "writes the source exactly as it was judged"
     )
+
+
+def _rerun_purpose(run: RunStarted) -> str:
+    if not _is_model(run):
+        return "runs the same again"
+    server = "; it was asked at another address, which takes --base-url too" if run.limits.get("base_url") else ""
+    return f"runs the same again; a model may write something else{server}"
 
 
 def rerun(run: RunStarted) -> str:

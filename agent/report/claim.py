@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent.record.trajectory import AttemptRecord
-from agent.report.material import Material, baseline_name, dig, finite, hardest, number, ranked, timing_of
+from agent.report.material import Material, baseline_name, dig, finite, hardest, ranked, timing_of
 from agent.view import text as words
 from tools.verdict import Comparison, Status
 
-Tone = Literal["faster", "even", "slower", "untimed", "nothing"]
+Tone = Literal["faster", "even", "slower", "untimed", "nothing", "refuted"]
 _ENDED_EARLY = {
     "interrupted": "The run was interrupted; more attempts might change this.",
     "model_error": "The run ended because its model could not be asked any more.",
@@ -34,9 +34,16 @@ class Claim:
 
 def claim(material: Material) -> Claim:
     """What this run may claim."""
-    best, run = material.best, material.trajectory.run
+    best = material.best
     if best is None:
         return Claim("nothing", *_nothing(material))
+    first = _claim_of(material, best)
+    return _refuted(material, best, first) if material.doubt else first
+
+
+def _claim_of(material: Material, best: AttemptRecord) -> Claim:
+    """What the run's own verdict may claim."""
+    run = material.trajectory.run
     timing = timing_of(best)
     if best.status is not Status.CORRECT or timing is None:
         return Claim("untimed", f"A right kernel for {run.task}, of which no time is known.", tuple(_untimed(material)))
@@ -44,18 +51,25 @@ def claim(material: Material) -> Claim:
     if against is None:
         headline = f"A right kernel for {run.task}: {words.timing(timing)} on {run.gpu}."
         return Claim("untimed", headline, ("It was compared with no baseline.", *_footing(material, best)))
-    tone = _tone(against, _resolution(material))
+    tone = tone_of(against, material.resolution)
     return Claim(tone, _headline(material, tone, against), tuple(_measured(material, best)))
 
 
-def _tone(against: Comparison, resolution: float) -> Tone:
+def _refuted(material: Material, best: AttemptRecord, first: Claim) -> Claim:
+    """A verification weighs more than what was found at first."""
+    task = material.trajectory.run.task
+    if material.doubt == "wrong":
+        headline = f"Nothing is claimed for {task}: attempt {best.number} was not right when it was verified."
+    else:
+        headline = f"{task}: the time of attempt {best.number} did not repeat when it was verified."
+    return Claim("refuted", headline, ("What the run itself found, before that:", *first.sentences))
+
+
+def tone_of(against: Comparison, resolution: float) -> Literal["faster", "even", "slower"]:
+    """What a comparison shows. `resolution`: what the same kernel showed as a difference to itself, as a share."""
     if against.low <= 1.0 <= against.high or abs(against.speedup - 1.0) <= resolution:
         return "even"
     return "faster" if against.speedup > 1.0 else "slower"
-
-
-def _resolution(material: Material) -> float:
-    return number(dig(material.receipt, "evidence", "aa_resolution")) or 0.0
 
 
 def interval(c: Comparison) -> str:

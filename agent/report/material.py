@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
-from agent.record.events import Event, RunEnded, RunResumed, Verified, Warned
-from agent.record.trajectory import AttemptRecord, Trajectory
+from agent.record.events import Event, RunResumed, Verified, Warned
+from agent.record.trajectory import AttemptRecord, Trajectory, ending
 from tools.codec import Json
 from tools.gpus import Gpu, gpu_named
 from tools.verdict import Comparison, Timing
@@ -49,15 +50,28 @@ class Material:
         return best if best is not None and best.accepted else None
 
     @cached_property
+    def doubt(self) -> Literal["wrong", "moved"] | None:
+        """What the latest verification had against the best: it is not right, or it is, and its time did not repeat."""
+        if self.best is None or self.best.held is not False:
+            return None
+        its = [e.verdict for e in self.verified("verify") if e.attempt_id == self.best.attempt_id]
+        return "moved" if its and its[-1].accepted else "wrong"
+
+    @cached_property
+    def resolution(self) -> float:
+        """The largest difference that the same kernel showed to itself, as a share; 0 where nobody noted it."""
+        return number(dig(self.receipt, "evidence", "aa_resolution")) or 0.0
+
+    @cached_property
     def warnings(self) -> list[str]:
         """What the run warned of, each once."""
         return list(dict.fromkeys(e.text for e in self.course if isinstance(e, Warned)))
 
     @cached_property
     def elapsed_s(self) -> float | None:
-        """Wall-clock time as the last ending says."""
-        ended = [e for e in self.course if isinstance(e, RunEnded)]
-        return finite(ended[-1].elapsed_s) if ended else None
+        """How long the last process worked, without pauses, as the run's ending says."""
+        ended = ending(self.course)
+        return finite(ended.elapsed_s) if ended else None
 
     @property
     def resumed(self) -> int:
@@ -92,7 +106,7 @@ class Material:
             main = dig(told, "task", "cases", 0)
             bytes_moved, flops = number(dig(main, "bytes_moved")), number(dig(main, "flops"))
             precision = dig(told, "task", "precision")
-            if bytes_moved:
+            if bytes_moved is not None or flops is not None:
                 return Work(bytes_moved, flops, precision if isinstance(precision, str) else None)
         seen = (
             number(e.evidence.get("arithmetic_intensity")) for a in self.trajectory.attempts for e in a.expectations
@@ -130,8 +144,11 @@ def number(value: Json) -> float | None:
 
 
 def finite(value: float | None) -> float | None:
-    """The value, unless it is NaN, infinite or missing."""
-    return float(value) if value is not None and math.isfinite(value) else None
+    """The value, unless it is NaN, infinite, too large or missing."""
+    try:
+        return float(value) if value is not None and math.isfinite(value) else None
+    except OverflowError:  # JSON knows whole numbers of any size
+        return None
 
 
 def sol_us(attempt: AttemptRecord) -> float | None:

@@ -71,8 +71,11 @@ def environment(shown: Shown) -> "Environment":
 
 
 def moment(at: float) -> str:
-    """A time for people."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    """A time for people; a damaged record may hold any number."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "at an unknown time"
 
 
 def both(shown: Shown, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
@@ -94,7 +97,7 @@ def _run_values(material: Material, shown: Shown) -> dict[str, object]:
         "took": words.duration(material.elapsed_s) if material.elapsed_s is not None else "",
         "counts": counts(run),
         "tiles": _tiles(material),
-        "baselines": baseline_lines(material.best) if material.best else [],
+        "baselines": baseline_lines(material),
         "curve": both(shown, partial(curve, material)) if run.attempts else None,
         "roof": above,
         "roof_drawn": both(shown, above.draw) if above else None,

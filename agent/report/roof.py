@@ -53,20 +53,33 @@ def roof(material: Material) -> Roof | None:
 
 
 def _why(material: Material) -> str:
-    flops = material.work.flops
-    reason = (
-        "This task multiplies nothing that would count as a contraction, so memory alone is its roof: a roofline"
-        " would have one slope and no ridge."
-        if flops == 0.0
-        else "How many FLOP the task takes was not noted with this run, so no roofline can be drawn."
-    )
+    reason = _missing(material)
     floor = "" if material.light_us else " The speed of light was not noted either."
     return f"{reason} Shown instead: each time, above the least time that the GPU's bandwidth allows.{floor}"
+
+
+def _missing(material: Material) -> str:
+    """What a roofline lacks."""
+    work = material.work
+    if work.flops == 0.0:
+        return (
+            "This task multiplies nothing that would count as a contraction, so memory alone is its roof: a roofline"
+            " would have one slope and no ridge."
+        )
+    if work.flops is None or work.flops < 0:
+        return "How many FLOP the task takes was not noted with this run, so no roofline can be drawn."
+    if work.bytes_moved is None or work.bytes_moved <= 0:
+        return "How many bytes the task moves was not noted with this run, so no roofline can be drawn."
+    gpu = words.one_line(material.trajectory.run.gpu or "this GPU")[:60]
+    at = f" at {words.one_line(work.precision)[:20]}" if material.gpu and work.precision else ""
+    return f"The rates of {gpu}{at} are not known here, so no roofline can be drawn."
 
 
 def _ceiling(material: Material) -> _Ceiling | None:
     work, gpu = material.work, material.gpu
     if not (work.bytes_moved and work.flops and gpu and work.precision):
+        return None
+    if work.bytes_moved < 0 or work.flops < 0:
         return None
     try:
         tflops = rate_tflops(gpu, work.precision)

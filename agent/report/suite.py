@@ -2,17 +2,19 @@
 
 fast_p is KernelBench's, as `agent.export.formulas.fast_p` has it for one attempt: 1 when right and faster than p times
 (strictly), else 0, and nothing where nobody knows. A task without an accepted kernel counts 0; a right kernel that was
-never timed counts for p = 0 and is unknown above it, which the curve shows as a band from "none of them" to "all".
+never timed counts for p = 0 and is unknown above it, which the curve shows as a band from "none of them" to "all". So
+is one that a later verification did not bear out: at every p when it was not right, above 0 when its time moved.
 """
 
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.export.formulas import FASTEST, fast_p, speedup_over
 from agent.record.trajectory import AttemptRecord
 from agent.report.material import Material
+from agent.view.text import plural
 from tools.verdict import Status
 
 _RESAMPLES = 4_000
@@ -50,14 +52,39 @@ class Suite:
     baselines: tuple[str, ...]
 
     @property
+    def unit(self) -> str:
+        """What is counted: tasks, unless one was run more than once."""
+        return "task" if len(self._tasks) == len(self.materials) else "run"
+
+    @property
+    def many(self) -> str:
+        """How many there are, in words."""
+        told = plural(len(self.materials), self.unit)
+        return told if self.unit == "task" else f"{told} of {plural(len(self._tasks), 'task')}"
+
+    @property
+    def _tasks(self) -> set[tuple[str, str]]:
+        return {(m.trajectory.run.task, m.trajectory.run.task_sha256) for m in self.materials}
+
+    @property
     def timed(self) -> list[Material]:
-        """Those whose best kernel has a speed-up."""
-        return [m for m in self.materials if m.best and speedup_over(m.best) is not None]
+        """Those whose best kernel has a speed-up that nothing speaks against."""
+        return [m for m in self.materials if m.best and not m.doubt and speedup_over(m.best) is not None]
 
     @property
     def untimed(self) -> list[Material]:
         """Those with a right kernel of which no speed-up is known."""
-        return [m for m in self.materials if m.best and speedup_over(m.best) is None]
+        return [m for m in self.materials if m.best and not m.doubt and speedup_over(m.best) is None]
+
+    @property
+    def doubted(self) -> list[Material]:
+        """Those whose best kernel a later verification did not bear out."""
+        return [m for m in self.materials if m.doubt]
+
+    @property
+    def right(self) -> int:
+        """How many have a kernel that was found right, and was not found otherwise later."""
+        return sum(m.best is not None and m.doubt != "wrong" for m in self.materials)
 
     @property
     def none(self) -> list[Material]:
@@ -98,6 +125,8 @@ def fast_p_share(of: Suite, p: float, baseline: str = FASTEST) -> tuple[float, f
 def _score(material: Material, score: Callable[[AttemptRecord], float | None]) -> float | None:
     """That of a task's best kernel; without one 0 if its attempts failed, unknown if nothing could run them."""
     if material.best is not None:
+        if material.doubt:
+            return None if material.doubt == "wrong" else score(replace(material.best, comparisons=()))
         return score(material.best)
     return None if any(a.status is Status.UNCHECKED for a in material.trajectory.attempts) else 0.0
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from agent.export.formulas import FASTEST, speedup_over
 from agent.record.trajectory import Trajectory
-from agent.report.claim import claim, interval
+from agent.report.claim import claim, interval, tone_of
 from agent.report.material import Material, finite, hardest, ranked, timing_of
 from agent.report.page import both, moment, render
 from agent.report.shown import Shown
@@ -33,6 +33,7 @@ class TaskLine(NamedTuple):
     tier: str
     attempts: str
     note: str
+    doubted: bool
 
 
 class MeanLine(NamedTuple):
@@ -52,7 +53,7 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
     gpus = sorted({m.trajectory.run.gpu or "no GPU" for m in materials})
     run_ids = [m.trajectory.run.run_id for m in materials]
     values = {
-        "title": f"{words.plural(len(materials), 'task')}: suite report",
+        "title": f"{of.many}: suite report",
         "headline": suite_claim(of),
         "chosen": chosen,
         "gpus": gpus,
@@ -71,10 +72,12 @@ def suite_page(materials: Sequence[Material], shown: Shown, *, version: str, cho
 
 def suite_claim(of: Suite) -> list[str]:
     """The result in a sentence or two, the most important first."""
-    n, timed = len(of.materials), of.timed
-    right = f"{n - len(of.none)} of {words.plural(n, 'task')} have a kernel that was found right"
+    timed = of.timed
+    right = f"{of.right} of {of.many} have a kernel that was found right"
     if timed:
-        wins = sum(c is not None and c.low > 1 for m in timed if m.best for c in [hardest(m.best)])
+        wins = sum(
+            c is not None and tone_of(c, m.resolution) == "faster" for m in timed if m.best for c in [hardest(m.best)]
+        )
         found = [f"{right}; {wins} beat the fastest baseline beyond the 95 % interval."]
     else:
         found = [f"{right}; none was timed."]
@@ -83,10 +86,15 @@ def suite_claim(of: Suite) -> list[str]:
     if of.untimed and timed:
         verb = "was" if len(of.untimed) == 1 else "were"
         found.append(f"{words.plural(len(of.untimed), 'right kernel')} {verb} not timed.")
+    if of.doubted:
+        found.append(f"Verified again, the best kernel of {_tasks(of.doubted)} did not hold; it counts as unknown.")
     if of.none:
-        names = ", ".join(m.trajectory.run.task for m in of.none[:6]) + (", …" if len(of.none) > 6 else "")
-        found.append(f"Nothing was accepted for {names}; such tasks count as not faster.")
+        found.append(f"Nothing was accepted for {_tasks(of.none)}; such {of.unit}s count as not faster.")
     return found
+
+
+def _tasks(materials: Sequence[Material]) -> str:
+    return ", ".join(m.trajectory.run.task for m in materials[:6]) + (", …" if len(materials) > 6 else "")
 
 
 def _words(m: Mean) -> str:
@@ -113,7 +121,7 @@ def _mean_line(of: Suite, baseline: str) -> MeanLine | None:
 
 
 def _task_line(m: Material, of: Suite) -> TaskLine:
-    run, best = m.trajectory.run, m.best
+    run, best = m.trajectory.run, None if m.doubt else m.best
     against = {c.baseline: interval(c) for c in ranked(best)} if best else {}
     note = "" if best and speedup_over(best) is not None else claim(m).headline
     return TaskLine(
@@ -129,6 +137,7 @@ def _task_line(m: Material, of: Suite) -> TaskLine:
         (best.tier or "") if best else "",
         f"{len(m.trajectory.attempts)} ({failed(m)} failed)",
         note,
+        m.doubt is not None,
     )
 
 

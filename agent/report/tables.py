@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from agent.record.trajectory import AttemptRecord, Expectation, Message, Trajectory
 from agent.report import looks
-from agent.report.claim import interval
+from agent.report.claim import interval, tone_of
 from agent.report.material import Material, baseline_name, finite, hardest, ranked, timing_of
 from agent.report.shown import Shown
 from agent.view import text as words
@@ -80,16 +80,19 @@ class BaselineLine(NamedTuple):
     words: str
 
 
-def baseline_lines(best: AttemptRecord) -> list[BaselineLine]:
-    """The hardest first."""
+_SHOWS = {"even": "no difference measured", "faster": "faster", "slower": "slower"}
+
+
+def baseline_lines(material: Material) -> list[BaselineLine]:
+    """Of the best attempt, the hardest first."""
     return [
         BaselineLine(
             baseline_name(c.baseline),
             words.microseconds(c.baseline_us),
             interval(c),
-            "no difference measured" if c.low <= 1 <= c.high else "faster" if c.speedup > 1 else "slower",
+            "not borne out" if material.doubt else _SHOWS[tone_of(c, material.resolution)],
         )
-        for c in ranked(best)
+        for c in (ranked(material.best) if material.best else ())
     ]
 
 

@@ -12,6 +12,7 @@ from agent.view.state import ViewState, fold
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, math.inf)
 SILENT_S = 30.0  # a shorter silence says nothing
+GIVEN_UP_S = 60.0  # of silence, where nobody can know whether a process runs the run
 _MAX_FRAMES = 300  # in which a run is over at speed "max"
 Target = Callable[[Timeline], Place]
 
@@ -48,6 +49,12 @@ class Player:
     def live(self) -> bool:
         """Whether this is the present of a run that may still go on."""
         return self.following and self.at_end and not self.timeline.ended
+
+    def given_up(self, real_now: float) -> bool:
+        """Whether nothing more is to be waited for: its process is gone, or nobody knows of one and it is silent."""
+        state = self.process.state
+        silent = abs(real_now - self.timeline.last_at) >= GIVEN_UP_S  # a clock that is ahead is another machine's
+        return state == "gone" or (state == "unknown" and silent and not self.timeline.ended)
 
     def now(self, real_now: float) -> float:
         """The clock by which a frame tells elapsed time. Where nobody knows whether the run goes on, it stops soon."""

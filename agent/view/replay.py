@@ -4,7 +4,6 @@ Three measures of a place in a run: how many events have happened (`place`), the
 time that a replay at speed 1 takes to get there (`shown_s`), in which long silences are short.
 """
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from agent.view.state import ViewState, fold
 IDLE_LIMIT_S = 5.0
 _BETWEEN_PROCESSES_S = 1.0  # of the time in which nobody worked on the run
 _SNAPSHOT_EVERY = 64
+_LATEST = 1e11  # Unix time: beyond it, a clock is damaged
 
 
 class Place(NamedTuple):
@@ -47,7 +47,7 @@ class Timeline:
             self._add(event)
 
     def _add(self, event: Event) -> None:
-        at = event.at if math.isfinite(event.at) else 0.0  # a record from elsewhere may say anything
+        at = event.at if abs(event.at) < _LATEST else 0.0  # also NaN: a record from elsewhere may say anything
         before = self._clock[-1] if self._clock else at
         limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else self._idle_limit_s
         self._clock.append(max(before, at))

@@ -48,7 +48,7 @@ def replay_frame(player: Player, width: int, height: int, real_now: float, *, ke
 
 def bar(player: Player, width: int, real_now: float, *, keys: bool = True) -> Text:
     """Whether it plays, where, what the keys do; what there is no room for is left out from the right."""
-    mark, style, word = _doing(player, real_now)
+    mark, style, word = _doing(player, real_now) if keys else _filmed(player)
     line = Text(no_wrap=True, overflow="ellipsis").append(f" {mark} {word}", style=style)
     line.append(_GAP + _time(player))
     told = _attempts(player)
@@ -78,6 +78,13 @@ def _doing(player: Player, real_now: float) -> tuple[str, str, str]:
     if player.playing:
         return "▶", "bold cyan", speed_words(player.speed)
     return "‖", "bold yellow", f"paused ({speed_words(player.speed)})"
+
+
+def _filmed(player: Player) -> tuple[str, str, str]:
+    """The same in a film, which follows nothing: where it stops is all that there was."""
+    if player.at_end and not (player.playing or player.timeline.ended):
+        return "■", "bold yellow", "no end is recorded"
+    return _doing(player, 0.0)
 
 
 def _live(player: Player, real_now: float) -> tuple[str, str, str]:

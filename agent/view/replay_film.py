@@ -42,9 +42,7 @@ def _frames(player: Player, width: int, height: int, speed: float, n: int) -> It
     for i in range(n + 1):
         shown_s = length_s * i / n
         place = player.timeline.place_at(shown_s) if i < n else player.place
-        moment = Player(
-            player.timeline, speed, place=place, shown_s=shown_s, playing=i < n, reading=False, following=i == n
-        )
+        moment = Player(player.timeline, speed, place=place, shown_s=shown_s, playing=i < n, reading=False)
         yield FilmFrame(
             replay_frame(moment, width, height, 0.0, keys=False), max(lasts_s / n, 0.05) if i < n else _LAST_S
         )

@@ -2,6 +2,7 @@
 
 import select
 import time
+from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from agent.record.events import Event
@@ -15,6 +16,7 @@ from agent.view.summary import NextCommand, summary_text
 from agent.view.watch import POLL_S, Source
 
 _ALIVE_EVERY_S = 2.0
+_LONGEST_SLEEP_S = 1e8  # three years: more than that is no time for the system
 
 
 class Lines(Protocol):
@@ -57,15 +59,16 @@ class PlainLines:
 
 
 def print_lines(lines: Lines, player: Player, source: Source, stream: TextIO) -> None:
-    """Until the run is over, its process is gone, or nobody reads `stream`. The player's speed counts while it is
-    playing."""
+    """Until the run is over, its process is gone (or unknown, and the run silent for a minute), or nobody reads
+    `stream`. The player's speed counts while it is playing."""
     begun, asked_at = time.monotonic(), -_ALIVE_EVERY_S
     while not (lines.broken or nobody_reads(stream)):
         events = source.more()
         for event in events:
             player.timeline.extend([event])
             if player.playing:
-                time.sleep(max(0.0, begun + player.timeline.length_s / player.speed - time.monotonic()))
+                rest_s = begun + player.timeline.length_s / player.speed - time.monotonic()
+                time.sleep(min(max(0.0, rest_s), _LONGEST_SLEEP_S))
             lines(event)
             if lines.broken:
                 return
@@ -73,7 +76,7 @@ def print_lines(lines: Lines, player: Player, source: Source, stream: TextIO) ->
             continue
         if time.monotonic() - asked_at >= _ALIVE_EVERY_S or player.timeline.ended:
             player.process, asked_at = source.process(), time.monotonic()
-        if player.process.state == "gone" or (player.timeline.ended and player.process.state != "running"):
+        if player.given_up(time.time()) or (player.timeline.ended and player.process.state != "running"):
             return
         time.sleep(POLL_S)
 
@@ -95,9 +98,15 @@ def print_json(stream: TextIO, player: Player, source: Source) -> None:
 
 
 def print_plain(
-    stream: TextIO, player: Player, source: Source, next_commands: list[NextCommand], *, colour: bool = False
+    stream: TextIO,
+    player: Player,
+    source: Source,
+    next_commands: Callable[[], list[NextCommand]],
+    *,
+    colour: bool = False,
 ) -> None:
-    """The lines, then the closing summary."""
+    """The lines, then the closing summary with what `next_commands` says once all is read."""
     view = PlainLines(stream, colour=colour)
     print_lines(view, player, source, stream)
-    view.close("" if player.timeline.ended else silence(player, time.time()), next_commands)
+    said = silence(player, time.time()) or "no end is recorded"
+    view.close("" if player.timeline.ended else said, next_commands())

@@ -94,8 +94,9 @@ class _Loop:
         if player.left or (self._keys and not self._keys.open):
             return True
         at_end = player.at_end and player.following and not player.reading
-        if not self._keys:
-            return at_end and (player.timeline.ended or player.process.state == "gone")
+        if not self._keys:  # nobody can move it
+            stands = not (player.reading or player.playing or player.following)
+            return stands or (at_end and (player.timeline.ended or player.given_up(time.time())))
         return at_end and player.timeline.ended and player.process.state != "running" and not player.touched
 
     def _look(self, now: float) -> None:

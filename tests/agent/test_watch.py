@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agent.record.alive import process_of
-from agent.record.events import Event, Progress, RunResumed
+from agent.record.events import Event, Progress, RunResumed, RunStarted
 from agent.record.store import FILE_NAME, Store
 from tests.agent.shell import ROOT, command, env, optimize
 from tests.agent.view.scripts import ENDED, NOW, many_attempts
@@ -118,18 +118,52 @@ def test_lines_follow_a_run_that_is_resumed(store: Store, tmp_path: Path) -> Non
     assert done.returncode == 0
 
 
+def of_now(events: Sequence[Event], ago_s: float = 0.0) -> list[Event]:
+    later_s = time.time() - ago_s - events[-1].at
+    return [replace(e, at=e.at + later_s) for e in events]
+
+
 def test_a_run_of_which_nothing_is_known_is_not_called_dead(store: Store, tmp_path: Path) -> None:
-    write(store, RUN)
+    *run, ended = of_now(OVER)
+    write(store, run)
     watcher = subprocess.Popen(command("watch", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
     with pytest.raises(subprocess.TimeoutExpired):
         watcher.wait(timeout=4)
-    write(store, [ENDED])
+    write(store, [ended])
     assert "ended (attempts)" in watcher.communicate(timeout=30)[0]
     assert watcher.returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("why", "best", "code"), [("attempts", "r-7f3a/3", 0), ("attempts", None, 1), ("interrupted", "r-7f3a/3", 130)]
+    ("flags", "ago_s", "said"),
+    [
+        (("--plain",), 3600.0, "whether its process runs is not known here"),
+        (("--plain",), -3600.0, "no end is recorded"),  # by a clock that is ahead of ours
+        (("--json",), 3600.0, '"type":"result"'),
+    ],
+)
+def test_an_old_run_without_an_end_and_a_process_is_printed_and_left(
+    store: Store, tmp_path: Path, flags: tuple[str, ...], ago_s: float, said: str
+) -> None:
+    write(store, of_now(RUN, ago_s))
+    done = optimize("watch", *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) > 5
+    assert said in done.stdout.replace('": "', '":"')
+
+
+def test_what_was_judged_from_files_has_the_exit_code_of_bench_and_is_not_resumed(store: Store, tmp_path: Path) -> None:
+    files = [replace(e, author="files") if isinstance(e, RunStarted) else e for e in RUN]
+    write(store, [*files, replace(ENDED, why="author_done", attempts=6, accepted=5)])
+    done = optimize("watch", "--plain", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "optimize show r-7f3a" in done.stdout
+    assert "--resume" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("why", "best", "code"),
+    [("attempts", "r-7f3a/3", 0), ("attempts", None, 1), ("interrupted", "r-7f3a/3", 130), ("failed", "r-7f3a/3", 1)],
 )
 def test_the_exit_code_is_that_of_the_run(store: Store, tmp_path: Path, why: str, best: str | None, code: int) -> None:
     write(store, [*RUN, replace(ENDED, why=why, best_attempt_id=best)])
@@ -145,7 +179,7 @@ def test_a_speed_paces_the_lines(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_ends_the_watcher(store: Store, tmp_path: Path) -> None:
-    write(store, RUN)
+    write(store, of_now(RUN))
     first = subprocess.run(
         ["sh", "-c", '"$@" | (head -1; sleep 3)', "sh", *command("watch", "--plain")],  # leaves when all is written
         cwd=tmp_path, env=env(), capture_output=True, text=True, timeout=60,
@@ -172,6 +206,7 @@ def test_a_picture_and_a_film_are_written_where_they_are_wanted(store: Store, tm
         (["r-7f3a/99", "--svg", "x.svg"], "--at 99: no such attempt; judged attempts: 1, 2"),
         (["--at", "3", "--plain"], "lines begin at the beginning"),
         (["--speed", "-1"], "--speed -1: give a number above 0"),
+        (["--speed", "1e-310"], "--speed 1e-310: give a number above 0 (0.01 to 1000), or max"),
         (["--speed", "nan"], "--speed nan: give a number above 0"),
         (["--idle-limit", "0"], "--idle-limit 0: give seconds above 0"),
         (["--animate"], "--animate is for pictures: give --svg FILE too"),
@@ -297,6 +332,16 @@ def test_ctrl_c_on_the_player_leaves_the_run_alone_and_the_terminal_clean(
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_place_ends_by_itself_where_nobody_can_press_a_key(
+    store: Store, tmp_path: Path, tmux: Callable[..., str]
+) -> None:
+    write(store, RUN)
+    tmux("send-keys", "-t", "w", shell_line("watch", "--at", "3").replace("; echo", " < /dev/null; echo"), "Enter")
+    until(tmux, "exit code 1")
+    tmux("send-keys", "-t", "w", shell_line("watch").replace("; echo", " < /dev/null; echo"), "Enter")
+    until(tmux, "exit code 1")
 
 
 def test_a_playback_ends_by_itself(store: Store, tmp_path: Path, tmux: Callable[..., str]) -> None:

@@ -287,3 +287,27 @@ def test_known_kernels_cost_microseconds(scrubber: Scrubber) -> None:
             scrubber.text(text)
         times.append((time.perf_counter() - begin) / 100)
     assert min(times) < 20e-6, "5 us on an idle machine"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "passwd" * 12_000,
+        "secret" * 12_000,
+        "home" + "\\" * 120_000,
+        "eyJ-" * 30_000 + "a" * 12,
+        "A_" * 60_000 + " _key",
+    ],
+    ids=lambda text: str(text[:6]),
+)
+def test_a_text_made_to_cost_time_costs_little(text: str) -> None:
+    """The time grew with the square of the length."""
+    started = time.monotonic()
+    assert Scrubber().text(text) == text
+    assert time.monotonic() - started < 10.0
+
+
+@pytest.mark.parametrize("escapes", [1, 3, 7, 15, 31])
+def test_a_home_is_found_however_often_it_was_escaped(escapes: int) -> None:
+    slash = "\\" * escapes + "/"
+    assert "bob" not in Scrubber().text(f"{slash}home{slash}bob{slash}x")

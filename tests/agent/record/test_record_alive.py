@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.alive import FILE_NAME, Process, alive, process_of
+from agent.record.alive import FILE_NAME, Process, alive, folder_of, is_plain, process_of
 from tests.agent.shell import ROOT, env
 from tools.errors import StoreError
 
@@ -85,3 +85,77 @@ def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with alive(tmp_path / "file" / "run"):
         assert process_of(tmp_path / "file" / "run") == Process("unknown")
+
+
+def child(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs as nobody where it can, and writes no file at all."""
+    return subprocess.run(
+        [sys.executable, "-c", CHILD + code, str(folder)],
+        cwd=ROOT,
+        env=env(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+CHILD = """
+import os, resource, signal, sys
+from pathlib import Path
+from agent.record.alive import alive
+folder = Path(sys.argv[1])
+"""
+
+
+def test_a_folder_that_may_not_be_written_is_called_that_and_not_held(tmp_path: Path) -> None:
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    code = "if os.geteuid() == 0: os.setuid(65534)\nwith alive(folder / 'run'): pass"
+    (tmp_path / "locked").mkdir(mode=0o555)
+    done = child(code, tmp_path / "locked")
+    assert "run/process.json cannot be written: Permission denied" in done.stderr
+    assert "another process" not in done.stderr
+
+
+def test_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
+    code = """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+with alive(folder): print("held")
+"""
+    done = child(code, tmp_path / "run")
+    assert (done.stdout, done.stderr, done.returncode) == ("held\n", "", 0)
+
+
+def test_one_process_holds_a_run_once(tmp_path: Path) -> None:
+    with alive(tmp_path / "run"), pytest.raises(StoreError, match="by this process already"), alive(tmp_path / "run"):
+        pass
+    with alive(tmp_path / "run"):
+        pass
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / FILE_NAME).symlink_to(tmp_path / "precious")
+    with pytest.raises(StoreError, match="cannot be written"), alive(tmp_path / "run"):
+        pass
+    assert process_of(tmp_path / "run") == Process("unknown")
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_pipe_in_the_place_of_the_lock_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE_NAME)
+    assert process_of(tmp_path) == Process("unknown")
+    with alive(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("strange", ["", ".", "..", "../up", "a/b", "/etc", ".git", "a\nb", "a\0b", b"bytes", "a/"])
+def test_an_id_that_is_no_name_leads_nowhere(tmp_path: Path, strange: str) -> None:
+    assert not is_plain(strange)
+    assert folder_of(tmp_path, strange) == tmp_path / "strange-id"
+
+
+def test_an_id_that_is_a_name_is_the_folder(tmp_path: Path) -> None:
+    assert folder_of(tmp_path, "20261121-softmax-1a2b") == tmp_path / "20261121-softmax-1a2b"

@@ -333,3 +333,14 @@ def test_a_run_that_came_has_the_number_of_its_first_event(tmp_path: Path) -> No
     joined(ours, machine(tmp_path / "b", plain_run(RUNS[1], 1)))
     assert query(ours, "SELECT count(*) FROM runs JOIN events USING (seq) WHERE kind = 'run_started'") == [(2,)]
     assert all(isinstance(events[0], RunStarted) for events in content(ours).values())
+
+
+def test_a_run_whose_id_leads_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
+    ours = machine(tmp_path / "a")
+    theirs = machine(tmp_path / "b", plain_run("../../esc/x", 1), plain_run(RUNS[0], 1), plain_run(".git", 1))
+    found = joined(ours, theirs)
+    assert found.new == (RUNS[0],)
+    assert [(c.run_id, c.why) for c in found.clashes] == [
+        (run_id, "its id is no name of a folder") for run_id in ("../../esc/x", ".git")
+    ]
+    assert list(content(ours)) == [RUNS[0]]

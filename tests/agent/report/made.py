@@ -89,6 +89,13 @@ def events(
     return made
 
 
+def verified(made: Sequence[Event], again: Verdict, number: int) -> list[Event]:
+    """The run after `optimize verify` found something else than the run did of that attempt."""
+    run_id = made[0].run_id
+    why = "right again, but slower" if again.accepted else "was correct, is wrong now"
+    return [*made, Verified(run_id, f"{run_id}/{number}", "verify", again, 2.0, False, why, GPU, {}, {})]
+
+
 def _started(run_id: str, task: str, gpu: str | None) -> RunStarted:
     machine: dict[str, Json] = {"task_path": f"tools/tasks/{task}.py", "sandbox": {"landlock_abi": 7, "seccomp": True}}
     versions = {"kerneltune": "0.1.0", "torch": "2.11.0", "triton": "3.6.0", "python": "3.12.3"}

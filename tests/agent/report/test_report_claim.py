@@ -3,14 +3,20 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from agent.record.events import Event
+from agent.record.events import Event, RunResumed, RunStarted
+from agent.record.store import Store
 from agent.record.trajectory import trajectory
+from agent.report.again import steps
 from agent.report.claim import Claim, claim
-from agent.report.material import Material
-from tests.agent.report.made import CHECKED, correct, events, failed, hostile, material, receipt
+from agent.report.material import Material, number
+from agent.report.page import moment, run_page
+from agent.report.roof import roof
+from agent.report.tables import baseline_lines
+from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, hostile, material, receipt, verified
 from tools.verdict import Comparison, Status, Verdict
 
 
@@ -104,3 +110,87 @@ def test_a_best_that_was_not_accepted_is_no_best() -> None:
     run = trajectory(events([(None, correct(80.0))]))
     wrong = replace(run.attempts[0], status=Status.WRONG, timing=None, comparisons=())
     assert claim(Material(replace(run, attempts=(wrong,), best=wrong))).tone == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("again", "headline"),
+    [
+        (failed(Status.WRONG, "no"), "Nothing is claimed for softmax: attempt 6 was not right when it was verified."),
+        (correct(99.0), "softmax: the time of attempt 6 did not repeat when it was verified."),
+    ],
+)
+def test_what_a_verification_refutes_is_not_called_faster(again: Verdict, headline: str) -> None:
+    made = material(verified(events(), again, 6), receipt("x"))
+    told = claim(made)
+    assert told.tone == "refuted"
+    assert told.headline.startswith(headline)
+    assert {line.words for line in baseline_lines(made)} == {"not borne out"}
+    assert "✗ not borne out" in run_page(made, SHOWN, version="1")
+
+
+def test_a_page_does_not_contradict_itself_about_differences_below_the_resolution() -> None:
+    made = material(events([(None, against(80.0, 1.0009, 1.0005, 1.0012))]), receipt("x"))
+    assert claim(made).tone == "even"
+    assert [line.words for line in baseline_lines(made)] == ["no difference measured"]
+
+
+def test_a_run_that_goes_on_after_its_ending_has_not_ended(tmp_path: Path) -> None:
+    made = events(why="interrupted")
+    goes_on = [*made, RunResumed(made[0].run_id, 6)]
+    material_now = material(goes_on)
+    assert material_now.elapsed_s is None
+    assert "has not ended" in claim(material_now).text
+    assert "interrupted" not in claim(material_now).text
+    assert "without pauses" in run_page(material(made), SHOWN, version="1")
+    assert "without pauses" not in run_page(material_now, SHOWN, version="1")
+    with Store.open(tmp_path) as store:
+        for event in goes_on:
+            store.write(event)
+        read = next(iter(store.trajectories()))
+    assert (trajectory(goes_on).why, read.why) == (None, None)
+    assert read.best is not None
+    assert read.best.number == 6
+
+
+@pytest.mark.parametrize("at", [math.nan, math.inf, 1e18, -1e18])
+def test_a_moment_that_cannot_be_is_unknown(at: float) -> None:
+    assert moment(at) == "at an unknown time"
+
+
+def test_a_number_without_bounds_is_no_number() -> None:
+    assert number(10**400) is None
+    told = receipt("x")
+    told["evidence"] = {"aa_resolution": 10**400, "copy_gbps": 10**400}
+    assert run_page(material(events(), told), SHOWN, version="1")
+
+
+def of_author(author: str, **limits: str) -> str:
+    made = [replace(e, author=author, limits=dict(limits)) if isinstance(e, RunStarted) else e for e in events()]
+    return "\n".join(f"{step.command}: {step.purpose}" for step in steps(material(made)))
+
+
+def test_what_was_judged_from_files_has_no_command_that_runs_it_again() -> None:
+    assert "--model" not in of_author("files")
+    assert "optimize verify" in of_author("files")
+
+
+def test_a_model_at_another_address_is_said_to_have_been_there() -> None:
+    assert "takes --base-url too" in of_author("openai:some-model", base_url="http://127.0.0.1:8000/v1")
+    assert "--base-url" not in of_author("openai:some-model")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "case", "words"),
+    [
+        ("NVIDIA H200", {"bytes_moved": 1 << 28, "flops": 0}, "one slope and no ridge"),
+        ("NVIDIA H200", {"bytes_moved": 1 << 28}, "How many FLOP"),
+        ("NVIDIA H200", {"flops": 1 << 40}, "How many bytes the task moves was not noted"),
+        ("Strange GPU", {"bytes_moved": 1 << 28, "flops": 1 << 40}, "The rates of Strange GPU are not known here"),
+    ],
+)
+def test_why_there_is_no_roofline_is_the_true_reason(gpu: str, case: dict[str, int], words: str) -> None:
+    told = receipt("x")
+    told["task"] = {"precision": "float32", "cases": [{"name": "main", **case}]}
+    drawn = roof(material(events(gpu=gpu), told))
+    assert drawn is not None
+    assert words in drawn.note

@@ -3,7 +3,10 @@
 import base64
 import hashlib
 import json
+import os
 import re
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +19,14 @@ from agent.record.receipts import receipt_path
 from agent.record.store import Store
 from agent.report.page import run_page
 from agent.report.shown import Shown
-from agent.report.sources import MOST_OF_A_SOURCE, source
+from agent.report.sources import MOST_OF_A_SOURCE, diff, source
 from agent.report.suite_page import suite_page
 from tests.agent.record.samples import arbitrary_run
 from tests.agent.report.made import GPU, RUN, SHOWN, correct, events, hostile, material, receipt
 from tests.agent.report.reading import Reading
+from tests.agent.shell import optimize
 from tools.codec import Json
+from tools.errors import StoreError
 from tools.verdict import Timing
 
 WORDS = [
@@ -162,6 +167,8 @@ def test_a_run_whose_id_leads_elsewhere_writes_nothing_there(
         for event in events(run_id=strange):
             store.write(event)
     assert write_report(Wanted(("../../else",)), runs) in (0, 2)
+    done = optimize("--resume", strange, "--plain", "--runs-dir", str(runs), cwd=tmp_path)
+    assert (done.returncode, "has no folder of its own here" in done.stderr) == (2, True)
     assert not (tmp_path / "elsewhere").exists()
     capsys.readouterr()
 
@@ -186,3 +193,78 @@ def test_times_that_cannot_be_are_not_drawn(us: float) -> None:
     timing = Timing(us, us, us, 1, 1)
     html = page(events([(None, correct(80.0)), (1, replace(correct(70.0), timing=timing, sol_fraction=us))]))
     assert not re.search(r'[ "][-+]?(nan|inf)\b', html.split("<svg", 1)[1].split("All attempts")[0])
+
+
+def stored(folder: Path) -> Path:
+    with Store.open(folder) as store:
+        for event in events():
+            store.write(event)
+    return folder
+
+
+def test_a_pipe_stays_a_pipe_and_its_reader_gets_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, pipe, got = stored(tmp_path / "runs"), tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert write_report(Wanted((RUN,), pipe), runs) == 0
+    reader.join(10.0)
+    assert got
+    assert got[0].endswith("</html>\n")
+    assert pipe.is_fifo()
+    capsys.readouterr()
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = stored(tmp_path / "runs")
+    for name, target in (("link", "real.html"), ("null", "/dev/null")):
+        (tmp_path / name).symlink_to(target)
+        assert write_report(Wanted((RUN,), tmp_path / name), runs) == 0
+        assert (tmp_path / name).is_symlink()
+    assert (tmp_path / "real.html").read_text().endswith("</html>\n")
+    assert Path("/dev/null").is_char_device()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_report(Wanted((RUN,), tmp_path / "circle"), runs)
+    capsys.readouterr()
+
+
+def test_stdout_by_its_name_is_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert write_report(Wanted((RUN,), Path("/dev/stdout")), stored(tmp_path)) == 0
+    out = capsysbinary.readouterr().out
+    assert out.startswith(b"<!doctype html>")
+    assert out.endswith(b"</html>\n")
+
+
+@pytest.mark.parametrize("blank", [" \n", "\t\n", "\u00a0\n", "  \n\n", " \n" * 3 + "u\n"])
+def test_a_source_of_blank_lines_does_not_hold_up_its_lexer(blank: str) -> None:
+    """The time grew with the square of the lines."""
+    started = time.monotonic()
+    assert source("x=1\n" + blank * 30_000 + "y", SHOWN).lines > 1000
+    assert time.monotonic() - started < 10.0
+
+
+class Counted(Shown):
+    """Says how many characters it was given to search for secrets."""
+
+    def __init__(self) -> None:
+        super().__init__(Names())
+        self.given = 0
+
+    def text(self, text: str, most: int = 20_000) -> str:
+        """The same."""
+        self.given += len(text)
+        return super().text(text, most)
+
+
+def test_what_will_not_be_shown_is_not_searched_for_secrets() -> None:
+    shown = Counted()
+    diff("x\n" * 40_000, "a" * 5_000_000, shown)
+    assert shown.given < 100_000
+    shown = Counted()
+    assert len(source("b" * 1_000_000 + "\n" + "c" * 1_000_000, shown).markup) < 5_000
+    assert shown.given < 20_000
+
+
+def test_a_difference_of_long_sources_says_what_was_not_compared() -> None:
+    assert diff("x = 1\n" * 300, "y = 1\n" * 300 + "#" * 200_000, SHOWN).left_out >= 140_000

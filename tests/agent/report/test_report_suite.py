@@ -16,7 +16,7 @@ from agent.report.material import Material
 from agent.report.suite import Suite, fast_p_curve, fast_p_share, mean, suite
 from agent.report.suite_curve import fast_p_chart
 from agent.report.suite_page import suite_claim, suite_page
-from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, material
+from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, material, receipt, verified
 from tests.agent.report.reading import Reading
 from tools.verdict import Status, Verdict
 
@@ -104,6 +104,49 @@ def test_the_statement_counts_every_task() -> None:
     ]
 
 
+def refuted(again: Verdict, name: str = "softmax") -> Material:
+    return material(verified(events(task=name, run_id=f"2026-{name}-1"), again, 6))
+
+
+def test_a_kernel_that_was_wrong_when_verified_is_neither_right_nor_faster() -> None:
+    found = suite([task(speedup(2.0), "a"), refuted(WRONG)])
+    assert [fast_p_share(found, p) for p in (0.0, 1.0)] == [(0.5, 1.0), (0.5, 1.0)]
+    both, kept = mean(found), mean(found, kept=True)
+    assert both is not None
+    assert kept is not None
+    assert (both.n, kept.n) == (1, 1)
+    told = suite_claim(found)
+    assert told[0].startswith("1 of 2 tasks have a kernel that was found right; 1 beat")
+    assert "Verified again, the best kernel of softmax did not hold; it counts as unknown." in told
+    text = " ".join(Reading(suite_page(found.materials, SHOWN, version="1", chosen="named")).text.split())
+    assert "not borne out" in text
+    assert "Nothing is claimed for softmax" in text
+
+
+def test_a_time_that_did_not_repeat_is_right_and_of_unknown_speed() -> None:
+    found = suite([refuted(speedup(0.5))])
+    assert [fast_p_share(found, p) for p in (0.0, 1.0)] == [(1.0, 1.0), (0.0, 1.0)]
+    assert mean(found) is None
+
+
+def test_a_win_is_above_the_resolution_of_its_session() -> None:
+    verdict = correct(80.0)
+    near = replace(verdict, comparisons=(replace(verdict.comparisons[0], speedup=1.0009, low=1.0005, high=1.0012),))
+    assert "; 0 beat" in suite_claim(suite([material(events([(None, near)]), receipt("x"))]))[0]
+
+
+def test_the_best_of_a_task_is_not_one_that_was_refuted(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as opened:
+        quick = [(None, speedup(4.0))]
+        for made in (events([(None, speedup(2.0))], run_id="r-1"), verified(events(quick, run_id="r-2"), WRONG, 1)):
+            for event in made:
+                opened.write(event)
+    write_report(Wanted((), suite=True), tmp_path)
+    text = Reading((tmp_path / "suite.html").read_text()).text
+    assert "r-1" in text
+    assert "r-2" not in text
+
+
 def test_a_suite_that_was_never_timed_shows_no_speed() -> None:
     page = suite_page([task(CHECKED, "a", None), task(WRONG, "b", None)], SHOWN, version="1", chosen="named")
     text = " ".join(Reading(page).text.split())
@@ -141,5 +184,6 @@ def test_several_runs_that_are_named_make_a_suite_of_just_these(tmp_path: Path) 
     store(tmp_path, *[("softmax", "NVIDIA H200", speedup(2.0))] * 3)
     write_report(Wanted(("20261120", "20261122", "20261120"), tmp_path / "s.html"), tmp_path)
     text = Reading((tmp_path / "s.html").read_text()).text
-    assert "2 of 2 tasks" in text
+    assert "2 of 2 runs of 1 task have a kernel that was found right" in " ".join(text.split())
+    assert "tasks" not in text.split("How to reproduce")[0].split("Tasks")[0].split("fast_p as")[0]
     assert "20261121-softmax" not in text

@@ -1,6 +1,7 @@
 """A run in time: places, moments, states, and what keys do to a viewer."""
 
 import math
+import re
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -12,6 +13,7 @@ from agent.record.events import Event, Judged, Progress, Replied, RunResumed, Sa
 from agent.view.player import Player
 from agent.view.replay import Timeline, numbers
 from agent.view.replay_bar import bar, replay_frame, silence
+from agent.view.replay_film import film_svg
 from agent.view.replay_place import target
 from agent.view.replay_steps import with_steps
 from agent.view.state import ViewState, fold
@@ -294,3 +296,30 @@ def test_a_later_page_of_a_run_on_a_gpu_is_timed_too() -> None:
     stages = {e.stage for e in with_steps(rest, on_gpu=line.on_gpu) if isinstance(e, Progress)}
     assert "timing" in stages
     assert "checking" not in stages
+
+
+def test_a_film_of_a_run_without_an_end_does_not_call_it_live() -> None:
+    made = player(RUN, target=target("end"))
+    made.read_all()
+    film = film_svg(made, 120, 36, 50.0)
+    words = re.sub(r"<[^>]*>", "", film).replace("\u00a0", " ")
+    assert "no end is recorded" in words
+    assert not re.search(r"● live|paused", words)
+    over = player(OVER, target=target("end"))
+    over.read_all()
+    assert "no end is recorded" not in film_svg(over, 120, 36, 50.0)
+
+
+@pytest.mark.parametrize("at", [math.nan, math.inf, 1e18, -1e300])
+def test_a_clock_that_cannot_be_is_no_clock(at: float) -> None:
+    line = timeline([RUN[0], replace(RUN[1], at=at), RUN[2]], math.inf)
+    assert line.length_s < 3600
+    assert line.last_at == RUN[2].at
+
+
+def test_what_is_silent_for_a_minute_is_given_up_unless_its_process_runs() -> None:
+    made = player(RUN)
+    last = made.timeline.last_at
+    assert [made.given_up(last + s) for s in (0.0, 59.0, 61.0, -1e6)] == [False, False, True, True]
+    made.process = Process("running", 7)
+    assert not made.given_up(last + 1e6)
