@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.record.alive import folder_of
 from agent.record.events import Proposed, Verified
 from agent.record.listing import Filter
 from agent.record.receipts import receipt_path
@@ -63,7 +64,7 @@ def _show_run(store: Store, run_id: str, parts: Parts, wanted: Filter, page: Pag
     summary = store.run_summary(run_id)
     if summary is None:
         raise StoreError(f"{store.path}: run {run_id} is gone")
-    best = store.path.parent / run_id / "best.py"
+    best = folder_of(store.path.parent, run_id) / "best.py"
     attempts = store.attempt_summaries(run_id, wanted)
     shown = ShownRun(store.load_run(run_id), summary, attempts, str(best) if best.is_file() else None)
     if not json:
@@ -112,7 +113,7 @@ def _shown(store: Store, attempt_id: str) -> ShownAttempt:
     run = store.load_run(events[0].run_id)
     record = trajectory([run, *events]).attempts[0]
     parents = store.load_attempt(record.parent_id) if record.parent_id else []
-    path = receipt_path(store.path.parent / run.run_id, attempt_id)
+    path = receipt_path(folder_of(store.path.parent, run.run_id), attempt_id)
     return ShownAttempt(
         run,
         record,

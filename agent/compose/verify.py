@@ -12,6 +12,7 @@ from agent.authors.base import Attempt
 from agent.compose.session import Session, session, workshop
 from agent.compose.stored_task import stored_task
 from agent.policy import rank_key
+from agent.record.alive import folder_of
 from agent.record.events import Event, Progress, Verified
 from agent.record.receipts import ReceiptBook
 from agent.record.store import Store, StoredAttempt
@@ -72,7 +73,7 @@ class _Verify:
         self._opened, self._stored, self._old, self._differs = opened, stored, finished.verdict, differs
         self._id, self._source = finished.attempt_id, stored.proposed.source
         self._tier: Tier = settings.tier or finished.verdict.tier or "judged"
-        folder = settings.runs_dir / stored.run.run_id
+        folder = folder_of(settings.runs_dir, stored.run.run_id)
         self._folder, self._book = folder, ReceiptBook(folder, opened.setting)
 
     def run(self, store: Store) -> Verification:
