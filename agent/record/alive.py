@@ -25,6 +25,7 @@ _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a folder of a run may 
 _MOST = 4096  # bytes of what is read
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
 _held: set[Path] = set()  # by this process, to which the system would give its own lock again
+_LONGEST_NAME = 200  # bytes; file systems take 255
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ def is_plain(run_id: object) -> bool:
         and run_id.isprintable()
         and Path(run_id).name == run_id != ""
         and not run_id.startswith(".")
+        and len(run_id.encode(errors="replace")) <= _LONGEST_NAME
     )
 
 

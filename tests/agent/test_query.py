@@ -311,8 +311,10 @@ def test_a_run_s_id_cannot_lead_files_out_of_the_runs_directory(
         with contextlib.suppress(OSError, ValueError):
             (tmp_path / "theirs" / run_id).mkdir(exist_ok=True)
             (tmp_path / "theirs" / run_id / "best.py").write_text("# theirs\n")
-    assert "7 new runs" in (out := told(capfd, "merge", "theirs"))
-    assert "0 files came" in out
+    code, out, err = run(capfd, "merge", "theirs")
+    assert code == 1
+    assert "0 new runs" in out
+    assert (out + err).count("its id is no name of a folder") == 7
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [FILE_NAME]
 
 
