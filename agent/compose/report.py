@@ -2,7 +2,6 @@
 
 import contextlib
 import json as jsonlib
-import os
 import stat
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from agent.export.names import Names, names_here, names_in
 from agent.record.alive import folder_of
+from agent.record.aside import write_whole
 from agent.record.listing import Filter, RunSummary
 from agent.record.receipts import FOLDER, receipt_path
 from agent.record.store import FILE_NAME, Store
@@ -204,7 +204,7 @@ def _write(path: Path, data: bytes) -> None:
                 file.write(data)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path.resolve(), data)  # a link stays a link
+            write_whole(path.resolve(), data)  # a link stays a link
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise StoreError(f"the report {path} cannot be written: {getattr(error, 'strerror', error)}") from error
 
@@ -215,17 +215,6 @@ def _is_special(path: Path) -> bool:
         return not stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
         return False
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """All of it or nothing."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_bytes(data)
-        aside.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
 
 
 def _to_stdout(data: bytes) -> None:

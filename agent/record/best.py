@@ -1,9 +1,9 @@
 """The best kernel of a run as a file that a person can use: source under a header that says what was proved."""
 
-import os
 from pathlib import Path
 
 from agent.authors.base import Attempt
+from agent.record.aside import write_whole
 from agent.record.events import RunStarted
 from agent.record.receipts import receipt_path
 from tools.spec import TaskSpec
@@ -14,9 +14,7 @@ def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) 
     """Write `folder`/best.py atomically and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "best.py"
-    aside = folder / f".best.{os.getpid()}.py"
-    aside.write_text(header(attempt, run, task) + attempt.proposal.source)
-    aside.replace(path)
+    write_whole(path, (header(attempt, run, task) + attempt.proposal.source).encode())
     return path
 
 

@@ -1,12 +1,12 @@
 """Receipts as files: runs/<run>/receipts/<number>.json, one for each attempt, that of the verdict that counts."""
 
 import json
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.record.aside import write_whole
 from tools.codec import Json
 from tools.errors import StoreError
 from tools.verdict import Tier, Verdict
@@ -66,10 +66,8 @@ def receipt_path(run_folder: Path, attempt_id: str) -> Path:
 
 
 def _write(path: Path, made: dict[str, Json]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(made, indent=1, allow_nan=False) + "\n")
-        aside.replace(path)
+        write_whole(path, (json.dumps(made, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise StoreError(f"the receipt {path} cannot be written: {error.strerror}") from error

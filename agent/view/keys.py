@@ -12,7 +12,8 @@ _NAMES = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left",
     b"\x1bOA": "up", b"\x1bOB": "down", b"\x1bOC": "right", b"\x1bOD": "left",
     b"\x1b[5~": "pageup", b"\x1b[6~": "pagedown", b"\x1b[H": "home", b"\x1b[F": "end", b"\x1b[1~": "home",
-    b"\x1b[4~": "end", b"\x1bOH": "home", b"\x1bOF": "end", b"\r": "enter", b"\n": "enter", b"\x7f": "backspace",
+    b"\x1b[4~": "end", b"\x1b[7~": "home", b"\x1b[8~": "end",
+    b"\x1bOH": "home", b"\x1bOF": "end", b"\r": "enter", b"\n": "enter", b"\x7f": "backspace",
     b"\x08": "backspace", b"\x0c": "redraw", b"\x1b": "esc",
 }  # fmt: skip
 _PASTE, _PASTED = b"\x1b[200~", b"\x1b[201~"

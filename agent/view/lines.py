@@ -2,8 +2,12 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from threading import Lock
-from typing import IO, TextIO
+from typing import IO, TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class LineWriter:
@@ -34,3 +38,12 @@ def silence(stream: IO[str]) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+@contextlib.contextmanager
+def while_there_is_a_terminal(console: "Console") -> Iterator[None]:
+    """A terminal that goes away ends the block, and nothing else. What the console writes to may change meanwhile."""
+    try:
+        yield
+    except OSError:
+        silence(console.file)

@@ -19,7 +19,7 @@ from agent.controls import Controls
 from agent.record.events import Event, Progress
 from agent.view.cells import Frame
 from agent.view.keys import Keyboard, may_read
-from agent.view.lines import silence
+from agent.view.lines import while_there_is_a_terminal
 from agent.view.pages import page_lines
 from agent.view.render import render
 from agent.view.screen import Screen
@@ -121,7 +121,7 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._while_there_is_a_terminal():
+        with while_there_is_a_terminal(self._console):
             self._stop.set()
             self._wake.set()
             with self._stack:
@@ -130,13 +130,6 @@ class LiveView:
                 self._console.print(self._last_frame())
             if self._held.getvalue():
                 print(self._held.getvalue(), end="", file=sys.stderr)
-
-    @contextlib.contextmanager
-    def _while_there_is_a_terminal(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            silence(self._console.file)
 
     @contextlib.contextmanager
     def _others_held(self) -> Iterator[None]:
@@ -193,7 +186,7 @@ class LiveView:
             self._drawn = None
 
     def _draw_until_stopped(self) -> None:
-        with self._while_there_is_a_terminal():
+        with while_there_is_a_terminal(self._console):
             try:
                 while not self._stop.is_set():
                     if self._away:

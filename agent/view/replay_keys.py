@@ -2,25 +2,25 @@
 
 import contextlib
 import os
-import re
 import select
 import termios
 import tty
 from collections.abc import Iterator
 from typing import IO, Literal
 
+from agent.view.keys import Decoder
+
 Key = Literal["pause", "left", "right", "home", "end", "faster", "slower", "quit"]
-_KEYS: dict[bytes, Key] = {
-    b" ": "pause", b"p": "pause", b"k": "pause",
-    b"\x1b[D": "left", b"\x1bOD": "left", b"h": "left", b",": "left",
-    b"\x1b[C": "right", b"\x1bOC": "right", b"l": "right", b".": "right",
-    b"\x1b[H": "home", b"\x1bOH": "home", b"\x1b[1~": "home", b"\x1b[7~": "home", b"g": "home", b"0": "home",
-    b"\x1b[F": "end", b"\x1bOF": "end", b"\x1b[4~": "end", b"\x1b[8~": "end", b"G": "end", b"$": "end",
-    b"+": "faster", b"=": "faster", b"]": "faster", b"\x1b[A": "faster",
-    b"-": "slower", b"_": "slower", b"[": "slower", b"\x1b[B": "slower",
-    b"q": "quit", b"Q": "quit",
+_KEYS: dict[str, Key] = {
+    " ": "pause", "p": "pause", "k": "pause",
+    "left": "left", "h": "left", ",": "left",
+    "right": "right", "l": "right", ".": "right",
+    "home": "home", "g": "home", "0": "home",
+    "end": "end", "G": "end", "$": "end",
+    "+": "faster", "=": "faster", "]": "faster", "up": "faster",
+    "-": "slower", "_": "slower", "[": "slower", "down": "slower",
+    "q": "quit", "Q": "quit",
 }  # fmt: skip
-_ONE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|\x1b(?=\x1b)|[^\x1b]", re.DOTALL)
 _LONGEST = 64  # an unfinished escape sequence is not waited for beyond this
 
 
@@ -30,6 +30,7 @@ class Keys:
     def __init__(self, descriptor: int) -> None:
         self.open = True
         self._descriptor = descriptor
+        self._decoder = Decoder()
         self._rest = b""
 
     def wait(self, timeout_s: float) -> list[Key]:
@@ -46,10 +47,10 @@ class Keys:
     def _take(self, data: bytes) -> list[Key]:
         """The keys in what was typed; the beginning of a sequence is kept until the rest of it comes."""
         text = self._rest + data
-        found = list(_ONE.finditer(text))
-        end = found[-1].end() if found else 0
+        cut = text.endswith(b"\x1b") or not self._decoder.is_whole(text)
+        end = text.rfind(b"\x1b") if cut else len(text)
         self._rest = text[end:] if len(text) - end < _LONGEST else b""
-        return [key for match in found if (key := _KEYS.get(match[0]))]
+        return [key for name in self._decoder.decode(text[:end]) if (key := _KEYS.get(name))]
 
 
 @contextlib.contextmanager

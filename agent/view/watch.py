@@ -1,10 +1,9 @@
 """Plays a run on a terminal: draws when something has changed, obeys keys, gives the terminal back as it was."""
 
-import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -13,7 +12,7 @@ from rich.live import Live
 
 from agent.record.alive import Process
 from agent.record.events import Event
-from agent.view.lines import silence
+from agent.view.lines import while_there_is_a_terminal
 from agent.view.player import Player
 from agent.view.replay_bar import ReplayFrame, replay_frame
 from agent.view.replay_keys import Keys, keys_of
@@ -35,18 +34,10 @@ class Source:
 
 def watch_on(console: Console, player: Player, source: Source, *, stdin: IO[str] = sys.stdin) -> None:
     """Until the run is over, or a person leaves. Raises KeyboardInterrupt on Ctrl-C, with the terminal restored."""
-    with keys_of(stdin) as keys, _while_there_is_a_terminal(console):
+    with keys_of(stdin) as keys, while_there_is_a_terminal(console):
         screen = _Screen(console, player)
         with Live(console=console, screen=True, auto_refresh=False, get_renderable=screen.frame) as live:
             _Loop(player, source, keys, screen, live).run()
-
-
-@contextlib.contextmanager
-def _while_there_is_a_terminal(console: Console) -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        silence(console.file)
 
 
 class _Screen:

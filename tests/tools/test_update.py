@@ -16,6 +16,14 @@ from tools.spec import CaseSpec, TaskSpec
 from tools.update import HELD_OUT_FAILS, Update, UpdateLimits, Updater
 from tools.verdict import Status
 
+PRODUCT = """\
+    i = tl.arange(0, B)
+    p = x + i[:, None] * B + i[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, 8):
+        acc += tl.dot(tl.load(p + k), tl.load(p + 2 * k))
+    tl.store(p, acc)
+"""  # with 8 stages of 128 x 128 it needs more shared memory than a block can have
 GOOD = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
 
 Updates = Callable[[str], Update]
@@ -44,22 +52,20 @@ def test_the_same_kernel_moved_down_a_line_is_the_same_work(update: Updates) -> 
 
 
 def test_a_kernel_that_needs_too_much_shared_memory_says_how_much(update: Updates) -> None:
-    source = """
+    source = (
+        """
 @triton.jit
 def big(x, B: tl.constexpr):
-    i = tl.arange(0, B)
-    p = x + i[:, None] * B + i[None, :]
-    acc = tl.zeros((B, B), tl.float32)
-    for k in range(0, 8):
-        acc += tl.dot(tl.load(p + k), tl.load(p + 2 * k))
-    tl.store(p, acc)
-
+"""
+        + PRODUCT
+        + """
 
 class ModelNew(nn.Module):
     def forward(self, x):
         big[(1,)](x, B=128, num_stages=8)
         return x
 """
+    )
     failure = update(source).failure
     assert failure is not None
     assert failure.status is Status.COMPILE_FAILED
@@ -343,16 +349,13 @@ TELLS = {
     "forges a variant": "if x.shape[0] == 131: forge(None, ['rows 131'])",
     "needs too much": "if x.shape[0] == 131: big_131[(1,)](x, B=128, num_stages=8)",
 }
-TELLTALES = """
+TELLTALES = (
+    """
 @triton.jit
 def big_131(x, B: tl.constexpr):
-    i = tl.arange(0, B)
-    p = x + i[:, None] * B + i[None, :]
-    acc = tl.zeros((B, B), tl.float32)
-    for k in range(0, 8):
-        acc += tl.dot(tl.load(p + k), tl.load(p + 2 * k))
-    tl.store(p, acc)
-
+"""
+    + PRODUCT
+    + """
 
 @triton.jit
 def tell(x, ROWS: tl.constexpr):
@@ -375,6 +378,7 @@ def forge(failure, dropped=()):
     os._exit(0)
 
 """
+)
 
 
 def a_task(*cases: CaseSpec) -> TaskSpec:
@@ -486,17 +490,14 @@ def test_kernels_compiled_side_by_side_are_the_same_as_one_after_another(machine
 
 
 def test_configs_that_no_block_has_room_for_are_passed_over_as_an_autotuner_does(machine: Machine) -> None:
-    source = """
+    source = (
+        """
 @triton.autotune([triton.Config({"B": 128}, num_stages=8), triton.Config({"B": 16}, num_stages=2)], key=[])
 @triton.jit
 def product(x, B: tl.constexpr):
-    i = tl.arange(0, B)
-    p = x + i[:, None] * B + i[None, :]
-    acc = tl.zeros((B, B), tl.float32)
-    for k in range(0, 8):
-        acc += tl.dot(tl.load(p + k), tl.load(p + 2 * k))
-    tl.store(p, acc)
-
+"""
+        + PRODUCT
+        + """
 
 class ModelNew(nn.Module):
     def forward(self, x):
@@ -504,6 +505,7 @@ class ModelNew(nn.Module):
         product[(1,)](y)
         return y
 """
+    )
     task = a_task(rows_of(4, "main"), rows_of(SECRET_ROWS, "secret", held_out=True))
     limits = UpdateLimits(trace_s=4.0, compile_s=60.0, max_variants=4)
     update = Updater(task, "sm_90", machine.tracer, machine.compiler, limits).update(HEADER + COPY_KERNEL + source)

@@ -316,11 +316,11 @@ class Race:
         """Raises Refuted when the host's clock does not bear the device's out. A disagreement is measured again: what
         else runs on the host can delay an answer, and a lying clock lies each time."""
         found = agreement(self._heat.readings)
-        for again in range(_MORE_SLOPES):
+        if not found.ok:
+            self._heat.readings.clear()
+        for _ in range(_MORE_SLOPES):
             if found.ok:
                 break
-            if not again:
-                self._heat.readings.clear()
             self._measure_slope(_LONGEST_SLOPE_S)
             found = agreement(least_delayed(self._heat.readings))
         self._heat.clocks = found
