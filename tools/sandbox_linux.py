@@ -55,9 +55,12 @@ def new_session() -> None:
         os.setsid()
 
 
-def die_with_parent() -> None:
-    """SIGKILL when the thread that forked us ends. A change of credentials clears it: call it after those."""
+def die_with_parent(parent: int | None = None) -> None:
+    """SIGKILL when the thread that forked us ends. A change of credentials clears it: call it after those. `parent`:
+    who that was; the kernel sends nothing for one that has ended before this call, so then we end here."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hide() -> None:

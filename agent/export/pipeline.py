@@ -125,7 +125,8 @@ def _bake(part: Block) -> Baked:
 def _calm() -> None:
     """Ctrl-C ends this process without a word; the one that a person sees speaks for all. When that one is killed, this
     one must not go on writing into a folder that is another export's by then."""
-    die_with_parent()
+    parent = multiprocessing.parent_process()
+    die_with_parent(parent.pid if parent else None)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

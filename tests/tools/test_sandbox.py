@@ -301,6 +301,13 @@ def test_a_worker_dies_with_its_parent() -> None:
     assert time.monotonic() - started < 5
 
 
+def test_a_process_whose_parent_ended_before_it_asked_ends_at_once() -> None:
+    words = "import os; from tools.sandbox_linux import die_with_parent as ask\n"
+    words += "ask(os.getppid()); print('lives', flush=True); ask(os.getpid()); print('too long')"
+    done = subprocess.run([sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("lives\n", -signal.SIGKILL)
+
+
 def test_packages_can_be_imported_late_and_threads_started() -> None:
     def work() -> list[str]:
         minidom = importlib.import_module("xml.dom.minidom")

@@ -411,7 +411,7 @@ def test_the_processes_of_a_killed_export_end_with_it(tmp_path: Path) -> None:
     children = [int(c) for c in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     process.kill()
     process.wait()
-    for _ in range(100):
+    for _ in range(1200):  # one that was still importing sees it when it has done that
         if not any(_lives(pid) for pid in children):
             break
         time.sleep(0.05)
