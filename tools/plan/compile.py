@@ -12,17 +12,17 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import gpu_for_arch, occupancy
-from tools.plan.messages import CensusReply, Compiled, CompileReply, CompileRequest
+from tools.plan.messages import Compiled, CompileReply, CompileRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
-from tools.plan.sass import CannotDisassemble, census
+from tools.plan.sass import disassemble_all
 from tools.plan.schema import Kernel
 from tools.verdict import KernelReport, Status
 
@@ -41,23 +41,15 @@ def warm() -> None:
 
 
 def main(channel: Any) -> None:
-    """Answer CompileRequests and CensusRequests until the supervisor closes the socket."""
+    """Answer CompileRequests and SassRequests until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
     while True:
         message = channel.receive()
-        if message.body.get("kind") == "census":
-            channel.send(encode(count_instructions(message.blobs, folder)))
+        if message.body.get("kind") == "sass":
+            channel.send(encode(disassemble_all(message.blobs, folder)))
             continue
         reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
         channel.send(encode(reply), list(cubins))
-
-
-def count_instructions(cubins: Sequence[bytes], folder: Path) -> CensusReply:
-    """What each cubin is made of."""
-    try:
-        return CensusReply(tuple(census(cubin, folder) for cubin in cubins))
-    except CannotDisassemble as error:
-        return CensusReply(problem=str(error))
 
 
 def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply, list[bytes]]:

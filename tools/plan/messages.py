@@ -5,6 +5,7 @@ from typing import Literal
 
 from tools.codec import Json
 from tools.plan.refusal import Failure
+from tools.plan.sass_ir import Sass
 from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import KernelReport
@@ -93,17 +94,18 @@ class CompileReply:
 
 
 @dataclass(frozen=True)
-class CensusRequest:
+class SassRequest:
     """Asks a compiler what its own cubins, which travel as blobs, are made of."""
 
-    kind: Literal["census"] = "census"
+    kind: Literal["sass"] = "sass"
 
 
 @dataclass(frozen=True)
-class CensusReply:
-    """Instructions by class, for each cubin; or why they cannot be counted."""
+class SassReply:
+    """Each cubin disassembled, and what did it; or why it cannot be."""
 
-    counts: tuple[dict[str, int], ...] = ()
+    kernels: tuple[Sass, ...] = ()
+    disassembler: str = ""
     problem: str = ""
 
 
