@@ -18,7 +18,7 @@ from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import gpu_for_arch, occupancy
-from tools.plan.messages import Compiled, CompileReply, CompileRequest
+from tools.plan.messages import Compiled, CompileReply, CompileRequest, SassRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
@@ -46,7 +46,7 @@ def main(channel: Any) -> None:
     while True:
         message = channel.receive()
         if message.body.get("kind") == "sass":
-            channel.send(encode(disassemble_all(message.blobs, folder)))
+            channel.send(encode(disassemble_all(decode(SassRequest, message.body), message.blobs, folder)))
             continue
         reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
         channel.send(encode(reply), list(cubins))

@@ -95,16 +95,19 @@ class CompileReply:
 
 @dataclass(frozen=True)
 class SassRequest:
-    """Asks a compiler what its own cubins, which travel as blobs, are made of."""
+    """Asks a compiler what cubins for "sm_90" and the like, which travel as blobs, are made of."""
 
+    arch: str
     kind: Literal["sass"] = "sass"
 
 
 @dataclass(frozen=True)
 class SassReply:
-    """Each cubin disassembled, and what did it; or why it cannot be."""
+    """Each cubin disassembled, what assembles for the target here ("ptxas 12.8") and what disassembled it; or why it
+    cannot be."""
 
     kernels: tuple[Sass, ...] = ()
+    assembler: str = ""
     disassembler: str = ""
     problem: str = ""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from tools.plan.messages import SassReply
+from tools.plan.messages import SassReply, SassRequest
 from tools.plan.sass_census import counted
 from tools.plan.sass_ir import MOST_PTX, Sass
 from tools.plan.sass_parse import instructions
@@ -29,11 +29,12 @@ class CannotDisassemble(Exception):
     """No disassembler, or one that does not understand the file."""
 
 
-def disassemble_all(cubins: Sequence[bytes], folder: Path) -> SassReply:
+def disassemble_all(request: SassRequest, cubins: Sequence[bytes], folder: Path) -> SassReply:
     """Every cubin disassembled; or why one cannot be."""
     try:
-        path, release = disassembler()
-        return SassReply(tuple(disassemble(cubin, folder) for cubin in cubins), f"nvdisasm {release}")
+        _, release = disassembler()
+        kernels = tuple(disassemble(cubin, folder) for cubin in cubins)
+        return SassReply(kernels, f"ptxas {ptxas(request.arch)[1]}", f"nvdisasm {release}")
     except CannotDisassemble as error:
         return SassReply(problem=str(error))
 
@@ -74,8 +75,8 @@ def _refused(release: str, said: str, path: str) -> str:
 
 
 def ptx_of(cubin: bytes) -> str:
-    """The PTX that the assembler noted in a cubin, without the lines of debug information; empty where it did not. Lines
-    count as the disassembler counts them."""
+    """The PTX that the assembler noted in a cubin, without debug information; empty where it did not. Lines count as the
+    disassembler counts them."""
     with contextlib.suppress(struct.error, IndexError, ValueError):
         (table,) = struct.unpack_from("<Q", cubin, 40)
         size, count, names = struct.unpack_from("<HHH", cubin, 58)

@@ -12,7 +12,9 @@ _WAIT_INSTRUCTIONS = 24  # a loop that only waits has no more
 
 # class -> beginnings of opcodes; the first class that fits counts
 _CLASSES = {
-    "tensor core": tuple("HMMA HGMMA IMMA IGMMA QGMMA QMMA OMMA BGMMA BMMA DMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA".split()),
+    "tensor core": tuple(
+        "HMMA HGMMA IMMA IGMMA QGMMA QMMA OMMA BGMMA BMMA DMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA".split()
+    ),
     "bulk load": ("UTMALDG",),
     "bulk store": ("UTMASTG", "UTMAREDG"),
     "bulk prefetch": ("UTMAPF", "UBLKPF"),
@@ -49,9 +51,36 @@ _ACCESSES = {  # head -> class of an access that has a width
 }
 _WIDTHS = ("256", "128", "64", "U8", "S8", "U16", "S16")
 # parts of an access's name that say nothing of the cache: widths, types, and what nearly every access has
-_USUAL = {*_WIDTHS, "E", "32", "U", "ENL2", "F32", "F16", "BF16", "BF16_V2", "F16x2", "ADD", "RN", "FTZ", "M88", "4", "2"}
+_USUAL = {
+    *_WIDTHS,
+    "E",
+    "32",
+    "U",
+    "ENL2",
+    "F32",
+    "F16",
+    "BF16",
+    "BF16_V2",
+    "F16x2",
+    "ADD",
+    "RN",
+    "FTZ",
+    "M88",
+    "4",
+    "2",
+}
 _CACHED = ("LDG", "STG", "LD", "ST", "LDGSTS", "LDL", "STL", "UTMALDG", "UTMASTG", "CCTL", "CCTLL")
-_WORK = ("tensor core", "float", "special function", "shuffle", "bulk", "matrix", "shared", "global store", "async copy")
+_WORK = (
+    "tensor core",
+    "float",
+    "special function",
+    "shuffle",
+    "bulk",
+    "matrix",
+    "shared",
+    "global store",
+    "async copy",
+)
 _ACQUIRES = ("SYNCS", "NANOSLEEP", "ATOM", "LDG", "LD", "LDS", "UCGABAR_WAIT")
 
 

@@ -8,11 +8,18 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tools.plan.sass_census import class_of
 from tools.plan.sass_ir import Instruction, Part, Sass
 
 _RULES = (
+    # ptxas moves and adds on whichever unit has room: that is a choice of order, too
+    (re.compile(r"\bIMAD\.MOV(?:\.U32)? (\S+), RZ, RZ, "), r"MOV \1, "),
+    (re.compile(r"\bHFMA2(?:\.MMA)? (\S+), -RZ, RZ, (?=[-\d])(\S+), (\S+)"), r"MOV \1, {\2, \3}"),
+    (re.compile(r"\{0, 0\}"), "RZ"),
+    (re.compile(r"\bVIADD (\S+), (\S+), (\S+)"), r"IADD3 \1, \2, \3, RZ"),
+    (re.compile(r"\bIMAD\.IADD (\S+), (\S+), 0x1, (\S+)"), r"IADD3 \1, \2, \3, RZ"),
     (re.compile(r"\.reuse\b"), ""),
     (re.compile(r"`\([^)]*\)"), "LABEL"),
     (re.compile(r"\bc\[0x[0-9a-f]+\]\[(?:U?R\d+\s*\+\s*)?(?:0x[0-9a-f]+|U?R\d+)\]"), "c[]"),
@@ -21,6 +28,8 @@ _RULES = (
 )
 _ORDERED = ("BAR", "BRA", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "WARPGROUP", "DEPBAR", "MEMBAR", "SYNCS", "FENCE")
 _MOST_KERNELS = 8
+_MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
+_PTX_NUMBER = re.compile(r"(%[a-z]+|\$L__[A-Za-z_]+)\d+(?:_\d+)?")
 
 
 def difference(before: Sequence[Sass], after: Sequence[Sass], *, most_lines: int = 200) -> str:
@@ -71,8 +80,33 @@ def in_sets(code: Sequence[Instruction]) -> list[str]:
 
 
 def _counted(stretch: Sequence[Instruction]) -> list[str]:
-    counts = Counter((class_of(i), normalised(i.text)) for i in stretch)
+    texts = [(i, normalised(i.text)) for i in stretch]
+    counts = Counter((class_of(replace(i, text=text)), text) for i, text in texts)
     return [f"{n:3}x {text}" for (_, text), n in sorted(counts.items())]
+
+
+def ptx_difference(before: str, after: str, from_name: str, to_name: str) -> str:
+    """The lines of PTX that differ by more than numbers of registers and labels, as they are, in the form of a diff;
+    empty where none does."""
+    old, new = (_ptx_lines(text) for text in (before, after))
+    if len(old) + len(new) > _MOST_PTX_LINES:
+        return f"# {len(old)} and {len(new)} lines: too many to compare\n"
+    keys = [[_PTX_NUMBER.sub(r"\1", line) for line in lines] for lines in (old, new)]
+    told: list[str] = []
+    for group in difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_grouped_opcodes(3):
+        told.append(f"@@ -{group[0][1] + 1} +{group[0][3] + 1} @@")
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                told += [f" {line}" for line in new[j1:j2]]
+            else:
+                told += [*(f"-{line}" for line in old[i1:i2]), *(f"+{line}" for line in new[j1:j2])]
+    return "".join(f"{line}\n" for line in [f"--- {from_name}", f"+++ {to_name}", *told]) if told else ""
+
+
+def _ptx_lines(text: str) -> list[str]:
+    """Without comments and debug lines."""
+    lines = (line.partition("//")[0].strip() for line in text.split("\n"))
+    return [" ".join(line.split()) for line in lines if line and not line.startswith((".loc", ".file"))]
 
 
 def _paired(before: Sequence[Sass], after: Sequence[Sass]) -> tuple[list[tuple[Sass, Sass]], list[Sass], list[Sass]]:

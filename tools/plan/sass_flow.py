@@ -12,7 +12,7 @@ _ALWAYS = ("", "PT", "UPT")
 
 @dataclass(frozen=True)
 class Cycle:
-    """A natural loop as the numbers of its instructions, in order; `depth` 1 is outermost; `inner`: it holds another."""
+    """A natural loop: the numbers of its instructions, in order; `depth` 1 is outermost; `inner`: it holds another."""
 
     members: tuple[int, ...]
     depth: int
@@ -20,8 +20,8 @@ class Cycle:
 
 
 def cycles(code: Sequence[Instruction]) -> tuple[Cycle, ...]:
-    """The natural loops, those with the same head joined, in order of their heads. What only an indirect branch leads to
-    is taken for reachable."""
+    """The natural loops, those with the same head joined, in order of their heads. What only an indirect branch leads
+    to is taken for reachable."""
     starts = _starts(code)
     following = _following(code, starts)
     order, above = _dominators(following)
@@ -149,8 +149,7 @@ def _reverse_postorder(following: Sequence[Sequence[int]]) -> list[int]:
             seen.add(root)
             waiting.append((root, iter(following[root])))
         while waiting:
-            block, rest = waiting[-1]
-            new = next((b for b in rest if b not in seen), None)
+            new = next((b for b in waiting[-1][1] if b not in seen), None)
             if new is None:
                 done.append(waiting.pop()[0])
             else:

@@ -16,7 +16,7 @@ _TARGET = re.compile(r"`\(([^)]*)\)")
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction. `label` names the place before it; `line` of `file` and `ptx_line` are 0 where nobody knows them;
+    """One instruction. `label` names the place before it; `line` of `file` and `ptx_line` are 0 where nobody knows;
     `control` is what the assembler decided about its issue (see `Control`), -1 where it was not read."""
 
     address: int
@@ -106,8 +106,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Loop:
-    """A natural loop: `members` are the numbers of its instructions, in order; `depth` is 1 for an outermost one; `waits`
-    says that it does nothing but wait for a barrier or a lock."""
+    """A natural loop: `members` are the numbers of its instructions, in order; `depth` is 1 for an outermost one;
+    `waits`: it does nothing but wait for a barrier or a lock."""
 
     members: tuple[int, ...]
     depth: int

@@ -19,8 +19,7 @@ _CONTROL_BIT = 41  # of the upper 64 bits
 
 
 def instructions(lines: Iterable[str]) -> tuple[tuple[Instruction, ...], int]:
-    """All instructions of a listing in order, those of called functions behind the kernel's; and how many more there are
-    than are kept. Padding is left out."""
+    """All instructions of a listing in order, without padding, and how many more there are than are kept."""
     found = _read(lines)
     kept = tuple(islice(found, MOST_INSTRUCTIONS))
     return kept, sum(1 for _ in found)

@@ -1,14 +1,15 @@
 """Disassembled kernels in words and as listings, for authors and people. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tools.plan.sass_diff import numbers
 from tools.plan.sass_ir import Control, Instruction, Part, Sass
 
 LEGEND = """\
-// | stands for each loop around an instruction, * for the one that most likely counts. line: of the candidate; ptx: of what
-// the assembler was given. issue: the scoreboards it waits for (B0-5), frees when its operands are read (R), sets when its
-// result is there (W), and the cycles until this warp's next instruction (S)."""
+// | stands for each loop around an instruction, * for the one that most likely counts. line: of the candidate; ptx: of
+// what the assembler was given (--ptx). issue: the scoreboards that it waits for (B0-5), frees when its operands are
+// read (R), sets when its result is there (W), and the cycles until this warp's next instruction (S)."""
+_CANDIDATE = ("", "candidate.py")
 _MARGIN = 3  # loops that are shown around one another
 
 
@@ -31,21 +32,29 @@ def listing(sass: Sass) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(sass: Sass) -> Iterator[str]:
+def summary(sass: Sass, *, most_loops: int = 99) -> Iterator[str]:
     """What it is made of, and its loops, a line each."""
     yield f"{sass.name}: {made_of(sass.whole)}"
-    for loop in sass.loops:
+    for loop in sass.loops[:most_loops]:
         first, last = (sass.instructions[n].address for n in (loop.members[0], loop.members[-1]))
         kind = "hot loop" if loop is sass.hot else "loop that waits" if loop.waits else "loop"
-        yield f"{kind} {first:04x}-{last:04x}, depth {loop.depth}: {made_of(loop.part)}"
+        yield f"{kind} {first:04x}-{last:04x}{_lines(sass.of(loop))}, depth {loop.depth}: {made_of(loop.part)}"
     if not sass.loops:
         yield "no loop"
 
 
+def _lines(code: Sequence[Instruction]) -> str:
+    """The candidate's lines that instructions come of; of PTX that nothing was compiled to, its own."""
+    lines = sorted({i.line for i in code if i.line and i.file in _CANDIDATE})
+    kind = "lines" if lines else "PTX lines"
+    lines = lines or sorted({i.ptx_line for i in code if i.ptx_line})
+    return f" ({kind} {lines[0]}-{lines[-1]})" if lines else ""
+
+
 def made_of(part: Part) -> str:
-    """ "70 instructions, 155 issue cycles: float 40, …"; what is special of them; what may stall."""
-    told = ", ".join(f"{name} {n}" for name, n in part.classes.items())
-    special = ", ".join(f"{name} {n}" for name, n in part.kinds.items())
+    """ "70 instructions, 155 issue cycles: 40 float, …"; what is special of them; what may stall."""
+    told = ", ".join(f"{n} {name}" for name, n in part.classes.items())
+    special = ", ".join(f"{n} {name}" for name, n in part.kinds.items())
     words = f"{numbers(part)}: {told}"
     words += f"; among them {special}" if special else ""
     return "; ".join([words, *part.notes])
@@ -61,7 +70,7 @@ def numbered_ptx(sass: Sass) -> str:
 def _place(i: Instruction) -> str:
     if not i.line:
         return ""
-    return str(i.line) if i.file in ("", "candidate.py") else f"{i.file[-8:]}:{i.line}"[-13:]
+    return str(i.line) if i.file in _CANDIDATE else f"{i.file[-8:]}:{i.line}"[-13:]
 
 
 def _code(i: Instruction) -> str:
