@@ -75,8 +75,8 @@ def _refused(release: str, said: str, path: str) -> str:
 
 
 def ptx_of(cubin: bytes) -> str:
-    """The PTX that the assembler noted in a cubin, without debug information; empty where it did not. Lines count as the
-    disassembler counts them."""
+    """The PTX that the assembler noted in a cubin, without debug information; empty where it did not. Lines count as
+    the disassembler counts them."""
     with contextlib.suppress(struct.error, IndexError, ValueError):
         (table,) = struct.unpack_from("<Q", cubin, 40)
         size, count, names = struct.unpack_from("<HHH", cubin, 58)

@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import islice
 
-from tools.plan.sass_flow import cycles
+from tools.plan.sass_flow import Cycle, cycles
 from tools.plan.sass_ir import Instruction, Loop, Part, Sass
 
 _MOST_LOOPS = 12
 _MOST_KINDS = 24
+_FAR = 1_000  # instructions behind a load in which its first use is looked for
 _WAIT_INSTRUCTIONS = 24  # a loop that only waits has no more
 
 # class -> beginnings of opcodes; the first class that fits counts
@@ -86,62 +89,53 @@ _ACQUIRES = ("SYNCS", "NANOSLEEP", "ATOM", "LDG", "LD", "LDS", "UCGABAR_WAIT")
 
 def counted(name: str, code: Sequence[Instruction], cut: int = 0, ptx: str = "") -> Sass:
     """A kernel's instructions, counted, with its loops: that which most likely counts first, waits last."""
-    found = [_loop(code, cycle.members, cycle.depth, cycle.inner) for cycle in cycles(code)]
-    holders = {loop.members for loop, inner in found if inner and _holds_work(loop, found)}
-    loops = sorted((loop for loop, _ in found), key=lambda loop: _unlikely(loop, outer=loop.members in holders))
-    return Sass(name, tuple(code), part(code), tuple(loops[:_MOST_LOOPS]), cut, ptx)
+    found = {cycle.members[0]: (cycle, _loop(code, cycle)) for cycle in cycles(code)}
+    busy = {head for head, (_, loop) in found.items() if not loop.waits}
+    ranked = sorted(
+        found.values(),
+        # the smaller, the likelier it is that the kernel spends its time there
+        key=lambda f: (f[1].waits, not busy.isdisjoint(f[0].inner), -f[1].depth, -f[1].part.issue_cycles),
+    )
+    return Sass(name, tuple(code), part(code), tuple(loop for _, loop in ranked[:_MOST_LOOPS]), cut, ptx)
 
 
-def _loop(code: Sequence[Instruction], members: tuple[int, ...], depth: int, inner: bool) -> tuple[Loop, bool]:
-    body = [code[n] for n in members]
-    waits = not inner and _only_waits(body)
-    notes = () if waits else tuple(_stalls(body))
-    return Loop(members, depth, waits, part(body, notes)), inner
-
-
-def _holds_work(loop: Loop, found: Sequence[tuple[Loop, bool]]) -> bool:
-    """Whether there is a loop inside that does more than wait: its instructions run more often."""
-    own = set(loop.members)
-    return any(own > set(other.members) for other, _ in found if not other.waits)
-
-
-def _unlikely(loop: Loop, *, outer: bool) -> tuple[bool, bool, int, int]:
-    """The smaller, the likelier it is that the kernel spends its time there."""
-    return loop.waits, outer, -loop.depth, -loop.part.issue_cycles
+def _loop(code: Sequence[Instruction], cycle: Cycle) -> Loop:
+    body = [code[n] for n in cycle.members]
+    waits = not cycle.inner and _only_waits(body)
+    return Loop(cycle.members, cycle.depth, waits, part(body, () if waits else tuple(_stalls(body))))
 
 
 def part(code: Sequence[Instruction], notes: tuple[str, ...] = ()) -> Part:
     """What some instructions are made of."""
     classes = Counter(class_of(i) for i in code)
-    kinds = Counter(kind for i in code if (kind := _kind(i)))
+    kinds = Counter(kind for i in code if (kind := _kind_of(i.opcode)))
     issue_cycles = sum(max(1, i.issue.stall) for i in code) if any(i.control >= 0 for i in code) else 0
     return Part(len(code), issue_cycles, dict(classes.most_common()), dict(kinds.most_common(_MOST_KINDS)), notes)
 
 
 def class_of(instruction: Instruction) -> str:
     """ "global load 128", "tensor core"."""
-    if access := _ACCESSES.get(instruction.head):
-        return f"{access} {_width(instruction)}"
-    head = instruction.head
+    return _class_of(instruction.opcode)
+
+
+@lru_cache(maxsize=4096)
+def _class_of(opcode: str) -> str:
+    head, *modifiers = opcode.split(".")
+    if access := _ACCESSES.get(head):
+        width = next((width.lstrip("US") for width in _WIDTHS if width in modifiers), "32")
+        return f"{access} {width}"
     return next((name for name, heads in _CLASSES.items() if head.startswith(heads)), "integer and other")
 
 
-def _width(instruction: Instruction) -> str:
-    """In bits."""
-    parts = instruction.opcode.split(".")
-    return next((width.lstrip("US") for width in _WIDTHS if width in parts), "32")
-
-
-def _kind(instruction: Instruction) -> str:
+@lru_cache(maxsize=4096)
+def _kind_of(opcode: str) -> str:
     """Of a tensor-core operation its shape and types; of an access its cache hints and scope, if any; of a bulk copy,
-    a wait or a barrier its name."""
-    name = class_of(instruction)
-    if name == "tensor core" or name.startswith(("bulk", "matrix", "barrier", "fence")):
-        return instruction.opcode
-    if instruction.head in _CACHED:
-        hints = [p for p in instruction.opcode.split(".")[1:] if p not in _USUAL]
-        return ".".join([instruction.head, *hints]) if hints else ""
-    return ""
+    a fence or a barrier its name."""
+    if _class_of(opcode).startswith(("tensor core", "bulk", "matrix", "barrier", "fence")):
+        return opcode
+    head, *modifiers = opcode.split(".")
+    hints = [m for m in modifiers if m not in _USUAL] if head in _CACHED else []
+    return ".".join([head, *hints]) if hints else ""
 
 
 def _only_waits(body: Sequence[Instruction]) -> bool:
@@ -180,7 +174,7 @@ def _distances(body: Sequence[Instruction]) -> Iterable[int]:
         board = i.issue.writes
         if i.head not in ("LDG", "LD") or board is None:
             continue
-        after = enumerate(turns[at + 1 : at + len(body)], 1)
+        after = enumerate(islice(turns, at + 1, at + min(len(body), _FAR)), 1)
         found = next((n for n, other in after if board in other.issue.waits), None)
         if found is not None:
             yield found

@@ -1,5 +1,6 @@
 """Where the loops of a disassembled kernel are: basic blocks, dominators, natural loops. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,33 +13,33 @@ _ALWAYS = ("", "PT", "UPT")
 
 @dataclass(frozen=True)
 class Cycle:
-    """A natural loop: the numbers of its instructions, in order; `depth` 1 is outermost; `inner`: it holds another."""
+    """A natural loop: the numbers of its instructions, in order; `depth` 1 is outermost; `inner`: the numbers of the
+    first instructions of the loops inside."""
 
     members: tuple[int, ...]
     depth: int
-    inner: bool
+    inner: tuple[int, ...]
 
 
 def cycles(code: Sequence[Instruction]) -> tuple[Cycle, ...]:
     """The natural loops, those with the same head joined, in order of their heads. What only an indirect branch leads
     to is taken for reachable."""
     starts = _starts(code)
-    following = _following(code, starts)
+    spans = [*starts, len(code)]
+    following = _following(code, spans)
     order, above = _dominators(following)
     bodies = _bodies(following, order, above)
-    spans = [*starts, len(code)]
-    members = {
+    found = {
         head: tuple(n for block in sorted(blocks) for n in range(spans[block], spans[block + 1]))
-        for head, blocks in bodies.items()
-    }
-    return tuple(
-        Cycle(
-            members[head],
-            sum(blocks <= other for other in bodies.values()),
-            any(other < blocks for other in bodies.values()),
-        )
         for head, blocks in sorted(bodies.items())
-        if not _is_trap(code, members[head])
+    }
+    heads = {head for head, members in found.items() if not _is_trap(code, members)}
+    inner = {head: sorted(bodies[head] & heads - {head}) for head in heads}  # loops are nested or apart
+    depth = Counter(held for its in inner.values() for held in its)
+    return tuple(
+        Cycle(members, depth[head] + 1, tuple(starts[held] for held in inner[head]))
+        for head, members in found.items()
+        if head in heads
     )
 
 
@@ -54,14 +55,13 @@ def _starts(code: Sequence[Instruction]) -> list[int]:
     return sorted(leads)
 
 
-def _following(code: Sequence[Instruction], starts: Sequence[int]) -> list[list[int]]:
-    """The blocks that may come after each."""
-    block_at = {start: n for n, start in enumerate(starts)}
-    labels = {code[start].label: n for n, start in enumerate(starts) if code[start].label}
+def _following(code: Sequence[Instruction], spans: Sequence[int]) -> list[list[int]]:
+    """The blocks that may come after each; `spans` are their beginnings, and the end."""
+    block_at = {start: n for n, start in enumerate(spans[:-1])}
+    labels = {code[start].label: n for start, n in block_at.items() if code[start].label}
     joins = _joins(code)
-    spans = zip(starts, [*starts[1:], len(code)], strict=True)
     result: list[list[int]] = []
-    for _, end in spans:
+    for end in spans[1:]:
         last, after = code[end - 1], block_at.get(end)
         falls = after is not None and not code[end].label.startswith(".text.") and _falls_through(last)
         named = last.target if last.head in _JUMPS else joins.get(end - 1, "")

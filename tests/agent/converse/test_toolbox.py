@@ -13,6 +13,9 @@ from agent.record.events import Event, Judged, Proposed, Reflected
 from agent.workbench import Workbench
 from tests.agent.converse.parts import call
 from tests.agent.test_loop import TASK, Log
+from tools.plan.messages import SassReply
+from tools.plan.sass_census import counted
+from tools.plan.sass_ir import Instruction
 from tools.spec import CaseSpec
 from tools.tooling import Tools
 from tools.update import Update
@@ -35,9 +38,9 @@ class WordUpdater:
             return Update(failure=Verdict(Status.COMPILE_FAILED, "line 2: no such name"))
         return Update(trace_s=float(source.split()[0]))
 
-    def census(self, update: Update) -> tuple[dict[str, int], ...]:
+    def sass(self, update: Update, variant: str = "") -> SassReply:
         self.counted.append(update)
-        return ({"float": 3},)
+        return SassReply((counted("k", [Instruction(0, "FADD R1, R1, R1")] * int(update.trace_s)),))
 
 
 class WordBench:
