@@ -16,7 +16,7 @@ from agent.view.choose import choose_view
 from agent.view.page import Page, standard_page
 from agent.view.show import ShownRun, print_run, run_and_attempts_json
 from agent.view.show_attempt import ShownAttempt, attempt_json, diff_text, print_attempt, source_text
-from agent.view.show_compiled import compiled_json, ptx_change, ptx_of, sass_change, sass_of
+from agent.view.show_compiled import compiled_json, ptx_change, ptx_in_window, ptx_of, sass_change, sass_of
 from agent.view.show_conversation import print_conversations
 from tools.codec import encode
 from tools.errors import StoreError, UsageError
@@ -120,10 +120,11 @@ def _show_compiled(store: Store, attempt_id: str, parts: Parts, settings: Settin
     if json:
         asked = [name for name in ("sass", "ptx") if getattr(parts, name)]
         return print(jsonlib.dumps(compiled_json(shown, asked, against), allow_nan=False))
+    shown_ptx = ptx_in_window(shown) if page.terminal else ptx_of(shown)
     if parts.sass:
         _exactly(sass_change(against, shown) if against else sass_of(shown), page)
     if parts.ptx:
-        _exactly(ptx_change(against, shown) if against else ptx_of(shown), page)
+        _exactly(ptx_change(against, shown) if against else shown_ptx, page)
     return None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tools.codec import Json, encode
 from tools.plan.sass_diff import difference, ptx_difference
 from tools.plan.sass_ir import Sass
-from tools.plan.sass_text import LEGEND, listing
+from tools.plan.sass_text import LEGEND, listing, numbered_ptx
 from tools.verdict import KernelReport
 
 SCHEMA_VERSION = 1
@@ -61,6 +61,13 @@ def ptx_of(shown: CompiledAttempt) -> str:
         return shown.ptx[0]
     named = zip(shown.reports, shown.ptx, strict=True)
     return "\n".join(f"// kernel {report.name}\n{text}" for report, text in named)
+
+
+def ptx_in_window(shown: CompiledAttempt) -> str:
+    """The same for a person: every kernel with its line numbers, under what compiled it."""
+    head = [f"// {line}" for line in shown.provenance]
+    named = zip(shown.reports, shown.ptx, strict=True)
+    return "\n".join([*head, *(f"// kernel {report.name}\n{numbered_ptx(text)}" for report, text in named)])
 
 
 def sass_change(before: CompiledAttempt, after: CompiledAttempt) -> str:

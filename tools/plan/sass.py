@@ -53,20 +53,27 @@ def disassemble(cubin: bytes, folder: Path) -> Sass:
             beginning = listing.read(1 << 16)
             listing.seek(0)
             code, cut = instructions(listing)
+    except subprocess.TimeoutExpired as error:
+        raise CannotDisassemble(f"nvdisasm {release} took longer than {DISASSEMBLE_S:g} s") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise CannotDisassemble(f"nvdisasm {release}: {type(error).__name__}: {error}"[:300]) from error
     finally:
         for path in (given, told):
             path.unlink(missing_ok=True)
     if done.returncode or not code:
-        raise CannotDisassemble(_refused(release, done.stderr.decode(errors="replace"), str(given)))
+        raise CannotDisassemble(_refused(release, done.stderr.decode(errors="replace"), given))
     name = _KERNEL.search(beginning)
     return counted(name[1] if name else "?", code, cut, ptx_of(cubin))
 
 
-def _refused(release: str, said: str, path: str) -> str:
+def _refused(release: str, said: str, path: Path) -> str:
     """What the disassembler has against a cubin: it may be of an architecture that is newer than it is."""
-    words = said.replace(path, "the cubin").split("\n")
+    words = (
+        said.replace(f"file '{path}'", "file")
+        .replace(f"File {path}", "this")
+        .replace(str(path), "the cubin")
+        .split("\n")
+    )
     why = next((line.strip() for line in words if "fatal" in line or "error" in line), "it finds no instructions")
     return (
         f"nvdisasm {release}, which comes with Triton, cannot read this cubin ({why[:200]}). "

@@ -8,7 +8,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import lru_cache
 
 from tools.plan.sass_census import class_of
 from tools.plan.sass_ir import Instruction, Part, Sass
@@ -27,6 +27,21 @@ _RULES = (
     (re.compile(r"\b(UR|UP|SB|R|P|B)\d+(?=\b|_)"), r"\1"),
 )
 _ORDERED = ("BAR", "BRA", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "WARPGROUP", "DEPBAR", "MEMBAR", "SYNCS", "FENCE")
+_CONSTANT = re.compile(r"-?\b0x[0-9a-f]+\b")
+_RANKS = (
+    "tensor",
+    "bulk",
+    "async",
+    "global",
+    "generic",
+    "spill",
+    "matrix",
+    "shared",
+    "atomic",
+    "shuffle",
+    "special",
+    "float",
+)
 _MOST_KERNELS = 8
 _MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
 _PTX_NUMBER = re.compile(r"(%[a-z]+|\$L__[A-Za-z_]+)\d+(?:_\d+)?")
@@ -80,9 +95,18 @@ def in_sets(code: Sequence[Instruction]) -> list[str]:
 
 
 def _counted(stretch: Sequence[Instruction]) -> list[str]:
-    texts = [(i, normalised(i.text)) for i in stretch]
-    counts = Counter((class_of(replace(i, text=text)), text) for i, text in texts)
-    return [f"{n:3}x {text}" for (_, text), n in sorted(counts.items())]
+    counts = Counter(_ranked(normalised(i.text)) for i in stretch)
+    return [f"{n:3}x {text}" for (_, _, text), n in sorted(counts.items())]
+
+
+@lru_cache(maxsize=1 << 14)
+def _ranked(text: str) -> tuple[int, str, str]:
+    """A normalised instruction so that what matters comes first; integers, which mostly make addresses, without their
+    constants."""
+    name = class_of(Instruction(0, text))
+    if name == "integer and other":
+        text = _CONSTANT.sub("#", text)
+    return next((n for n, rank in enumerate(_RANKS) if name.startswith(rank)), len(_RANKS)), name, text
 
 
 def ptx_difference(before: str, after: str, from_name: str, to_name: str) -> str:

@@ -60,10 +60,9 @@ def made_of(part: Part) -> str:
     return "; ".join([words, *part.notes])
 
 
-def numbered_ptx(sass: Sass) -> str:
-    """The PTX of a cubin with the line numbers that the listing gives; lines that held only debug information are left
-    out."""
-    lines = enumerate(sass.ptx.split("\n"), 1)
+def numbered_ptx(text: str) -> str:
+    """PTX with the line numbers that a listing gives, for a window; empty lines are left out."""
+    lines = enumerate(text.split("\n"), 1)
     return "".join(f"{number:5}  {line}\n" for number, line in lines if line.strip())
 
 
