@@ -67,7 +67,7 @@ def _stored_plan(stored: StoredAttempt) -> Plan:
     """The plan of the default variant. Raises StoreError."""
     attempt_id, updated = stored.proposed.attempt_id, stored.updated
     if updated is None or updated.plan is None:
-        why = f"it was {updated.failure.status.value}" if updated and updated.failure else "it was never traced"
+        why = f"its verdict is {updated.failure.status.value}" if updated and updated.failure else "it was never traced"
         raise StoreError(f"attempt {attempt_id} has no kernels that could be compiled: {why}")
     try:
         plan = decode(Plan, updated.plan)
