@@ -75,10 +75,7 @@ def _refused(release: str, said: str, path: Path) -> str:
         .split("\n")
     )
     why = next((line.strip() for line in words if "fatal" in line or "error" in line), "it finds no instructions")
-    return (
-        f"nvdisasm {release}, which comes with Triton, cannot read this cubin ({why[:200]}). "
-        "A newer CUDA's does if TRITON_NVDISASM_PATH names it"
-    )
+    return f"nvdisasm {release}, which comes with Triton, cannot read this cubin: {why[:200]}"
 
 
 def ptx_of(cubin: bytes) -> str:
@@ -109,7 +106,7 @@ def disassembler() -> tuple[str, str]:
 
     try:
         tool = knobs.nvidia.nvdisasm
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise CannotDisassemble(str(error)[:300]) from error
     return str(tool.path), str(tool.version)
 

@@ -66,9 +66,10 @@ def deltas(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 
 def numbers(part: Part) -> str:
-    """ "70 instructions, 155 issue cycles"."""
+    """ "70 instructions, 155 issue cycles, 32 B loaded"."""
     cycles = f", {part.issue_cycles} issue cycles" if part.issue_cycles else ""
-    return f"{part.instructions} instruction{'s' * (part.instructions != 1)}{cycles}"
+    loaded = f", {part.loaded_bytes} B loaded" if part.loaded_bytes else ""
+    return f"{part.instructions} instruction{'s' * (part.instructions != 1)}{cycles}{loaded}"
 
 
 def normalised(text: str) -> str:
@@ -159,6 +160,8 @@ def _of_kernel(old: Sass, new: Sass, most_lines: int) -> Iterator[str]:
         return
     yield f"  {_change('hot loop', other.part, hot.part)}"
     yield from _notes("kinds", other.part.kinds, hot.part.kinds)
+    if hot.part.cycles_per_byte is not None and other.part.cycles_per_byte is not None:
+        yield f"  issue cycles per byte loaded: {other.part.cycles_per_byte:.2f} -> {hot.part.cycles_per_byte:.2f}"
     yield from (f"  no more: {note}" for note in other.part.notes if note not in hot.part.notes)
     yield from (f"  now: {note}" for note in hot.part.notes if note not in other.part.notes)
     yield from _unified(in_sets(old.of(other)), in_sets(new.of(hot)), most_lines)

@@ -8,8 +8,10 @@ from functools import cached_property
 
 from tools.words import plain
 
+MOST_INSTRUCTIONS = 20_000
 MOST_PTX = 1 << 20  # characters
 _MOST_TEXT, _MOST_NAME = 300, 200
+_LOADS = ("global load", "generic load", "async copy")
 _PARTS = re.compile(r"(?:@(!?U?P\w+)\s+)?(\S+)\s*(.*)", re.DOTALL)
 _TARGET = re.compile(r"`\(([^)]*)\)")
 
@@ -103,6 +105,17 @@ class Part:
     kinds: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def loaded_bytes(self) -> int:
+        """What a thread loads of global memory if it runs every instruction once."""
+        found = (name.rpartition(" ") for name in self.classes if name.startswith(_LOADS))
+        return sum(self.classes[f"{access} {bits}"] * int(bits) // 8 for access, _, bits in found if bits.isdecimal())
+
+    @property
+    def cycles_per_byte(self) -> float | None:
+        """Issue cycles per byte loaded, by which loops compare that are unrolled differently; None without either."""
+        return self.issue_cycles / self.loaded_bytes if self.issue_cycles and self.loaded_bytes else None
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -138,8 +151,11 @@ class Sass:
 
 
 def made_plain(sass: Sass) -> Sass:
-    """The same, fit to be stored and shown. Raises ValueError when a loop speaks of instructions that there are not."""
+    """The same, fit to be stored and shown. Raises ValueError for too many instructions, and for a loop of some that
+    there are not."""
     count = len(sass.instructions)
+    if count > MOST_INSTRUCTIONS:
+        raise ValueError(f"{count} instructions, where {MOST_INSTRUCTIONS} are kept")
     if any(not 0 <= n < count for loop in sass.loops for n in loop.members):
         raise ValueError(f"a loop of {plain(sass.name, _MOST_NAME)} has an instruction that there is not")
     return replace(

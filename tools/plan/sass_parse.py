@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from tools.plan.sass_ir import Instruction
+from tools.plan.sass_ir import MOST_INSTRUCTIONS, Instruction
 
-MOST_INSTRUCTIONS = 20_000
 _SECTION = re.compile(r"\.text\.(\S+):$")
 _LABEL = re.compile(r"(\.L_\w+|[A-Za-z_$][\w$.]*):$")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,8})\*/\s+([^;]*?)\s*;\s*(?:/\*.*)?$")

@@ -7,8 +7,8 @@ import pytest
 from tools.plan.sass_census import class_of, counted
 from tools.plan.sass_diff import deltas, difference, in_sets, normalised, ptx_difference
 from tools.plan.sass_flow import cycles
-from tools.plan.sass_ir import Control, Instruction, Loop, Part, Sass, made_plain
-from tools.plan.sass_parse import MOST_INSTRUCTIONS, instructions
+from tools.plan.sass_ir import MOST_INSTRUCTIONS, Control, Instruction, Loop, Part, Sass, made_plain
+from tools.plan.sass_parse import instructions
 
 
 def code(text: str) -> tuple[Instruction, ...]:
@@ -225,6 +225,14 @@ def test_a_loop_that_comes_or_goes_is_told() -> None:
     assert "no loop any more" in difference([looped], [straight])
 
 
+def test_loops_that_are_unrolled_differently_compare_by_cycles_per_byte() -> None:
+    part = Part(9, 96, {"global load 128": 2, "async copy 64": 1, "shared load 128": 7, "global load 8": 8})
+    assert part.loaded_bytes == 48
+    assert part.cycles_per_byte == 2.0
+    assert Part(9, 0, {"global load 128": 2}).cycles_per_byte is None
+    assert Part(9, 9, {"global load odd": 2}).cycles_per_byte is None
+
+
 def test_a_difference_is_bounded_and_quick() -> None:
     names = [f"OP{n:05}.X R1" for n in range(6000)]
     one, other = sass("\n".join(names[:5000])), sass("\n".join(f"{n}, R2" for n in names))
@@ -265,3 +273,5 @@ def test_what_a_confined_worker_says_is_made_plain() -> None:
     assert plain.ptx.replace("\n", "").isprintable()
     with pytest.raises(ValueError, match="an instruction that there is not"):
         made_plain(Sass("k", (), Part(), (Loop((0,), 1, False, Part()),)))
+    with pytest.raises(ValueError, match="20001 instructions, where 20000 are kept"):
+        made_plain(Sass("k", (Instruction(0, "NOP"),) * (MOST_INSTRUCTIONS + 1), Part()))
