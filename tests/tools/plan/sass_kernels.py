@@ -10,7 +10,7 @@ from triton.compiler import ASTSource
 FILE = "sass_kernels.py"
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def row_sum(out, x, n, B: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, N803
     row = tl.program_id(0)
     acc = tl.zeros((B,), tl.float32)
@@ -20,13 +20,13 @@ def row_sum(out, x, n, B: tl.constexpr):  # type: ignore[no-untyped-def] # noqa:
     tl.store(out + row, tl.sum(acc, 0))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def copy(out, x, B: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, N803
     i = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(out + i, tl.load(x + i))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def product(a, b, c, n, B: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, N803
     i = tl.arange(0, B)
     acc = tl.zeros((B, B), tl.float32)
