@@ -1,0 +1,212 @@
+"""What PTX text says, as data. Lines count from 1. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+class PtxError(Exception):
+    """Text that is not PTX. `line` counts from 1; `text` is what stands there."""
+
+    def __init__(self, line: int, message: str, text: str = "") -> None:
+        super().__init__(f"PTX line {line}: {message}" + (f": {text.strip()[:160]}" if text.strip() else ""))
+        self.line, self.message, self.text = line, message, text
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register ("%r1"), a special register ("%tid.x") or an element of a vector ("%v.x"). One that is declared in an
+    inner scope has the scope's number behind it ("t@2")."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A label, a variable, a function or a parameter, `offset` bytes further; "_" is the sink."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A number. `bits` is 32 or 64 for one written as bits of a float (0f3F800000, 0d...), else 0."""
+
+    value: int | float
+    bits: int = 0
+
+
+@dataclass(frozen=True)
+class Address:
+    """[base + offset], in bytes; `more` is what follows a comma (coordinates of a tensor map)."""
+
+    base: "Register | Symbol | None"
+    offset: int = 0
+    more: "tuple[Operand, ...]" = ()
+
+
+@dataclass(frozen=True)
+class Vector:
+    """{a, b, ...}"""
+
+    items: "tuple[Operand, ...]"
+
+
+@dataclass(frozen=True)
+class Group:
+    """(a, b, ...): what a call passes or returns."""
+
+    items: "tuple[Operand, ...]"
+
+
+@dataclass(frozen=True)
+class Not:
+    """!p"""
+
+    operand: Register
+
+
+@dataclass(frozen=True)
+class Both:
+    """p|q: two results"""
+
+    first: "Operand"
+    second: "Operand"
+
+
+Operand = Register | Symbol | Immediate | Address | Vector | Group | Not | Both
+
+
+@dataclass(frozen=True)
+class Guard:
+    """@p or @!p"""
+
+    register: str
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """`ld.global.v4.f32 {…}, […]`: opcode "ld", modifiers ("global", "v4", "f32"), operands with results first."""
+
+    opcode: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    line: int
+    guard: Guard | None = None
+
+    @property
+    def name(self) -> str:
+        """Opcode and modifiers as they are written."""
+        return ".".join((self.opcode, *self.modifiers))
+
+
+@dataclass(frozen=True)
+class Label:
+    """A place to branch to."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Location:
+    """.loc: what follows comes from there."""
+
+    file: int
+    source_line: int
+    line: int
+
+
+Item = Instruction | Label | Location
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter: `type` as written ("u64"); `count` elements of an array, else None; `ptr`: it is said to point."""
+
+    name: str
+    type: str
+    line: int
+    count: int | None = None
+    align: int | None = None
+    ptr: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return type_bytes(self.type) * (1 if self.count is None else self.count)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Memory with a name. `space`: shared, local, global, const or param; `count` None is a single element, 0 an array
+    whose size the launch gives (dynamic shared memory)."""
+
+    name: str
+    space: str
+    type: str
+    line: int
+    count: int | None = None
+    vector: int = 1
+    align: int | None = None
+    extern: bool = False
+    has_value: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return type_bytes(self.type) * self.vector * (1 if self.count is None else self.count)
+
+
+@dataclass(frozen=True)
+class Function:
+    """An entry or a function. `registers`: name -> type, a numbered family (%r<9>) written out; `directives`: reqntid,
+    maxntid, minnctapersm, maxnreg, reqnctapercluster, explicitcluster … -> their numbers."""
+
+    name: str
+    line: int
+    entry: bool
+    params: tuple[Param, ...] = ()
+    directives: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    registers: Mapping[str, str] = field(default_factory=dict)
+    variables: tuple[Variable, ...] = ()
+    body: tuple[Item, ...] = ()
+    defined: bool = True
+    end_line: int = 0
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        """The body without labels and locations."""
+        return (item for item in self.body if isinstance(item, Instruction))
+
+
+@dataclass(frozen=True)
+class Module:
+    """A PTX file. `version` (8, 7); `target` "sm_90a"; `files`: number -> path, for locations."""
+
+    version: tuple[int, int]
+    target: str
+    version_line: int
+    target_line: int
+    address_size: int = 64
+    functions: tuple[Function, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    files: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> tuple[Function, ...]:
+        """What can be launched."""
+        return tuple(f for f in self.functions if f.entry)
+
+
+_SIZES = {"pred": 1, "b128": 16, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "e4m3": 1, "e5m2": 1}
+
+
+def type_bytes(kind: str) -> int:
+    """Bytes of a scalar type ("u32": 4). Raises ValueError."""
+    if kind in _SIZES:
+        return _SIZES[kind]
+    if kind[:1] in "usbf" and kind[1:].isdecimal():
+        return int(kind[1:]) // 8
+    raise ValueError(f"no PTX type {kind!r}")
