@@ -63,8 +63,9 @@ def told(folder: Path, variant: str) -> str:
     with Store.open(folder / "runs") as old, Store.open(runs_dir) as new:
         (run_id,) = old.run_ids()
         for event in old.load_events(run_id):
-            timed = isinstance(event, Judged)
-            new.write(replace(event, verdict=replace(event.verdict, variant=variant)) if timed else event)  # type: ignore[union-attr]
+            if isinstance(event, Judged):
+                event = replace(event, verdict=replace(event.verdict, variant=variant))
+            new.write(event)
         assert any(isinstance(e, Updated) and e.plan is not None for e in old.load_events(run_id))
     done = optimize("show", f"{run_id}/1", "--sass", "--runs-dir", str(runs_dir), cwd=folder)
     assert done.returncode == 0, done.stderr
