@@ -61,12 +61,13 @@ class Memory:
         for which, cells, index, name in parts:
             mine = (raw if which is None else np.ascontiguousarray(raw[which])).view(cells.dtype)[:, 0]
             who = lanes if which is None else lanes.only(which)
-            if name == "shared":
-                changed = _differs(cells[index], mine)
-                self.shadow.wrote(index[changed] * raw.shape[1], raw.shape[1], who.only(changed), ins)
             if name == "param":
                 raise OutOfBounds(f"{place(ins)} writes to the kernel's parameters")
+            changed = _differs(cells[index], mine) if name == "shared" else index
             cells[index] = mine
+            if name == "shared":
+                lost = _differs(cells[index], mine)
+                self.shadow.wrote(index * raw.shape[1], raw.shape[1], who, ins, changed, lost)
 
     def _read(self, name: str, address: Array, width: int, ins: Instruction, lanes: Lanes) -> Array:
         cells, index = self._cells(name, address, width, ins, lanes)

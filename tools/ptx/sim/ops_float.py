@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tools.ptx.sim.errors import unsupported
 from tools.ptx.sim.formats import base_of
 from tools.ptx.sim.operands import Ins, Run
 from tools.ptx.sim.rounding import flush, fma_f64, nearest, odd_fma, odd_sum, saturate, to_format
@@ -89,15 +88,19 @@ def fused(ins: Ins) -> Run:
 
 
 def extreme(ins: Ins) -> Run:
-    """min and max: of a number and a NaN the number, but .NaN; -0 is below +0."""
+    """min and max: of a number and a NaN the number, but .NaN; -0 is below +0. .xorsign.abs: of magnitudes, with the product's
+    sign."""
     style = Style(ins)
     keeps_nan = ins.flag("NaN")
-    if ins.flag("xorsign", "abs"):
-        raise unsupported(ins.ins, ".xorsign.abs")
+    crossed = ins.flag("xorsign", "abs")
     least = ins.opcode == "min"
     fn = (np.minimum if least else np.maximum) if keeps_nan else (np.fmin if least else np.fmax)
 
     def run(*xs: Array) -> Array:
+        if crossed:
+            signs = np.signbit(xs[0]) != np.signbit(xs[1])
+            found = fn(np.abs(xs[0]), np.abs(xs[1]))
+            return np.where(signs, -found, found)
         found = fn(xs[0], xs[1])
         for x in xs[2:]:
             found = fn(found, x)

@@ -77,8 +77,7 @@ def multiply(ins: Ins) -> Run:
     if shape is None or len(ins.kinds) != 4:
         raise unsupported(ins.ins, "this shape of mma")
     ins.words.remove(shape[0])
-    if ins.flag("satfinite"):
-        raise unsupported(ins.ins, "mma with saturation")
+    saturates = ins.flag("satfinite")
     ins.understood()
     rows, columns, depth = (int(n) for n in shape.groups())
     d_kind, a_kind, b_kind, c_kind = ins.kinds
@@ -101,6 +100,8 @@ def multiply(ins: Ins) -> Run:
             for fragment, readers in zip((a, b, c), sources, strict=True)
         )
         total = np.matmul(left, right) + start
+        if saturates:
+            total = np.clip(total, -(2**31), 2**31 - 1)
         rounded = to_format(total, d_kind) if is_float(d_kind) else total
         for writer, bits in zip(writers, d.store(m, rounded), strict=True):
             writer(m, bits)

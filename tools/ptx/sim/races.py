@@ -62,18 +62,21 @@ class Shadow:
         lost = self._reader[cells] != mark
         self._reader[cells[lost]] = mark[lost] // _STEP * _STEP + _SEVERAL
 
-    def wrote(self, at: Array, width: int, lanes: Lanes, ins: Instruction) -> None:
-        """Lanes changed `width` bytes at `at`."""
+    def wrote(self, at: Array, width: int, lanes: Lanes, ins: Instruction, changed: Array, lost: Array) -> None:
+        """Lanes wrote `width` bytes at `at`: whether that changed them, and whether another lane's write won."""
         if not (self._on and len(at)):
             return
         cells, mark, warps = self._cells(at, width, lanes)
+        changed, lost = (np.repeat(which, max(1, width // self.granule)) for which in (changed, lost))
         for kept, done in ((self._writer, "wrote"), (self._reader, "read")):
-            foreign = (kept[cells] // _STEP == mark // _STEP) & (kept[cells] != mark)
+            foreign = changed & (kept[cells] // _STEP == mark // _STEP) & (kept[cells] != mark)
             if foreign.any():
                 self._report(cells, foreign, warps, ins, "writes", done)
-        self._writer[cells] = mark
+        self._writer[cells[changed]] = mark[changed]
         if (clash := self._writer[cells] != mark).any():
-            self._report(cells, clash, warps, ins, "writes", "writes")
+            if (clash & lost).any():
+                self._report(cells, clash & lost, warps, ins, "writes", "writes")
+            self._writer[cells[clash]] = 0  # several warps wrote the same: each may read it
         self._line[cells] = ins.line
 
     def _cells(self, at: Array, width: int, lanes: Lanes) -> tuple[Array, Array, Array]:
