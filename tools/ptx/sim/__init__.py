@@ -1,7 +1,8 @@
 """An emulator of PTX on the CPU.
 
-It checks a recorded kernel launch on a machine without a GPU: the text is data, and hostile text can at worst raise one of
-the typed errors below. All threads of many blocks run at once, a register being an array with a lane for each thread.
+It checks a recorded kernel launch on a machine without a GPU: the text is data, and hostile text can at worst raise
+one of the typed errors below. All threads of many blocks run at once, a register being an array with a lane for each
+thread.
 
     run(parse(text), Launch((rows, 1, 1), (256, 1, 1)), [Pointer(x_bytes, 0, "x"), Pointer(y_bytes, 0, "y"), 1024])
 

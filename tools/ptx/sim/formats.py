@@ -1,10 +1,11 @@
 """PTX types as numpy arrays: registers hold bits (unsigned integers), instructions compute on values. Pure.
 
-bf16 and the 8-bit floats are computed on as the float32 numbers that they are, because numpy has no such types. A packed
-type ("f16x2") has its parts in a second axis, lower part first.
+bf16 and the 8-bit floats are computed on as the float32 numbers that they are, because numpy has no such types. A
+packed type ("f16x2") has its parts in a second axis, lower part first.
 """
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,19 @@ POISON = int.from_bytes(POISON_16.to_bytes(2, "little") * 8, "little")
 MINIS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2"}
 _WORDS = {"pred": 1, "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "f64": 64, "e4m3": 8, "e5m2": 8}
 _NUMBER = re.compile(r"[usb](8|16|32|64)\Z")
-UNSIGNED = {1: np.dtype("?"), 8: np.dtype("u1"), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
-_FLOATS = {"f16": np.dtype("f2"), "f32": np.dtype("f4"), "tf32": np.dtype("f4"), "f64": np.dtype("f8")}
+UNSIGNED: dict[int, np.dtype[Any]] = {
+    1: np.dtype("?"),
+    8: np.dtype("u1"),
+    16: np.dtype("u2"),
+    32: np.dtype("u4"),
+    64: np.dtype("u8"),
+}
+_FLOATS: dict[str, np.dtype[Any]] = {
+    "f16": np.dtype("f2"),
+    "f32": np.dtype("f4"),
+    "tf32": np.dtype("f4"),
+    "f64": np.dtype("f8"),
+}
 
 
 def is_kind(word: str) -> bool:

@@ -29,8 +29,8 @@ MOST_CTAS = 1 << 31
 
 @dataclass(frozen=True)
 class Launch:
-    """How an entry is started: `block` (x, y, z) threads, dynamic shared memory, blocks of a cluster. `cooperative`: all
-    blocks are there at once."""
+    """How an entry is started: `block` (x, y, z) threads, dynamic shared memory, blocks of a cluster. `cooperative`:
+    all blocks are there at once."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]

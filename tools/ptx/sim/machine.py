@@ -46,8 +46,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Copies:
-    """What one cp.async of some lanes copies, which has not happened yet. `width`: bytes at each target; of `kept` bytes
-    of them comes from the source, the rest is zero."""
+    """What one cp.async of some lanes copies, which has not happened yet. `width`: bytes at each target; of `kept`
+    bytes of them comes from the source, the rest is zero."""
 
     lanes: Array
     groups: Array  # of each lane

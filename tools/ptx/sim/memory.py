@@ -1,6 +1,7 @@
 """What addresses mean: tensors, variables of the module, shared, local and parameter memory. Every access is checked.
 
-Generic addresses below 2**40 are windows (shared, local, parameters); above lie tensors and module variables, far apart.
+Generic addresses below 2**40 are windows (shared, local, parameters); above lie tensors and module variables, far
+apart.
 """
 
 from collections.abc import Iterator
@@ -170,7 +171,7 @@ def _differs(before: Array, after: Array) -> Array:
     """Which elements have other bits."""
     if before.dtype.itemsize == 16:
         before, after = (x.view(np.uint64).reshape(-1, 2) for x in (before, after))
-        return np.not_equal(before, after).any(axis=1)
+        return np.asarray(np.not_equal(before, after).any(axis=1))
     return np.not_equal(before, after)
 
 

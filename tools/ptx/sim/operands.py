@@ -139,9 +139,9 @@ class Ins:
         readers = [self.bits(item, f"b{part}") for item in vector.items]
 
         def read(m: Machine) -> Array:
-            total = np.zeros(1, UNSIGNED[width])
+            total: Array = np.zeros(1, UNSIGNED[width])
             for i, reader in enumerate(readers):
-                total = total | reader(m).astype(UNSIGNED[width]) << UNSIGNED[width].type(i * part)
+                total = np.bitwise_or(total, reader(m).astype(UNSIGNED[width]) << UNSIGNED[width].type(i * part))
             return total
 
         return read
@@ -236,4 +236,3 @@ def _immediate(operand: Immediate, kind: str) -> Array:
     target = kind if is_float(kind) else {16: "f16", 32: "f32", 64: "f64"}[width]
     one = nearest(np.array([[value] * parts_of(target)], np.float64), base_of(target))
     return encode(one if parts_of(target) > 1 else one[0], target)
-

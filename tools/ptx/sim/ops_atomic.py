@@ -30,9 +30,9 @@ def _combiner(name: str, kind: str) -> Combine:
         "or": np.bitwise_or,
         "xor": np.bitwise_xor,
         "exch": lambda old, b: b,
-        "cas": lambda old, b, c: np.where(old == b, c, old),
-        "inc": lambda old, b: np.where(old >= b, 0, old + 1).astype(old.dtype),
-        "dec": lambda old, b: np.where((old == 0) | (old > b), b, old - 1).astype(old.dtype),
+        "cas": lambda old, b, c: np.asarray(np.where(old == b, c, old)),
+        "inc": lambda old, b: np.asarray(np.where(old >= b, 0, old + 1), old.dtype),
+        "dec": lambda old, b: np.asarray(np.where((old == 0) | (old > b), b, old - 1), old.dtype),
     }
     return combine[name]
 

@@ -49,10 +49,10 @@ def shift(ins: Ins) -> Run:
     def run(x: Array, by: Array) -> Array:
         by = np.minimum(by, width - 1 if signed else width).astype(x.dtype)
         if signed:
-            return (x.view(f"i{width // 8}") >> by.view(f"i{width // 8}")).view(x.dtype)
+            return np.asarray(x.view(f"i{width // 8}") >> by.view(f"i{width // 8}")).view(x.dtype)
         amount = np.minimum(by, width - 1).astype(x.dtype)
         moved = x << amount if left else x >> amount
-        return np.where(by >= width, x.dtype.type(0), moved)
+        return np.asarray(np.where(by >= width, x.dtype.type(0), moved))
 
     return _simple(ins, run, [kind, "u32"], kind)
 
@@ -128,12 +128,12 @@ def extract(ins: Ins) -> Run:
         moved = np.where(at >= width, x.dtype.type(0), x >> np.minimum(at, width - 1).astype(x.dtype))
         have = np.clip(end - at, 0, width)
         mask = np.where(have >= width, ~x.dtype.type(0), (one << np.minimum(have, width - 1).astype(x.dtype)) - one)
-        field = moved & mask
+        field: Array = moved & mask
         if not signed:
             return field
         top = np.clip(np.minimum(at + count - 1, width - 1), 0, width - 1).astype(x.dtype)
         negative = (x >> top & one).astype(bool) & (count > 0)
-        return np.where(negative, field | ~mask, field)
+        return np.asarray(np.where(negative, field | ~mask, field))
 
     return _simple(ins, run, [kind, "u32", "u32"], kind)
 
@@ -150,7 +150,7 @@ def insert(ins: Ins) -> Run:
         mask = np.where(have >= width, ~a.dtype.type(0), (one << np.minimum(have, width - 1).astype(a.dtype)) - one)
         by = np.minimum(at, width - 1).astype(a.dtype)
         mask = np.where(at >= width, a.dtype.type(0), mask << by)
-        return b & ~mask | (a << by) & mask
+        return np.asarray(b & ~mask | (a << by) & mask)
 
     return _simple(ins, run, [kind, kind, "u32", "u32"], kind)
 
@@ -170,12 +170,12 @@ def reverse(x: Array) -> Array:
 def leading_zeros(x: Array) -> Array:
     """clz."""
     bits = _bit_matrix(x)[:, ::-1]
-    return np.where(x == 0, bits.shape[1], bits.argmax(axis=1)).astype(np.uint32)
+    return np.asarray(np.where(x == 0, bits.shape[1], bits.argmax(axis=1)), np.uint32)
 
 
 def ones(x: Array) -> Array:
     """popc."""
-    return _bit_matrix(x).sum(axis=1, dtype=np.uint32)
+    return np.asarray(_bit_matrix(x).sum(axis=1, dtype=np.uint32))
 
 
 def find_leading(ins: Ins) -> Run:
@@ -228,7 +228,9 @@ def move(ins: Ins) -> Run:
 def window(ins: Ins) -> Run:
     """cvta: between a window's addresses and generic ones."""
     to = ins.flag("to")
-    space = ins.one_of(("shared", "shared::cta", "shared::cluster", "local", "global", "const", "param", "param::entry"))
+    space = ins.one_of(
+        ("shared", "shared::cta", "shared::cluster", "local", "global", "const", "param", "param::entry")
+    )
     base = {"shared": 1 << 32, "shared::cta": 1 << 32, "shared::cluster": 1 << 32, "local": 2 << 32}.get(space, 0)
     kind = ins.kind
 
@@ -246,4 +248,3 @@ OPS = {
     "bfe": extract, "bfi": insert, "bfind": find_leading, "popc": count, "clz": count, "brev": mirror, "bmsk": mask,
     "mov": move, "cvta": window,
 }  # fmt: skip
-

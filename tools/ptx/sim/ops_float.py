@@ -1,8 +1,8 @@
 """Arithmetic on floats of every width, plain and packed.
 
-Sums, products, fused products, quotients and roots are rounded once, as the modifier says (fma.f64 and the directed modes
-of f64: about). The `.approx` and `.full` functions are computed in float64 and rounded once: a GPU's differ from that by
-the few last bits that PTX allows. NaNs have other payloads than on a GPU.
+Sums, products, fused products, quotients and roots are rounded once, as the modifier says (fma.f64 and the directed
+modes of f64: about). The `.approx` and `.full` functions are computed in float64 and rounded once: a GPU's differ
+from that by the few last bits that PTX allows. NaNs have other payloads than on a GPU.
 """
 
 from collections.abc import Callable
@@ -88,8 +88,8 @@ def fused(ins: Ins) -> Run:
 
 
 def extreme(ins: Ins) -> Run:
-    """min and max: of a number and a NaN the number, but .NaN; -0 is below +0. .xorsign.abs: of magnitudes, with the product's
-    sign."""
+    """min and max: of a number and a NaN the number, but .NaN; -0 is below +0. .xorsign.abs: of magnitudes, with the
+    product's sign."""
     style = Style(ins)
     keeps_nan = ins.flag("NaN")
     crossed = ins.flag("xorsign", "abs")
@@ -107,8 +107,10 @@ def extreme(ins: Ins) -> Run:
         zero = found == 0
         if zero.any():
             negative = [np.signbit(x) & (x == 0) for x in xs]
-            minus = np.logical_or.reduce(np.broadcast_arrays(*negative)) if least else np.logical_and.reduce(
-                np.broadcast_arrays(*negative)
+            minus = (
+                np.logical_or.reduce(np.broadcast_arrays(*negative))
+                if least
+                else np.logical_and.reduce(np.broadcast_arrays(*negative))
             )
             found = np.where(zero, np.where(minus, found.dtype.type(-0.0), found.dtype.type(0)), found)
         return found

@@ -21,10 +21,12 @@ def high(a: Array, b: Array) -> Array:
     """The upper half of a product."""
     size = a.dtype.itemsize
     if size < 8:
-        return (wide_of(a) * wide_of(b) >> (size * 8)).astype(a.dtype)
+        return np.asarray(wide_of(a) * wide_of(b) >> (size * 8)).astype(a.dtype)
     upper = _high_64(a.view(np.uint64), b.view(np.uint64))
     if a.dtype.kind == "i":
-        upper = upper - np.where(a < 0, b.view(np.uint64), np.uint64(0)) - np.where(b < 0, a.view(np.uint64), np.uint64(0))
+        upper = (
+            upper - np.where(a < 0, b.view(np.uint64), np.uint64(0)) - np.where(b < 0, a.view(np.uint64), np.uint64(0))
+        )
     return upper.view(a.dtype)
 
 
@@ -32,7 +34,7 @@ def _high_64(a: Array, b: Array) -> Array:
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     al, ah, bl, bh = a & low, a >> half, b & low, b >> half
     middle = (al * bl >> half) + (ah * bl & low) + (al * bh & low)
-    return ah * bh + (ah * bl >> half) + (al * bh >> half) + (middle >> half)
+    return np.asarray(ah * bh + (ah * bl >> half) + (al * bh >> half) + (middle >> half))
 
 
 def divide(a: Array, b: Array) -> Array:
@@ -190,7 +192,7 @@ def _add(m: Machine, x: Array, y: Array, *, sets: bool, chained: bool, sat: bool
     total = first + extra
     if sets:
         set_carry(m, (first < x) | (total < first))
-    return total.view(kept)
+    return np.asarray(total).view(kept)
 
 
 def _product_24(x: Array, y: Array, part: str) -> Array:

@@ -1,7 +1,7 @@
 """Tensor cores of warps: mma.sync, ldmatrix, stmatrix, movmatrix.
 
-Products are exact and sums are made in float64 and rounded once to the accumulator's type; a GPU adds in an order and with
-guard bits of its own, so that its last bits differ.
+Products are exact and sums are made in float64 and rounded once to the accumulator's type; a GPU adds in an order and
+with guard bits of its own, so that its last bits differ.
 """
 
 import re
@@ -43,7 +43,10 @@ class _Fragment:
         else:
             along = rows if role == "B" else columns
             halves = 2 if role == "A" and rows == 16 else 1
-            side, inner = group + 8 * (number % halves), member * self.parts + part + 4 * self.parts * (number // halves)
+            side, inner = (
+                group + 8 * (number % halves),
+                member * self.parts + part + 4 * self.parts * (number // halves),
+            )
             inner = inner % along
             row, column = (side, inner) if role == "A" else (inner, side)
         shape = (WARP, self.registers, self.parts)

@@ -1,4 +1,4 @@
-"""What the threads of a warp tell one another: shfl, vote, match, redux, elect. All of a mask are there when it runs."""
+"""What the threads of a warp tell one another: shfl, vote, match, redux, elect. All lanes of a mask are there."""
 
 from collections.abc import Callable
 
@@ -102,7 +102,11 @@ def reduce(ins: Ins) -> Run:
     if is_float(kind) or not name:
         raise unsupported(ins.ins, "a reduction of floats")
     ins.understood()
-    a, mask, write = ins.bits(ins.operands[1], kind), ins.bits(ins.operands[2], "b32"), ins.write_bits(ins.operands[0], kind)
+    a, mask, write = (
+        ins.bits(ins.operands[1], kind),
+        ins.bits(ins.operands[2], "b32"),
+        ins.write_bits(ins.operands[0], kind),
+    )
 
     def run(m: Machine) -> None:
         values, masks = m.in_warps(a(m)), m.in_warps(m.full(mask(m)))

@@ -1,4 +1,5 @@
-"""A function of PTX as steps that the scheduler runs: plain ones change registers and memory, the others say who goes on.
+"""A function of PTX as steps that the scheduler runs: plain ones change registers and memory, the others say who goes
+on.
 
 An instruction that is not emulated becomes a step that says so when it is reached: what never runs does no harm.
 """
@@ -9,8 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from tools.ptx.ir import Function, Instruction, Label, Operand, Symbol
-from tools.ptx.sim import ops_async, ops_atomic, ops_bits, ops_compare, ops_convert, ops_float, ops_int, ops_matrix
-from tools.ptx.sim import ops_memory, ops_warp
+from tools.ptx.sim import (
+    ops_async,
+    ops_atomic,
+    ops_bits,
+    ops_compare,
+    ops_convert,
+    ops_float,
+    ops_int,
+    ops_matrix,
+    ops_memory,
+    ops_warp,
+)
 from tools.ptx.sim.errors import SimError, Trap, place, unsupported
 from tools.ptx.sim.formats import is_float
 from tools.ptx.sim.machine import Machine
@@ -39,7 +50,8 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Step:
-    """One instruction. `guard` and what follows are for steps that are not plain; a plain one holds its guard in `run`."""
+    """One instruction. `guard` and what follows are for steps that are not plain; a plain one holds its guard in
+    `run`."""
 
     ins: Instruction
     kind: int

@@ -94,4 +94,3 @@ class Shadow:
         raise Race(
             f"{place(ins)}: warp {warp} {now} shared memory that {whose} {before}{line}, and no barrier lies between"
         )
-

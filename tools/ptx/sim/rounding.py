@@ -1,7 +1,7 @@
 """Rounding as PTX's modifiers say it. Pure.
 
-Sums and products are made in float64 *rounded to odd*: a result that is not exact gets an odd last bit, so that rounding
-it once more to 24 bits or fewer, in any direction, is what rounding the exact result would have been.
+Sums and products are made in float64 *rounded to odd*: a result that is not exact gets an odd last bit, so that
+rounding it once more to 24 bits or fewer, in any direction, is what rounding the exact result would have been.
 """
 
 import numpy as np

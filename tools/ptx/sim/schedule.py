@@ -1,7 +1,6 @@
 """Who runs when. Threads at the same place run together; of several places the first in the text comes first, so that
-threads which went different ways meet again where the ways join. Warp-wide instructions wait for all lanes of their mask,
-barriers for their threads; where nobody can go on, that is a deadlock.
-"""
+threads which went different ways meet again where the ways join. Warp-wide instructions wait for all lanes of their
+mask, barriers for their threads; where nobody can go on, that is a deadlock."""
 
 from collections.abc import Sequence
 
@@ -104,8 +103,9 @@ class Schedule:
         ]
         rest = ", ".join([*lines, *([f"{ended} have ended"] if ended else [])])
         return Deadlock(
-            f"{place(self.steps[pc].ins)}: {here} of {m.shape.threads} threads of CTA {m.memory.words.ctas[int(m.blocks[lane])]} "
-            f"wait there for others that never come ({rest or 'all are there, it wants more'})"
+            f"{place(self.steps[pc].ins)}: {here} of {m.shape.threads} threads of CTA "
+            f"{m.memory.words.ctas[int(m.blocks[lane])]} wait there for others that "
+            f"never come ({rest or 'all are there, it wants more'})"
         )
 
     def _line(self, pc: int, m: Machine) -> int:
@@ -253,5 +253,3 @@ class Schedule:
         for key in found[full].tolist():
             m.wanted.pop(divmod(key, _BARRIERS), None)
             m.arrived.pop(divmod(key, _BARRIERS), None)
-
-
