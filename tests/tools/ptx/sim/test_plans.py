@@ -10,13 +10,13 @@ import torch
 from tests.tools.ptx.sim.threads import HEAD
 from tools.plan.interpret import interpret
 from tools.plan.messages import InterpretReply, InterpretRequest
-from tools.plan.schema import Kernel, Launch, Plan, ScalarArg, Storage, TensorArg, TensorRef
+from tools.plan.schema import Aten, Kernel, Launch, Plan, ScalarArg, Storage, TensorArg, TensorRef
 
 SCALE = f"""{HEAD}
 .visible .entry scale(.param .u64 out, .param .u64 x, .param .f32 by, .param .u32 n) .reqntid 128 {{
-    .reg .b32 i, t, n; .reg .b64 p, q; .reg .f32 v, f; .reg .pred out_of;
+    .reg .b32 i, t, most; .reg .b64 p, q; .reg .f32 v, f; .reg .pred out_of;
     mov.u32 i, %ctaid.x; mov.u32 t, %tid.x; mad.lo.u32 i, i, 128, t;
-    ld.param.u32 n, [n]; setp.ge.u32 out_of, i, n; @out_of ret;
+    ld.param.u32 most, [n]; setp.ge.u32 out_of, i, most; @out_of ret;
     ld.param.u64 p, [x]; ld.param.u64 q, [out]; ld.param.f32 f, [by];
     mad.wide.u32 p, i, 4, p; mad.wide.u32 q, i, 4, q;
     ld.global.f32 v, [p]; mul.f32 v, v, f; st.global.f32 [q], v;
@@ -31,7 +31,8 @@ def plan(text: str = SCALE, name: str = "scale", **options: object) -> Plan:
     args = (TensorArg(y), TensorArg(x), ScalarArg(3.0, "fp32"), ScalarArg(200, "i32"))
     storages = (Storage(0, 800, "input", "0"), Storage(1, 800, "scratch"))
     outputs = {"$tensor": {"storage": 1, "dtype": "float32", "shape": [200], "stride": [1], "offset": 0}}
-    return Plan("main", "", "sm_90a", storages, (kernel,), (), (Launch(0, (2, 1, 1), args),), outputs)
+    made = Aten("aten::empty.memory_format", ([200],), {"dtype": {"$dtype": "float32"}}, (y,))
+    return Plan("main", "", "sm_90a", storages, (kernel,), (), (made, Launch(0, (2, 1, 1), args)), outputs)
 
 
 def replayed(one: Plan) -> tuple[InterpretReply, list[float]]:
@@ -49,14 +50,14 @@ def test_a_plan_with_a_ptx_kernel_is_replayed() -> None:
 @pytest.mark.parametrize(
     ("change", "problem", "words"),
     [
-        (("out_of, i, n", "out_of, i, 201"), "out_of_bounds", "byte 800 of argument 1, which has 800"),
+        (("out_of, i, most", "out_of, i, 201"), "out_of_bounds", "byte 800 of argument 1, which has 800"),
         (("ld.global.f32 v, [p]", "ld.global.f32 v, [p+2]"), "misaligned", "ld.global.f32 needs 4-byte alignment"),
         (("mul.f32 v, v, f", "top: bra top"), "step_limit", "no end in sight"),
         (("@out_of ret", "@out_of trap"), "assert_failed", "trap, PTX line"),
         (("mul.f32 v, v, f", "wgmma.fence.sync.aligned"), "uncheckable", "wgmma.fence.sync.aligned"),
-        (("@out_of ret;", "@out_of bra wait; bar.sync 1, 256; wait:"), "deadlock", "bar.sync, PTX line"),
+        (("@out_of ret;", "bar.sync 1, 256; @out_of ret;"), "deadlock", "bar.sync, PTX line"),
         (("mul.f32 v, v, f", "mul.f32 v, v, f f"), "failed", "PTX line"),
-        ((".param .u32 n)", ")"), "failed", "PTX line"),
+        ((", .param .u32 n)", ")"), "failed", "takes 3 arguments, 4 were given"),
         ((".reqntid 128", ".reqntid 64"), "failed", "reqntid 64"),
     ],
 )  # fmt: skip
@@ -75,6 +76,6 @@ def test_clusters_and_unknown_entries_are_named() -> None:
 def test_cooperative_launches_have_all_their_blocks_at_once() -> None:
     one = plan()
     launch = one.launches[0]
-    assert replayed(replace(one, run=(replace(launch, cooperative=True),)))[0].problem is None
-    many = replayed(replace(one, run=(replace(launch, cooperative=True, grid=(100_000, 1, 1)),)))[0]
+    assert replayed(replace(one, run=(one.run[0], replace(launch, cooperative=True))))[0].problem is None
+    many = replayed(replace(one, run=(one.run[0], replace(launch, cooperative=True, grid=(100_000, 1, 1)))))[0]
     assert (many.problem, "cooperative" in many.detail) == ("uncheckable", True)
