@@ -55,6 +55,7 @@ def test_a_plan_with_a_ptx_kernel_is_replayed() -> None:
         (("mul.f32 v, v, f", "top: bra top"), "step_limit", "no end in sight"),
         (("@out_of ret", "@out_of trap"), "assert_failed", "trap, PTX line"),
         (("mul.f32 v, v, f", "wgmma.fence.sync.aligned"), "uncheckable", "wgmma.fence.sync.aligned"),
+        (("mul.f32 v, v, f", "mul.f32 v, v, nowhere"), "uncheckable", "'nowhere' is not declared"),
         (("@out_of ret;", "bar.sync 1, 256; @out_of ret;"), "deadlock", "bar.sync, PTX line"),
         (("mul.f32 v, v, f", "mul.f32 v, v, f f"), "failed", "PTX line"),
         ((", .param .u32 n)", ")"), "failed", "takes 3 arguments, 4 were given"),
