@@ -21,6 +21,7 @@ from tools.ptx.sim import (
     ops_matrix,
     ops_memory,
     ops_warp,
+    ops_wgmma,
 )
 from tools.ptx.sim.errors import IllFormed, SimError, Trap, place, unsupported
 from tools.ptx.sim.formats import is_float
@@ -34,7 +35,7 @@ _OPS: dict[str, Builder] = {}
 for _module in (ops_int, ops_bits, ops_compare, ops_convert, ops_memory, ops_atomic, ops_warp, ops_async):
     _OPS.update(_module.OPS)
 _FLOAT_OPS: dict[str, Builder] = dict(ops_float.OPS)
-_SYNC_OPS = {**ops_warp.SYNC, **ops_matrix.SYNC}
+_SYNC_OPS = {**ops_warp.SYNC, **ops_matrix.SYNC, **ops_wgmma.SYNC}
 FULL_WARP = 0xFFFFFFFF
 
 
