@@ -19,12 +19,13 @@ _LOCATION = re.compile(r'loc\("(\w+)"')
 _IMPORTS = ("import torch", "from tools.ptx import PtxKernel")
 
 _INTRODUCTION = """
+
 # The kernels of the class above as PTX, for the shapes that its forward below names. All other shapes go the way above.
 """
 _IS = '''
 
 def _is(x, dtype, shape, stride):
-    """The tensor that the PTX below was made for; it counts on addresses that 16 divides."""
+    """Whether x is as the PTX takes it for granted, which counts on addresses that 16 divides too."""
     same = isinstance(x, torch.Tensor) and x.dtype == dtype and tuple(x.shape) == shape and x.stride() == stride
     return same and x.data_ptr() % 16 == 0
 '''
@@ -53,7 +54,7 @@ def ptx_candidate(
         raise CannotSay("there is no plan to say in PTX")
     made_with = any(known[name].init_args for name in plans)
     head = [line for line in _IMPORTS if line not in source.splitlines()]
-    parts = [source.rstrip(), _INTRODUCTION.rstrip(), *head, "", *kernels.written, _IS.rstrip(), "", ""]
+    parts = [source.rstrip(), _INTRODUCTION.rstrip(), *head, *kernels.written, _IS.rstrip(), "", ""]
     return "\n".join([*parts, *_model(forward, branches, made_with=made_with)]) + "\n"
 
 

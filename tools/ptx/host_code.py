@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 
 from tools.codec import Json, decode
 from tools.plan.operator_list import base_name
-from tools.plan.schema import Aten, Kernel, Launch, LaunchArg, Plan, ScalarArg, Storage, TensorArg, TensorRef, tensor_refs
+from tools.plan.schema import (
+    Aten,
+    Kernel,
+    Launch,
+    LaunchArg,
+    Plan,
+    ScalarArg,
+    Storage,
+    TensorArg,
+    TensorRef,
+    tensor_refs,
+)
 from tools.spec import CaseSpec, TensorSpec
 
 Launched = Callable[[Kernel], tuple[str, tuple[str, ...], int]]

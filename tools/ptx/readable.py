@@ -284,7 +284,9 @@ def _families(names: Sequence[str]) -> list[str]:
         stem = name.rstrip("0123456789")
         if stem != name:
             stems[stem].append(int(name[len(stem) :]))
-    whole = {stem for stem, numbers in stems.items() if sorted(numbers) == list(range(len(numbers))) and len(numbers) > 1}
+    whole = {
+        stem for stem, numbers in stems.items() if sorted(numbers) == list(range(len(numbers))) and len(numbers) > 1
+    }
     found = dict.fromkeys(
         f"{stem}<{len(stems[stem])}>" if (stem := name.rstrip("0123456789")) in whole and stem != name else name
         for name in names

@@ -92,7 +92,10 @@ class Registers:
         found = operands(statement)
         parts = found[1:] if self.results(statement) else found
         guard = [t for t in statement.tokens[:3] if t.text == guard_of(statement)] if guard_of(statement) else []
-        return [*self.in_tokens(guard, statement.scopes), *(r for p in parts for r in self.in_tokens(p, statement.scopes))]
+        return [
+            *self.in_tokens(guard, statement.scopes),
+            *(r for p in parts for r in self.in_tokens(p, statement.scopes)),
+        ]
 
     def _declare(self, statement: Statement) -> None:
         scope = self._scopes.setdefault(statement.scopes[-1], _Scope())

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,14 +79,15 @@ def register_names(roles: "Roles") -> dict[Register, str]:
 
 
 def _by_type(roles: "Roles") -> dict[Register, str]:
-    """The bases, of which each stands for registers of one type: the second type gets a letter behind the name."""
-    types: dict[str, str] = {}
-    found: dict[Register, str] = {}
+    """The bases, of which each stands for registers of one type: 32-bit values keep the name, others get a letter."""
+    types: dict[str, list[str]] = defaultdict(list)
     for register, base in roles.bases.items():
-        kind = roles.type_of(register)
-        first = types.setdefault(base, kind)
-        found[register] = base if first == kind else f"{base}_{_BY_TYPE.get(kind, kind)}"
-    return found
+        types[base].append(roles.type_of(register))
+    kept = {base: min(kinds, key=lambda kind: not kind.endswith("32")) for base, kinds in types.items()}
+    return {
+        register: base if (kind := roles.type_of(register)) == kept[base] else f"{base}_{_BY_TYPE.get(kind, kind)}"
+        for register, base in roles.bases.items()
+    }
 
 
 class Roles:
@@ -141,7 +142,12 @@ class Roles:
         if param := self._loaded_param(statement):
             return param
         variable = self._variable(number, statement, register)
-        return self._special(statement, variable) or variable or self._pointer(register) or self._plain(statement, register)
+        return (
+            self._special(statement, variable)
+            or variable
+            or self._pointer(register)
+            or self._plain(statement, register)
+        )
 
     def _special(self, statement: Statement, variable: str) -> str:
         """tid_x, lane and the like; a program's own word for which CTA it is comes first."""

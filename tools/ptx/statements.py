@@ -29,7 +29,7 @@ class Statement:
 
     @property
     def directive(self) -> str:
-        """".reg" and the like; empty for what is no directive."""
+        """ ".reg" and the like; empty for what is no directive."""
         return self.tokens[0].text if self.kind == "directive" else ""
 
 
