@@ -1,4 +1,4 @@
-"""A PTX candidate from a Triton candidate: what its plans launch, with each kernel as the PTX that Triton made. Pure."""
+"""A PTX candidate from a Triton candidate: what its plans launch, each kernel as the PTX that Triton made. Pure."""
 
 import ast
 import keyword
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tools.plan.schema import Kernel, Plan
-from tools.ptx import parse
 from tools.ptx.host_code import CannotSay, Forward, Writer, condition
+from tools.ptx.parser import parse
 from tools.ptx.readable import readable
 from tools.spec import CaseSpec
 

@@ -2,8 +2,6 @@
 
 import keyword
 import math
-import re
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +21,7 @@ from tools.plan.schema import (
 )
 from tools.spec import CaseSpec, TensorSpec
 
+_FLOATS = {"f64": ("fp64",), "b64": ("fp64",), "f32": ("fp32",), "b32": ("fp32",), "f16": ("fp16",), "b16": ("fp16",)}
 Launched = Callable[[Kernel], tuple[str, tuple[str, ...], int]]
 
 
@@ -200,14 +199,14 @@ class Writer:
 
     def _launch(self, step: Launch) -> str:
         kernel = self.plan.kernels[step.kernel]
-        if step.pdl:
-            raise CannotSay(f"kernel {kernel.name!r} is launched while the one before it ends (launch_pdl)")
         name, types, shared_bytes = self.launched(kernel)
         arguments = [self._argument(a, t) for a, t in zip(step.args, types, strict=True)]
         if shared_bytes:
             arguments.append(f"shared_bytes={shared_bytes}")
         if step.cooperative:
             arguments.append("cooperative=True")
+        if step.pdl:
+            arguments.append("pdl=True")
         grid = step.grid
         while len(grid) > 1 and grid[-1] == 1:
             grid = grid[:-1]
@@ -283,11 +282,8 @@ def _tensor_paths(name: str, tree: Json) -> Iterator[str]:
 
 def _number(argument: ScalarArg, kind: str) -> str:
     """A number as the loader takes it for a parameter of that type: floats for floats, else whole numbers."""
-    value = argument.value
-    if re.fullmatch(r"[usb]16", kind) and argument.type == "fp16":
-        return hex(int.from_bytes(struct.pack("<e", value), "little"))
-    if argument.type in ("fp16", "bf16"):
-        raise CannotSay(f"a {argument.type} number is passed")
-    if argument.type.startswith("fp"):
-        return _literal(float(value))
-    return str(int(value))
+    if not argument.type.startswith(("fp", "bf")):
+        return str(int(argument.value))
+    if argument.type not in _FLOATS.get(kind, ()):
+        raise CannotSay(f"a {argument.type} number is passed as .{kind}")
+    return _literal(float(argument.value))

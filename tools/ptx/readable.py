@@ -32,7 +32,8 @@ def readable(ptx: str, *, names: Sequence[str] | None = None, source: str | None
 
     `names`: of the arguments that are passed, in order, constexprs left out (else x0, x1, …). `source`: the file that
     the text's locations mean; its lines are then quoted where their instructions begin. Trailing parameters that
-    `names` does not cover (Triton's scratch pointers) go where nothing uses them. Raises PtxError for text that is no PTX.
+    `names` does not cover (Triton's scratch pointers) go where nothing uses them. Raises PtxError for
+    text that is no PTX.
     """
     module = parse(ptx)
     page = _Page(source or "")
@@ -191,7 +192,7 @@ class _Text:
         return "" if text.startswith(("def ", "@")) else f"{line}  {text}".rstrip("\\ ")
 
     def _worded(self, statement: Statement) -> str:
-        parts = [self._word(token, statement) for token in _without_lone_braces(statement.tokens)]
+        parts = [self._word(token, statement) for token in _plain_tokens(statement)]
         text = written(parts).replace("+0]", "]")
         notes = [n for t in statement.tokens if (n := _float_of(t))]
         return f"{text}  // {', '.join(notes)}" if notes else text
@@ -208,15 +209,18 @@ class _Text:
         return self._params_renamed.get(token.text) or self._page.renamed.get(token.text) or token
 
 
-def _without_lone_braces(tokens: Sequence[Token]) -> list[Token]:
-    """{ %x } is %x."""
+def _plain_tokens(statement: Statement) -> Sequence[Token]:
+    """Loads and stores of { %x } say %x."""
+    tokens = statement.tokens
+    if opcode_of(statement) not in ("ld", "st"):
+        return tokens
     texts = [t.text for t in tokens]
     lone = {i for i in range(len(texts) - 2) if texts[i] == "{" and texts[i + 2] == "}"}
     return [t for i, t in enumerate(tokens) if i not in lone and i - 2 not in lone]
 
 
 def _source_lines(body: Sequence[Statement], text_lines: list[str]) -> dict[int, int]:
-    """The line of the kernel's own file that each statement came from: where it was called, for a helper of Triton's."""
+    """The line of the kernel's own file that each statement came from: that of the call, for a helper of Triton's."""
     found: dict[int, int] = {}
     main: str | None = None
     line: int | None = None
@@ -287,11 +291,11 @@ def _families(names: Sequence[str]) -> list[str]:
     whole = {
         stem for stem, numbers in stems.items() if sorted(numbers) == list(range(len(numbers))) and len(numbers) > 1
     }
-    found = dict.fromkeys(
+    written_out = dict.fromkeys(
         f"{stem}<{len(stems[stem])}>" if (stem := name.rstrip("0123456789")) in whole and stem != name else name
         for name in names
     )
-    return list(found)
+    return list(written_out)
 
 
 def _declared(param: Param, name: str) -> str:

@@ -11,10 +11,11 @@ from tools.ptx.statements import Statement, modifiers_of, opcode_of, operands, w
 
 # Words that PTX keeps for itself: names that a parameter or a register cannot have.
 RESERVED = frozenset(
-    """abs activemask add addc alloca and applypriority atom bar barrier bfe bfi bfind bmsk bra brev brkpt brx call clz cnot
-    copysign cos cp createpolicy cvt cvta discard div dp2a dp4a elect ex2 exit fence fma fns getctarank griddepcontrol
-    isspacep istypep ld ldmatrix ldu lg2 lop3 mad mad24 madc mapa match max mbarrier membar min mma mov movmatrix mul
-    mul24 multimem nanosleep neg not or pmevent popc prefetch prefetchu prmt rcp red redux rem ret rsqrt sad selp set
+    """
+    abs activemask add addc alloca and applypriority atom bar barrier bfe bfi bfind bmsk bra brev brkpt brx call clz
+    cnot copysign cos cp createpolicy cvt cvta discard div dp2a dp4a elect ex2 exit fence fma fns getctarank
+    griddepcontrol isspacep istypep ld ldmatrix ldu lg2 lop3 mad mad24 madc mapa match max mbarrier membar min mma mov movmatrix
+    mul mul24 multimem nanosleep neg not or pmevent popc prefetch prefetchu prmt rcp red redux rem ret rsqrt sad selp set
     setmaxnreg setp shf shfl shl shr sin slct sqrt st stackrestore stacksave stmatrix sub subc suld suq sured sust
     szext tanh tcgen05 tensormap testp tex tld4 trap txq vote wgmma wmma xor WARP_SZ tid ntid laneid warpid nwarpid
     ctaid nctaid smid nsmid gridid clusterid nclusterid clock clock64 globaltimer pm0 pm1 pm2 pm3 pm4 pm5 pm6 pm7
@@ -152,9 +153,9 @@ class Roles:
     def _special(self, statement: Statement, variable: str) -> str:
         """tid_x, lane and the like; a program's own word for which CTA it is comes first."""
         parts = operands(statement)
-        if len(parts) == 3 and self._threads.issuperset(self._registers.in_tokens(parts[1], statement.scopes)):
-            if (name := _OF_THREAD.get((opcode_of(statement), written(parts[2])))) is not None:
-                return name
+        of_thread = len(parts) == 3 and self._threads.issuperset(self._registers.in_tokens(parts[1], statement.scopes))
+        if of_thread and (name := _OF_THREAD.get((opcode_of(statement), written(parts[2])))) is not None:
+            return name
         if opcode_of(statement) == "mov" and len(parts) == 2 and parts[1][0].text.startswith("%"):
             special = re.fullmatch(r"%(tid|ctaid|ntid|nctaid)\.([xyz])", parts[1][0].text)
             if special:

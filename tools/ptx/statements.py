@@ -208,6 +208,4 @@ def _spaced(line: str, text: str) -> bool:
         return False
     if text == "-" or text == "+":
         return line[-1] in ",="
-    if line[-1] in "+-":
-        return False
-    return True
+    return line[-1] not in "+-"
