@@ -1,13 +1,12 @@
 """A PTX candidate from a Triton candidate: what its plans launch, each kernel as the PTX that Triton made. Pure."""
 
-import ast
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tools.plan.schema import Kernel, Plan
-from tools.ptx.host_code import CannotSay, Forward, Writer, condition
+from tools.ptx.host_code import CannotSay, Forward, Writer, condition, forward_of
 from tools.ptx.parser import parse
 from tools.ptx.readable import readable
 from tools.spec import CaseSpec
@@ -48,7 +47,7 @@ def ptx_candidate(
     """
     known = {case.name: case for case in cases}
     kernels = _Kernels(source, ptx, shared_bytes or {})
-    forward = _forward_of(source, max((len(known[name].inputs) for name in plans), default=0))
+    forward = forward_of(source, "ModelNew", max((len(known[name].inputs) for name in plans), default=0))
     branches = [_branch(plans[name], known[name], forward, kernels) for name in plans]
     if not branches:
         raise CannotSay("there is no plan to say in PTX")
@@ -90,24 +89,6 @@ def _model(forward: Forward, branches: Sequence[Sequence[str]], *, made_with: bo
     for branch in branches:
         yield from (f"        {line}" for line in branch)
     yield f"        return super().forward({forward.passed})"
-
-
-def _forward_of(source: str, count: int) -> Forward:
-    """How the forward of a source is called; by place where its arguments are not plain ones."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CannotSay(f"the source is no Python: {error}") from error
-    models = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ModelNew"]
-    found = [f for m in models[-1:] for f in m.body if isinstance(f, ast.FunctionDef) and f.name == "forward"]
-    if not models:
-        raise CannotSay("the source defines no class ModelNew")
-    arguments = found[-1].args if found else ast.arguments([], [], None, [], [], None, [])
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][1:]
-    odd = arguments.vararg or arguments.kwonlyargs or arguments.kwarg or arguments.posonlyargs or not found
-    if odd or arguments.defaults or len(names) != count:
-        return Forward(tuple(f"inputs[{i}]" for i in range(count)), "self, *inputs", "*inputs", by_place=True)
-    return Forward(tuple(names), ", ".join(["self", *names]), ", ".join(names))
 
 
 @dataclass

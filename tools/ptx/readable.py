@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tools.ptx.ir import Function, Immediate, Param, PtxError, type_bytes
+from tools.ptx.ir import Function, Param, PtxError, type_bytes
 from tools.ptx.lexer import Token
 from tools.ptx.parser import parse
 from tools.ptx.registers import Register, Registers, dead_moves
@@ -340,5 +340,4 @@ def _product(numbers: Sequence[int]) -> int:
 def _float_of(token: Token) -> str:
     if token.kind != "number" or token.text[:2].lower() not in ("0f", "0d"):
         return ""
-    value = Stream(token.text).constant()
-    return f"{value.value:.7g}" if isinstance(value, Immediate) else ""
+    return f"{Stream(token.text).constant().value:.7g}"
