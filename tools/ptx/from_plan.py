@@ -11,8 +11,9 @@ from tools.ptx.parser import parse
 from tools.ptx.readable import readable
 from tools.spec import CaseSpec
 
-__all__ = ["CannotSay", "argument_names", "ptx_candidate"]
+__all__ = ["CannotSay", "argument_names", "ptx_candidate", "short"]
 
+MOST_MORE_BYTES = 40_000  # of Triton's text; it becomes half as long
 _ARGUMENT = re.compile(r"%(\w+): [^%]*?(?=, %|$)")
 _LOCATION = re.compile(r'loc\("(\w+)"')
 _IMPORTS = ("import torch", "from tools.ptx import PtxKernel")
@@ -55,6 +56,20 @@ def ptx_candidate(
     head = [line for line in _IMPORTS if line not in source.splitlines()]
     parts = [source.rstrip(), _INTRODUCTION.rstrip(), *head, *kernels.written, _IS.rstrip(), "", ""]
     return "\n".join([*parts, *_model(forward, branches, made_with=made_with)]) + "\n"
+
+
+def short(plans: Mapping[str, Plan], ptx: Mapping[str, str]) -> dict[str, Plan]:
+    """The first case's plan, those that launch nothing else, and others as long as their texts are short: whoever goes
+    on from the candidate reads all of it."""
+    chosen: dict[str, Plan] = {}
+    kernels: set[str] = set()
+    room = MOST_MORE_BYTES
+    for name, plan in plans.items():
+        new = {k.sha256 for k in plan.kernels} - kernels
+        nbytes = sum(len(ptx[sha256].partition("\t.file")[0]) for sha256 in new) if chosen else 0
+        if nbytes <= room:
+            chosen[name], kernels, room = plan, kernels | new, room - nbytes
+    return chosen
 
 
 def argument_names(kernel: Kernel) -> list[str] | None:
@@ -129,8 +144,13 @@ class _Kernels:
             taken = set(self._names.values())
             called = next(n for n in _numbered(f"{stem}_ptx") if n not in taken and n not in self.source)
             self._names[text] = called
-            self.written.append(f'\n{called} = PtxKernel(r"""\n{text}""")')
+            self.written.append(f'\n{called} = PtxKernel(r"""\n{_quoted(text)}""")')
         return self._names[text]
+
+
+def _quoted(text: str) -> str:
+    """PTX as it may stand between three quotes: comments quote lines of Python."""
+    return text.replace('"""', "'''")
 
 
 def _numbered(name: str) -> Iterator[str]:

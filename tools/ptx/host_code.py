@@ -241,6 +241,8 @@ class Writer:
         name, base = self._base(ref.storage)
         if (ref.dtype, ref.shape, ref.stride, ref.offset) == (base.dtype, base.shape, base.stride, base.offset):
             return name
+        if (ref.shape, ref.stride, ref.offset) == (base.shape, base.stride, base.offset):
+            return f"{name}.view(torch.{ref.dtype})"
         if ref.dtype != base.dtype:
             raise CannotSay(f"a tensor is read as {ref.dtype} that was made as {base.dtype}")
         return f"{name}.as_strided({tuple_of(ref.shape)}, {tuple_of(ref.stride)}, {ref.offset})"

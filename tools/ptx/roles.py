@@ -106,10 +106,17 @@ class Roles:
             for register in self._registers.results(statement):
                 self._follow(statement, register)
                 if register not in found:
-                    found[register] = clean_name(self._base(number, statement, register))
+                    found[register] = clean_name(self._base(*self._maker(number, register), register))
         for register in self._registers.uses:  # read, never written
             found.setdefault(register, "undefined")
         return found
+
+    def _maker(self, number: int, register: Register) -> tuple[int, Statement]:
+        """The statement that says most about a register: the first that writes it, but a load before a move."""
+        body = self._registers.body
+        loads = (n for n in self._registers.uses[register].written if opcode_of(body[n]) == "ld")
+        number = next(loads, number) if opcode_of(body[number]) == "mov" else number
+        return number, body[number]
 
     def type_of(self, register: Register) -> str:
         """Its type as declared: "b32"."""
