@@ -1,6 +1,7 @@
 """Has kernels compiled by a confined worker. What it says is checked here and made a value: artefacts or a verdict."""
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,11 +10,20 @@ from dataclasses import dataclass, field, replace
 
 from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import Compiled, CompileReply, CompileRequest, KernelFacts, SassReply, SassRequest
-from tools.plan.sass_ir import made_plain
+from tools.plan.messages import (
+    Compiled,
+    CompileReply,
+    CompileRequest,
+    KernelFacts,
+    PtxReply,
+    PtxRequest,
+    SassReply,
+    SassRequest,
+)
+from tools.plan.sass_ir import Sass, made_plain
 from tools.plan.schema import Kernel
 from tools.tracing import end_of, verdict_of
-from tools.verdict import MOST_OF_A_NAME, Status, Verdict
+from tools.verdict import MOST_OF_A_NAME, KernelReport, Status, Verdict
 from tools.words import plain
 from tools.workers import Worker
 
@@ -26,6 +36,18 @@ class Artefact:
 
     compiled: Compiled
     cubin: bytes
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """A kernel's instructions: a hash of them in order, their number, the cycles that one warp needs at least to issue
+    each once; the registers and spilled bytes of a thread."""
+
+    sha256: str
+    instructions: int
+    issue_cycles: int
+    registers: int
+    spill_bytes: int
 
 
 @dataclass(frozen=True)
@@ -105,6 +127,29 @@ class Compiling:
             words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
             return SassReply(problem=f"the disassembler {words}")
 
+    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
+        """What each kernel is in the end; () where one does not compile, or cannot be disassembled."""
+        built = self.compile([kernels])
+        found = [a for k in kernels if (a := built.artefacts.get(k.sha256)) is not None]
+        if built.failure or len(found) != len(kernels):
+            return ()
+        listed = self.sass(found).kernels
+        return tuple(_machine_code(a.compiled.report, s) for a, s in zip(found, listed, strict=False))
+
+    def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
+        """Triton's PTX of each kernel, or the problem."""
+        try:
+            with self._new_compiler() as worker:
+                reply = worker.call(encode(PtxRequest(tuple(kernels), self._arch)), timeout_s=self._compile_s)
+                found = decode(PtxReply, reply.body)
+        except WorkerTimeout:
+            return PtxReply(problem=f"took longer than {self._compile_s:g} s")
+        except (WorkerError, DecodeError) as error:
+            return PtxReply(problem=end_of(error) if isinstance(error, WorkerError) else f"a malformed reply: {error}")
+        if not found.problem and not len(found.texts) == len(found.shared_bytes) == len(kernels):
+            return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
+        return found
+
     def facts(self, kernel: Kernel) -> KernelFacts:
         """What host code may know of one kernel."""
         built = self.compile([[kernel]])
@@ -131,6 +176,17 @@ def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
         plain(reply.assembler, MOST_OF_A_NAME),
         plain(reply.disassembler, MOST_OF_A_NAME),
         plain(reply.problem),
+    )
+
+
+def _machine_code(report: KernelReport, sass: Sass) -> MachineCode:
+    texts = "\n".join(f"{i.label} {i.text}" for i in sass.instructions)
+    return MachineCode(
+        hashlib.sha256(texts.encode()).hexdigest(),
+        sass.whole.instructions,
+        sass.whole.issue_cycles,
+        report.registers,
+        report.spill_store_bytes + report.spill_load_bytes,
     )
 
 

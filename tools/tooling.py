@@ -26,6 +26,10 @@ class Tools:
         """Each kernel that an update compiled, of the named variant or the default, disassembled."""
         return self.updater.sass(update, variant)
 
+    def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
+        """A PTX candidate from a Triton candidate and what came of its update. Raises CannotSay."""
+        return self.updater.as_ptx(source, update, variant)
+
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Judge a compiled candidate."""
         return self.benches.bench(update, tier)

@@ -11,6 +11,8 @@ from tools.output_shapes import mismatch
 from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
+from tools.ptx import PtxError
+from tools.ptx.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing
 from tools.verdict import KernelReport, Status, Verdict
@@ -151,6 +153,25 @@ class Updater:
         plan = (update.judged_plan(variant) if variant else None) or update.main_plan
         found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
         return self._compiling.sass([a for a in found if a is not None])
+
+    def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
+        """A PTX candidate from one that launches Triton kernels, for its timed case and those of the others that may be
+        told of and add little text. Raises CannotSay with words for a person."""
+        shown = [case for case in self.task.cases if not case.held_out]
+        plans = {plan.case: plan for plan in update.judged_plans(variant) if plan.case in {c.name for c in shown}}
+        if self.task.main.name not in plans:
+            raise CannotSay("its timed case has no launch plan")
+        kernels = list({k.sha256: k for plan in plans.values() for k in plan.kernels}.values())
+        reply = self._compiling.ptx(kernels)
+        if reply.problem:
+            raise CannotSay(f"its kernels give no PTX: the compiler {reply.problem}")
+        names = [k.sha256 for k in kernels]
+        texts = dict(zip(names, reply.texts, strict=True))
+        shared = dict(zip(names, reply.shared_bytes, strict=True))
+        try:
+            return ptx_candidate(source, short(plans, texts), texts, cases=shown, shared_bytes=shared)
+        except PtxError as error:
+            raise CannotSay(f"its PTX cannot be read: {error}") from error
 
     def _groups(self) -> list[list[CaseSpec]]:
         """The cases that may be told of; those that are held out."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import gpu_for_arch, occupancy
-from tools.plan.messages import Compiled, CompileReply, CompileRequest, SassRequest
+from tools.plan.messages import Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest, SassRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
@@ -29,6 +29,7 @@ from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble
 from tools.ptx.binding import entry_of, mismatch
 from tools.ptx.checks import findings
+from tools.ptx.exact import code_of, with_needed_labels
 from tools.verdict import KernelReport, Status
 
 MOST_FINDINGS = 8
@@ -47,15 +48,41 @@ def warm() -> None:
 
 
 def main(channel: Any) -> None:
-    """Answer CompileRequests and SassRequests until the supervisor closes the socket."""
+    """Answer CompileRequests, SassRequests and PtxRequests until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
     while True:
         message = channel.receive()
         if message.body.get("kind") == "sass":
             channel.send(encode(disassemble_all(decode(SassRequest, message.body), message.blobs, folder)))
             continue
+        if message.body.get("kind") == "ptx":
+            channel.send(encode(ptx_of(decode(PtxRequest, message.body), folder)))
+            continue
         reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
         channel.send(encode(reply), list(cubins))
+
+
+def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
+    """The PTX that Triton makes of each kernel."""
+    texts: list[str] = []
+    shared: list[int] = []
+    for kernel in request.kernels:
+        diagnostics: list[str] = []
+        try:
+            with _captured(folder, diagnostics):
+                if problem := forbidden_option(kernel.options, kernel.language):
+                    raise Forbidden(problem)
+                if kernel.language == "ptx":
+                    raise Forbidden("is PTX already")
+                built, _ = _built(kernel, request.arch, folder)
+                text = with_needed_labels(
+                    built.asm["ptx"], lambda ptx: code_of(assemble(ptx, request.arch, folder).cubin)
+                )
+        except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
+            return PtxReply(problem=f"{kernel.name}: {_failure(error, ''.join(diagnostics)).message}"[:4000])
+        texts.append(text)
+        shared.append(int(built.metadata.shared))
+    return PtxReply(tuple(texts), tuple(shared))
 
 
 def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply, list[bytes]]:
@@ -118,8 +145,8 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     return Compiled(report, metadata, notes[:MOST_FINDINGS]), done.cubin
 
 
-def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
-    """A Triton kernel in TTIR."""
+def _built(kernel: Kernel, arch: str, folder: Path) -> tuple[Any, str]:
+    """What Triton makes of a kernel in TTIR, and what ptxas says of it."""
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -127,7 +154,6 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         raise Forbidden(problem)
     triton.knobs.compilation.always_compile = True
     triton.knobs.nvidia.dump_ptxas_log = True
-    started = time.perf_counter()
     path = folder / f"{hashlib.sha256(kernel.text.encode()).hexdigest()[:16]}.ttir"
     path.write_text(kernel.text)
     log = io.StringIO()
@@ -136,9 +162,16 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         built = triton.compile(str(path), target=target, options=_options(kernel))
     if problem := module_memory(built.asm["ptx"], kernel.text):
         raise Forbidden(problem)
+    return built, log.getvalue()
+
+
+def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    """A Triton kernel in TTIR."""
+    started = time.perf_counter()
+    built, log = _built(kernel, arch, folder)
     cubin = built.asm["cubin"]
     metadata = {name: _plain(getattr(built.metadata, name)) for name in _METADATA if hasattr(built.metadata, name)}
-    report = _report(metadata, built.metadata.num_stages, log.getvalue(), cubin, arch, time.perf_counter() - started)
+    report = _report(metadata, built.metadata.num_stages, log, cubin, arch, time.perf_counter() - started)
     return Compiled(report, metadata), cubin
 
 
