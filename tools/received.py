@@ -10,6 +10,7 @@ from tools.plan.liveness import Forward, live_steps
 from tools.plan.operator_list import is_allowed, is_library
 from tools.plan.options import forbidden_option
 from tools.plan.schema import DescriptorArg, Kernel, Launch, Plan, ScalarArg, Step, TensorArg, TensorRef
+from tools.ptx.effects import waits_for_earlier
 from tools.spec import CaseSpec
 
 MOST_NESTED = 50
@@ -58,9 +59,15 @@ def _overlaps(plan: Plan) -> str | None:
     launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
-        if step.pdl and "griddepcontrol.wait" not in kernel.text:
+        if step.pdl and not _waits(kernel):
             return f"a launch of {kernel.name} with launch_pdl that never waits for the one before (gdc_wait())"
     return None
+
+
+def _waits(kernel: Kernel) -> bool:
+    if kernel.language == "ptx":
+        return waits_for_earlier(kernel.text, kernel.name)
+    return "griddepcontrol.wait" in kernel.text
 
 
 def _launches(plan: Plan) -> str | None:

@@ -29,6 +29,7 @@ from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble
 from tools.ptx.binding import entry_of, mismatch
 from tools.ptx.checks import findings
+from tools.ptx.loader import block_of
 from tools.verdict import KernelReport, Status
 
 MOST_FINDINGS = 8
@@ -101,12 +102,15 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     entry = entry_of(module, kernel.name)
     if problem := mismatch(entry, kernel.signature):
         raise Forbidden(problem)
+    block = block_of(kernel.options["block"], entry.directives, entry.name)
     found = findings(module, entry, arch)
     if fatal := [str(finding) for finding in found if finding.fatal]:
         raise Forbidden("\n".join(fatal[:MOST_FINDINGS]))
     done = assemble(kernel.text, arch, folder)
     used = done.resources.get(entry.name, Resources())
-    block, dynamic = kernel.options["block"], int(kernel.options.get("shared_bytes", 0))
+    if set(done.resources) != {e.name for e in module.entries}:
+        raise Forbidden(f"ptxas reads entries {sorted(done.resources)!s:.200} where this text seems to have others")
+    dynamic = int(kernel.options.get("shared_bytes", 0))
     shared, num_warps = used.static_shared_bytes + dynamic, -(-math.prod(block) // 32)
     report = KernelReport(
         name=entry.name,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.ptx.ir import PtxError
-from tools.ptx.lexer import line_of
+from tools.ptx.lexer import line_of, without_comments
+from tools.ptx.parser import parse
 
 ASSEMBLE_S = 100.0
 _MOST_ERRORS = 8
@@ -44,10 +45,10 @@ class Assembled:
 
 def assemble(text: str, arch: str, folder: Path) -> Assembled:
     """Assemble for "sm_90" and the like; `folder` takes two files. Raises PtxError: a line for each of ptxas's errors,
-    with what stands there."""
+    with what stands there. ptxas sees no comments: it might find another end of them than `parse` does."""
     source, image = folder / "kernel.ptx", folder / "kernel.cubin"
-    source.write_text(text)
-    options = ["-v", "-lineinfo", f"--gpu-name={_gpu_name(text, arch)}", str(source), "-o", str(image)]
+    source.write_text(without_comments(text))
+    options = ["-v", "-lineinfo", f"--gpu-name={_gpu_name(parse(text).target, arch)}", str(source), "-o", str(image)]
     try:
         done = subprocess.run(
             [_ptxas(arch), *options], capture_output=True, text=True, errors="replace", timeout=ASSEMBLE_S, check=False
@@ -74,10 +75,10 @@ def _number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
 
-def _gpu_name(text: str, arch: str) -> str:
+def _gpu_name(target: str, arch: str) -> str:
     """sm_90a where the text needs what only that architecture has."""
-    specific = re.search(rf"\.target\s+sm_{_number(arch)}([af])\b", text)
-    return f"sm_{_number(arch)}{specific[1] if specific else ''}"
+    plain = f"sm_{_number(arch)}"
+    return target if target in (f"{plain}a", f"{plain}f") else plain
 
 
 def _resources(said: str) -> Resources:
@@ -100,6 +101,6 @@ def _error(text: str, log: str, code: int) -> PtxError:
         said = [m["words"] for m in _GENERAL.finditer(log) if "aborted" not in m["words"]]
         return PtxError(1, f"ptxas: {'; '.join(said[:_MOST_ERRORS]) or f'ended with {code} without a word'}")
     told = [f"{words}: {line_of(text, line).strip()[:120]}" for line, words in found]
-    rest = [f"line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
+    rest = [f"PTX line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
     more = [f"and {len(found) - _MOST_ERRORS} more"] if len(found) > _MOST_ERRORS else []
     return PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))

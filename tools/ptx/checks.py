@@ -13,6 +13,8 @@ from tools.ptx.flow import endless, spins
 from tools.ptx.ir import Function, Instruction, Module, Variable
 from tools.ptx.words import AHEAD, BULK_PREFETCH, EXTERNAL, EXTERNAL_FUNCTIONS, FORBIDDEN, OPCODES
 
+_MOST_DIGITS = 4  # of an architecture's number
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -39,7 +41,7 @@ def findings(module: Module, entry: Function, arch: str) -> list[Finding]:
 def _head(module: Module, arch: str) -> Iterator[Finding]:
     wanted, number = int(arch.removeprefix("sm_").rstrip("af")), module.target.removeprefix("sm_")
     digits = number.rstrip("af")
-    if not module.target.startswith("sm_") or not digits.isdecimal():
+    if not module.target.startswith("sm_") or not digits.isdecimal() or len(digits) > _MOST_DIGITS:
         yield Finding(module.target_line, f".target {module.target} is no GPU's; write .target sm_{wanted}a")
     elif int(digits) > wanted or (number != digits and int(digits) != wanted):
         yield Finding(
@@ -52,9 +54,10 @@ def _head(module: Module, arch: str) -> Iterator[Finding]:
 
 def _memory(module: Module) -> Iterator[Finding]:
     """Variables of the module outlive a launch; tables that nobody can write may."""
-    tables = [v for v in module.variables if v.space == "global"]
+    held = (*module.variables, *(v for f in module.functions for v in f.variables))
+    tables = [v for v in held if v.space == "global"]
     written = written_variables(module) if tables else frozenset()
-    for variable in module.variables:
+    for variable in held:
         if variable.space == "global" and (not variable.has_value or written is None or variable.name in written):
             yield Finding(variable.line, _outlives(variable))
         elif variable.extern and variable.space != "shared":
