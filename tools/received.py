@@ -17,6 +17,7 @@ MOST_NESTED = 50
 MOST_STEPS = 20_000
 MOST_BYTES = 1 << 40  # in all storages of a plan
 MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
+MOST_PTX_BYTES = 4 << 20  # it is read here, a second for each MB
 LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
 _LARGEST_NUMBER = 2**64
 
@@ -30,8 +31,11 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
         count = sum(p.case == name for p in plans)
         if not 1 <= count <= max(1, max_variants):
             return f"{count} plans for one case, of at most {max_variants}"
-    if sum(map(len, {k.text for p in plans for k in p.kernels})) > MOST_TEXT_BYTES:
+    texts = {k.text: k.language for p in plans for k in p.kernels}
+    if sum(map(len, texts)) > MOST_TEXT_BYTES:
         return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
+    if sum(len(text) for text, language in texts.items() if language == "ptx") > MOST_PTX_BYTES:
+        return f"more than {MOST_PTX_BYTES >> 20} MB of PTX"
     return next(filter(None, map(_problem, plans)), None)
 
 

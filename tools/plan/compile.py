@@ -121,7 +121,9 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         shared_bytes=shared,
         num_warps=num_warps,
         num_stages=0,
-        occupancy=_checked_occupancy(arch, used.registers, shared, num_warps),
+        occupancy=_checked_occupancy(
+            arch, used.registers, shared, num_warps, f"launch with less than shared_bytes={dynamic}"
+        ),
         cubin_sha256=hashlib.sha256(done.cubin).hexdigest(),
         compile_s=round(time.perf_counter() - started, 4),
     )
@@ -198,12 +200,13 @@ class TooLarge(Exception):
     """The kernel cannot be launched on the target."""
 
 
-def _checked_occupancy(arch: str, registers: int, shared: int, num_warps: int) -> float:
+def _checked_occupancy(
+    arch: str, registers: int, shared: int, num_warps: int, instead: str = "Use smaller blocks or fewer num_stages"
+) -> float:
     gpu = gpu_for_arch(arch)
     if shared > gpu.shared_per_block_bytes:
         raise TooLarge(
-            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. "
-            "Use smaller blocks or fewer num_stages"
+            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. {instead}"
         )
     return round(occupancy(arch, registers, shared, num_warps), 3)
 

@@ -99,8 +99,41 @@ def _error(text: str, log: str, code: int) -> PtxError:
     found = [(int(m["line"]), m["words"].strip()) for m in _ERROR.finditer(log)]
     if not found:
         said = [m["words"] for m in _GENERAL.finditer(log) if "aborted" not in m["words"]]
-        return PtxError(1, f"ptxas: {'; '.join(said[:_MOST_ERRORS]) or f'ended with {code} without a word'}")
-    told = [f"{words}: {line_of(text, line).strip()[:120]}" for line, words in found]
+        words = "; ".join(said[:_MOST_ERRORS]) or f"ended with {code} without a word"
+        line = _largest_shared(text) if "shared data" in words else 1
+        return PtxError(line, f"ptxas: {words}{_fix(words)}", line_of(text, line))
+    told = [f"{words}{_fix(words)}: {line_of(text, line).strip()[:120]}" for line, words in found]
     rest = [f"PTX line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
     more = [f"and {len(found) - _MOST_ERRORS} more"] if len(found) > _MOST_ERRORS else []
     return PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))
+
+
+# What ptxas says, and what to do about it. \1 is what the pattern found.
+_FIXES = tuple(
+    (re.compile(said), fix)
+    for said, fix in (
+        (r"Unsupported \.version .*current version is '([\d.]+)'", r"write .version \1 or less"),
+        (r"\.version \S+ does not support \.target", "write .version 8.0"),
+        (r"requires PTX ISA \.version ([\d.]+)", r"write .version \1"),
+        (r"requires \.target (sm_\d+[af]?)", r"write .target \1"),
+        (r"not supported on \.target '(sm_\d+)'", r"write .target \1a if the GPU has it"),
+        (
+            r"too much shared data",
+            "beyond 48 KiB it is dynamic: `.extern .shared .b8 tile[];`, and shared_bytes=",
+        ),
+        (r"Arguments mismatch", "compare the operands' number and types with the instruction's"),
+        (r"Unknown symbol", "declare it: .reg, .shared, or a label"),
+    )
+)
+
+
+def _fix(words: str) -> str:
+    found = next(((fix, m) for pattern, fix in _FIXES if (m := pattern.search(words))), None)
+    return f" ({found[1].expand(found[0])})" if found else ""
+
+
+def _largest_shared(text: str) -> int:
+    """The line of the largest shared variable."""
+    module = parse(text)
+    held = [v for v in (*module.variables, *(v for f in module.functions for v in f.variables)) if v.space == "shared"]
+    return max(held, key=lambda v: v.nbytes).line if held else 1

@@ -217,7 +217,9 @@ class Body:
         while not self._in.accept(closing):
             found.append(self._group() if groups and self._in.next.text == "(" else self._operand())
             if self._in.next.text != closing:
-                self._in.expect(",")
+                if self._in.next.text != ",":
+                    raise self._in.missing(",", closing)
+                self._in.skip(1)
                 if self._in.next.text == closing:
                     raise self._in.error("expected an operand behind ','")
         return tuple(found)

@@ -46,6 +46,8 @@ class PtxKernel:
     """
 
     def __init__(self, text: str, *, entry: str | None = None, configs: Sequence[Mapping[str, Any]] = ()) -> None:
+        if not isinstance(text, str):
+            raise PtxLaunchError(f"PtxKernel takes PTX as a str, not {type(text).__name__}")
         self.text, self.entry = text, entry
         self.configs = tuple(dict(config) for config in configs)
 

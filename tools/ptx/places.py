@@ -2,12 +2,12 @@
 
 import re
 
-_PLACE = re.compile(r"PTX line (\d{1,7})(?! \(candidate)")
+_PLACE = re.compile(r"PTX line (\d{1,7})(?!, candidate)")
 
 
 def with_candidate_lines(words: str, text: str, source: str) -> str:
-    """ "PTX line 12" gets "(candidate line 31)" behind it, if the text stands in the source as it is, and once: not one
-    that a template made, or that is spelled with escapes."""
+    """The words with each `PTX line 12` made `PTX line 12, candidate line 31`, if the text stands in the source as it is
+    and once: not one that a template made, or that is spelled with escapes."""
     bare = text.strip()
     at = source.find(bare) if bare else -1
     if at < 0 or source.find(bare, at + 1) >= 0:
@@ -17,6 +17,6 @@ def with_candidate_lines(words: str, text: str, source: str) -> str:
 
     def both(place: re.Match[str]) -> str:
         line = int(place[1])
-        return f"{place[0]} (candidate line {line + ahead})" if 0 < line <= last else place[0]
+        return f"{place[0]}, candidate line {line + ahead}" if 0 < line <= last else place[0]
 
     return _PLACE.sub(both, words)

@@ -75,6 +75,13 @@ class Stream:
             message = "PTX is read as it is, without a preprocessor; remove this line"
         return PtxError(line, message, line_of(self.text, line))
 
+    def missing(self, comma: str, closing: str) -> PtxError:
+        """What should stand behind the last token; its line is named, for the next may be of another statement."""
+        last, token = self.tokens[max(0, self.at - 1)], self.next
+        if token.line == last.line:
+            return self.error(f"expected {comma!r} or {closing!r} before {token.text[:40] or 'the end'!r}")
+        return self.error(f"expected {comma!r} or {closing!r} behind {last.text[:40]!r}", last)
+
     def until_semicolon(self) -> None:
         """Leave out what no one asks for."""
         while self.take().text != ";":
