@@ -64,7 +64,8 @@ def _overlaps(plan: Plan) -> str | None:
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
         if step.pdl and not _waits(kernel):
-            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before (gdc_wait())"
+            how = "griddepcontrol.wait" if kernel.language == "ptx" else "gdc_wait()"
+            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({how})"
     return None
 
 
@@ -88,6 +89,9 @@ def _launches(plan: Plan) -> str | None:
 def _launch(step: Launch, kernel: Kernel) -> str | None:
     if any(not 0 <= size <= most for size, most in zip(step.grid, LARGEST_GRID, strict=True)):
         return f"a launch over the grid {step.grid!s:.100}; the largest that CUDA knows is {LARGEST_GRID}"
+    cluster = kernel.options.get("cluster") or (1, 1, 1)
+    if any(blocks % size for blocks, size in zip(step.grid, cluster, strict=True)):
+        return f"a launch over the grid {step.grid!s:.100}, which clusters of {cluster!s:.100} do not divide"
     if len(step.args) != len(kernel.signature):
         return f"a launch with {len(step.args)} arguments of a kernel that takes {len(kernel.signature)}"
     for argument, kind in zip(step.args, kernel.signature, strict=True):

@@ -161,7 +161,7 @@ def _followed(module: Module, entry: Function) -> _Flow:
     held = (*module.variables, *(v for f in module.functions for v in f.variables))
     outside = [v.name for v in held if v.space in ("global", "const")]
     params = {name: bit for name, bit in params.items() if name not in {v.name for v in entry.variables}}
-    flow = _Flow(params, {name: 1 << len(params) + i for i, name in enumerate(outside)}, {})
+    flow = _Flow(params, {name: 1 << len(entry.params) + i for i, name in enumerate(outside)}, {})
     instructions = list(entry.instructions)
     for _ in range(max(_FEWEST_PASSES, _MOST_STEPS // (len(instructions) + 1))):
         if not any([flow.step(instruction) for instruction in instructions]):

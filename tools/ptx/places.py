@@ -6,8 +6,8 @@ _PLACE = re.compile(r"PTX line (\d{1,7})(?!, candidate)")
 
 
 def with_candidate_lines(words: str, text: str, source: str) -> str:
-    """The words with each `PTX line 12` made `PTX line 12, candidate line 31`, if the text stands in the source as it is
-    and once: not one that a template made, or that is spelled with escapes."""
+    """The words with each `PTX line 12` made `PTX line 12, candidate line 31`, if the text stands in the source as it
+    is and once: not one that a template made, or that is spelled with escapes."""
     bare = text.strip()
     at = source.find(bare) if bare else -1
     if at < 0 or source.find(bare, at + 1) >= 0:
