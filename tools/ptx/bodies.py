@@ -172,7 +172,7 @@ class Body:
         while True:
             name = self._in.word("a register's name").text
             if self._in.accept("<"):
-                count = self._in.number("the number of registers")
+                count = self._in.plain_number("the number of registers")
                 self._in.expect(">")
                 if count + len(self._draft.registers) > MOST_REGISTERS:
                     raise self._in.error(f"{count} registers {name}; the limit is {MOST_REGISTERS} of a function")

@@ -61,7 +61,7 @@ _WHOLE: dict[str, Callable[[int, int], int]] = {
     "%": _remainder, "&": operator.and_, "|": operator.or_, "^": operator.xor,
 }  # fmt: skip
 _SHIFTS: dict[str, Callable[[int, int], int]] = {
-    "<<": lambda a, b: a << b if b < 64 else 0, ">>": lambda a, b: a >> min(b, 64),
+    "<<": lambda a, b: a << b % 64, ">>": lambda a, b: a >> b % 64,
 }  # fmt: skip
 _COMPARED: dict[str, Callable[[Number, Number], bool]] = {
     "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -75,6 +75,7 @@ def binary(mark: str, a: Value, b: Value) -> Value:
     """`a mark b`. Raises NoValue."""
     unsigned = a.unsigned or b.unsigned
     left, right = a.number, b.number
+    unsigned |= mark == "%"
     if unsigned and isinstance(left, int) and isinstance(right, int) and mark not in _SHIFTS:
         left, right = _wrapped(left, True), _wrapped(right, True)
     if mark in _COMPARED:
@@ -89,7 +90,7 @@ def binary(mark: str, a: Value, b: Value) -> Value:
 
 
 def unary(mark: str, a: Value) -> Value:
-    """`mark a`: + - ! ~, or a cast. Raises NoValue."""
+    """`mark a`: + - ! ~ (which ptxas takes for unsigned), or a cast. Raises NoValue."""
     if mark == "+":
         return a
     if mark == "-":
@@ -98,10 +99,9 @@ def unary(mark: str, a: Value) -> Value:
         return Value(int(not a.number))
     if not isinstance(a.number, int):
         raise NoValue(f"{mark!r} takes a whole number")
-    return Value(~a.number, unsigned=a.unsigned) if mark == "~" else Value(a.number, unsigned=mark == ".u64")
+    return Value(~a.number, unsigned=True) if mark == "~" else Value(a.number, unsigned=mark == ".u64")
 
 
 def chosen(condition: Value, a: Value, b: Value) -> Value:
-    """`condition ? a : b`; both sides decide the type."""
-    one = a if condition.number else b
-    return Value(one.number, unsigned=a.unsigned or b.unsigned, bits=one.bits)
+    """`condition ? a : b`."""
+    return a if condition.number else b

@@ -13,7 +13,7 @@ MOST_DIGITS = 66  # 0b and 64 bits
 MOST_NESTED = 16
 MOST_ELEMENTS = 1 << 40  # of an array; more is no memory of any GPU
 _PRODUCTS = LEVELS.index(("*", "/", "%"))
-_ENDS = frozenset(",;]})>")
+_ENDS = frozenset(",;]})")
 SPACES = (".global", ".const", ".shared", ".local", ".param", ".tex")
 
 
@@ -67,6 +67,13 @@ class Stream:
         if not isinstance(value.value, int):
             raise self.error(f"{what} is a whole number")
         return value.value
+
+    def plain_number(self, what: str) -> int:
+        """A whole number as it is written, no expression."""
+        value = self._literal(self.take()).number
+        if not isinstance(value, int):
+            raise self.error(f"{what} is a whole number")
+        return value
 
     def error(self, message: str, token: Token | None = None) -> PtxError:
         """What is wrong, with the line of a token (the next one) and what it says."""
