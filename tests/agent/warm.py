@@ -7,6 +7,7 @@ As a program, `python -I -S warm.py SOCKET ARGUMENTS` is the command on its own 
 import atexit
 import gc
 import importlib.util
+import io
 import json
 import os
 import pkgutil
@@ -137,9 +138,8 @@ def _become(arguments: list[str], cwd: str, variables: dict[str, str], streams: 
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = ["-c", *arguments]
-    sys.stdin = open(0, encoding="utf-8", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
     from agent.cli import main
 
     code = 0
