@@ -9,7 +9,7 @@ from agent.record.events import Warned
 from agent.settings import Language
 from agent.workbench import Draft, GivenUp, Workbench
 from tools.codec import Json
-from tools.ptx.host_code import CannotSay
+from tools.plan.host_code import CannotSay
 from tools.ptx.language import language_of
 
 FROM = "from"  # the parameter that marks the attempts of a start

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tools.plan.host_code import device_of, forward_of, row_major, tensors_in, tuple_of
 from tools.ptx.binding import entry_of
-from tools.ptx.host_code import device_of, forward_of, row_major, tensors_in, tuple_of
 from tools.ptx.ir import Function, Module, Param
 from tools.ptx.parser import parse
 from tools.ptx.registers import Registers

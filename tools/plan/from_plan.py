@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tools.plan.host_code import CannotSay, Forward, Writer, condition, forward_of
 from tools.plan.schema import Kernel, Plan
-from tools.ptx.host_code import CannotSay, Forward, Writer, condition, forward_of
 from tools.ptx.parser import parse
 from tools.ptx.readable import readable
 from tools.spec import CaseSpec
