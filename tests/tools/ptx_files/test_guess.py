@@ -6,8 +6,8 @@ from tests.tools.plan.conftest import tensor
 from tools.machine import Machine
 from tools.plan.schema import ScalarArg, TensorArg
 from tools.ptx.binding import PtxLaunchError
-from tools.ptx.guess import guessed_candidate
 from tools.ptx.ir import PtxError
+from tools.ptx_files.guess import guessed_candidate
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.update import Updater
 
