@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tools.bench import Bench
+from tools.plan.messages import SassReply
 from tools.update import Update, Updater
 from tools.verdict import Tier, Verdict
 
@@ -21,9 +22,9 @@ class Tools:
         """Trace and compile a source; `told` hears when each of the two begins."""
         return self.updater.update(source, told)
 
-    def census(self, update: Update) -> tuple[dict[str, int], ...]:
-        """Instructions by class of each kernel that an update compiled."""
-        return self.updater.census(update)
+    def sass(self, update: Update, variant: str = "") -> SassReply:
+        """Each kernel that an update compiled, of the named variant or the default, disassembled."""
+        return self.updater.sass(update, variant)
 
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
         """A PTX candidate from a Triton candidate and what came of its update. Raises CannotSay."""

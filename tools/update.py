@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from tools.compiling import Artefact, Built, Compiling
 from tools.output_shapes import mismatch
+from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
 from tools.ptx import PtxError
+from tools.ptx.places import with_candidate_lines
 from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing
@@ -127,7 +129,7 @@ class Updater:
         return Update(
             plans,
             built.artefacts,
-            built.failure or failure,
+            _placed(built.failure, source, plans) or failure,
             trace_s,
             compile_s,
             (*dropped, *too_large),
@@ -147,11 +149,11 @@ class Updater:
                 dropped = dropped if cases[0].held_out else traced.dropped_variants
         return _by_case(found, self.task.cases), dropped, None
 
-    def census(self, update: Update) -> tuple[dict[str, int], ...]:
-        """Instructions by class of each kernel of an update's main plan, in the order of `kernels`."""
-        plan = update.main_plan
+    def sass(self, update: Update, variant: str = "") -> SassReply:
+        """The kernels of an update's main plan disassembled, in the order of `kernels_of`; of a variant's, if named."""
+        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
         found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
-        return self._compiling.census([a for a in found if a is not None])
+        return self._compiling.sass([a for a in found if a is not None])
 
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
         """A PTX candidate from one that launches Triton kernels, for its timed case and those of the others that may be
@@ -243,6 +245,17 @@ def _by_case(plans: Sequence[Plan], cases: Sequence[CaseSpec]) -> dict[str, tupl
     """In the task's order; only cases that have been traced."""
     found = {case.name: tuple(p for p in plans if p.case == case.name) for case in cases}
     return {name: traced for name, traced in found.items() if traced}
+
+
+def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[Plan]]) -> Verdict | None:
+    """A failure to compile, with lines of PTX as lines of the source, too."""
+    if failure is None or "PTX line" not in failure.detail:
+        return failure
+    kernels = [k for its in plans.values() for plan in its for k in plan.kernels if k.language == "ptx"]
+    texts = {k.text for k in kernels if f"(kernel {k.name})" in failure.detail}
+    if len(texts) != 1:
+        return failure
+    return replace(failure, detail=with_candidate_lines(failure.detail, texts.pop(), source))
 
 
 def _static_problem(source: str) -> str | None:
