@@ -7,8 +7,8 @@ import pytest
 from tests.tools.plan.conftest import HEADER, tensor
 from tools.codec import Json
 from tools.machine import Machine
-from tools.plan.from_plan import CannotSay, ptx_candidate, short
 from tools.plan.schema import Plan
+from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.update import Update, Updater
 
