@@ -111,7 +111,7 @@ _SYSTEM = (
 _PARTS = {  # sub-packages of tools that a role imports
     Profile.TRACER: ("plan",),
     Profile.COMPILER: ("plan",),
-    Profile.INTERPRETER: ("plan", "ttir"),
+    Profile.INTERPRETER: ("plan", "ptx", "ttir"),
     Profile.RUNNER: ("plan", "runner"),
 }
 
