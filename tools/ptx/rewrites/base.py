@@ -141,8 +141,8 @@ class Rewrite:
     """One way to write a kernel otherwise.
 
     `values`: what it may be set to, the likeliest first. `keeps`: "bits" (every result is the same), "values" (but
-    which NaN, and the sign of a zero, may differ), "tolerance" (rounding differs: the judge decides). `apply` changes a Work
-    where its condition holds and nowhere else.
+    which NaN, and the sign of a zero, may differ), "tolerance" (rounding differs: the judge decides). `apply`
+    changes a Work where its condition holds and nowhere else.
     """
 
     name: str

@@ -27,9 +27,8 @@ _ENDS = frozenset(("bra", "ret", "exit", "trap", "brx"))
 # Without an effect but their result, which depends on their operands only.
 PURE = frozenset(
     "abs add addc and bfe bfi bfind bmsk brev clz cnot copysign cos createpolicy cvt cvta div dp2a dp4a ex2 fma fns "
-    "lg2 lop3 mad mad24 madc max min mov mul mul24 neg not or popc prmt rcp rem rsqrt sad selp set setp shf shl shr sin "
-    "slct sqrt sub subc szext tanh testp xor".split()
-)
+    "lg2 lop3 mad mad24 madc max min mov mul mul24 neg not or popc prmt rcp rem rsqrt sad selp set setp shf shl shr "
+    "sin slct sqrt sub subc szext tanh testp xor".split()
 )
 
 

@@ -23,9 +23,20 @@ def evaluate(instruction: Instruction, of: Of, truth: Truth) -> Span:
     values = [of(o) for o in instruction.operands[1:]]
     if instruction.opcode in ("and", "or", "xor", "shl", "shr"):
         return _bitwise(instruction.opcode, values, bits, signed=signed)
+    if instruction.opcode in ("add", "sub", "mul", "mad"):
+        return _sum_or_product(instruction, values, bits, signed=signed)
     match instruction.opcode, values:
         case "mov" | "cvta", [a]:
             return a
+        case "cvt", [a] if len(instruction.modifiers) == 2:
+            return _converted(instruction, a)
+        case "selp", [a, b, _]:
+            return _selected(a, b, truth(instruction.operands[3]))
+    return UNKNOWN
+
+
+def _sum_or_product(instruction: Instruction, values: list[Span], bits: int, *, signed: bool) -> Span:
+    match instruction.opcode, values:
         case "add", [a, b]:
             return a.plus(b)
         case "sub", [a, b] if not b.base:
@@ -34,10 +45,6 @@ def evaluate(instruction: Instruction, of: Of, truth: Truth) -> Span:
             return _product(instruction, a, b, bits, signed=signed)
         case "mad", [a, b, c]:
             return _product(instruction, a, b, bits, signed=signed).plus(c)
-        case "cvt", [a] if len(instruction.modifiers) == 2:
-            return _converted(instruction, a)
-        case "selp", [a, b, _]:
-            return _selected(a, b, truth(instruction.operands[3]))
     return UNKNOWN
 
 
