@@ -64,7 +64,7 @@ def _overlaps(plan: Plan) -> str | None:
 
 
 def _launches(plan: Plan) -> str | None:
-    if problem := next(filter(None, (forbidden_option(k.options) for k in plan.kernels)), None):
+    if problem := next(filter(None, (forbidden_option(k.options, k.language) for k in plan.kernels)), None):
         return f"a kernel that cannot be: {problem}"
     if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
         return "a plan that launches no program of a kernel"

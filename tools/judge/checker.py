@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from tools.codec import Json
+from tools.cuda.driver import DriverError
 from tools.judge.clock import now_s
 from tools.judge.compare import Expected, compare
 from tools.judge.guarded import Allocate, Guarded
@@ -23,7 +24,6 @@ from tools.judge.layout import same_bits
 from tools.judge.problem import Drawn
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.plan.schema import Kernel, Plan, without_locations
-from tools.runner.driver import DriverError
 from tools.runner.launcher import Image, scratch_bytes
 from tools.runner.memory import settle
 from tools.runner.protocol import Drop, Load, RunOnce

@@ -4,8 +4,8 @@ import torch
 from cuda.bindings import driver as cu  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 from tools.codec import Json
+from tools.cuda.driver import DriverError, check
 from tools.device import Sampler
-from tools.runner.driver import DriverError, check
 from tools.versions import versions
 
 

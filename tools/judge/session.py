@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tools.codec import Json, decode, encode
+from tools.cuda.driver import DriverError
 from tools.device import Sampler
 from tools.errors import TaskError
 from tools.judge.building import keep_compiled
@@ -45,7 +46,6 @@ from tools.judge.timing import SCREENING, Rules
 from tools.judge.track import Plans, Track
 from tools.judge.trial import Compiled, Images
 from tools.judge.verdicts import Verdicts, name_of
-from tools.runner.driver import DriverError
 from tools.spec import TaskSpec
 from tools.task import TaskFile, find_task
 from tools.verdict import Status, Verdict

@@ -7,6 +7,7 @@ write to its scratch folder, and nothing else.
 import contextlib
 import hashlib
 import io
+import math
 import os
 import re
 import sys
@@ -24,8 +25,13 @@ from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
 from tools.plan.sass import CannotDisassemble, census
 from tools.plan.schema import Kernel
+from tools.ptx import PtxError, PtxLaunchError, parse
+from tools.ptx.assemble import Resources, assemble
+from tools.ptx.binding import entry_of, mismatch
+from tools.ptx.checks import findings
 from tools.verdict import KernelReport, Status
 
+MOST_FINDINGS = 8
 _METADATA = (
     "name shared num_warps num_ctas cluster_dims global_scratch_size global_scratch_align profile_scratch_size "
     "profile_scratch_align tensordesc_meta launch_cooperative_grid launch_pdl"
@@ -83,10 +89,49 @@ def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply
 
 
 def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    if problem := forbidden_option(kernel.options, kernel.language):
+        raise Forbidden(problem)
+    return (_assembled if kernel.language == "ptx" else _lowered)(kernel, arch, folder)
+
+
+def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    """PTX as its author wrote it."""
+    started = time.perf_counter()
+    module = parse(kernel.text)
+    entry = entry_of(module, kernel.name)
+    if problem := mismatch(entry, kernel.signature):
+        raise Forbidden(problem)
+    found = findings(module, entry, arch)
+    if fatal := [str(finding) for finding in found if finding.fatal]:
+        raise Forbidden("\n".join(fatal[:MOST_FINDINGS]))
+    done = assemble(kernel.text, arch, folder)
+    used = done.resources.get(entry.name, Resources())
+    block, dynamic = kernel.options["block"], int(kernel.options.get("shared_bytes", 0))
+    shared, num_warps = used.static_shared_bytes + dynamic, -(-math.prod(block) // 32)
+    report = KernelReport(
+        name=entry.name,
+        registers=used.registers,
+        spill_store_bytes=used.spill_store_bytes,
+        spill_load_bytes=used.spill_load_bytes,
+        stack_bytes=used.stack_bytes,
+        shared_bytes=shared,
+        num_warps=num_warps,
+        num_stages=0,
+        occupancy=_checked_occupancy(arch, used.registers, shared, num_warps),
+        cubin_sha256=hashlib.sha256(done.cubin).hexdigest(),
+        compile_s=round(time.perf_counter() - started, 4),
+    )
+    metadata: dict[str, Json] = {"name": entry.name, "shared": dynamic, "static_shared": used.static_shared_bytes}
+    notes = tuple(str(finding) for finding in found if not finding.fatal)
+    return Compiled(report, metadata, notes[:MOST_FINDINGS]), done.cubin
+
+
+def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    """A Triton kernel in TTIR."""
     import triton
     from triton.backends.compiler import GPUTarget
 
-    if problem := forbidden_option(kernel.options) or foreign_ttir(kernel.text):
+    if problem := foreign_ttir(kernel.text):
         raise Forbidden(problem)
     triton.knobs.compilation.always_compile = True
     triton.knobs.nvidia.dump_ptxas_log = True
@@ -177,8 +222,10 @@ def _captured(folder: Path, into: list[str]) -> Iterator[None]:
 
 
 def _failure(error: Exception, diagnostics: str) -> Failure:
-    if isinstance(error, Forbidden):
+    if isinstance(error, Forbidden | PtxLaunchError):
         return Failure(Status.REJECTED, str(error))
+    if isinstance(error, PtxError):
+        return Failure(Status.COMPILE_FAILED, str(error))
     lines = [int(n) for n in re.findall(r"candidate\.py\"?:(\d+)", diagnostics + str(error))]
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])

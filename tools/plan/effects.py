@@ -1,7 +1,8 @@
-"""Which of its tensors may a kernel read, and which may it write? Read off its TTIR, without running it. Pure.
+"""Which of its tensors may a kernel read, and which may it write? Read off its TTIR, without running it; off PTX by
+`tools.ptx.effects`. Pure.
 
 Every value carries the set of pointer arguments that it may point into; what a load or an atomic returns is data and
-carries none. Whatever is not understood (PTX, text that does not parse, integers made into pointers, assembly that
+carries none. Whatever is not understood (text that does not parse, integers made into pointers, assembly that
 addresses memory) may read and write everything: an effect that is not listed here is one that the kernel cannot have.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tools.plan.schema import Kernel
+from tools.ptx.effects import effects as ptx_effects
 from tools.ttir import TtirError, parse
 from tools.ttir.ir import Block, Func, Module, Op, Region
 from tools.ttir.types import Desc, Ptr, element_of
@@ -46,13 +48,21 @@ _PURE = frozenset(
 
 def effects(kernel: Kernel) -> tuple[ArgEffect, ...]:
     """One effect per entry of `kernel.signature`; numbers have none. Remembered for each text."""
-    return _effects(kernel.language, kernel.text, kernel.signature)
+    if kernel.language == "ptx":
+        return _of_ptx(kernel)
+    return _effects(kernel.text, kernel.signature)
+
+
+def _of_ptx(kernel: Kernel) -> tuple[ArgEffect, ...]:
+    found = ptx_effects(kernel.text, kernel.name) or ((True, True),) * len(kernel.signature)
+    pairs = zip(kernel.signature, found, strict=False)
+    return tuple(ArgEffect(*both) if kind.startswith("*") else NOTHING for kind, both in pairs)
 
 
 @lru_cache(maxsize=1024)
-def _effects(language: str, text: str, signature: tuple[str, ...]) -> tuple[ArgEffect, ...]:
+def _effects(text: str, signature: tuple[str, ...]) -> tuple[ArgEffect, ...]:
     places = [i for i, kind in enumerate(signature) if kind.startswith(("*", "tensordesc"))]
-    found = _of_pointers(text) if language == "ttir" else None
+    found = _of_pointers(text)
     if found is None or len(found) != len(places):
         found = [EVERYTHING] * len(places)
     at = dict(zip(places, found, strict=True))

@@ -5,7 +5,7 @@ replaced: `triton.compiler.compile` (stops at TTIR), the compiled kernel (its `r
 (the tracer chooses the config; each config becomes a plan variant).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from tools.plan.options import forbidden_option
 from tools.plan.recorder import Tape
 from tools.plan.refusal import FOREIGN_TENSOR, GLUON, Refused
 from tools.plan.schema import DescriptorArg, Kernel, Launch, LaunchArg, ScalarArg, TensorArg
+from tools.ptx import loader
+from tools.ptx.launch import PtxLaunch
 
 # Compile options that an author can set and that change the code; the rest follow from the target.
 _ALWAYS_KEPT = ("num_warps", "num_stages", "num_ctas")
@@ -234,8 +236,31 @@ def run_autotuned(log: LaunchLog) -> Callable[..., Any]:
     return run
 
 
+class PtxRecorder:
+    """Where launches of PTX go while tracing: into the log."""
+
+    def __init__(self, log: LaunchLog) -> None:
+        self._log = log
+
+    def launch(self, launch: PtxLaunch) -> None:
+        """Write it down."""
+        options: dict[str, Json] = {"block": list(launch.block), "shared_bytes": launch.shared_bytes}
+        if launch.cluster != (1, 1, 1):
+            options["cluster"] = list(launch.cluster)
+        options |= {"launch_cooperative_grid": True} if launch.cooperative else {}
+        options |= {"launch_pdl": True} if launch.pdl else {}
+        kernel = Kernel(launch.entry, "ptx", launch.text, launch.signature, options)
+        self._log.launch(kernel, launch.grid, tuple(_arguments(launch.values, launch.signature, self._log.tape)))
+
+    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
+        """No timing; the trace says which config is wanted."""
+        self._log.offered.setdefault(key, [", ".join(f"{k}: {v}" for k, v in c.items()) for c in configs])
+        return min(self._log.choices.get(key, 0), len(configs) - 1)
+
+
 def install(log: LaunchLog, target: Any) -> None:
-    """Make Triton record into `log`. For a process that will do nothing else."""
+    """Make Triton and our loader of PTX record into `log`. For a process that will do nothing else."""
+    loader.use(PtxRecorder(log))
     triton.compiler.compile = compile_stand_in(log, target)
     triton.compile = triton.compiler.compile
     Autotuner.run = run_autotuned(log)

@@ -75,10 +75,12 @@ class CompileRequest:
 
 @dataclass(frozen=True)
 class Compiled:
-    """One kernel's result; its cubin travels as a blob. `metadata` is what a launcher must know."""
+    """One kernel's result; its cubin travels as a blob. `metadata` is what a launcher must know; `notes` what the
+    author of its PTX should."""
 
     report: KernelReport
     metadata: dict[str, Json]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

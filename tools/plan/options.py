@@ -4,6 +4,7 @@ Triton's options reach the compiler and the assembler as they are: some name fil
 a closed list; a plan with any other option is refused wherever it is met.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -47,12 +48,33 @@ _ALLOWED: Mapping[str, Callable[[Json], bool]] = {
 }
 
 
-def forbidden_option(options: Mapping[str, Json]) -> str | None:
+def _sizes(most: int, product: int) -> Callable[[Json], bool]:
+    def check(value: Json) -> bool:
+        if not isinstance(value, list | tuple) or len(value) != 3 or not all(map(_whole(1, most), value)):
+            return False
+        return math.prod(value) <= product
+
+    return check
+
+
+_ALLOWED_PTX: Mapping[str, Callable[[Json], bool]] = {
+    "block": _sizes(1024, 1024),
+    "shared_bytes": _whole(0, 1 << 20),
+    "cluster": _sizes(16, 16),
+    "launch_cooperative_grid": _flag,
+    "launch_pdl": _flag,
+}
+
+
+def forbidden_option(options: Mapping[str, Json], language: str = "ttir") -> str | None:
     """What no kernel may ask of the compiler, in words for the author; None when all options are allowed."""
+    known = _ALLOWED_PTX if language == "ptx" else _ALLOWED
+    if language == "ptx" and "block" not in options:
+        return "a launch of PTX that does not say how many threads a block has"
     for name, value in options.items():
-        if name not in _ALLOWED:
-            return f"the compile option {name!r:.60} is not one that a launch may set; those are {', '.join(_ALLOWED)}"
-        if not _ALLOWED[name](value):
+        if name not in known:
+            return f"the compile option {name!r:.60} is not one that a launch may set; those are {', '.join(known)}"
+        if not known[name](value):
             words = " (only optimisation levels and register limits)" if name == "ptx_options" else ""
             return f"the compile option {name}={value!r:.120} is not allowed{words}"
     return None

@@ -1,5 +1,6 @@
 """Launches cubins for a replay: what Triton's launcher does, from data alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata as packages
@@ -7,15 +8,16 @@ from importlib import metadata as packages
 import torch
 
 from tools.codec import Json
+from tools.cuda import driver
+from tools.cuda.packing import DeviceDescriptor, Parameter, Value, pack, pack_scalar
 from tools.plan.replay import Argument, Descriptor, ReplayError, poison
 from tools.plan.schema import Kernel, Launch, Plan
-from tools.runner import driver
 from tools.runner.cubin import variables
 from tools.runner.memory import DeviceBuffer, protected_copy, seen
-from tools.runner.packing import DeviceDescriptor, Parameter, Value, pack, pack_scalar
 
 MAX_VARIABLE_BYTES = 16 << 20  # of all modules of a plan; a table for sin() takes 24
 SCRATCH = ("global", "profile")
+_PORTABLE_CLUSTER = 8
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,15 @@ class Image:
         return default if value is None else int(value)
 
     def shape(self, kernel: Kernel, grid: tuple[int, int, int], launch: Launch) -> driver.LaunchShape:
-        """How this kernel is launched over a grid (of clusters, in Triton's counting)."""
+        """How this kernel is launched over a grid: of blocks for PTX, of clusters in Triton's counting."""
         ctas = self.number("num_ctas", 1)
-        block = self.metadata.get("block") or kernel.options.get("block") or (32 * self.number("num_warps", 4), 1, 1)
+        block = kernel.options.get("block") or (32 * self.number("num_warps", 4), 1, 1)
+        x, y, z = kernel.options.get("cluster") or (ctas, 1, 1)
         return driver.LaunchShape(
             grid=(grid[0] * ctas, grid[1], grid[2]),
             block=(int(block[0]), int(block[1]), int(block[2])),
             shared_bytes=self.number("shared"),
-            cluster=ctas,
+            cluster=(int(x), int(y), int(z)),
             cooperative=launch.cooperative or bool(self.metadata.get("launch_cooperative_grid")),
             pdl=launch.pdl or bool(self.metadata.get("launch_pdl")),
         )
@@ -88,7 +91,14 @@ class CudaLauncher:
 
     def _load(self, image: Image, kernel: Kernel) -> driver.Kernel:
         name = str(image.metadata.get("name") or kernel.name)
-        return driver.Kernel(image.cubin, name, image.number("shared"), large_cluster=image.number("num_ctas", 1) > 8)
+        cluster = math.prod(kernel.options.get("cluster") or (image.number("num_ctas", 1),))
+        return driver.Kernel(
+            image.cubin,
+            name,
+            image.number("shared"),
+            static_bytes=image.number("static_shared"),
+            large_cluster=cluster > _PORTABLE_CLUSTER,
+        )
 
     def _found_variables(self) -> list[tuple[torch.Tensor, DeviceBuffer]]:
         """Every variable of the modules, with a copy of what it held when it was loaded."""

@@ -12,13 +12,13 @@ import torch
 
 from tools import wire
 from tools.codec import DecodeError, decode, encode
+from tools.cuda.driver import shrink_kept_memory
+from tools.cuda.packing import PackingError
 from tools.plan.operators import NotAllowed
 from tools.plan.replay import ReplayError
 from tools.runner.check import Check
-from tools.runner.driver import shrink_kept_memory
 from tools.runner.launcher import CudaLauncher, Image
 from tools.runner.memory import DeviceBuffer, NotMapped
-from tools.runner.packing import PackingError
 from tools.runner.protocol import (
     MAX_ROOMS,
     Block,

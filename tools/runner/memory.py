@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from tools.cuda import driver
 from tools.plan.outputs import aligned
-from tools.runner import driver, vmm
+from tools.runner import vmm
 from tools.runner.protocol import Shared
 
 PAGE_BYTES = vmm.GRANULE_BYTES  # plain allocations too: smaller ones would share their page with others

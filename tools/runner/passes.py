@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from tools.runner.driver import forget_persisting_lines
+from tools.cuda.driver import forget_persisting_lines
 from tools.runner.protocol import Times
 
 FLUSH_OF_L2 = 3  # times the L2: what is read between two passes

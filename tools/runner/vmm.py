@@ -10,7 +10,7 @@ import functools
 import os
 from typing import Any
 
-from tools.runner.driver import DriverError, check, cu
+from tools.cuda.driver import DriverError, check, cu
 
 GRANULE_BYTES = 2 << 20
 GUARD_BYTES = 1 << 30  # on each side; address space costs nothing

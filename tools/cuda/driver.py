@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.runner.packing import Parameter, TensorMap
+from tools.cuda.packing import Parameter, TensorMap
 
 try:
     from cuda.bindings import driver as _bindings  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -35,12 +35,12 @@ class DriverError(RuntimeError):
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """How a kernel is launched. `cluster` is the number of blocks per cluster (1: none)."""
+    """How a kernel is launched. `cluster` has the blocks of a cluster along each axis."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int = 0
-    cluster: int = 1
+    cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
     pdl: bool = False
 
@@ -64,12 +64,14 @@ def error_text(code: Any) -> str:
 
 
 class Kernel:
-    """A function of a loaded cubin."""
+    """A function of a loaded cubin. Bytes of shared memory: what a launch asks for; what the code declares."""
 
-    def __init__(self, cubin: bytes, name: str, shared_bytes: int, *, large_cluster: bool = False) -> None:
+    def __init__(
+        self, cubin: bytes, name: str, shared_bytes: int, *, static_bytes: int = 0, large_cluster: bool = False
+    ) -> None:
         self._module = check("cuModuleLoadData", cu.cuModuleLoadData(cubin))
         self.function = check("cuModuleGetFunction", cu.cuModuleGetFunction(self._module, name.encode()))
-        if shared_bytes > _STATIC_LIMIT:
+        if shared_bytes and shared_bytes + static_bytes > _STATIC_LIMIT:
             prefer = cu.CUfunc_cache.CU_FUNC_CACHE_PREFER_SHARED
             check("cuFuncSetCacheConfig", cu.cuFuncSetCacheConfig(self.function, prefer))
             self._set("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
@@ -117,10 +119,10 @@ def _attributes(shape: LaunchShape) -> list[Any]:
     if shape.cooperative:
         found.append(_attribute(ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE))
         found[-1].value.cooperative = 1
-    if shape.cluster != 1:
+    if shape.cluster != (1, 1, 1):
         found.append(_attribute(ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION))
         dims = found[-1].value.clusterDim
-        dims.x, dims.y, dims.z = shape.cluster, 1, 1
+        dims.x, dims.y, dims.z = shape.cluster
         found.append(_attribute(ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE))
         spread = cu.CUclusterSchedulingPolicy.CU_CLUSTER_SCHEDULING_POLICY_SPREAD
         found[-1].value.clusterSchedulingPolicyPreference = spread

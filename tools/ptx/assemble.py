@@ -1,0 +1,105 @@
+"""PTX to a cubin, by the ptxas that Triton ships; what it says of registers, spills and shared memory; its errors with
+the lines that they are about. Runs where compilers run, confined, and on a user's machine.
+
+A cubin is always made here, never left to the driver: PTX that is newer than the driver still runs.
+"""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.ptx.ir import PtxError
+from tools.ptx.lexer import line_of
+
+ASSEMBLE_S = 100.0
+_MOST_ERRORS = 8
+_ERROR = re.compile(r"^ptxas [^\n]*?, line (?P<line>\d+); (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)
+_GENERAL = re.compile(r"^ptxas (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)
+_RESOURCES = re.compile(
+    r"Compiling entry function '(?P<name>[^']+)'(?P<rest>.*?)(?=Compiling entry function|\Z)", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one entry takes. Bytes per thread for stack and spills, per block for static shared memory."""
+
+    registers: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+    stack_bytes: int = 0
+    static_shared_bytes: int = 0
+    barriers: int = 0
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A cubin and what its entries take, by name."""
+
+    cubin: bytes
+    resources: Mapping[str, Resources]
+
+
+def assemble(text: str, arch: str, folder: Path) -> Assembled:
+    """Assemble for "sm_90" and the like; `folder` takes two files. Raises PtxError: a line for each of ptxas's errors,
+    with what stands there."""
+    source, image = folder / "kernel.ptx", folder / "kernel.cubin"
+    source.write_text(text)
+    options = ["-v", "-lineinfo", f"--gpu-name={_gpu_name(text, arch)}", str(source), "-o", str(image)]
+    try:
+        done = subprocess.run(
+            [_ptxas(arch), *options], capture_output=True, text=True, errors="replace", timeout=ASSEMBLE_S, check=False
+        )
+        log = done.stdout + done.stderr
+        if done.returncode:
+            raise _error(text, log, done.returncode)
+        return Assembled(image.read_bytes(), {m["name"]: _resources(m["rest"]) for m in _RESOURCES.finditer(log)})
+    except subprocess.TimeoutExpired as error:
+        raise PtxError(1, f"ptxas took longer than {ASSEMBLE_S:g} s") from error
+    finally:
+        source.unlink(missing_ok=True)
+        image.unlink(missing_ok=True)
+
+
+def _ptxas(arch: str) -> str:
+    """Triton ships two: the one for Blackwell knows newer PTX, and is used from sm_100 on."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    return str(get_ptxas(_number(arch)).path)
+
+
+def _number(arch: str) -> int:
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+def _gpu_name(text: str, arch: str) -> str:
+    """sm_90a where the text needs what only that architecture has."""
+    specific = re.search(rf"\.target\s+sm_{_number(arch)}([af])\b", text)
+    return f"sm_{_number(arch)}{specific[1] if specific else ''}"
+
+
+def _resources(said: str) -> Resources:
+    def number(pattern: str) -> int:
+        return max((int(n) for n in re.findall(pattern, said)), default=0)
+
+    return Resources(
+        registers=number(r"Used (\d+) registers"),
+        spill_store_bytes=number(r"(\d+) bytes spill stores"),
+        spill_load_bytes=number(r"(\d+) bytes spill loads"),
+        stack_bytes=number(r"(\d+) bytes stack frame"),
+        static_shared_bytes=number(r"(\d+) bytes smem"),
+        barriers=number(r"used (\d+) barriers"),
+    )
+
+
+def _error(text: str, log: str, code: int) -> PtxError:
+    found = [(int(m["line"]), m["words"].strip()) for m in _ERROR.finditer(log)]
+    if not found:
+        said = [m["words"] for m in _GENERAL.finditer(log) if "aborted" not in m["words"]]
+        return PtxError(1, f"ptxas: {'; '.join(said[:_MOST_ERRORS]) or f'ended with {code} without a word'}")
+    told = [f"{words}: {line_of(text, line).strip()[:120]}" for line, words in found]
+    rest = [f"line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
+    more = [f"and {len(found) - _MOST_ERRORS} more"] if len(found) > _MOST_ERRORS else []
+    return PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))

@@ -1,0 +1,56 @@
+"""Launches PTX on this machine's GPU: for a person who uses a kernel, not for the evaluator, which replays plans."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tools.cuda import driver
+from tools.cuda.packing import pack_scalar
+from tools.ptx.assemble import assemble
+from tools.ptx.launch import PtxLaunch
+
+
+class GpuBackend:
+    """Assembles each text once; measures configs at their first launch for each set of arguments."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[object, ...], int] = {}
+
+    def launch(self, launch: PtxLaunch) -> None:
+        """Enqueue on torch's current stream."""
+        if 0 in launch.grid:
+            return
+        kernel = _loaded(launch.text, launch.entry, launch.shared_bytes, torch.cuda.current_device())
+        shape = driver.LaunchShape(
+            launch.grid, launch.block, launch.shared_bytes, launch.cluster, launch.cooperative, launch.pdl
+        )
+        parameters = [
+            pack_scalar(kind, value.data_ptr() if hasattr(value, "data_ptr") else value)
+            for kind, value in zip(launch.signature, launch.values, strict=True)
+        ]
+        kernel.launch(shape, parameters, torch.cuda.current_stream().cuda_stream)
+
+    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
+        """The config that takes the least time on this GPU, measured once for a kernel."""
+        if len(configs) == 1:
+            return 0
+        place = (key, str(configs), torch.cuda.current_device())
+        if place not in self._chosen:
+            from triton.testing import do_bench
+
+            times = [do_bench(lambda config=config: run(config)) for config in configs]
+            self._chosen[place] = times.index(min(times))
+        return self._chosen[place]
+
+
+@lru_cache(maxsize=256)
+def _loaded(text: str, entry: str, shared_bytes: int, device: int) -> driver.Kernel:
+    major, minor = torch.cuda.get_device_capability(device)
+    with tempfile.TemporaryDirectory() as folder:
+        done = assemble(text, f"sm_{major}{minor}", Path(folder))
+    static_bytes = done.resources[entry].static_shared_bytes
+    return driver.Kernel(done.cubin, entry, shared_bytes, static_bytes=static_bytes, large_cluster=True)

@@ -1,0 +1,32 @@
+"""One launch of PTX as data, and where launches can go. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class PtxLaunch:
+    """One launch. `grid` counts blocks, `block` threads, `cluster` blocks of a cluster; `signature` has the values'
+    types as plans name them; `shared_bytes` is dynamic shared memory."""
+
+    text: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    values: tuple[Any, ...]
+    signature: tuple[str, ...]
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+    pdl: bool = False
+
+
+class Backend(Protocol):
+    """Where launches go, and who chooses among configs."""
+
+    def launch(self, launch: PtxLaunch) -> None:
+        """Do it, or write it down."""
+
+    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
+        """Which config this launch shall use; `run` launches with one of them."""
