@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 
 from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import CensusReply, CensusRequest, Compiled, CompileReply, CompileRequest, KernelFacts
+from tools.plan.messages import (
+    CensusReply,
+    CensusRequest,
+    Compiled,
+    CompileReply,
+    CompileRequest,
+    KernelFacts,
+    PtxReply,
+    PtxRequest,
+)
 from tools.plan.schema import Kernel
 from tools.tracing import end_of, verdict_of
 from tools.verdict import MOST_OF_A_NAME, Status, Verdict
@@ -98,6 +107,20 @@ class Compiling:
                 return decode(CensusReply, reply.body).counts
         except (WorkerError, DecodeError):
             return ()
+
+    def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
+        """Triton's PTX of each kernel, or the problem."""
+        try:
+            with self._new_compiler() as worker:
+                reply = worker.call(encode(PtxRequest(tuple(kernels), self._arch)), timeout_s=self._compile_s)
+                found = decode(PtxReply, reply.body)
+        except WorkerTimeout:
+            return PtxReply(problem=f"took longer than {self._compile_s:g} s")
+        except (WorkerError, DecodeError) as error:
+            return PtxReply(problem=end_of(error) if isinstance(error, WorkerError) else f"a malformed reply: {error}")
+        if not found.problem and not len(found.texts) == len(found.shared_bytes) == len(kernels):
+            return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
+        return found
 
     def facts(self, kernel: Kernel) -> KernelFacts:
         """What host code may know of one kernel."""

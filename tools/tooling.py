@@ -25,6 +25,10 @@ class Tools:
         """Instructions by class of each kernel that an update compiled."""
         return self.updater.census(update)
 
+    def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
+        """A PTX candidate from a Triton candidate and what came of its update. Raises CannotSay."""
+        return self.updater.as_ptx(source, update, variant)
+
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Judge a compiled candidate."""
         return self.benches.bench(update, tier)

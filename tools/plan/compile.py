@@ -19,7 +19,7 @@ from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import gpu_for_arch, occupancy
-from tools.plan.messages import CensusReply, Compiled, CompileReply, CompileRequest
+from tools.plan.messages import CensusReply, Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
@@ -47,12 +47,15 @@ def warm() -> None:
 
 
 def main(channel: Any) -> None:
-    """Answer CompileRequests and CensusRequests until the supervisor closes the socket."""
+    """Answer CompileRequests, CensusRequests and PtxRequests until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
     while True:
         message = channel.receive()
         if message.body.get("kind") == "census":
             channel.send(encode(count_instructions(message.blobs, folder)))
+            continue
+        if message.body.get("kind") == "ptx":
+            channel.send(encode(ptx_of(decode(PtxRequest, message.body), folder)))
             continue
         reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
         channel.send(encode(reply), list(cubins))
@@ -64,6 +67,26 @@ def count_instructions(cubins: Sequence[bytes], folder: Path) -> CensusReply:
         return CensusReply(tuple(census(cubin, folder) for cubin in cubins))
     except CannotDisassemble as error:
         return CensusReply(problem=str(error))
+
+
+def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
+    """The PTX that Triton makes of each kernel."""
+    texts: list[str] = []
+    shared: list[int] = []
+    for kernel in request.kernels:
+        diagnostics: list[str] = []
+        try:
+            with _captured(folder, diagnostics):
+                if problem := forbidden_option(kernel.options, kernel.language):
+                    raise Forbidden(problem)
+                if kernel.language == "ptx":
+                    raise Forbidden("is PTX already")
+                built, _ = _built(kernel, request.arch, folder)
+        except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
+            return PtxReply(problem=f"{kernel.name}: {_failure(error, ''.join(diagnostics)).message}"[:4000])
+        texts.append(built.asm["ptx"])
+        shared.append(int(built.metadata.shared))
+    return PtxReply(tuple(texts), tuple(shared))
 
 
 def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply, list[bytes]]:
@@ -126,8 +149,8 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     return Compiled(report, metadata, notes[:MOST_FINDINGS]), done.cubin
 
 
-def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
-    """A Triton kernel in TTIR."""
+def _built(kernel: Kernel, arch: str, folder: Path) -> tuple[Any, str]:
+    """What Triton makes of a kernel in TTIR, and what ptxas says of it."""
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -135,7 +158,6 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         raise Forbidden(problem)
     triton.knobs.compilation.always_compile = True
     triton.knobs.nvidia.dump_ptxas_log = True
-    started = time.perf_counter()
     path = folder / f"{hashlib.sha256(kernel.text.encode()).hexdigest()[:16]}.ttir"
     path.write_text(kernel.text)
     log = io.StringIO()
@@ -144,9 +166,16 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         built = triton.compile(str(path), target=target, options=_options(kernel))
     if problem := module_memory(built.asm["ptx"], kernel.text):
         raise Forbidden(problem)
+    return built, log.getvalue()
+
+
+def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    """A Triton kernel in TTIR."""
+    started = time.perf_counter()
+    built, log = _built(kernel, arch, folder)
     cubin = built.asm["cubin"]
     metadata = {name: _plain(getattr(built.metadata, name)) for name in _METADATA if hasattr(built.metadata, name)}
-    report = _report(metadata, built.metadata.num_stages, log.getvalue(), cubin, arch, time.perf_counter() - started)
+    report = _report(metadata, built.metadata.num_stages, log, cubin, arch, time.perf_counter() - started)
     return Compiled(report, metadata), cubin
 
 

@@ -95,6 +95,25 @@ class CompileReply:
 
 
 @dataclass(frozen=True)
+class PtxRequest:
+    """Asks a compiler for the PTX that Triton makes of kernels for "sm_90" and the like."""
+
+    kernels: tuple[Kernel, ...]
+    arch: str
+    kind: Literal["ptx"] = "ptx"
+
+
+@dataclass(frozen=True)
+class PtxReply:
+    """In the order of the request: each text, and the bytes of dynamic shared memory that its launch gives; or why
+    there are none."""
+
+    texts: tuple[str, ...] = ()
+    shared_bytes: tuple[int, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class CensusRequest:
     """Asks a compiler what its own cubins, which travel as blobs, are made of."""
 
