@@ -37,6 +37,16 @@ class Artefact:
 
 
 @dataclass(frozen=True)
+class MachineCode:
+    """A kernel's instructions: a hash of them in order, their number; the registers and spilled bytes of a thread."""
+
+    sha256: str
+    instructions: int
+    registers: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True)
 class Built:
     """Artefacts by Kernel.sha256, and why some kernels cannot be launched on the target at all; or the failure and the
     number of the group that it happened in."""
@@ -100,13 +110,31 @@ class Compiling:
 
     def census(self, artefacts: Sequence[Artefact]) -> tuple[dict[str, int], ...]:
         """Instructions by class of each kernel, counted by a confined worker; () where that fails."""
+        return self._listed(artefacts).counts
+
+    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
+        """What each kernel is in the end; () where one does not compile, or cannot be listed."""
+        built = self.compile([kernels])
+        found = [a for k in kernels if (a := built.artefacts.get(k.sha256)) is not None]
+        listed = self._listed(found) if len(found) == len(kernels) and not built.failure else CensusReply()
+        if not len(listed.counts) == len(listed.digests) == len(kernels):
+            return ()
+        reports = [a.compiled.report for a in found]
+        return tuple(
+            MachineCode(
+                digest, sum(counts.values()), report.registers, report.spill_store_bytes + report.spill_load_bytes
+            )
+            for report, counts, digest in zip(reports, listed.counts, listed.digests, strict=True)
+        )
+
+    def _listed(self, artefacts: Sequence[Artefact]) -> CensusReply:
         try:
             with self._new_compiler() as worker:
                 cubins = [a.cubin for a in artefacts]
                 reply = worker.call(encode(CensusRequest()), cubins, timeout_s=CENSUS_S * max(1, len(cubins)))
-                return decode(CensusReply, reply.body).counts
+                return decode(CensusReply, reply.body)
         except (WorkerError, DecodeError):
-            return ()
+            return CensusReply()
 
     def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
         """Triton's PTX of each kernel, or the problem."""

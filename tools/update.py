@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.compiling import Artefact, Built, Compiling
+from tools.compiling import Artefact, Built, Compiling, MachineCode
 from tools.output_shapes import mismatch
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
@@ -152,6 +152,10 @@ class Updater:
         plan = update.main_plan
         found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
         return self._compiling.census([a for a in found if a is not None])
+
+    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
+        """What each of some kernels is in the end; () where one does not compile."""
+        return self._compiling.machine_code(kernels)
 
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
         """A PTX candidate from one that launches Triton kernels: its timed case, and the others that may be told of and

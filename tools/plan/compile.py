@@ -23,7 +23,7 @@ from tools.plan.messages import CensusReply, Compiled, CompileReply, CompileRequ
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
-from tools.plan.sass import CannotDisassemble, census
+from tools.plan.sass import CannotDisassemble, counts, digest, listing
 from tools.plan.schema import Kernel
 from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble
@@ -64,7 +64,8 @@ def main(channel: Any) -> None:
 def count_instructions(cubins: Sequence[bytes], folder: Path) -> CensusReply:
     """What each cubin is made of."""
     try:
-        return CensusReply(tuple(census(cubin, folder) for cubin in cubins))
+        listings = [listing(cubin, folder) for cubin in cubins]
+        return CensusReply(tuple(map(counts, listings)), tuple(map(digest, listings)))
     except CannotDisassemble as error:
         return CensusReply(problem=str(error))
 

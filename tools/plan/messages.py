@@ -122,9 +122,10 @@ class CensusRequest:
 
 @dataclass(frozen=True)
 class CensusReply:
-    """Instructions by class, for each cubin; or why they cannot be counted."""
+    """For each cubin its instructions by class, and a hash of them in order; or why they cannot be counted."""
 
     counts: tuple[dict[str, int], ...] = ()
+    digests: tuple[str, ...] = ()
     problem: str = ""
 
 

@@ -4,6 +4,7 @@ cubin holds what a candidate wrote.
 The disassembler is the one that Triton ships.
 """
 
+import hashlib
 import importlib.util
 import re
 import subprocess
@@ -11,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 DISASSEMBLE_S = 20.0
+_STATEMENT = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?;)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 
 # class -> beginnings of opcodes; the first class that fits counts
@@ -66,6 +68,11 @@ class CannotDisassemble(Exception):
 def census(cubin: bytes, folder: Path) -> dict[str, int]:
     """Instructions by class, most frequent first; global accesses by width ("global load 128"). Raises
     CannotDisassemble."""
+    return counts(listing(cubin, folder))
+
+
+def listing(cubin: bytes, folder: Path) -> str:
+    """The machine code as text. Raises CannotDisassemble."""
     path = folder / "census.cubin"
     path.write_bytes(cubin)
     try:
@@ -76,7 +83,12 @@ def census(cubin: bytes, folder: Path) -> dict[str, int]:
         raise CannotDisassemble(f"{type(error).__name__}: {error}"[:300]) from error
     finally:
         path.unlink(missing_ok=True)
-    return counts(done.stdout.decode(errors="replace"))
+    return done.stdout.decode(errors="replace")
+
+
+def digest(sass: str) -> str:
+    """sha256 of a listing's instructions: equal for kernels that do the same, whatever their lines are called."""
+    return hashlib.sha256("\n".join(m[1] for m in _STATEMENT.finditer(sass)).encode()).hexdigest()
 
 
 def counts(sass: str) -> dict[str, int]:

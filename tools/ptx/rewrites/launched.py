@@ -8,6 +8,7 @@ from itertools import combinations
 from math import gcd
 
 from tools.plan.schema import Launch, Plan, ScalarArg, TensorArg
+from tools.plan.traffic import item_bytes
 
 MOST_ALIGN_BYTES = 16  # what Triton's pointers are known to; the widest access of a thread needs no more
 
@@ -28,8 +29,9 @@ class Launched:
     early: bool = False
 
 
-def launches_of(plans: Iterable[Plan]) -> dict[str, Launched]:
-    """What is known of each kernel, by its sha256, over all launches in all plans (one for each case)."""
+def launches_of(plans: Iterable[Plan], *, only: bool = True) -> dict[str, Launched]:
+    """What is known of each kernel, by its sha256, over all launches in all plans (one for each case).
+    `only`: there are no other launches; else the block alone counts, and what shares memory is not known."""
     found: dict[str, list[Launch]] = defaultdict(list)
     blocks: dict[str, tuple[int, int, int] | None] = {}
     for plan in plans:
@@ -38,6 +40,8 @@ def launches_of(plans: Iterable[Plan]) -> dict[str, Launched]:
                 kernel = plan.kernels[step.kernel]
                 found[kernel.sha256].append(step)
                 blocks[kernel.sha256] = _block(kernel.options)
+    if not only:
+        return {sha256: Launched(blocks[sha256]) for sha256 in found}
     return {sha256: _together(steps, blocks[sha256]) for sha256, steps in found.items()}
 
 
@@ -79,18 +83,6 @@ def _together(steps: Sequence[Launch], block: tuple[int, int, int] | None) -> La
     )
 
 
-_ITEM_BYTES = {
-    "float64": 8,
-    "int64": 8,
-    "complex64": 8,
-    "float32": 4,
-    "int32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int16": 2,
-}
-
-
 def _offset_bytes(arg: TensorArg) -> int:
-    """How far a pointer stands behind its storage's beginning; unknown dtypes count a byte an item."""
-    return arg.tensor.offset * _ITEM_BYTES.get(arg.tensor.dtype, 1)
+    """How far a pointer stands behind its storage's beginning."""
+    return arg.tensor.offset * item_bytes(arg.tensor.dtype)
