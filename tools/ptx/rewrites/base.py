@@ -6,6 +6,7 @@ Only a statement that has its lines to itself can be changed; others are read, n
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 from tools.ptx.ir import Function, Instruction, Label
@@ -18,7 +19,6 @@ from tools.ptx.rewrites.spans import Spans
 from tools.ptx.rewrites.written import instruction as written
 
 Keeps = Literal["bits", "values", "tolerance"]
-FRESH = "%kt_"  # how registers that rewrites add begin
 
 
 class CannotRewrite(Exception):
@@ -45,8 +45,7 @@ class Work:
         self._changes: dict[int, list[str]] = {}
         self._before: dict[int, list[str]] = defaultdict(list)
         self._after: dict[int, list[str]] = defaultdict(list)
-        self._fresh: dict[str, int] = {}
-        self._first = 1 + max((_number(name) for name in self.entry.registers), default=-1)
+        self._fresh: dict[str, list[str]] = defaultdict(list)
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -68,21 +67,28 @@ class Work:
 
     def replace(self, old: Instruction, *new: Instruction | str) -> None:
         """Put other statements in a statement's place; none removes it."""
-        self._changes[old.line] = [_text(statement) for statement in new]
+        self._changes[old.line] = self._indented(old.line, new)
 
     def before(self, place: Instruction | Label, *new: Instruction | str) -> None:
         """Put statements before another one."""
-        self._before[place.line] += [_text(statement) for statement in new]
+        self._before[place.line] += self._indented(place.line, new)
 
     def after(self, place: Instruction, *new: Instruction | str) -> None:
         """Put statements behind another one."""
-        self._after[place.line] += [_text(statement) for statement in new]
+        self._after[place.line] += self._indented(place.line, new)
 
-    def fresh(self, kind: str) -> str:
-        """A new register of a type ("b32", "b64", "pred")."""
-        count = self._fresh.get(kind, 0)
-        self._fresh[kind] = count + 1
-        return f"{FRESH}{kind}_{self._first + count}"
+    def _indented(self, line: int, statements: Iterable[Instruction | str]) -> list[str]:
+        """As far in as the line that stood there."""
+        old = self._lines[line - 1]
+        indent = old[: len(old) - len(old.lstrip())]
+        return [indent + (s if isinstance(s, str) else written(s)) for s in statements]
+
+    def fresh(self, kind: str, name: str) -> str:
+        """A new register of a type ("b32", "b64", "pred"), called after what it holds."""
+        taken = {*self.entry.registers, *(n for names in self._fresh.values() for n in names)}
+        new = next(full for i in count() if (full := f"%{name}_{i}") not in taken)
+        self._fresh[kind].append(new)
+        return new
 
     def above_body(self, directive: str) -> None:
         """A directive of the entry. Raises CannotRewrite where the body's brace does not begin its line."""
@@ -94,7 +100,7 @@ class Work:
         """Put a statement behind a label, where that has its line to itself; says whether it has."""
         alone = [t.text for t in self._tokens.get(label.line, [])] == [label.name, ":"]
         if alone:
-            self._after[label.line].append("\t" + statement)
+            self._after[label.line].append(f"    {statement}")
         return alone
 
     @property
@@ -130,10 +136,8 @@ class Work:
         return [f"{new[0]}  {comment}", *new[1:]] if comment else new
 
     def _declarations(self) -> list[str]:
-        return [
-            f"\t.reg .{kind} \t{', '.join(f'{FRESH}{kind}_{self._first + i}' for i in range(count))};"
-            for kind, count in sorted(self._fresh.items())
-        ]
+        indent = next((line[: len(line) - len(line.lstrip())] for line in self._lines[self.opening_line :] if line), "")
+        return [f"{indent}.reg .{kind} {', '.join(names)};" for kind, names in sorted(self._fresh.items())]
 
 
 @dataclass(frozen=True)
@@ -154,21 +158,11 @@ class Rewrite:
     apply: Callable[[Work, str], None]
 
 
-def _text(statement: Instruction | str) -> str:
-    return "\t" + (statement if isinstance(statement, str) else written(statement))
-
-
 def _by_line(text: str) -> dict[int, list[Token]]:
     found: dict[int, list[Token]] = defaultdict(list)
     for token in tokens(text):
         found[token.line].append(token)
     return found
-
-
-def _number(register: str) -> int:
-    """The number of a register that an earlier rewrite added; -1 of others."""
-    tail = register.rpartition("_")[2]
-    return int(tail) if register.startswith(FRESH) and tail.isdecimal() else -1
 
 
 def _problem(found: Flow, entry: Function) -> str:

@@ -18,11 +18,27 @@ def sweep(work: Work) -> None:
     while changed:
         changed = False
         for i in reversed(work.instructions):
-            if i.line not in gone and _without_use(i, readers) and work.free(i):
+            if i.line in gone or not work.free(i):
+                continue
+            if _without_use(i, readers) or _overwritten(work, i):
                 gone.add(i.line)
                 work.replace(i)
                 readers.subtract(name for name in reads(i) if name not in results(i))
                 changed = True
+
+
+def _overwritten(work: Work, i: Instruction) -> bool:
+    """Whether a register gets another value, always and in the same block, before anything reads it."""
+    written = results(i)
+    if i.opcode != "mov" or i.guard or len(written) != 1:
+        return False
+    number = work.flow.number[id(i)]
+    for other in work.instructions[number + 1 : work.flow.blocks[work.flow.block_of[number]].end]:
+        if written[0] in reads(other):
+            return False
+        if written[0] in results(other):
+            return other.guard is None
+    return False
 
 
 def _without_use(i: Instruction, readers: Counter[str]) -> bool:

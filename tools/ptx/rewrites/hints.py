@@ -51,7 +51,7 @@ def _policy(work: Work, opcode: str, value: str) -> None:
             if old.policy:
                 work.replace(access, with_words(access, replace(old, policy=False)))
             continue
-        register = register or work.fresh("b64")
+        register = register or work.fresh("b64", "policy")
         new = with_words(access, replace(old, policy=True))
         work.replace(access, replace(new, operands=(*access.operands[:2], Register(register))))
     if register:

@@ -34,7 +34,7 @@ def _reciprocals(work: Work, divisions: list[Instruction]) -> None:
     for (name, _), users in by_divisor.items():
         if not work.flow.unchanged([name], users[0], users[-1]):
             continue
-        inverse = work.fresh("b32")
+        inverse = work.fresh("b32", "inverse")
         work.before(users[0], f"rcp.approx.ftz.f32 {inverse}, {name};")
         for division in users:
             result, numerator, _ = division.operands
@@ -59,7 +59,7 @@ def _folded(work: Work, value: str) -> None:
     for (shift, factor, _), pairs in by_shift.items():
         if not work.flow.unchanged([shift], pairs[0][0], pairs[-1][1]):
             continue
-        product, negative = work.fresh("b32"), work.fresh("b32")
+        product, negative = work.fresh("b32", "scaled"), work.fresh("b32", "shift")
         work.before(pairs[0][1], f"mul.f32 {product}, {shift}, {factor};", f"neg.f32 {negative}, {product};")
         for difference, scaled in pairs:
             x, result = operand(difference.operands[1]), operand(scaled.operands[0])

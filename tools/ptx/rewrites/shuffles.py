@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from tools.ptx.ir import Immediate, Instruction, Register
 from tools.ptx.rewrites.base import Rewrite, Work
 
-_LANES = (16, 8, 4, 2, 1)
+WARP = 32
 _INTEGER = {("add", "s32"), ("add", "u32"), ("min", "s32"), ("max", "s32"), ("min", "u32"), ("max", "u32")}
+_ORDERED = ("max.f32", "min.f32", "max.NaN.f32", "min.NaN.f32")
 _BITWISE = {("and", "b32"), ("or", "b32"), ("xor", "b32")}
 
 
 @dataclass(frozen=True)
-class _Chain:
-    """A reduction: what goes in, what comes out, and the instructions, shuffles and combinations in turn."""
+class Chain:
+    """A reduction by shuffles: what goes in, what comes out, and the shuffles and combinations in turn."""
 
     start: str
     combine: Instruction
@@ -28,67 +29,59 @@ class _Chain:
 
 def _redux(work: Work, value: str) -> None:
     for shuffle in work.instructions:
-        chain = _chain(work, shuffle)
+        chain = chain_from(work, shuffle, WARP)
         if chain is None or not work.all_free(chain.all):
             continue
         how = (chain.combine.opcode, chain.combine.modifiers[-1])
         if how in _INTEGER | _BITWISE:
             _put(work, chain, [f"redux.sync.{how[0]}.{how[1]} {chain.end}, {chain.start}, -1;"])
-        elif value == "floats" and chain.combine.name in ("max.NaN.f32", "min.NaN.f32"):
+        elif value == "floats" and chain.combine.name in _ORDERED:
             _put(work, chain, _ordered(work, chain))
 
 
-def _put(work: Work, chain: _Chain, new: list[str]) -> None:
+def _put(work: Work, chain: Chain, new: list[str]) -> None:
     for each in chain.all:
         work.replace(each, *(new if each is chain.all[-1] else []))
 
 
-def _ordered(work: Work, chain: _Chain) -> list[str]:
-    """A float as an integer of the same order: negative ones have their lower bits turned over. A NaN is made the one
-    that max.NaN yields, so that it is above all others (below all, for the minimum)."""
-    least = chain.combine.opcode == "min"
-    nan = "0xffffffff" if least else "0x7fffffff"
-    is_nan, source, sign, turned, found, sign2, mask = work.fresh("pred"), *(work.fresh("b32") for _ in range(6))
-    statements = [
+def _ordered(work: Work, chain: Chain) -> list[str]:
+    """A float as an integer of the same order: negative ones have their lower bits turned over. A NaN becomes what the
+    instruction takes it for: above all others where it passes NaN on, else below all (the other way around for min)."""
+    least, passes = chain.combine.opcode == "min", "NaN" in chain.combine.modifiers
+    nan = "0xffffffff" if least is passes else "0x7fffffff"
+    is_nan, number, sign = work.fresh("pred", "is_nan"), work.fresh("b32", "number"), work.fresh("b32", "sign")
+    return [
         f"setp.nan.f32 {is_nan}, {chain.start}, {chain.start};",
-        f"mov.b32 {source}, {chain.start};",
-        f"selp.b32 {source}, {nan}, {source}, {is_nan};",
-        f"shr.s32 {sign}, {source}, 31;",
+        f"selp.b32 {number}, {nan}, {chain.start}, {is_nan};",
+        f"shr.s32 {sign}, {number}, 31;",
         f"and.b32 {sign}, {sign}, 0x7fffffff;",
-        f"xor.b32 {turned}, {source}, {sign};",
-        f"redux.sync.{chain.combine.opcode}.s32 {found}, {turned}, -1;",
-        f"shr.s32 {sign2}, {found}, 31;",
-        f"and.b32 {mask}, {sign2}, 0x7fffffff;",
-        f"xor.b32 {found}, {found}, {mask};",
+        f"xor.b32 {number}, {number}, {sign};",
+        f"redux.sync.{chain.combine.opcode}.s32 {number}, {number}, -1;",
+        f"shr.s32 {sign}, {number}, 31;",
+        f"and.b32 {sign}, {sign}, 0x7fffffff;",
+        f"xor.b32 {chain.end}, {number}, {sign};",
     ]
-    if least:  # the NaN of min.NaN is the positive one again
-        statements += [
-            f"setp.nan.f32 {is_nan}, {found}, {found};",
-            f"selp.b32 {found}, 0x7fffffff, {found}, {is_nan};",
-        ]
-    return [*statements, f"mov.b32 {chain.end}, {found};"]
 
 
-def _chain(work: Work, shuffle: Instruction) -> _Chain | None:
-    """The reduction that begins with this shuffle: over 16, 8, 4, 2 and 1 lanes, in one block, of what nothing else
-    reads in between."""
+def chain_from(work: Work, shuffle: Instruction, count: int) -> Chain | None:
+    """The reduction over so many lanes that begins with this shuffle, over halves, quarters and so on, in one block,
+    whose results in between nothing else reads."""
     found: list[Instruction] = []
-    start, how = "", ""
-    for lanes in _LANES:
-        step = _step(work, shuffle, lanes)
-        if step is None or (how and step.name != how):
+    distance, start = count // 2, shuffle.operands[1] if len(shuffle.operands) > 1 else None
+    while distance:
+        step = _step(work, shuffle, distance)
+        if step is None or (found and step.name != found[-1].name):
             return None
-        source = shuffle.operands[1]
-        start = start or (source.name if isinstance(source, Register) else "")
         found += [shuffle, step]
-        how = step.name
-        if lanes != _LANES[-1]:
+        distance //= 2
+        if distance:
             following = _next_shuffle(work, step)
             if following is None:
                 return None
             shuffle = following
-    same = work.flow.unchanged([start], found[0], found[-1])
-    return _Chain(start, found[-1], tuple(found)) if start and same else None
+    if not isinstance(start, Register) or not work.flow.unchanged([start.name], found[0], found[-1]):
+        return None
+    return Chain(start.name, found[-1], tuple(found))
 
 
 def _step(work: Work, shuffle: Instruction, lanes: int) -> Instruction | None:
