@@ -4,7 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tools.ptx.ir import PtxError
-from tools.ptx.rewrites import barriers, hints, loops_kept, masks, order, registers, reuse, selection, shuffles, vectors
+from tools.ptx.rewrites import (
+    barriers,
+    flat,
+    hints,
+    loops_kept,
+    masks,
+    order,
+    registers,
+    reuse,
+    selection,
+    shuffles,
+    trees,
+    vectors,
+)
 from tools.ptx.rewrites.base import CannotRewrite, Rewrite, Work
 from tools.ptx.rewrites.dead import sweep
 from tools.ptx.rewrites.launched import Launched
@@ -12,7 +25,8 @@ from tools.ptx.rewrites.launched import Launched
 _READ_ONLY, *_HINTS = hints.REWRITES
 # Masks hide what others look for; what is loaded is decided before how it is loaded.
 _ORDER = (
-    *masks.REWRITES, *reuse.REWRITES, *selection.REWRITES, *shuffles.REWRITES, *barriers.REWRITES, *order.REWRITES,
+    *masks.REWRITES, *reuse.REWRITES, *selection.REWRITES, *flat.REWRITES, *shuffles.REWRITES, *trees.REWRITES,
+    *barriers.REWRITES, *order.REWRITES,
     *vectors.REWRITES, *_HINTS, _READ_ONLY, *loops_kept.REWRITES, *registers.REWRITES,
 )  # fmt: skip
 CATALOGUE: Mapping[str, Rewrite] = {rewrite.name: rewrite for rewrite in _ORDER}

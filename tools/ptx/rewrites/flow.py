@@ -112,12 +112,13 @@ class Flow:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """In the order of the text."""
+        """In the order of the text; a label that nothing names begins none."""
+        named = {o.name for i in self.instructions for o in i.operands if isinstance(o, Symbol)}
         found: list[Block] = []
         labels: list[Label] = []
         start, number = 0, 0
         for item in self.function.body:
-            if isinstance(item, Label):
+            if isinstance(item, Label) and item.name in named:
                 if number > start:
                     found.append(Block(start, number, tuple(labels)))
                     start, labels = number, []

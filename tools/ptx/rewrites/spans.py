@@ -16,7 +16,8 @@ _AXES = {"x": 0, "y": 1, "z": 2}
 class Spans:
     """What is known of a function's registers. `predicates`: of a predicate, True or False where it always is."""
 
-    def __init__(self, entry: Function, flow: Flow, launched: Launched) -> None:
+    def __init__(self, entry: Function, flow: Flow, launched: Launched, thread: int | None = None) -> None:
+        self._thread = thread  # the one that is asked about, where it is one; CTAs have one dimension then
         self._entry, self._flow, self._launched = entry, flow, launched
         self._params = {param.name: number for number, param in enumerate(entry.params)}
         self._known: dict[str, Span] = {}
@@ -58,13 +59,15 @@ class Spans:
     def _special(self, name: str) -> Span | None:
         stem, _, axis = name.partition(".")
         if name == "%laneid":
-            return Span(0, 31)
+            return Span(0, 31) if self._thread is None else Span(self._thread % 32, self._thread % 32, 0)
         if axis not in _AXES or stem not in ("%tid", "%ntid", "%ctaid", "%nctaid"):
             return None
         sizes = self.block if stem in ("%tid", "%ntid") else self._launched.grid
         if sizes is None:
             return UNKNOWN
         size = sizes[_AXES[axis]]
+        if name == "%tid.x" and self._thread is not None:
+            return Span(self._thread, self._thread, 0)
         if stem in ("%tid", "%ctaid"):
             return Span(0, size - 1)
         return Span(size, size, 0) if stem == "%ntid" else Span(1, size)
