@@ -11,7 +11,7 @@ from tools.output_shapes import mismatch
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
 from tools.ptx import PtxError
-from tools.ptx.from_plan import CannotSay, ptx_candidate
+from tools.ptx.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing
 from tools.verdict import KernelReport, Status, Verdict
@@ -158,16 +158,13 @@ class Updater:
         return self._compiling.machine_code(kernels)
 
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
-        """A PTX candidate from one that launches Triton kernels: its timed case, and the others that may be told of and
-        launch the same kernels. Raises CannotSay with words for a person."""
-        chosen = {plan.case: plan for plan in update.judged_plans(variant)}
-        main = chosen.get(self.task.main.name)
-        if main is None:
+        """A PTX candidate from one that launches Triton kernels, for its timed case and those of the others that may be
+        told of and add little text. Raises CannotSay with words for a person."""
+        shown = [case for case in self.task.cases if not case.held_out]
+        plans = {plan.case: plan for plan in update.judged_plans(variant) if plan.case in {c.name for c in shown}}
+        if self.task.main.name not in plans:
             raise CannotSay("its timed case has no launch plan")
-        hashes = {k.sha256 for k in main.kernels}
-        shown = [c for c in self.task.cases if not c.held_out and c.name in chosen]
-        plans = {c.name: chosen[c.name] for c in shown if {k.sha256 for k in chosen[c.name].kernels} <= hashes}
-        kernels = list({k.sha256: k for k in main.kernels}.values())
+        kernels = list({k.sha256: k for plan in plans.values() for k in plan.kernels}.values())
         reply = self._compiling.ptx(kernels)
         if reply.problem:
             raise CannotSay(f"its kernels give no PTX: the compiler {reply.problem}")
@@ -175,7 +172,7 @@ class Updater:
         texts = dict(zip(names, reply.texts, strict=True))
         shared = dict(zip(names, reply.shared_bytes, strict=True))
         try:
-            return ptx_candidate(source, plans, texts, cases=shown, shared_bytes=shared)
+            return ptx_candidate(source, short(plans, texts), texts, cases=shown, shared_bytes=shared)
         except PtxError as error:
             raise CannotSay(f"its PTX cannot be read: {error}") from error
 

@@ -1,19 +1,19 @@
 """A PTX candidate from a Triton candidate: what its plans launch, each kernel as the PTX that Triton made. Pure."""
 
-import ast
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tools.plan.schema import Kernel, Plan
-from tools.ptx.host_code import CannotSay, Forward, Writer, condition
+from tools.ptx.host_code import CannotSay, Forward, Writer, condition, forward_of
 from tools.ptx.parser import parse
 from tools.ptx.readable import readable
 from tools.spec import CaseSpec
 
-__all__ = ["CannotSay", "argument_names", "ptx_candidate"]
+__all__ = ["CannotSay", "argument_names", "ptx_candidate", "short"]
 
+MOST_MORE_BYTES = 40_000  # of Triton's text; it becomes half as long
 _ARGUMENT = re.compile(r"%(\w+): [^%]*?(?=, %|$)")
 _LOCATION = re.compile(r'loc\("(\w+)"')
 _IMPORTS = ("import torch", "from tools.ptx import PtxKernel")
@@ -48,7 +48,7 @@ def ptx_candidate(
     """
     known = {case.name: case for case in cases}
     kernels = _Kernels(source, ptx, shared_bytes or {})
-    forward = _forward_of(source, max((len(known[name].inputs) for name in plans), default=0))
+    forward = forward_of(source, "ModelNew", max((len(known[name].inputs) for name in plans), default=0))
     branches = [_branch(plans[name], known[name], forward, kernels) for name in plans]
     if not branches:
         raise CannotSay("there is no plan to say in PTX")
@@ -56,6 +56,20 @@ def ptx_candidate(
     head = [line for line in _IMPORTS if line not in source.splitlines()]
     parts = [source.rstrip(), _INTRODUCTION.rstrip(), *head, *kernels.written, _IS.rstrip(), "", ""]
     return "\n".join([*parts, *_model(forward, branches, made_with=made_with)]) + "\n"
+
+
+def short(plans: Mapping[str, Plan], ptx: Mapping[str, str]) -> dict[str, Plan]:
+    """The first case's plan, those that launch nothing else, and others as long as their texts are short: whoever goes
+    on from the candidate reads all of it."""
+    chosen: dict[str, Plan] = {}
+    kernels: set[str] = set()
+    room = MOST_MORE_BYTES
+    for name, plan in plans.items():
+        new = {k.sha256 for k in plan.kernels} - kernels
+        nbytes = sum(len(ptx[sha256].partition("\t.file")[0]) for sha256 in new) if chosen else 0
+        if nbytes <= room:
+            chosen[name], kernels, room = plan, kernels | new, room - nbytes
+    return chosen
 
 
 def argument_names(kernel: Kernel) -> list[str] | None:
@@ -90,24 +104,6 @@ def _model(forward: Forward, branches: Sequence[Sequence[str]], *, made_with: bo
     for branch in branches:
         yield from (f"        {line}" for line in branch)
     yield f"        return super().forward({forward.passed})"
-
-
-def _forward_of(source: str, count: int) -> Forward:
-    """How the forward of a source is called; by place where its arguments are not plain ones."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CannotSay(f"the source is no Python: {error}") from error
-    models = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ModelNew"]
-    found = [f for m in models[-1:] for f in m.body if isinstance(f, ast.FunctionDef) and f.name == "forward"]
-    if not models:
-        raise CannotSay("the source defines no class ModelNew")
-    arguments = found[-1].args if found else ast.arguments([], [], None, [], [], None, [])
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][1:]
-    odd = arguments.vararg or arguments.kwonlyargs or arguments.kwarg or arguments.posonlyargs or not found
-    if odd or arguments.defaults or len(names) != count:
-        return Forward(tuple(f"inputs[{i}]" for i in range(count)), "self, *inputs", "*inputs", by_place=True)
-    return Forward(tuple(names), ", ".join(["self", *names]), ", ".join(names))
 
 
 @dataclass
@@ -148,8 +144,13 @@ class _Kernels:
             taken = set(self._names.values())
             called = next(n for n in _numbered(f"{stem}_ptx") if n not in taken and n not in self.source)
             self._names[text] = called
-            self.written.append(f'\n{called} = PtxKernel(r"""\n{text}""")')
+            self.written.append(f'\n{called} = PtxKernel(r"""\n{_quoted(text)}""")')
         return self._names[text]
+
+
+def _quoted(text: str) -> str:
+    """PTX as it may stand between three quotes: comments quote lines of Python."""
+    return text.replace('"""', "'''")
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The host code of a PTX candidate: what a launch plan does, said in Python for the shapes of one case. Pure."""
 
+import ast
 import keyword
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -39,13 +40,32 @@ class Forward:
     by_place: bool = False
 
 
+def forward_of(source: str, model: str, count: int) -> Forward:
+    """How the forward of a class is called with `count` inputs; by place where its arguments are not plain ones. Raises
+    CannotSay for a source without that class."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CannotSay(f"the source is no Python: {error}") from error
+    models = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == model]
+    found = [f for m in models[-1:] for f in m.body if isinstance(f, ast.FunctionDef) and f.name == "forward"]
+    if not models:
+        raise CannotSay(f"the source defines no class {model}")
+    arguments = found[-1].args if found else ast.arguments([], [], None, [], [], None, [])
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][1:]
+    odd = arguments.vararg or arguments.kwonlyargs or arguments.kwarg or arguments.posonlyargs or not found
+    if odd or arguments.defaults or len(names) != count:
+        return Forward(tuple(f"inputs[{i}]" for i in range(count)), "self, *inputs", "*inputs", by_place=True)
+    return Forward(tuple(names), ", ".join(["self", *names]), ", ".join(names))
+
+
 def condition(case: CaseSpec, forward: Forward, states: Sequence[str]) -> str:
     """Whether a call is that case: its inputs, what the module was made with, the parameters that are used."""
     terms = [f"len(inputs) == {len(case.inputs)}"] if forward.by_place else []
     for name, tree in zip(forward.inputs, case.inputs, strict=True):
         terms += _terms(name, tree)
     if case.init_args:
-        terms.append(f"self._made_with == {_tuple([_literal(a) for a in case.init_args])}")
+        terms.append(f"self._made_with == {tuple_of([_literal(a) for a in case.init_args])}")
     for key in states:
         terms.append(_is(_state(key), case.state[key]))
     if len(" and ".join(terms)) <= 100:
@@ -84,11 +104,12 @@ def _spec(data: Json) -> TensorSpec:
 
 
 def _is(name: str, spec: TensorSpec) -> str:
-    stride = spec.stride if spec.stride is not None else _row_major(spec.shape)
-    return f"_is({name}, torch.{spec.dtype}, {_tuple(spec.shape)}, {_tuple(stride)})"
+    stride = spec.stride if spec.stride is not None else row_major(spec.shape)
+    return f"_is({name}, torch.{spec.dtype}, {tuple_of(spec.shape)}, {tuple_of(stride)})"
 
 
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a contiguous tensor."""
     stride, step = [], 1
     for size in reversed(shape):
         stride.append(step)
@@ -105,7 +126,8 @@ def _state(key: str) -> str:
     return text
 
 
-def _tuple(items: Sequence[object]) -> str:
+def tuple_of(items: Sequence[object]) -> str:
+    """(a, b) as Python writes it."""
     return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
 
 
@@ -117,7 +139,7 @@ def _literal(value: Json) -> str:
     if isinstance(value, dict) and "$float" in value:
         return f'float("{value["$float"]}")'
     if isinstance(value, dict) and set(value) == {"$tuple"}:
-        return _tuple([_literal(v) for v in value["$tuple"]])
+        return tuple_of([_literal(v) for v in value["$tuple"]])
     if isinstance(value, list | tuple):
         return f"[{', '.join(_literal(v) for v in value)}]"
     raise CannotSay(f"a value that has no short Python: {str(value)[:80]}")
@@ -161,7 +183,7 @@ class Writer:
         name, out = base_name(step.op), step.outs[0] if step.outs else None
         if name == "empty_strided" and out is not None:
             return self._allocated(out)
-        if name in ("fill_", "copy_", "zero_") and step.args and (refs := list(tensor_refs(step.args[0]))):
+        if name in ("fill_", "copy_", "zero_") and (refs := list(tensor_refs(step.args[0]))):
             target = self._tensor(refs[0])
             if name == "zero_":
                 return f"{target}.zero_()"
@@ -174,19 +196,10 @@ class Writer:
         name = self._new_name(out)
         self._made[out.storage] = (name, out)
         dtype = f"dtype=torch.{out.dtype}"
-        device = f"device={self._device()}"
-        if out.stride == _row_major(out.shape):
-            return f"{name} = torch.empty({_tuple(out.shape)}, {dtype}, {device})"
-        return f"{name} = torch.empty_strided({_tuple(out.shape)}, {_tuple(out.stride)}, {dtype}, {device})"
-
-    def _device(self) -> str:
-        """The device of the first tensor of the inputs, or of a parameter."""
-        for name, tree in zip(self.forward.inputs, self.case.inputs, strict=True):
-            for path in _tensor_paths(name, tree):
-                return f"{path}.device"
-        if self.case.state:
-            return f"{_state(next(iter(self.case.state)))}.device"
-        return '"cuda"'
+        device = f"device={device_of(self.forward.inputs, self.case)}"
+        if out.stride == row_major(out.shape):
+            return f"{name} = torch.empty({tuple_of(out.shape)}, {dtype}, {device})"
+        return f"{name} = torch.empty_strided({tuple_of(out.shape)}, {tuple_of(out.stride)}, {dtype}, {device})"
 
     def _new_name(self, out: TensorRef) -> str:
         stem = "y" if out.storage in self._outputs else "scratch"
@@ -207,10 +220,10 @@ class Writer:
             arguments.append("cooperative=True")
         if step.pdl:
             arguments.append("pdl=True")
-        grid = step.grid
+        grid: tuple[int, ...] = step.grid
         while len(grid) > 1 and grid[-1] == 1:
             grid = grid[:-1]
-        return f"{name}[{_tuple(grid)}]({', '.join(arguments)})"
+        return f"{name}[{tuple_of(grid)}]({', '.join(arguments)})"
 
     def _argument(self, argument: LaunchArg, kind: str) -> str:
         if isinstance(argument, TensorArg):
@@ -228,9 +241,11 @@ class Writer:
         name, base = self._base(ref.storage)
         if (ref.dtype, ref.shape, ref.stride, ref.offset) == (base.dtype, base.shape, base.stride, base.offset):
             return name
+        if (ref.shape, ref.stride, ref.offset) == (base.shape, base.stride, base.offset):
+            return f"{name}.view(torch.{ref.dtype})"
         if ref.dtype != base.dtype:
             raise CannotSay(f"a tensor is read as {ref.dtype} that was made as {base.dtype}")
-        return f"{name}.as_strided({_tuple(ref.shape)}, {_tuple(ref.stride)}, {ref.offset})"
+        return f"{name}.as_strided({tuple_of(ref.shape)}, {tuple_of(ref.stride)}, {ref.offset})"
 
     def _base(self, storage_id: int) -> tuple[str, TensorRef]:
         if storage_id not in self._made:
@@ -252,7 +267,7 @@ class Writer:
         if isinstance(tree, dict) and "$tensor" in tree:
             return self._tensor(next(tensor_refs(tree)))
         if isinstance(tree, dict) and "$tuple" in tree:
-            return _tuple([self._tree(t) for t in tree["$tuple"]])
+            return tuple_of([self._tree(t) for t in tree["$tuple"]])
         if isinstance(tree, dict) and "$dict" in tree:
             return "{" + ", ".join(f"{k!r}: {self._tree(v)}" for k, v in tree["$dict"].items()) + "}"
         if isinstance(tree, list):
@@ -261,7 +276,7 @@ class Writer:
 
 
 def _ref(storage: int, spec: TensorSpec) -> TensorRef:
-    stride = spec.stride if spec.stride is not None else _row_major(spec.shape)
+    stride = spec.stride if spec.stride is not None else row_major(spec.shape)
     return TensorRef(storage, spec.dtype, tuple(spec.shape), tuple(stride))
 
 
@@ -276,8 +291,17 @@ def _leaves(path: str, text: str, tree: Json) -> Iterator[tuple[str, str, Tensor
         yield from _leaves(f"{path}.{key}", f"{text}[{key!r}]", item)
 
 
-def _tensor_paths(name: str, tree: Json) -> Iterator[str]:
-    return (text for _, text, _ in _leaves("", name, tree))
+def tensors_in(name: str, tree: Json) -> Iterator[tuple[str, TensorSpec]]:
+    """Every tensor of an input or output, as Python says it, and what it is."""
+    return ((text, spec) for _, text, spec in _leaves("", name, tree))
+
+
+def device_of(inputs: Sequence[str], case: CaseSpec) -> str:
+    """The device of the first tensor that is passed, or of a parameter."""
+    for name, tree in zip(inputs, case.inputs, strict=True):
+        for path, _ in tensors_in(name, tree):
+            return f"{path}.device"
+    return f"{_state(next(iter(case.state)))}.device" if case.state else '"cuda"'
 
 
 def _number(argument: ScalarArg, kind: str) -> str:

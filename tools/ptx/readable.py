@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tools.ptx.ir import Function, Immediate, Param, PtxError, type_bytes
+from tools.ptx.ir import Function, Param, PtxError, type_bytes
 from tools.ptx.lexer import Token
 from tools.ptx.parser import parse
 from tools.ptx.registers import Register, Registers, dead_moves
@@ -39,9 +39,11 @@ def readable(ptx: str, *, names: Sequence[str] | None = None, source: str | None
     page = _Page(source or "")
     entries = {f.name: f for f in module.entries}
     text_lines = ptx.split("\n")
-    for piece in pieces(ptx):
+    split = pieces(ptx)
+    used = {t.text for piece in split for s in piece.body or () for t in s.tokens}
+    for piece in split:
         if piece.body is None:
-            _outside(page, piece)
+            _outside(page, piece, used)
         else:
             _Text(page, piece, entries.get(_name_of(piece)), names, text_lines).write()
     return Readable("\n".join(page.lines) + "\n", page.source_lines)
@@ -62,9 +64,9 @@ class _Page:
             self.source_lines[len(self.lines)] = source_line
 
 
-def _outside(page: _Page, piece: Piece) -> None:
-    """What stands outside of functions: debug information goes."""
-    if piece.first in (".file", ".section"):
+def _outside(page: _Page, piece: Piece, used: set[str]) -> None:
+    """What stands outside of functions: debug information goes, and memory that no function names."""
+    if piece.first in (".file", ".section") or _is_unused_memory(piece, used):
         return
     if piece.first == ".target":
         page.write(written(piece.head[:2]))  # `, debug` would ask for what was dropped
@@ -73,6 +75,12 @@ def _outside(page: _Page, piece: Piece) -> None:
     if ".shared" in texts and ".extern" in texts and "global_smem" in texts:
         page.renamed["global_smem"] = SMEM
     page.write(written([page.renamed.get(t.text, t) for t in piece.head]))
+
+
+def _is_unused_memory(piece: Piece, used: set[str]) -> bool:
+    texts = [t.text for t in piece.head]
+    in_memory = {".global", ".const", ".shared"} & set(texts) and ".func" not in texts
+    return bool(in_memory) and not any(t.kind == "word" and t.text in used for t in piece.head)
 
 
 def _name_of(piece: Piece) -> str:
@@ -340,5 +348,4 @@ def _product(numbers: Sequence[int]) -> int:
 def _float_of(token: Token) -> str:
     if token.kind != "number" or token.text[:2].lower() not in ("0f", "0d"):
         return ""
-    value = Stream(token.text).constant()
-    return f"{value.value:.7g}" if isinstance(value, Immediate) else ""
+    return f"{Stream(token.text).constant().value:.7g}"

@@ -8,20 +8,16 @@ from dataclasses import dataclass
 
 from tools.ptx.registers import Register, Registers
 from tools.ptx.statements import Statement, modifiers_of, opcode_of, operands, written
+from tools.ptx.words import OPCODES
 
 # Words that PTX keeps for itself: names that a parameter or a register cannot have.
-RESERVED = frozenset(
-    """
-    abs activemask add addc alloca and applypriority atom bar barrier bfe bfi bfind bmsk bra brev brkpt brx call clz
-    cnot copysign cos cp createpolicy cvt cvta discard div dp2a dp4a elect ex2 exit fence fma fns getctarank
-    griddepcontrol isspacep istypep ld ldmatrix ldu lg2 lop3 mad mad24 madc mapa match max mbarrier membar min mma mov movmatrix
-    mul mul24 multimem nanosleep neg not or pmevent popc prefetch prefetchu prmt rcp red redux rem ret rsqrt sad selp set
-    setmaxnreg setp shf shfl shl shr sin slct sqrt st stackrestore stacksave stmatrix sub subc suld suq sured sust
-    szext tanh tcgen05 tensormap testp tex tld4 trap txq vote wgmma wmma xor WARP_SZ tid ntid laneid warpid nwarpid
-    ctaid nctaid smid nsmid gridid clusterid nclusterid clock clock64 globaltimer pm0 pm1 pm2 pm3 pm4 pm5 pm6 pm7
-    cluster_ctaid cluster_nctaid cluster_ctarank cluster_nctarank is_explicit_cluster dynamic_smem_size
-    total_smem_size aggr_smem_size smem""".split()
-)
+_SPECIAL = """
+WARP_SZ tid ntid laneid warpid nwarpid ctaid nctaid smid nsmid gridid clusterid nclusterid clock clock64 clock_hi
+globaltimer globaltimer_lo globaltimer_hi pm0 pm1 pm2 pm3 pm4 pm5 pm6 pm7 cluster_ctaid cluster_nctaid cluster_ctarank
+cluster_nctarank is_explicit_cluster dynamic_smem_size total_smem_size aggr_smem_size lanemask_eq lanemask_le
+lanemask_lt lanemask_ge lanemask_gt smem
+"""
+RESERVED = frozenset(_SPECIAL.split()) | frozenset(OPCODES)
 _BY_TYPE = {"pred": "p", "b16": "h", "u16": "h", "s16": "h", "f16": "h", "b64": "w", "u64": "w", "s64": "w"}
 _FLOAT = re.compile(r"f(16|32|64)(x2)?|bf16(x2)?")
 _POINTER_STEPS = frozenset("add sub mad mov cvta selp or".split())
@@ -110,10 +106,17 @@ class Roles:
             for register in self._registers.results(statement):
                 self._follow(statement, register)
                 if register not in found:
-                    found[register] = clean_name(self._base(number, statement, register))
+                    found[register] = clean_name(self._base(*self._maker(number, register), register))
         for register in self._registers.uses:  # read, never written
             found.setdefault(register, "undefined")
         return found
+
+    def _maker(self, number: int, register: Register) -> tuple[int, Statement]:
+        """The statement that says most about a register: the first that writes it, but a load before a move."""
+        body = self._registers.body
+        loads = (n for n in self._registers.uses[register].written if opcode_of(body[n]) == "ld")
+        number = next(loads, number) if opcode_of(body[number]) == "mov" else number
+        return number, body[number]
 
     def type_of(self, register: Register) -> str:
         """Its type as declared: "b32"."""

@@ -113,7 +113,8 @@ def _piece(cursor: _Cursor) -> Piece:
 
 
 def _statements(cursor: _Cursor) -> Iterator[Statement]:
-    scopes, opened = (0,), 0
+    scopes: tuple[int, ...] = (0,)
+    opened = 0
     while True:
         token = cursor.next
         if token.text == "{":
