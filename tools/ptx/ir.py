@@ -141,7 +141,7 @@ class Param:
 @dataclass(frozen=True)
 class Variable:
     """Memory with a name. `space`: shared, local, global, const or param; `count` None is a single element, 0 an array
-    whose size the launch gives (dynamic shared memory)."""
+    whose size the launch gives (dynamic shared memory). `values`: what it begins with, if that is numbers alone."""
 
     name: str
     space: str
@@ -152,6 +152,7 @@ class Variable:
     align: int | None = None
     extern: bool = False
     has_value: bool = False
+    values: tuple[int | float, ...] = ()
 
     @property
     def nbytes(self) -> int:

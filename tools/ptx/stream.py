@@ -125,21 +125,26 @@ class Stream:
         while True:
             name = self.word("a variable's name")
             count = self.count()
-            value = self.accept("=") is not None
-            if value:
-                self.skip_value()
-            variable = Variable(name.text, space.text[1:], kind, name.line, count, vector, align, extern, value)
+            given = self.accept("=") is not None
+            values = self._values() if given else ()
+            variable = Variable(name.text, space.text[1:], kind, name.line, count, vector, align, extern, given, values)
             found.append(variable)
             if not self.accept(","):
                 self.expect(";")
                 return found
 
-    def skip_value(self) -> None:
-        """Leave out what a variable begins with."""
-        depth = 0
+    def _values(self) -> tuple[int | float, ...]:
+        """What a variable begins with, its nested braces written out; nothing where it is not numbers alone."""
+        depth, plain = 0, True
+        found: list[int | float] = []
         while self.next.kind != "end" and not (depth == 0 and self.next.text in (",", ";")):
+            if self.next.kind == "number" or self.next.text == "-":
+                found.append(self.constant().value)
+                continue
             token = self.take()
             depth += (token.text == "{") - (token.text == "}")
+            plain = plain and token.text in ("{", "}", ",")
+        return tuple(found) if plain else ()
 
 
 def _number(text: str) -> Immediate:
