@@ -29,6 +29,7 @@ from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble
 from tools.ptx.binding import entry_of, mismatch
 from tools.ptx.checks import findings
+from tools.ptx.exact import code_of, with_needed_labels
 from tools.verdict import KernelReport, Status
 
 MOST_FINDINGS = 8
@@ -83,9 +84,12 @@ def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
                 if kernel.language == "ptx":
                     raise Forbidden("is PTX already")
                 built, _ = _built(kernel, request.arch, folder)
+                text = with_needed_labels(
+                    built.asm["ptx"], lambda ptx: code_of(assemble(ptx, request.arch, folder).cubin)
+                )
         except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
             return PtxReply(problem=f"{kernel.name}: {_failure(error, ''.join(diagnostics)).message}"[:4000])
-        texts.append(built.asm["ptx"])
+        texts.append(text)
         shared.append(int(built.metadata.shared))
     return PtxReply(tuple(texts), tuple(shared))
 

@@ -123,6 +123,8 @@ class _Kernels:
             raise CannotSay(f"there is no PTX of kernel {kernel.name!r}")
         if kernel.options.get("num_ctas", 1) != 1:
             raise CannotSay(f"kernel {kernel.name!r} runs in clusters (num_ctas {kernel.options['num_ctas']})")
+        if kernel.options.get("enable_fp_fusion", True) is not True:
+            raise CannotSay(f"kernel {kernel.name!r} must not fuse products and sums (enable_fp_fusion)")
         names = argument_names(kernel) or [f"x{i}" for i in range(len(kernel.signature))]
         plain = readable(text, names=names, source=self.source).text
         (entry,) = parse(plain).entries[:1]

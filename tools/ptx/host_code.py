@@ -235,7 +235,9 @@ class Writer:
     def _pointer(self, ref: TensorRef) -> str:
         """A tensor that begins where the kernel shall: the whole one where it begins there."""
         name, base = self._base(ref.storage)
-        return name if ref.offset == base.offset else self._tensor(ref)
+        if ref.offset != base.offset or (ref.shape, ref.stride) == (base.shape, base.stride):
+            return self._tensor(ref)
+        return name
 
     def _tensor(self, ref: TensorRef) -> str:
         name, base = self._base(ref.storage)

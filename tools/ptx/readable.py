@@ -244,7 +244,7 @@ def _source_lines(body: Sequence[Statement], text_lines: list[str]) -> dict[int,
 
 
 def _labels(body: Sequence[Statement], taken: set[str]) -> dict[tuple[tuple[int, ...], str], str]:
-    """A new name for each label that something names, by its scopes and old name."""
+    """A new name for each label that stays, by its scopes and old name."""
     places = {(s.scopes, s.tokens[0].text): n for n, s in enumerate(body) if s.kind == "label"}
     named: dict[tuple[tuple[int, ...], str], int] = {}
     for number, statement in enumerate(body):
@@ -256,8 +256,9 @@ def _labels(body: Sequence[Statement], taken: set[str]) -> dict[tuple[tuple[int,
     found: dict[tuple[tuple[int, ...], str], str] = {}
     numbers: dict[str, int] = defaultdict(int)
     for key, place in places.items():
-        if key in named:
-            kind = "loop" if named[key] > place else "end" if _ends(body, place) else "skip"
+        if key in named or not key[1].startswith("$"):  # LLVM's own; those of a person stay
+            kind = "block" if key not in named else "loop" if named[key] > place else "skip"
+            kind = "end" if kind == "skip" and _ends(body, place) else kind
             numbers[kind] += 1
             name = f"{kind}_{numbers[kind]}"
             found[key] = f"{name}_" if name in taken else name

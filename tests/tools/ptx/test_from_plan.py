@@ -165,7 +165,8 @@ def test_text_without_its_shared_memory_or_without_a_kernel_is_refused(says: Say
         ptx_candidate(source, {"case0": plan}, {}, cases=cases)
     text = (
         ".version 8.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 16 .b8 global_smem[];\n"
-        ".visible .entry k(.param .u64 a, .param .u64 b, .param .u32 n, .param .f32 f) { st.shared.b32 [global_smem], 1; ret; }"
+        ".visible .entry k(.param .u64 a, .param .u64 b, .param .u32 n, .param .f32 f)\n"
+        "{ st.shared.b32 [global_smem], 1; ret; }"
     )
     with pytest.raises(CannotSay, match="how much shared memory"):
         ptx_candidate(source, {"case0": plan}, {plan.kernels[0].sha256: text}, cases=cases)
