@@ -9,7 +9,7 @@ from tools.ptx.from_plan import CannotSay
 from tools.spec import TaskSpec
 from tools.tooling import Tools
 
-Triton = Callable[[TaskSpec], Sequence[str]]  # files of Triton candidates, the likeliest best first
+Triton = Callable[[], Sequence[str]]  # files of Triton candidates, the likeliest best first
 
 
 def ptx_author(opened: Session, triton: Triton, seed: int) -> PtxAuthor:
@@ -28,7 +28,7 @@ def ptx_author(opened: Session, triton: Triton, seed: int) -> PtxAuthor:
 def _starts(opened: Session, triton: Triton, problems: list[str]) -> list[str]:
     """PTX candidates from Triton ones; of those that cannot be said in PTX the reason is kept."""
     found: list[str] = []
-    for source in triton(opened.task):
+    for source in triton():
         update = opened.tools.update(source)
         if update.failure is not None:
             problems.append(f"a Triton kernel to begin with was refused: {update.failure.detail}")

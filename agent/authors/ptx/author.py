@@ -13,6 +13,7 @@ from agent.authors.ptx.words import describe
 from tools.codec import Json
 from tools.compiling import MachineCode
 from tools.plan.schema import Kernel, Plan
+from tools.ptx.language import language_of
 from tools.spec import TaskSpec
 
 Starts = Callable[[], Sequence[str]]  # files of PTX candidates to begin with
@@ -35,7 +36,8 @@ class PtxAuthor:
     """Proposes the starts as they are, then rewrites of the best of them. What comes next depends on the seed and the
     history only, so that a resumed run goes on where it was.
 
-    `starts` is asked once, and not at all where the history has PTX candidates that are nobody's rewrite.
+    It begins with the PTX candidates of the history that are nobody's rewrites, and with `starts`, which is asked once,
+    and not in a resumed run.
     """
 
     name = "offline"
@@ -67,7 +69,9 @@ class PtxAuthor:
 
     def _starts_of(self, history: Sequence[Attempt]) -> dict[str, _Start]:
         if self._known is None:
-            sources = [a.proposal.source for a in history if _is_start(a)] or list(self._starts())
+            sources = [a.proposal.source for a in history if _is_start(a)]
+            if not any("start" in a.proposal.params for a in history):  # else this goes on with an earlier process
+                sources += self._starts()
             bases = [base_of(source, self._plans(source)) for source in dict.fromkeys(sources)]
             for base in bases:
                 if not base.kernels:
@@ -121,7 +125,7 @@ def _choices(attempt: Attempt) -> Choices:
 
 
 def _is_start(attempt: Attempt) -> bool:
-    return not _choices(attempt) and "PtxKernel(" in attempt.proposal.source
+    return not _choices(attempt) and language_of(attempt.proposal.source) == "ptx"
 
 
 def _start_name(attempt: Attempt, base: Base) -> Json:

@@ -46,7 +46,11 @@ def kernel_of(kernel: Any, grid: tuple[int, ...], values: dict[str, Any], **opti
         (lowered.threads, 1, 1),
         (x, y, z),
         {i: (v, v) for i, v in numbered if isinstance(v, int)},
-        {i: 16 if options.get("aligned", True) else v.element_size() for i, v in numbered if isinstance(v, torch.Tensor)},
+        {
+            i: 16 if options.get("aligned", True) else v.element_size()
+            for i, v in numbered
+            if isinstance(v, torch.Tensor)
+        },
         known=True,
     )
     return Kernel(lowered, grid, arguments, launched)
@@ -60,6 +64,12 @@ def difference(keeps: str, before: Tensors, after: Tensors) -> str:
             return f"{name}: {int((old != new).sum())} elements differ"
         if keeps == "values" and not torch.equal(torch.nan_to_num(old), torch.nan_to_num(new)):
             return f"{name}: {int((old != new).sum())} elements differ"
-        if keeps == "tolerance" and not torch.allclose(old.double(), new.double(), rtol=2e-2 if old.element_size() < 4 else 1e-4, atol=1e-3 if old.element_size() < 4 else 1e-6, equal_nan=True):
+        if keeps == "tolerance" and not torch.allclose(
+            old.double(),
+            new.double(),
+            rtol=2e-2 if old.element_size() < 4 else 1e-4,
+            atol=1e-3 if old.element_size() < 4 else 1e-6,
+            equal_nan=True,
+        ):
             return f"{name}: off by {float((old.double() - new.double()).abs().max()):.2g}"
     return ""
