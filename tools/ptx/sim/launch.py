@@ -21,6 +21,7 @@ from tools.ttir.types import Array
 Argument = Pointer | int | float | bool
 LANES = 1 << 15  # of a batch: enough to hide Python's overhead, few enough to stay in the caches
 REGISTER_BYTES = 1 << 29  # of a batch, if every register were used
+BATCH_WORK = 250  # what setting up a batch costs, in instructions
 MEMORY_BYTES = 1 << 26  # shared and local memory of a batch
 MOST_SHARED = 228 << 10  # of a block, on any GPU that there is
 MOST_THREADS = 1024
@@ -112,7 +113,7 @@ def _run(module: Module, function: Function, launch: Launch, args: Sequence[Argu
         words = Words(launch.block, shape.padded, [_cta(int(n), launch.grid) for n in numbers])
         memory = Memory(space, params, sizes, len(numbers), len(numbers) * shape.padded, granule, words)
         machine = Machine(shape, kinds, memory)
-        machine.work = work
+        machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
         work, batches = machine.work, batches + 1
     return Stats(ctas, batches, work)

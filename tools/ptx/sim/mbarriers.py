@@ -124,11 +124,14 @@ def _wait(ins: Ins) -> Run:
     write = ins.write_bits(ins.operands[0], "pred")
 
     def run(m: Machine) -> None:
-        done = np.zeros(m.n, bool)
-        for i, (lane, address, word) in enumerate(zip(m.lanes.numbers, m.full(at(m)), m.full(given(m)), strict=True)):
-            _land(m, ins, int(address) & 0xFFFFFFFF, int(m.blocks[lane]))
-            state = state_of(m, ins, int(address), int(lane))
-            done[i] = state.phase != (int(word) & 1 if by_parity else int(word) >> 63)
+        address, lanes = m.full(at(m)) & 0xFFFFFFFF, m.lanes
+        phase = np.zeros(m.n, np.uint64)
+        _, firsts, where = np.unique(lanes.blocks << 32 | address, return_index=True, return_inverse=True)
+        for i, first in enumerate(firsts.tolist()):
+            _land(m, ins, int(address[first]), int(lanes.blocks[first]))
+            phase[where == i] = state_of(m, ins, int(address[first]), int(lanes.numbers[first])).phase
+        asked = m.full(given(m)).astype(np.uint64)
+        done = phase != (asked & np.uint64(1) if by_parity else asked >> np.uint64(63))
         m.memory.shadow.barrier(np.unique(m.lanes.blocks))
         m.yields = not done.any()
         write(m, done)

@@ -59,16 +59,15 @@ class Schedule:
         running = m.status == RUNNING
         if not running.any():
             return self._stuck()
-        places = np.unique(m.pcs[running])
-        if self.pushed_back >= 0 and len(places) > 1:
-            places = places[places != self.pushed_back]
+        pc = int(m.pcs[running].min())
+        if pc == self.pushed_back and (others := running & (m.pcs != pc)).any():
+            pc = int(m.pcs[others].min())
         self.pushed_back = -1
-        pc = int(places[0])
         group = (m.pcs == pc) & (m.status <= AT_WARP)
         m.status[group] = RUNNING
-        others = m.pcs[(m.status <= AT_WARP) & ~group]
-        self.alone = not len(others)
-        later = others[others > pc]
+        rest = m.pcs[(m.status <= AT_WARP) & ~group]
+        self.alone = not len(rest)
+        later = rest[rest > pc]
         self.until = int(later.min()) if len(later) else len(self.steps)
         m.idx = None if group.all() else np.flatnonzero(group)
         return pc
