@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tools.compiling import Artefact, Built, Compiling, MachineCode
 from tools.output_shapes import mismatch
+from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
 from tools.ptx import PtxError
@@ -147,11 +148,11 @@ class Updater:
                 dropped = dropped if cases[0].held_out else traced.dropped_variants
         return _by_case(found, self.task.cases), dropped, None
 
-    def census(self, update: Update) -> tuple[dict[str, int], ...]:
-        """Instructions by class of each kernel of an update's main plan, in the order of `kernels`."""
-        plan = update.main_plan
+    def sass(self, update: Update, variant: str = "") -> SassReply:
+        """The kernels of an update's main plan disassembled, in the order of `kernels_of`; of a variant's, if named."""
+        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
         found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
-        return self._compiling.census([a for a in found if a is not None])
+        return self._compiling.sass([a for a in found if a is not None])
 
     def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
         """What each of some kernels is in the end; () where one does not compile."""

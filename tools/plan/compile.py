@@ -13,17 +13,17 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import gpu_for_arch, occupancy
-from tools.plan.messages import CensusReply, Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest
+from tools.plan.messages import Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest, SassRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
-from tools.plan.sass import CannotDisassemble, counts, digest, listing
+from tools.plan.sass import disassemble_all
 from tools.plan.schema import Kernel
 from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble
@@ -48,27 +48,18 @@ def warm() -> None:
 
 
 def main(channel: Any) -> None:
-    """Answer CompileRequests, CensusRequests and PtxRequests until the supervisor closes the socket."""
+    """Answer CompileRequests, SassRequests and PtxRequests until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
     while True:
         message = channel.receive()
-        if message.body.get("kind") == "census":
-            channel.send(encode(count_instructions(message.blobs, folder)))
+        if message.body.get("kind") == "sass":
+            channel.send(encode(disassemble_all(decode(SassRequest, message.body), message.blobs, folder)))
             continue
         if message.body.get("kind") == "ptx":
             channel.send(encode(ptx_of(decode(PtxRequest, message.body), folder)))
             continue
         reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
         channel.send(encode(reply), list(cubins))
-
-
-def count_instructions(cubins: Sequence[bytes], folder: Path) -> CensusReply:
-    """What each cubin is made of."""
-    try:
-        listings = [listing(cubin, folder) for cubin in cubins]
-        return CensusReply(tuple(map(counts, listings)), tuple(map(digest, listings)))
-    except CannotDisassemble as error:
-        return CensusReply(problem=str(error))
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from tools.codec import Json
 from tools.plan.refusal import Failure
+from tools.plan.sass_ir import Sass
 from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import KernelReport
@@ -114,18 +115,21 @@ class PtxReply:
 
 
 @dataclass(frozen=True)
-class CensusRequest:
-    """Asks a compiler what its own cubins, which travel as blobs, are made of."""
+class SassRequest:
+    """Asks a compiler what cubins for "sm_90" and the like, which travel as blobs, are made of."""
 
-    kind: Literal["census"] = "census"
+    arch: str
+    kind: Literal["sass"] = "sass"
 
 
 @dataclass(frozen=True)
-class CensusReply:
-    """For each cubin its instructions by class, and a hash of them in order; or why they cannot be counted."""
+class SassReply:
+    """Each cubin disassembled, what assembles for the target here ("ptxas 12.8") and what disassembled it; or why it
+    cannot be."""
 
-    counts: tuple[dict[str, int], ...] = ()
-    digests: tuple[str, ...] = ()
+    kernels: tuple[Sass, ...] = ()
+    assembler: str = ""
+    disassembler: str = ""
     problem: str = ""
 
 

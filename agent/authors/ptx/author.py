@@ -110,7 +110,7 @@ class PtxAuthor:
         self._given |= {base.source, _digest(code)}
         words = describe(move, code, start.code)
         params: dict[str, Json] = {"start": start.base.name, "rewrites": dict(move.choices), "machine": _digest(code)}
-        params |= {"instructions": sum(c.instructions for c in code)} if code else {}
+        params |= {"issue_cycles": sum(c.issue_cycles for c in code)} if code else {}
         parent_id = move.parent.attempt_id if move.parent else None
         return Proposal(base.source, words.rationale, parent_id, params, words.hypothesis, words.prediction)
 

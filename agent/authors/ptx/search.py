@@ -39,8 +39,8 @@ class Tried:
 
 
 def merit(attempt: Attempt) -> tuple[float, ...]:
-    """The time where there is one; else the order of the run, with the number of machine instructions after spills."""
-    key, count = attempt.rank_key, attempt.proposal.params.get("instructions")
+    """The time where there is one; else the order of the run, with the cycles that issuing takes put after spills."""
+    key, count = attempt.rank_key, attempt.proposal.params.get("issue_cycles")
     if len(key) < 2 or not isinstance(count, int):
         return key
     return (*key[:2], float(count), *key[2:])

@@ -58,7 +58,11 @@ def _compared(now: Sequence[MachineCode], before: Sequence[MachineCode]) -> str:
     less = f"{abs(change)} {'fewer' if change < 0 else 'more'}" if change else "as many"
     spilled = sum(c.spill_bytes for c in now)
     spills = f", {spilled} bytes spilled" if spilled else ""
-    return f"{_size(now)}{spills}: {less} instructions than without. That is a count, not a time."
+    cycles = (sum(c.issue_cycles for c in now), sum(c.issue_cycles for c in before))
+    return (
+        f"{_size(now)}{spills}: {less} instructions than without, and a warp issues them once in {cycles[0]} cycles at "
+        f"least, not {cycles[1]}. These are counts, not times."
+    )
 
 
 def _instructions(code: Sequence[MachineCode]) -> int:
