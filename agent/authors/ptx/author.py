@@ -90,7 +90,7 @@ class PtxAuthor:
         return None
 
     def _rewritten(self, start: _Start, history: Sequence[Attempt]) -> Proposal | None:
-        tried = [_tried(a) for a in history if _start_name(a, start.base) == start.base.name]
+        tried = [_tried(a, start) for a in history if _start_name(a, start.base) == start.base.name]
         looked_at = 0
         for move in moves(start.base.options, tried, seed=self._seed, turn=len(self._given)):
             key = frozenset(move.choices.items())
@@ -110,13 +110,17 @@ class PtxAuthor:
         self._given |= {base.source, _digest(code)}
         words = describe(move, code, start.code)
         params: dict[str, Json] = {"start": start.base.name, "rewrites": dict(move.choices), "machine": _digest(code)}
-        params |= {"issue_cycles": sum(c.issue_cycles for c in code)} if code else {}
+        params |= {"issue_cycles": _cycles(code)} if code else {}
         parent_id = move.parent.attempt_id if move.parent else None
         return Proposal(base.source, words.rationale, parent_id, params, words.hypothesis, words.prediction)
 
 
 def _digest(code: Sequence[MachineCode]) -> str:
     return "/".join(c.sha256[:16] for c in code)
+
+
+def _cycles(code: Sequence[MachineCode]) -> int:
+    return sum(c.issue_cycles for c in code)
 
 
 def _choices(attempt: Attempt) -> Choices:
@@ -138,12 +142,13 @@ def _keys(attempt: Attempt) -> set[str]:
     return {attempt.proposal.source, *([machine] if isinstance(machine, str) else [])}
 
 
-def _tried(attempt: Attempt) -> Tried:
-    return Tried(_choices(attempt), attempt, merit(attempt))
+def _tried(attempt: Attempt, start: _Start) -> Tried:
+    told = attempt.proposal.params.get("issue_cycles")  # others' attempts, such as what the run began with, tell none
+    return Tried(_choices(attempt), attempt, merit(attempt, told if isinstance(told, int) else _cycles(start.code)))
 
 
 def _standing(start: _Start, history: Sequence[Attempt]) -> tuple[bool, tuple[float, ...], str]:
     """Where a start stands among others: accepted ones first, then by merit."""
     mine = next((a for a in history if a.proposal.source == start.base.source), None)
-    found = merit(mine) if mine else ()
+    found = merit(mine, _cycles(start.code)) if mine else ()
     return not found, found, start.base.name

@@ -12,8 +12,9 @@ Options = Mapping[str, Sequence[str]]
 # What takes instructions away and costs nothing but rounding; without a GPU it is what most likely helps.
 FEWER_INSTRUCTIONS: Mapping[str, str] = {
     "masks": "on", "reuse": "on", "maximum": "nan", "fold": "on", "exponential": "ftz", "division": "reciprocal",
+    "flat": "on", "redux": "floats", "trees": "maxima",
 }  # fmt: skip
-SAME_BITS = ("masks", "reuse", "barriers", "hoist", "wider", "read_only")
+SAME_BITS = ("masks", "reuse", "flat", "barriers", "hoist", "wider", "read_only")
 NEIGHBOUR_EVERY = 3  # one proposal in three is a step from the best, while single rewrites are still to be tried
 _JUMPS = 48
 
@@ -38,12 +39,10 @@ class Tried:
     merit: tuple[float, ...] = ()
 
 
-def merit(attempt: Attempt) -> tuple[float, ...]:
+def merit(attempt: Attempt, issue_cycles: int) -> tuple[float, ...]:
     """The time where there is one; else the order of the run, with the cycles that issuing takes put after spills."""
-    key, count = attempt.rank_key, attempt.proposal.params.get("issue_cycles")
-    if len(key) < 2 or not isinstance(count, int):
-        return key
-    return (*key[:2], float(count), *key[2:])
+    key = attempt.rank_key
+    return (*key[:2], float(issue_cycles), *key[2:]) if len(key) > 1 else key
 
 
 def moves(offered: Options, tried: Sequence[Tried], *, seed: int, turn: int) -> Iterator[Move]:

@@ -8,16 +8,13 @@ from tools.compiling import MachineCode
 from tools.ptx.rewrites import CATALOGUE
 
 _KEEPS = {
-    "bits": "all results stay the same bits",
-    "values": "results stay the same, but for the sign of a zero and the bits of a NaN",
+    "bits": "the same results",
+    "values": "the same results but for signs of zeros and bits of NaN",
     "tolerance": "rounding differs",
 }
 _KINDS = {
-    "start": "the kernels as they are",
     "bundle": "rewrites that go well together",
-    "single": "one rewrite",
     "winners": "the rewrites that helped alone, together",
-    "step": "one rewrite changed",
     "jump": "a jump, to leave the neighbourhood of the best so far",
 }
 
@@ -32,38 +29,40 @@ class Words:
 
 
 def describe(move: Move, now: Sequence[MachineCode], before: Sequence[MachineCode]) -> Words:
-    """`before`: the machine code of the file without rewrites."""
+    """`before`: the machine code of the file without rewrites. What is expected is said where times can tell."""
     if not move.choices:
         return Words(f"the start as it is, in PTX ({_size(now)})")
-    told = "; ".join(CATALOGUE[name].says.format(value=value) for name, value in move.choices.items())
     weakest = max((CATALOGUE[name].keeps for name in move.choices), key=list(_KEEPS).index)
-    of = f" of attempt {move.parent.number}" if move.parent and move.kind == "step" else ""
-    rationale = f"{_KINDS[move.kind]}{of}: {told}. By construction {_KEEPS[weakest]}. {_compared(now, before)}"
-    value = move.choices.get(move.changed, "")
-    if not value or move.parent is None:
+    rationale = f"{_told(move)}: {_KEEPS[weakest]}; {_compared(now, before)}"
+    rewrite, parent = CATALOGUE.get(move.changed), move.parent
+    if rewrite is None or move.changed not in move.choices or parent is None or parent.verdict.timing is None:
         return Words(rationale)
-    rewrite = CATALOGUE[move.changed]
     return Words(rationale, rewrite.hypothesis, rewrite.prediction)
+
+
+def _told(move: Move) -> str:
+    """What is rewritten: in a sentence where it is one thing, else by names."""
+    names = ", ".join(_named(name, value) for name, value in move.choices.items())
+    value = move.choices.get(move.changed)
+    said = CATALOGUE[move.changed].says.format(value=value) if value else f"without {move.changed}"
+    if move.kind == "single":
+        return said
+    if move.kind == "step" and move.parent:
+        return f"attempt {move.parent.number}, and {said} ({names})"
+    return f"{_KINDS[move.kind]} ({names})"
+
+
+def _named(name: str, value: str) -> str:
+    return name if len(CATALOGUE[name].values) == 1 else f"{name} {value}"
 
 
 def _size(code: Sequence[MachineCode]) -> str:
     registers = max((c.registers for c in code), default=0)
-    return f"{_instructions(code)} machine instructions, {registers} registers"
+    return f"{sum(c.instructions for c in code)} machine instructions, {registers} registers"
 
 
 def _compared(now: Sequence[MachineCode], before: Sequence[MachineCode]) -> str:
-    if not now or not before:
-        return "Its machine code was not listed."
-    change = _instructions(now) - _instructions(before)
-    less = f"{abs(change)} {'fewer' if change < 0 else 'more'}" if change else "as many"
+    """Counts, no times."""
     spilled = sum(c.spill_bytes for c in now)
     spills = f", {spilled} bytes spilled" if spilled else ""
-    cycles = (sum(c.issue_cycles for c in now), sum(c.issue_cycles for c in before))
-    return (
-        f"{_size(now)}{spills}: {less} instructions than without, and a warp issues them once in {cycles[0]} cycles at "
-        f"least, not {cycles[1]}. These are counts, not times."
-    )
-
-
-def _instructions(code: Sequence[MachineCode]) -> int:
-    return sum(c.instructions for c in code)
+    return f"{_size(now)}{spills} (without rewrites {_size(before)})"
