@@ -71,6 +71,8 @@ def _stage(work: Work, first: int) -> _Stage | None:
     found = tuple(chain for chain in chains if chain is not None)
     if len(found) != len(loads) or [_stored(s) for s in stores] != [c.end for c in found]:
         return None
+    if any(i not in before for chain in found for i in chain.all):
+        return None
     return _Stage(tuple(loads), found, tuple(stores), inside[at], tuple(finals))
 
 

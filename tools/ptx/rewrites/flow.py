@@ -182,13 +182,22 @@ class Flow:
         a, b = self.block_of[first], self.block_of[second]
         return first < second if a == b else a in self.dominators[b]
 
+    def _is_before(self, first: int, second: int) -> bool:
+        return first == second or self.precedes(first, second)
+
+    def comes_first(self, first: Instruction, second: Instruction) -> bool:
+        """Whether an instruction stands before another one in the same block."""
+        a, b = self.number[id(first)], self.number[id(second)]
+        return self.block_of[a] == self.block_of[b] and a < b
+
     def unchanged(self, names: Iterable[str], first: Instruction, last: Instruction) -> bool:
-        """Whether registers hold at `last` what they held at `first`, which always ran before: each is written once, or
-        both stand in one block where nothing between writes it."""
+        """Whether registers hold at `last` what they held at `first`, which always ran before: each is written once,
+        before both, or both stand in one block where nothing between writes it."""
         start, end = self.number[id(first)], self.number[id(last)]
         same_block = self.block_of[start] == self.block_of[end] and start <= end
         for name in names:
-            once = self.only_writer(name) is not None or name not in self.writers
+            once = self.only_writer(name) is not None and self._is_before(self.writers[name][0], start)
+            once = once or name not in self.writers
             if not once and not (same_block and not any(start <= w < end for w in self.writers[name])):
                 return False
         return same_block or self.precedes(start, end)

@@ -99,7 +99,7 @@ def _step(work: Work, shuffle: Instruction, lanes: int) -> Instruction | None:
                 return None
             match readers[0]:
                 case Instruction(_, _, (Register(), Register(a), Register(b)), _, None) as step:
-                    if {a, b} == {got, source} and work.flow.block(step) == work.flow.block(shuffle):
+                    if {a, b} == {got, source} and work.flow.comes_first(shuffle, step):
                         return step
     return None
 
@@ -110,7 +110,7 @@ def _next_shuffle(work: Work, step: Instruction) -> Instruction | None:
     if not isinstance(result, Register) or work.flow.only_writer(result.name) is not step:
         return None
     readers = work.flow.readers_of(result.name)
-    if len(readers) == 2 and readers[0].opcode == "shfl" and work.flow.block(readers[0]) == work.flow.block(step):
+    if len(readers) == 2 and readers[0].opcode == "shfl" and work.flow.comes_first(step, readers[0]):
         return readers[0]
     return None
 

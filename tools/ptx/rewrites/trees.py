@@ -40,7 +40,7 @@ def _link(work: Work, name: str, user: Instruction) -> Instruction | None:
     if writer is None or writer.name != user.name or len(writer.operands) != 3 or user.guard is not None:
         return None
     lone = len(work.flow.readers_of(name)) == 1 and len(_operands(writer)) == 2
-    return writer if lone and work.flow.block(writer) == work.flow.block(user) else None
+    return writer if lone and work.flow.comes_first(writer, user) else None
 
 
 def _replant(work: Work, chain: list[Instruction]) -> None:

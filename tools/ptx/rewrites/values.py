@@ -32,6 +32,10 @@ def evaluate(instruction: Instruction, of: Of, truth: Truth) -> Span:
             return _converted(instruction, a)
         case "selp", [a, b, _]:
             return _selected(a, b, truth(instruction.operands[3]))
+        case "min" | "max", [a, b]:
+            pick = min if instruction.opcode == "min" else max
+            a, b = a.within(bits, signed=signed), b.within(bits, signed=signed)
+            return Span(pick(a.lo, b.lo), pick(a.hi, b.hi))
     return UNKNOWN
 
 
