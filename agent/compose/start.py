@@ -12,9 +12,9 @@ from agent.record.store import Store
 from agent.settings import Language
 from tools.errors import UsageError
 from tools.ptx.binding import PtxLaunchError
-from tools.ptx.guess import guessed_candidate
 from tools.ptx.ir import PtxError
 from tools.ptx.language import language_of
+from tools.ptx_files.guess import guessed_candidate
 from tools.spec import TaskSpec
 from tools.task import TaskFile
 

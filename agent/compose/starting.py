@@ -9,8 +9,8 @@ from agent.record.events import Warned
 from agent.settings import Language
 from agent.workbench import Draft, GivenUp, Workbench
 from tools.codec import Json
-from tools.ptx.host_code import CannotSay
 from tools.ptx.language import language_of
+from tools.ptx_files.host_code import CannotSay
 
 FROM = "from"  # the parameter that marks the attempts of a start
 MOST_TRIES = 6  # of the offline author, until one of its kernels is accepted

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tools.plan.schema import Kernel, Plan
-from tools.ptx.host_code import CannotSay, Forward, Writer, condition, forward_of
 from tools.ptx.parser import parse
 from tools.ptx.readable import readable
+from tools.ptx_files.host_code import CannotSay, Forward, Writer, condition, forward_of
 from tools.spec import CaseSpec
 
 __all__ = ["CannotSay", "argument_names", "ptx_candidate", "short"]

@@ -8,7 +8,7 @@ from tests.tools.plan.conftest import HEADER, tensor
 from tools.codec import Json
 from tools.machine import Machine
 from tools.plan.schema import Plan
-from tools.ptx.from_plan import CannotSay, ptx_candidate, short
+from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.update import Update, Updater
 
@@ -84,17 +84,13 @@ def test_the_ptx_candidate_launches_what_the_triton_candidate_launched(says: Say
     assert work(again.main_plan) == work(update.main_plan)
 
 
-def test_shapes_that_were_not_traced_go_the_triton_way(says: Says) -> None:
-    made, _, updater = says(MODEL + "        return scale(x)\n", [tensor(1000)])
+def test_shapes_that_were_not_traced_go_the_triton_way(says: Says, machine: Machine) -> None:
+    made, _, _ = says(MODEL + "        return scale(x)\n", [tensor(1000)])
     case = CaseSpec("other", (tensor(1001),), (), tensor(1001))
-    other = Updater(TaskSpec("scale", "0" * 64, "float32", "", (case,)), "sm_90", *_workers(updater))
-    plan = other.update(made).main_plan
+    task = TaskSpec("scale", "0" * 64, "float32", "", (case,))
+    plan = Updater(task, "sm_90", machine.tracer, machine.compiler).update(made).main_plan
     assert plan is not None
     assert {k.language for k in plan.kernels} == {"ttir"}
-
-
-def _workers(updater: Updater) -> tuple[Callable[..., object], Callable[..., object]]:
-    return updater._tracing._new_tracer, updater._compiling._new_compiler
 
 
 def test_a_kernel_of_several_cases_is_written_once(says: Says) -> None:
