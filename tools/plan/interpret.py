@@ -97,6 +97,7 @@ _PROBLEMS: dict[type[Exception], str] = {
     ttir.StepLimit: "step_limit",
     ttir.AssertFailed: "assert_failed",
     sim.Unsupported: UNCHECKABLE,
+    sim.IllFormed: UNCHECKABLE,  # an assembler has taken it before: it is the emulator that lacks something
     sim.OutOfBounds: "out_of_bounds",
     sim.StepLimit: "step_limit",
     sim.Trap: "assert_failed",

@@ -10,12 +10,23 @@ thread.
 memory, is a NaN and an odd huge integer; copies that are not waited for have not happened.
 """
 
-from tools.ptx.sim.errors import Deadlock, Misaligned, OutOfBounds, Race, SimError, StepLimit, Trap, Unsupported
+from tools.ptx.sim.errors import (
+    Deadlock,
+    IllFormed,
+    Misaligned,
+    OutOfBounds,
+    Race,
+    SimError,
+    StepLimit,
+    Trap,
+    Unsupported,
+)
 from tools.ptx.sim.launch import Argument, Launch, Stats, run
 
 __all__ = [
     "Argument",
     "Deadlock",
+    "IllFormed",
     "Launch",
     "Misaligned",
     "OutOfBounds",

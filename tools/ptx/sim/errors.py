@@ -4,7 +4,11 @@ from tools.ptx.ir import Instruction
 
 
 class SimError(Exception):
-    """Base of everything that the emulator raises on purpose; alone, a text or a launch that makes no sense."""
+    """Base of everything that the emulator raises on purpose; alone, a launch that does not fit its entry."""
+
+
+class IllFormed(SimError):
+    """Text that makes no sense to the emulator. What an assembler has taken is then not checkable here."""
 
 
 class Unsupported(SimError):

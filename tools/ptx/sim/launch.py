@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tools.ptx.ir import Function, Instruction, Module, Param, Variable, type_bytes
-from tools.ptx.sim.errors import SimError, Unsupported
+from tools.ptx.sim.errors import IllFormed, SimError, Unsupported
 from tools.ptx.sim.formats import bits_of, encode, is_float
 from tools.ptx.sim.lanes import Words
 from tools.ptx.sim.machine import Machine, Shape
@@ -26,6 +26,7 @@ MEMORY_BYTES = 1 << 26  # shared and local memory of a batch
 MOST_SHARED = 228 << 10  # of a block, on any GPU that there is
 MOST_THREADS = 1024
 MOST_CTAS = 1 << 31
+ILL_TYPED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)  # numpy's words for bad text
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,10 @@ def run(
     function = _entry(module, entry)
     _check(launch, function)
     with np.errstate(all="ignore"):
-        return _run(module, function, launch, args, max_work)
+        try:
+            return _run(module, function, launch, args, max_work)
+        except ILL_TYPED as error:
+            raise IllFormed(f"{function.name} is ill-formed: {type(error).__name__}: {error}") from error
 
 
 def _entry(module: Module, name: str) -> Function:

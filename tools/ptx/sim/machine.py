@@ -66,6 +66,20 @@ class Copies:
 
 
 @dataclass(frozen=True)
+class Tensor:
+    """The sum of one wgmma, which its registers do not hold yet: bits of each register in each of the lanes."""
+
+    slots: tuple[int, ...]
+    lanes: Array
+    groups: Array
+    values: list[Array]
+
+    def only(self, which: Array) -> Tensor:
+        """That of some lanes."""
+        return Tensor(self.slots, self.lanes[which], self.groups[which], [bits[which] for bits in self.values])
+
+
+@dataclass(frozen=True)
 class Bulk:
     """One cp.async.bulk into shared memory, which has not happened yet."""
 
@@ -99,6 +113,8 @@ class Machine:
         self.copies: list[Copies] = []
         self.groups = np.zeros(self.count, np.int64)  # cp.async groups committed
         self.bulk: list[Bulk] = []
+        self.tensors: list[Tensor] = []
+        self.tensor_groups = np.zeros(self.count, np.int64)  # wgmma groups committed
         self.yields = False  # the group at work waits for others
         self.work = 0
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tools.ptx.ir import Address, Operand
-from tools.ptx.sim.errors import SimError, place, unsupported
+from tools.ptx.sim.errors import IllFormed, place, unsupported
 from tools.ptx.sim.machine import Bulk, Machine
 from tools.ptx.sim.operands import Ins, Read, Run
 
@@ -59,7 +59,7 @@ def barrier(ins: Ins) -> Run:
 
 def barrier_address(ins: Ins, operand: Operand) -> Read:
     if not isinstance(operand, Address):
-        raise SimError(f"{place(ins.ins)}: the mbarrier stands in brackets")
+        raise IllFormed(f"{place(ins.ins)}: the mbarrier stands in brackets")
     return ins.address(operand, small=True)
 
 

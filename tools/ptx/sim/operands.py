@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tools.ptx.ir import Address, Both, Immediate, Instruction, Not, Operand, Register, Symbol, Vector
-from tools.ptx.sim.errors import SimError, place, unsupported
+from tools.ptx.sim.errors import IllFormed, place, unsupported
 from tools.ptx.sim.formats import (
     UNSIGNED,
     base_of,
@@ -55,7 +55,7 @@ class Ins:
     def kind(self) -> str:
         """The one type, or the last."""
         if not self.kinds:
-            raise SimError(f"{place(self.ins)}: a type is missing")
+            raise IllFormed(f"{place(self.ins)}: a type is missing")
         return self.kinds[-1]
 
     def flag(self, *names: str) -> bool:
@@ -82,16 +82,16 @@ class Ins:
             raise unsupported(self.ins, f"'.{self.words[0]}' is not emulated")
 
     def expect(self, *counts: int) -> None:
-        """Raise SimError unless there are so many operands."""
+        """Raise IllFormed unless there are so many operands."""
         if len(self.operands) not in counts:
-            raise SimError(f"{place(self.ins)}: {len(self.operands)} operands; it takes {counts[0]}")
+            raise IllFormed(f"{place(self.ins)}: {len(self.operands)} operands; it takes {counts[0]}")
 
     def slot(self, operand: Operand) -> int:
         """Number of a register."""
         if isinstance(operand, Register) and operand.name in self.scope.slots:
             return self.scope.slots[operand.name]
         name = operand.name if isinstance(operand, Register | Symbol) else type(operand).__name__.lower()
-        raise SimError(f"{place(self.ins)}: {name!r} is not a declared register")
+        raise IllFormed(f"{place(self.ins)}: {name!r} is not a declared register")
 
     def width(self, operand: Operand) -> int:
         """Bits of a register."""
@@ -112,14 +112,14 @@ class Ins:
         if isinstance(operand, Symbol):
             return _constant(np.array([self.address_of(operand) & (1 << width) - 1], UNSIGNED[width]))
         if not isinstance(operand, Register):
-            raise SimError(f"{place(self.ins)}: a {type(operand).__name__.lower()} where a number belongs")
+            raise IllFormed(f"{place(self.ins)}: a {type(operand).__name__.lower()} where a number belongs")
         if operand.name.startswith("%") and operand.name not in self.scope.slots:
             return self._special(operand.name, width)
         slot, have = self.slot(operand), self.width(operand)
         if have == width:
             return lambda m: m.get(slot)
         if have < width or have == 128 or width == 1:
-            raise SimError(f"{place(self.ins)}: the register {operand.name!r} has {have} bits, not {width}")
+            raise IllFormed(f"{place(self.ins)}: the register {operand.name!r} has {have} bits, not {width}")
         return lambda m: resize(m.get(slot), width)
 
     def _special(self, name: str, width: int) -> Read:
@@ -156,13 +156,13 @@ class Ins:
     def address_of(self, symbol: Symbol) -> int:
         """Where a variable or parameter lies, in its own space."""
         if symbol.name not in self.scope.symbols:
-            raise SimError(f"{place(self.ins)}: {symbol.name!r} is not declared")
+            raise IllFormed(f"{place(self.ins)}: {symbol.name!r} is not declared")
         return self.scope.symbols[symbol.name] + symbol.offset
 
     def address(self, operand: Operand, *, small: bool = False) -> Read:
         """Reads addresses as int64. `small`: of a window of 32 bits."""
         if not isinstance(operand, Address):
-            raise SimError(f"{place(self.ins)}: an address stands in brackets")
+            raise IllFormed(f"{place(self.ins)}: an address stands in brackets")
         offset = operand.offset
         if operand.base is None:
             return _constant(np.array([offset], np.int64))
@@ -189,7 +189,7 @@ class Ins:
         if width == bits_of(kind):
             return lambda m, bits: m.put(slot, bits)
         if width < bits_of(kind) or bits_of(kind) == 1:
-            raise SimError(f"{place(self.ins)}: the register for the result has {width} bits, not {bits_of(kind)}")
+            raise IllFormed(f"{place(self.ins)}: the register for the result has {width} bits, not {bits_of(kind)}")
         return lambda m, bits: m.put(slot, resize(bits, width, signed=signed))
 
     def _unpack(self, vector: Vector, width: int) -> Write:
@@ -225,7 +225,7 @@ def _immediate(operand: Immediate, kind: str) -> Array:
     if width == 1:
         return np.array([bool(value)])
     if width == 128:
-        raise SimError(f"{operand.value} where 128 bits belong")
+        raise IllFormed(f"{operand.value} where 128 bits belong")
     if isinstance(value, int):
         return np.array([value & (1 << width) - 1], UNSIGNED[width])
     if operand.bits and not (is_float(kind) and bits_of(base_of(kind)) < operand.bits):

@@ -7,7 +7,7 @@ kernel that forgets the wait therefore reads what was there before. Copies that 
 import numpy as np
 
 from tools.ptx.ir import Operand
-from tools.ptx.sim.errors import SimError, place
+from tools.ptx.sim.errors import IllFormed, place
 from tools.ptx.sim.machine import Bulk, Copies, Machine
 from tools.ptx.sim.mbarriers import SHARED, barrier, barrier_address, keep, move, state_of
 from tools.ptx.sim.operands import Ins, Read, Run
@@ -47,7 +47,7 @@ def _start(ins: Ins) -> Run:
     def run(m: Machine) -> None:
         width, lanes = int(size(m).flat[0]), m.lanes
         if width not in (4, 8, 16):
-            raise SimError(f"{place(bare)}: copies 4, 8 or 16 bytes, not {width}")
+            raise IllFormed(f"{place(bare)}: copies 4, 8 or 16 bytes, not {width}")
         to, at = m.full(target(m)), m.full(source(m))
         have = np.full(m.n, width) if kept is None else np.minimum(m.full(kept(m)).astype(np.int64), width)
         if skipped is not None:
@@ -66,7 +66,7 @@ def _source_size(ins: Ins, operands: tuple[Operand, ...]) -> tuple[Read | None, 
         return None, None
     try:
         return ins.bits(operands[3], "b32"), None
-    except SimError:
+    except IllFormed:
         return None, ins.bits(operands[3], "pred")
 
 
@@ -149,7 +149,7 @@ def _bulk(ins: Ins) -> Run:
 
 def _check_bulk(m: Machine, one: Bulk, *, inward: bool) -> None:
     if one.nbytes % 16:
-        raise SimError(f"{place(one.ins)}: {one.nbytes} bytes are no multiple of 16")
+        raise IllFormed(f"{place(one.ins)}: {one.nbytes} bytes are no multiple of 16")
     who = m.everyone.only(np.full(one.nbytes // 16, one.lane))
     steps = np.arange(0, one.nbytes, 16)
     m.memory.check("shared" if inward else "global", one.target + steps, 16, one.ins, who)

@@ -77,6 +77,8 @@ def _steps(
 
     def run(m: Machine) -> None:
         address = m.full(at(m))
+        if writers:  # may be a lock: what it guards does not race
+            m.memory.shadow.barrier(np.unique(m.lanes.blocks))
         m.memory.check(space, address, width * vector, bare, m.lanes)
         for i in range(vector):
             values = [m.full(reader[i](m)) for reader in readers]

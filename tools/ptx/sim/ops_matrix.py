@@ -26,7 +26,7 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-class _Fragment:
+class Fragment:
     """How a matrix lies in the registers of a warp: row and column of each element, [lane, register, part]."""
 
     def __init__(self, kind: str, role: str, rows: int, columns: int) -> None:
@@ -86,8 +86,8 @@ def multiply(ins: Ins) -> Run:
     d_kind, a_kind, b_kind, c_kind = ins.kinds
     if d_kind not in _ACCUMULATORS or (rows, columns) not in ((16, 8), (8, 8)) or (rows == 8 and d_kind != "f64"):
         raise unsupported(ins.ins, "this shape of mma")
-    a, b = _Fragment(a_kind, "A", rows, depth), _Fragment(b_kind, "B", depth, columns)
-    c, d = _Fragment(c_kind, "C", rows, columns), _Fragment(d_kind, "C", rows, columns)
+    a, b = Fragment(a_kind, "A", rows, depth), Fragment(b_kind, "B", depth, columns)
+    c, d = Fragment(c_kind, "C", rows, columns), Fragment(d_kind, "C", rows, columns)
     for fragment, operand in zip((d, a, b, c), ins.operands, strict=True):
         if len(_items(operand)) != fragment.registers or fragment.registers == 0:
             raise unsupported(ins.ins, f"{len(_items(operand))} registers where {fragment.registers} belong")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tools.ptx.ir import Address, Operand, Symbol, Vector
-from tools.ptx.sim.errors import SimError, place, unsupported
+from tools.ptx.sim.errors import IllFormed, place, unsupported
 from tools.ptx.sim.formats import UNSIGNED, bits_of
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Read, Run
@@ -50,7 +50,7 @@ def _vector(ins: Ins, operand: Operand) -> tuple[Operand, ...]:
     count = int(ins.one_of(("v2", "v4", "v8"), "v1")[1:])
     items = operand.items if isinstance(operand, Vector) else (operand,)
     if len(items) != count:
-        raise SimError(f"{place(ins.ins)}: {len(items)} registers where {count} belong")
+        raise IllFormed(f"{place(ins.ins)}: {len(items)} registers where {count} belong")
     return items
 
 

@@ -21,8 +21,9 @@ from tools.ptx.sim import (
     ops_matrix,
     ops_memory,
     ops_warp,
+    ops_wgmma,
 )
-from tools.ptx.sim.errors import SimError, Trap, place, unsupported
+from tools.ptx.sim.errors import IllFormed, SimError, Trap, place, unsupported
 from tools.ptx.sim.formats import is_float
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Read, Run, Scope
@@ -34,7 +35,7 @@ _OPS: dict[str, Builder] = {}
 for _module in (ops_int, ops_bits, ops_compare, ops_convert, ops_memory, ops_atomic, ops_warp, ops_async):
     _OPS.update(_module.OPS)
 _FLOAT_OPS: dict[str, Builder] = dict(ops_float.OPS)
-_SYNC_OPS = {**ops_warp.SYNC, **ops_matrix.SYNC}
+_SYNC_OPS = {**ops_warp.SYNC, **ops_matrix.SYNC, **ops_wgmma.SYNC}
 FULL_WARP = 0xFFFFFFFF
 
 
@@ -86,7 +87,7 @@ def _step(ins: Instruction, scope: Scope) -> Step:
     except SimError as error:
         return Step(ins, PLAIN, _guarded(_raiser(error), _guard(ins, scope)))
     except (ValueError, IndexError, KeyError, TypeError) as error:
-        wrong = SimError(f"{place(ins)}: ill-formed: {error}")
+        wrong = IllFormed(f"{place(ins)}: ill-formed: {error}")
         return Step(ins, PLAIN, _guarded(_raiser(wrong), None))
 
 
@@ -107,7 +108,7 @@ def _guard(ins: Instruction, scope: Scope) -> Read | None:
 def _build(ins: Instruction, scope: Scope) -> Step:
     guard = _guard(ins, scope)
     if ins.guard is not None and guard is None:
-        raise SimError(f"{place(ins)}: {ins.guard.register!r} is not a declared predicate")
+        raise IllFormed(f"{place(ins)}: {ins.guard.register!r} is not a declared predicate")
     what = Ins(ins, scope)
     if ins.opcode in ("ret", "exit"):
         return Step(ins, EXIT, _no_op, guard)
@@ -126,7 +127,7 @@ def _build(ins: Instruction, scope: Scope) -> Step:
 def _label(ins: Instruction, operand: Operand, scope: Scope) -> int:
     name = getattr(operand, "name", "")
     if name not in scope.labels:
-        raise SimError(f"{place(ins)}: no label {name!r}")
+        raise IllFormed(f"{place(ins)}: no label {name!r}")
     return scope.labels[name]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -168,10 +169,15 @@ def test_sums_products_and_quotients_are_rounded_once_in_every_direction(op: str
     a, b, c = ((draw.standard_normal(512) * 2.0 ** draw.integers(-30, 30, 512)).astype(np.float32) for _ in range(3))
     operands = "a, b, c" if op == "fma" else "a, b"
     found = compute(f"{op}.{mode}.f32 d, {operands};", a, b, c, out="f4")
-    exact = {"add": lambda x, y, z: x + y, "sub": lambda x, y, z: x - y, "mul": lambda x, y, z: x * y,
-             "fma": lambda x, y, z: x * y + z, "div": lambda x, y, z: x / y}[op]  # fmt: skip
+    exacts: dict[str, Callable[..., Fraction]] = {
+        "add": lambda x, y, z: x + y,
+        "sub": lambda x, y, z: x - y,
+        "mul": lambda x, y, z: x * y,
+        "fma": lambda x, y, z: x * y + z,
+        "div": lambda x, y, z: x / y,
+    }
     wanted = [
-        rounded(exact(*(Fraction(float(v)) for v in row)), mode) for row in zip(a, b, c, strict=True)
+        rounded(exacts[op](*(Fraction(float(v)) for v in row)), mode) for row in zip(a, b, c, strict=True)
     ]  # fmt: skip
     assert found.tolist() == wanted
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from tests.tools.ptx.sim.threads import HEAD
+from tools.codec import decode, encode
+from tools.machine import Machine
 from tools.plan.interpret import interpret
 from tools.plan.messages import InterpretReply, InterpretRequest
 from tools.plan.schema import Aten, Kernel, Launch, Plan, ScalarArg, Storage, TensorArg, TensorRef
@@ -54,7 +56,8 @@ def test_a_plan_with_a_ptx_kernel_is_replayed() -> None:
         (("ld.global.f32 v, [p]", "ld.global.f32 v, [p+2]"), "misaligned", "ld.global.f32 needs 4-byte alignment"),
         (("mul.f32 v, v, f", "top: bra top"), "step_limit", "no end in sight"),
         (("@out_of ret", "@out_of trap"), "assert_failed", "trap, PTX line"),
-        (("mul.f32 v, v, f", "wgmma.fence.sync.aligned"), "uncheckable", "wgmma.fence.sync.aligned"),
+        (("mul.f32 v, v, f", "tcgen05.wait::ld.sync.aligned"), "uncheckable", "tcgen05.wait::ld.sync.aligned"),
+        (("mul.f32 v, v, f", "mul.f32 v, v, nowhere"), "uncheckable", "'nowhere' is not declared"),
         (("@out_of ret;", "bar.sync 1, 256; @out_of ret;"), "deadlock", "bar.sync, PTX line"),
         (("mul.f32 v, v, f", "mul.f32 v, v, f f"), "failed", "PTX line"),
         ((", .param .u32 n)", ")"), "failed", "takes 3 arguments, 4 were given"),
@@ -79,3 +82,11 @@ def test_cooperative_launches_have_all_their_blocks_at_once() -> None:
     assert replayed(replace(one, run=(one.run[0], replace(launch, cooperative=True))))[0].problem is None
     many = replayed(replace(one, run=(one.run[0], replace(launch, cooperative=True, grid=(100_000, 1, 1)))))[0]
     assert (many.problem, "cooperative" in many.detail) == ("uncheckable", True)
+
+
+def test_the_confined_interpreter_knows_ptx(machine: Machine) -> None:
+    data = torch.arange(200, dtype=torch.float32).numpy().tobytes()
+    with machine.interpreter() as worker:
+        message = worker.call(encode(InterpretRequest(plan(), ("input:0",))), [data], timeout_s=60)
+    assert decode(InterpretReply, message.body).problem is None
+    assert torch.frombuffer(bytearray(message.blobs[0]), dtype=torch.float32).tolist() == [3.0 * i for i in range(200)]

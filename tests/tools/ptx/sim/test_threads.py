@@ -209,8 +209,8 @@ def test_a_trap_that_is_reached_is_said_and_one_that_is_not_does_no_harm() -> No
 
 
 def test_what_is_not_emulated_says_so_only_where_it_runs() -> None:
-    body = "setp.eq.u32 p, a, {n}; @p wgmma.fence.sync.aligned; mov.b32 d, 1;"
-    with pytest.raises(Unsupported, match=r"wgmma\.fence\.sync\.aligned, PTX line 8"):
+    body = "setp.eq.u32 p, a, {n}; @p tcgen05.wait::ld.sync.aligned; mov.b32 d, 1;"
+    with pytest.raises(Unsupported, match=r"tcgen05\.wait::ld\.sync\.aligned, PTX line 8"):
         compute(body.format(n=3), NUMBERS)
     assert compute(body.format(n=99), NUMBERS).tolist() == [1] * 64
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.tools.ptx.sim.both import run_both
+from tests.tools.ptx.sim.both import emulate, lower, run_both
 from tests.tools.ttir import kernels
+from tools.ptx.sim import Race
 
 Values = dict[str, Any]
 
@@ -67,6 +69,22 @@ def big_matmul() -> Values:
         "G": 2,
         "PREC": "tf32",
     }
+
+
+def wide_matmul() -> Values:
+    same = {
+        "BM": 128,
+        "BN": 128,
+        "BK": 64,
+        "a": torch.randn(128, 128).bfloat16(),
+        "b": torch.randn(128, 128).bfloat16(),
+    }
+    return {**big_matmul(), **same}
+
+
+def wide_attention(causal: bool) -> Callable[[], Values]:
+    heads = {name: torch.randn(2, 100, 64).half() for name in "qkvo"}
+    return lambda: {**heads, "T": 100, "scale": 0.2, "D": 64, "BM": 64, "BN": 64, "CAUSAL": causal}
 
 
 def split_k() -> Values:
@@ -146,6 +164,10 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Callable[[], Values], float, dict[s
     "matmul of fp32 without tensor cores": (kernels.matmul, (20,), matmul(torch.float32, "ieee"), 1e-4, {}),
     "matmul of 64 x 64 tiles with ldmatrix": (kernels.matmul, (4,), big_matmul, 1e-4, {"capability": 80}),
     "matmul on sm_90": (kernels.matmul, (20,), matmul(torch.float16), 1e-4, {"num_warps": 2}),
+    "matmul of fp16 by wgmma": (kernels.matmul, (4,), big_matmul, 1e-4, {}),
+    "matmul of bf16 by wgmma, two warp groups": (kernels.matmul, (1,), wide_matmul, 1e-4, {"num_warps": 8}),
+    "attention by wgmma": (kernels.attention, (2, 2), wide_attention(False), LOOSE, {}),
+    "causal attention by wgmma": (kernels.attention, (2, 2), wide_attention(True), LOOSE, {}),
     "split-K matmul with atomics": (kernels.matmul_split_k, (2, 2, 2), split_k, 1e-4, {}),
     "persistent matmul": (kernels.matmul_persistent, (4,), persistent, 1e-4, {"capability": 80}),
     "attention": (kernels.attention, (4, 2), attention(False), LOOSE, {"capability": 80}),
@@ -334,3 +356,33 @@ def test_what_triton_compiles_computes_what_its_ttir_says(name: str) -> None:
     mine, theirs = run_both(kernel, grid, **options, **values())
     for tensor, wanted in theirs.items():
         torch.testing.assert_close(mine[tensor], wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("capability", "missing", "seen"),
+    [
+        (90, "wgmma.wait_group", "wrong"),
+        (90, "cp.async.wait_group", "wrong"),
+        (80, "cp.async.wait_group", "wrong"),
+        (80, "bar.sync", "race"),
+        (80, "mma.sync", "wrong"),
+    ],
+)
+def test_a_matmul_that_lacks_one_kind_of_instruction_is_not_right(capability: int, missing: str, seen: str) -> None:
+    torch.manual_seed(0)
+    values = big_matmul()
+    lowered = lower(kernels.matmul, capability, **values)
+    constexprs = {parameter.name for parameter in kernels.matmul.params if parameter.is_constexpr}
+    arguments = {name: value for name, value in values.items() if name not in constexprs}
+    lines = lowered.ptx.split("\n")
+    broken = replace(lowered, ptx="\n".join(line for line in lines if not line.strip().startswith(missing)))
+    assert len(broken.ptx) < len(lowered.ptx)
+    if seen == "race":
+        with pytest.raises(Race):
+            emulate(broken, (4,), arguments)
+        return
+    emulate(broken, (4,), arguments)
+    found, wanted = values["c"], values["a"].float() @ values["b"].float()
+    assert not torch.allclose(found, wanted, rtol=1e-2, atol=1e-2)
+    emulate(lowered, (4,), arguments)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
