@@ -12,6 +12,7 @@ from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
 from tools.ptx import PtxError
+from tools.ptx.places import with_candidate_lines
 from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing
@@ -128,7 +129,7 @@ class Updater:
         return Update(
             plans,
             built.artefacts,
-            built.failure or failure,
+            _placed(built.failure, source, plans) or failure,
             trace_s,
             compile_s,
             (*dropped, *too_large),
@@ -248,6 +249,17 @@ def _by_case(plans: Sequence[Plan], cases: Sequence[CaseSpec]) -> dict[str, tupl
     """In the task's order; only cases that have been traced."""
     found = {case.name: tuple(p for p in plans if p.case == case.name) for case in cases}
     return {name: traced for name, traced in found.items() if traced}
+
+
+def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[Plan]]) -> Verdict | None:
+    """A failure to compile, with lines of PTX as lines of the source, too."""
+    if failure is None or "PTX line" not in failure.detail:
+        return failure
+    kernels = [k for its in plans.values() for plan in its for k in plan.kernels if k.language == "ptx"]
+    texts = {k.text for k in kernels if f"(kernel {k.name})" in failure.detail}
+    if len(texts) != 1:
+        return failure
+    return replace(failure, detail=with_candidate_lines(failure.detail, texts.pop(), source))
 
 
 def _static_problem(source: str) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from agent.authors.ptx.author import PtxAuthor
 from agent.compose.session import Session
 from tools.plan.schema import Plan
-from tools.ptx.from_plan import CannotSay
+from tools.ptx_files.host_code import CannotSay
 from tools.spec import TaskSpec
 from tools.tooling import Tools
 

@@ -1,6 +1,7 @@
 """Ctrl-C in the middle of a compilation: what was at work keeps no verdict, and is tried again."""
 
 import json
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -40,19 +41,28 @@ def kinds(folder: Path, run_id: str) -> list[str]:
         return [event.kind for event in store.load_events(run_id)]
 
 
-@pytest.mark.parametrize("author", ["offline", f"scripted:{STORY}"])
-def test_an_interruption_is_no_verdict(author: str, tmp_path: Path) -> None:
-    run_id = interrupted(tmp_path, "--model", author, "--max-attempts", "4")
-    stored = kinds(tmp_path, run_id)
+@pytest.fixture(scope="module", params=["offline", f"scripted:{STORY}"], ids=["offline", "scripted"])
+def stopped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A folder with an interrupted run, its id and its author."""
+    folder = tmp_path_factory.mktemp("stopped")
+    return folder, interrupted(folder, "--model", request.param, "--max-attempts", "4"), request.param
+
+
+def test_an_interruption_is_no_verdict(stopped: tuple[Path, str, str]) -> None:
+    folder, run_id, _ = stopped
+    stored = kinds(folder, run_id)
     assert stored[-1] == "run_ended"  # nothing is said after the end
     assert stored.count("judged") < stored.count("proposed")
-    with Store.open(tmp_path / "runs") as store:
+    with Store.open(folder / "runs") as store:
         details = [a.verdict.detail for a in store.attempts(run_id)]
     assert not [d for d in details if "gone" in d or "killed" in d]
 
 
-def test_an_interrupted_attempt_is_tried_again(tmp_path: Path) -> None:
-    run_id = interrupted(tmp_path, "--model", "offline", "--max-attempts", "4")
+def test_an_interrupted_attempt_is_tried_again(stopped: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, run_id, author = stopped
+    if author != "offline":
+        pytest.skip("a story goes on where it was")
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     with Store.open(tmp_path / "runs") as store:
         events = store.load_events(run_id)
         finished = {a.attempt_id for a in store.attempts(run_id)}

@@ -30,6 +30,7 @@ from tools.ptx.assemble import Resources, assemble
 from tools.ptx.binding import entry_of, mismatch
 from tools.ptx.checks import findings
 from tools.ptx.exact import code_of, with_needed_labels
+from tools.ptx.loader import block_of
 from tools.verdict import KernelReport, Status
 
 MOST_FINDINGS = 8
@@ -120,12 +121,15 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     entry = entry_of(module, kernel.name)
     if problem := mismatch(entry, kernel.signature):
         raise Forbidden(problem)
+    block = block_of(kernel.options["block"], entry.directives, entry.name)
     found = findings(module, entry, arch)
     if fatal := [str(finding) for finding in found if finding.fatal]:
         raise Forbidden("\n".join(fatal[:MOST_FINDINGS]))
     done = assemble(kernel.text, arch, folder)
     used = done.resources.get(entry.name, Resources())
-    block, dynamic = kernel.options["block"], int(kernel.options.get("shared_bytes", 0))
+    if set(done.resources) != {e.name for e in module.entries}:
+        raise Forbidden(f"ptxas reads entries {sorted(done.resources)!s:.200} where this text seems to have others")
+    dynamic = int(kernel.options.get("shared_bytes", 0))
     shared, num_warps = used.static_shared_bytes + dynamic, -(-math.prod(block) // 32)
     report = KernelReport(
         name=entry.name,
@@ -136,7 +140,9 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         shared_bytes=shared,
         num_warps=num_warps,
         num_stages=0,
-        occupancy=_checked_occupancy(arch, used.registers, shared, num_warps),
+        occupancy=_checked_occupancy(
+            arch, used.registers, shared, num_warps, f"launch with less than shared_bytes={dynamic}"
+        ),
         cubin_sha256=hashlib.sha256(done.cubin).hexdigest(),
         compile_s=round(time.perf_counter() - started, 4),
     )
@@ -219,12 +225,13 @@ class TooLarge(Exception):
     """The kernel cannot be launched on the target."""
 
 
-def _checked_occupancy(arch: str, registers: int, shared: int, num_warps: int) -> float:
+def _checked_occupancy(
+    arch: str, registers: int, shared: int, num_warps: int, instead: str = "Use smaller blocks or fewer num_stages"
+) -> float:
     gpu = gpu_for_arch(arch)
     if shared > gpu.shared_per_block_bytes:
         raise TooLarge(
-            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. "
-            "Use smaller blocks or fewer num_stages"
+            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. {instead}"
         )
     return round(occupancy(arch, registers, shared, num_warps), 3)
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from agent.authors.ptx.launches import launches_of
 from tools.plan.schema import Kernel, Plan
 from tools.ptx.ir import PtxError
-from tools.ptx.rewrites import CannotRewrite, Launched, launches_of, options, rewritten
+from tools.ptx.rewrites import CannotRewrite, Launched, options, rewritten
 
 # What `tools.ptx.from_plan` writes above kernels that are launched for exactly the shapes that its file names.
 FOR_THESE_SHAPES = "# The kernels of the class above as PTX, for the shapes that its forward below names."

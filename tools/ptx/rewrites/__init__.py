@@ -2,6 +2,6 @@
 
 from tools.ptx.rewrites.base import CannotRewrite, Rewrite
 from tools.ptx.rewrites.catalogue import CATALOGUE, options, rewritten
-from tools.ptx.rewrites.launched import Launched, launches_of
+from tools.ptx.rewrites.launched import Launched
 
-__all__ = ["CATALOGUE", "CannotRewrite", "Launched", "Rewrite", "launches_of", "options", "rewritten"]
+__all__ = ["CATALOGUE", "CannotRewrite", "Launched", "Rewrite", "options", "rewritten"]
