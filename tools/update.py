@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.compiling import Artefact, Built, Compiling
+from tools.compiling import Artefact, Built, Compiling, MachineCode
 from tools.output_shapes import mismatch
 from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
@@ -154,6 +154,10 @@ class Updater:
         plan = (update.judged_plan(variant) if variant else None) or update.main_plan
         found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
         return self._compiling.sass([a for a in found if a is not None])
+
+    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
+        """What each of some kernels is in the end; () where one does not compile."""
+        return self._compiling.machine_code(kernels)
 
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
         """A PTX candidate from one that launches Triton kernels, for its timed case and those of the others that may be

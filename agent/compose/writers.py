@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from agent.authors.base import Author
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.choice import Choice
+from agent.compose.ptx_author import ptx_author
 from agent.compose.session import Session
+from agent.compose.start import NOTHING
 from agent.compose.starting import Beginning, begin
 from agent.controls import Controls
 from agent.converse.ledger import Ledger
@@ -29,6 +31,7 @@ from agent.workbench import Workbench
 from tools.codec import Json
 
 LOWER_TIMEOUT_S = 120.0
+MORE_STARTS = 2  # of the offline author of PTX, besides what its run begins with
 Drive = Callable[[], str]  # makes attempts until something ends that, and says what
 
 
@@ -80,9 +83,28 @@ def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
 
 
 def _drive_offline(work: Work, offline: Callable[[], Author]) -> str:
+    if work.settings.language == "ptx":
+        return _drive_ptx(work, offline)
     run = Run(work.bench, offline(), work.limits, work.settings.width, work.controls)
     begin(work.beginning, work.bench, offline, run.why_stop)
     return optimize(run)
+
+
+def _drive_ptx(work: Work, offline: Callable[[], Author]) -> str:
+    """Rewrites of what the run begins with; where it was left to us what that is, of other Triton kernels' PTX too."""
+    more = MORE_STARTS if work.beginning.wanted in ("", NOTHING) else 0
+
+    def triton() -> list[str]:
+        return [p.source for p in offline().propose(work.bench.task, work.bench.attempts, more)] if more else []
+
+    author = ptx_author(work.opened, triton, work.seed)
+    run = Run(work.bench, author, work.limits, work.settings.width, work.controls)
+    begin(work.beginning, work.bench, offline, run.why_stop)
+    try:
+        return optimize(run)
+    finally:
+        for problem in dict.fromkeys(author.problems):
+            work.bench.emit(Warned(work.bench.run_id, problem))
 
 
 def _drive_model(work: Work, studio: Studio, offline: Callable[[], Author]) -> str:
