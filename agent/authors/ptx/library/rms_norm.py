@@ -280,7 +280,7 @@ def configs(fixed, size, n_bytes):
     pairs = [(n, b) for b in (2, 4, 1) for n in fits if 4 <= held[n] * b <= 32 and held[n] * n * b >= 512]
     pairs = pairs or [(fits[-1], 1)]
     hints = HINTS if n_bytes > 2**25 else HINTS[:1]
-    tried = [(lanes, batch, *hint) for hint in hints for lanes, batch in pairs[:8]]
+    tried = [(lanes, batch, *hint) for hint in hints for lanes, batch in pairs]
     return [
         {**fixed, "LANES": lanes, "ROWS": 4 if lanes == 32 else 1, "BATCH": batch, "LOAD": load, "STORE": store}
         for lanes, batch, load, store in tried[:16]
