@@ -155,7 +155,9 @@ ${widen("%low", "%high", "%" ~ name ~ (first + i))}${widen("%glow", "%ghigh", "%
 //: endmacro
 """
 
-ROW = COMMON + r"""
+ROW = (
+    COMMON
+    + r"""
 //: set CHUNKS = (VECTORS + LANES - 1) // LANES
 //: set FULL = VECTORS // LANES
 //: set HELD = CHUNKS * WORDS
@@ -219,9 +221,12 @@ ${store("@%p " if c >= FULL else "@%there" ~ b ~ " ", "w", b * HELD + c * WORDS,
     ret;
 }
 """
+)
 
 # Rows that no block can hold: twice over the row, the second time from the L2.
-LONG = COMMON + r"""
+LONG = (
+    COMMON
+    + r"""
 ${begin("rms_norm_long", 1, WORDS)}
     mov.f32             %s0, 0f00000000;
     mov.u32             %i, %lane;
@@ -255,6 +260,7 @@ done:
     ret;
 }
 """
+)
 
 HINTS = (
     (".nc.L1::no_allocate.L2::256B", ".cs"),
@@ -267,9 +273,7 @@ def vector(cols, *tensors):
     """Elements of one access: as many as 16 bytes hold and every row's first address allows."""
     size = tensors[0].element_size()
     widths = (16 // size, 8 // size, 4 // size, 1)
-    return next(
-        v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors))
-    )
+    return next(v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors)))
 
 
 def configs(fixed, size, n_bytes):

@@ -136,7 +136,10 @@ ${exponential("%m", "%top")}${exponential("%a", "%top")}    mul.f32             
 //: endmacro
 """
 
-ROW = ACCESS + COMMON + r"""
+ROW = (
+    ACCESS
+    + COMMON
+    + r"""
 //: set CHUNKS = (VECTORS + LANES - 1) // LANES
 //: set FULL = VECTORS // LANES
 ${begin("softmax_row")}
@@ -210,8 +213,12 @@ ${store(c, "@%inside" if c >= FULL else "")}
     ret;
 }
 """
+)
 
-LONG = ACCESS + COMMON + r"""
+LONG = (
+    ACCESS
+    + COMMON
+    + r"""
 //: set CHUNKS = UNROLL
 //: set TILE = LANES * UNROLL
 //: macro loads(guarded)
@@ -300,6 +307,7 @@ ${loads(true)}${finish(true)}
     ret;
 }
 """
+)
 
 LOADS = (".nc.L1::no_allocate.L2::256B", ".nc.L1::no_allocate.L2::128B", ".nc", ".L1::evict_first.L2::256B")
 STORES = (".cs", ".L1::no_allocate", "")
@@ -309,9 +317,7 @@ def vector(cols, *tensors):
     """Elements of one access: as many as 16 bytes hold and every row's first address allows."""
     size = tensors[0].element_size()
     widths = (16 // size, 8 // size, 4 // size, 1)
-    return next(
-        v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors))
-    )
+    return next(v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors)))
 
 
 def row_configs(fixed, n_bytes):
