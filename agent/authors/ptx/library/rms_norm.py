@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN002, ANN201, ANN204
 r"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
 
 Rows of a few KiB are too short to keep HBM busy by themselves. So a block takes BATCH rows: it issues the loads of all
@@ -21,6 +21,7 @@ COMMON = r"""
 //: set BITS = 32 if T == "f32" else 16
 //: set SIZE = BITS // 8
 //: set WORDS = [VEC * BITS // 32, 1] | max
+//: set TYPE = "b32" if VEC * BITS >= 32 else "u16"
 //: set STRIDE = LANES * VEC * SIZE
 //: set VECTORS = COLS // VEC
 //: set WARPS = LANES // 32
@@ -35,7 +36,7 @@ COMMON = r"""
 ${(".v" ~ count if count > 1) ~ "." ~ type}
 //:- endmacro
 //: macro load(hints, name, first, address)
-ld.global${hints}${wide(WORDS, "b32" if VEC * BITS >= 32 else "u16")} ${several(name, first, WORDS)}, ${address};
+ld.global${hints}${wide(WORDS, TYPE)} ${several(name, first, WORDS)}, ${address};
 //:- endmacro
 //: macro widen(low, high, word)
 //: if T == "bf16"
@@ -65,7 +66,9 @@ ${widen("%low", "%high", "%" ~ name ~ i)}    fma.rn.f32          ${sum}, %low, %
     mul.f32             %${name}${first + i}, %${name}${first + i}, ${scale};
     mul.f32             %${name}${first + i}, %${name}${first + i}, %g${weight + i};
 //: else
-${widen("%low", "%high", "%" ~ name ~ (first + i))}${widen("%glow", "%ghigh", "%g" ~ (weight + i))}    mul.f32             %low, %low, ${scale};
+${widen("%low", "%high", "%" ~ name ~ (first + i))}
+//:- set g = "%g" ~ (weight + i)
+${widen("%glow", "%ghigh", g)}    mul.f32             %low, %low, ${scale};
     mul.f32             %high, %high, ${scale};
     mul.f32             %low, %low, %glow;
     mul.f32             %high, %high, %ghigh;
@@ -215,7 +218,8 @@ ${scaled("w", b * HELD + c * WORDS, c * WORDS, "%s" ~ b)}
 //:- if c >= FULL
     and.pred            %p, %inside, %there${b};
 //: endif
-${store("@%p " if c >= FULL else "@%there" ~ b ~ " ", "w", b * HELD + c * WORDS, "[%out+" ~ (b * ROW_BYTES + c * STRIDE) ~ "]")}
+//: set guard = "@%p " if c >= FULL else "@%there" ~ b ~ " "
+${store(guard, "w", b * HELD + c * WORDS, "[%out+" ~ (b * ROW_BYTES + c * STRIDE) ~ "]")}
 //:- endfor
 //: endfor
     ret;

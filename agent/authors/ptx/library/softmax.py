@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN002, ANN201
 r"""Softmax over the last dimension in PTX: each row is read once, stays in registers, and is written once.
 
 What is bought with PTX: all loads of a row are issued before the first use, with the cache hints that a stream wants;
@@ -35,7 +35,8 @@ ACCESS = r"""
 ${registers(first) if WORDS > 1 else registers(first)[1:-1]}
 //:- endmacro
 //: macro load(chunk, guard)
-    ${guard ~ " " if guard}ld.global${LOAD}${WIDTH}.${"b32" if VEC * BITS >= 32 else "u16"} ${one(chunk * WORDS)}, [%in+${chunk * STRIDE}];
+//: set type = "b32" if VEC * BITS >= 32 else "u16"
+    ${guard ~ " " if guard}ld.global${LOAD}${WIDTH}.${type} ${one(chunk * WORDS)}, [%in+${chunk * STRIDE}];
 //: endmacro
 //: macro unpack(chunk)
 //: if BITS == 16
@@ -79,7 +80,7 @@ COMMON = r"""
 .visible .entry ${name}(.param .u64 out, .param .u64 x, .param .u32 rows)
 .reqntid ${LANES}, ${ROWS}, 1
 {
-    .reg .pred  %beyond, %inside, %first, %more;
+    .reg .pred  %beyond, %inside<${CHUNKS}>, %first, %more;
     .reg .b16   %h<2>;
     .reg .b32   %part, %row, %rows, %lane, %at, %slot, %i, %j;
     .reg .b64   %in, %out, %from;
@@ -145,14 +146,14 @@ ROW = (
 ${begin("softmax_row")}
 //: for c in range(FULL, CHUNKS)
     // the last access of a row that is not full: what is beyond the end counts as -inf, which adds nothing
-    setp.lt.u32         %inside, %lane, ${VECTORS - FULL * LANES};
+    setp.lt.u32         %inside${c}, %lane, ${VECTORS - FULL * LANES};
 //: for i in range(WORDS)
     mov.b32             ${WORD}${c * WORDS + i}, ${MINUS_INF};
 //: endfor
 //: endfor
     // the whole row at once: ${CHUNKS} loads in flight before anybody waits for one
 //: for c in range(CHUNKS)
-${load(c, "@%inside" if c >= FULL else "")}
+${load(c, "@%inside" ~ c if c >= FULL else "")}
 //:- endfor
 //: for c in range(CHUNKS)
 ${unpack(c)}
@@ -174,7 +175,8 @@ ${unpack(c)}
     mov.f32             %b, 0f00000000;
     mov.f32             %sum, 0f00000000;
 //: for i in range(CHUNKS * VEC)
-${exponential("%v" ~ i, "%m")}    add.f32             ${["%s", "%a", "%b", "%sum"][i % 4]}, ${["%s", "%a", "%b", "%sum"][i % 4]}, %v${i};
+//: set s = ["%s", "%a", "%b", "%sum"][i % 4]
+${exponential("%v" ~ i, "%m")}    add.f32             ${s}, ${s}, %v${i};
 //: endfor
     add.f32             %s, %s, %a;
     add.f32             %b, %b, %sum;
@@ -208,7 +210,7 @@ ${exponential("%scale", "%top")}
 //: for i in range(VEC)
     mul.f32             %v${c * VEC + i}, %v${c * VEC + i}, %scale;
 //: endfor
-${store(c, "@%inside" if c >= FULL else "")}
+${store(c, "@%inside" ~ c if c >= FULL else "")}
 //:- endfor
     ret;
 }
@@ -221,22 +223,34 @@ LONG = (
     + r"""
 //: set CHUNKS = UNROLL
 //: set TILE = LANES * UNROLL
-//: macro loads(guarded)
+//: set TILES = (VECTORS + TILE - 1) // TILE
+//: macro loads()
 //: for c in range(UNROLL)
-//: if guarded
     add.u32             %j, %i, ${c * LANES};
-    setp.lt.u32         %inside, %j, ${VECTORS};
+    setp.lt.u32         %inside${c}, %j, ${VECTORS};
 //: for i in range(WORDS)
     mov.b32             ${WORD}${c * WORDS + i}, ${MINUS_INF};
 //: endfor
-//: endif
-${load(c, "@%inside" if guarded else "")}
+${load(c, "@%inside" ~ c)}
 //:- endfor
 //: for c in range(UNROLL)
 ${unpack(c)}
 //:- endfor
 //: endmacro
-//: macro online()
+//: macro advance(label)
+    // all threads go through all tiles: the limit is moved by the lane
+    add.u32             %i, %i, ${TILE};
+    add.u32             %at, %lane, ${VECTORS};
+    setp.lt.u32         %more, %i, %at;
+    @%more bra          ${label};
+//: endmacro
+${begin("softmax_long")}
+    // first pass, online: a maximum and a sum of each thread
+    mov.f32             %m, 0fFF7FFFFF;
+    mov.f32             %s, 0f00000000;
+    mov.u32             %i, %lane;
+read:
+${loads()}
     // the new maximum first; then one rescaling for the whole tile
     mov.f32             %top, %m;
 //: for i in range(UNROLL * VEC)
@@ -247,35 +261,8 @@ ${exponential("%m", "%top")}    mul.f32             %s, %s, %m;
 //: for i in range(UNROLL * VEC)
 ${exponential("%v" ~ i, "%top")}    add.f32             %s, %s, %v${i};
 //: endfor
-//: endmacro
-//: macro finish(guarded)
-//: for c in range(UNROLL)
-//: for i in range(VEC)
-${exponential("%v" ~ (c * VEC + i), "%m")}    mul.f32             %v${c * VEC + i}, %v${c * VEC + i}, %s;
-//: endfor
-//: if guarded
-    add.u32             %j, %i, ${c * LANES};
-    setp.lt.u32         %inside, %j, ${VECTORS};
-//: endif
-${store(c, "@%inside" if guarded else "")}
-//:- endfor
-//: endmacro
-${begin("softmax_long")}
-    // first pass, online: a maximum and a sum of each thread
-    mov.f32             %m, 0fFF7FFFFF;
-    mov.f32             %s, 0f00000000;
-    mov.u32             %i, %lane;
-//: if VECTORS >= TILE
-read:
-${loads(false)}${online()}    add.u64             %in, %in, ${UNROLL * STRIDE};
-    add.u32             %i, %i, ${TILE};
-    setp.lt.u32         %more, %i, ${VECTORS // TILE * TILE};
-    @%more bra          read;
-//: endif
-//: if VECTORS % TILE
-${loads(true)}${online()}
-//:- endif
-
+    add.u64             %in, %in, ${UNROLL * STRIDE};
+${advance("read")}
     // of the warp, then of the row; the larger maximum wins, and both sums are put on it
 //: for step in (16, 8, 4, 2, 1)
     shfl.sync.bfly.b32  %a, %m, ${step}, 31, -1;
@@ -291,20 +278,19 @@ ${rescale()}
     rcp.approx.ftz.f32  %s, %s;
 
     // second pass, over what the L2 still holds
-    sub.u64             %in, %in, ${VECTORS // TILE * UNROLL * STRIDE};
+    sub.u64             %in, %in, ${TILES * UNROLL * STRIDE};
     mov.u32             %i, %lane;
-//: if VECTORS >= TILE
 write:
-${loads(false)}${finish(false)}    add.u64             %in, %in, ${UNROLL * STRIDE};
+${loads()}
+//:- for c in range(UNROLL)
+//: for i in range(VEC)
+${exponential("%v" ~ (c * VEC + i), "%m")}    mul.f32             %v${c * VEC + i}, %v${c * VEC + i}, %s;
+//: endfor
+${store(c, "@%inside" ~ c)}
+//:- endfor
+    add.u64             %in, %in, ${UNROLL * STRIDE};
     add.u64             %out, %out, ${UNROLL * STRIDE};
-    add.u32             %i, %i, ${TILE};
-    setp.lt.u32         %more, %i, ${VECTORS // TILE * TILE};
-    @%more bra          write;
-//: endif
-//: if VECTORS % TILE
-${loads(true)}${finish(true)}
-//:- endif
-    ret;
+${advance("write")}    ret;
 }
 """
 )
@@ -321,12 +307,13 @@ def vector(cols, *tensors):
 
 
 def row_configs(fixed, n_bytes):
-    """Each number of threads that leaves 8 to 32 floats to a thread, with the hints that may matter to a long stream."""
+    """Each number of threads that leaves 8 to 32 floats to a thread, with hints for long streams."""
     cols, vec = fixed["COLS"], fixed["VEC"]
     floats = {lanes: -(-cols // (lanes * vec)) * vec for lanes in (512, 256, 1024, 128, 64, 32)}
     fits = [lanes for lanes, n in floats.items() if n <= MOST_FLOATS]
     good = [lanes for lanes in fits if 8 <= floats[lanes] <= 32] or fits[-1:]
-    hints = [(load, store) for store in STORES for load in LOADS][: None if n_bytes > 2**25 else 1]
+    hints = [(load, store) for store in STORES for load in LOADS]
+    hints = hints if n_bytes > 2**25 else hints[:1]
     made = [(lanes, load, store) for load, store in hints for lanes in good]
     return [{**fixed, "LANES": n, "ROWS": 4 if n == 32 else 1, "LOAD": a, "STORE": b} for n, a, b in made[:16]]
 

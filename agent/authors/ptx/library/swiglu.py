@@ -52,7 +52,11 @@ TEXT = r"""
 //: if BITS == 32
 ${activate("%g" ~ i, "%u" ~ i)}
 //:- else
-${widen("%a0", "%a1", "%g" ~ i)}${widen("%b0", "%b1", "%u" ~ i)}${activate("%a0", "%b0")}${activate("%a1", "%b1")}    cvt.rn.${T}x2.f32   %g${i}, %a1, %a0;
+${widen("%a0", "%a1", "%g" ~ i)}${widen("%b0", "%b1", "%u" ~ i)}
+//:- for j in (0, 1)
+${activate("%a" ~ j, "%b" ~ j)}
+//:- endfor
+    cvt.rn.${T}x2.f32   %g${i}, %a1, %a0;
 //: endif
 //: endfor
     st.global${STORE}.v${WORDS}.b32 [%out+${at}], ${words("g", first)};
