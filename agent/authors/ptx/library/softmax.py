@@ -17,7 +17,6 @@ from torch import nn
 
 from tools.ptx import PtxKernel
 
-BITS = {torch.float32: 32, torch.bfloat16: 16, torch.float16: 16}
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 MOST_FLOATS = 64  # of a row that a thread keeps in registers
 
@@ -83,7 +82,7 @@ COMMON = r"""
     .reg .pred  %beyond, %inside<${CHUNKS}>, %first, %more;
     .reg .b16   %h<2>;
     .reg .b32   %part, %row, %rows, %lane, %at, %slot, %i, %j;
-    .reg .b64   %in, %out, %from;
+    .reg .b64   %in, %out;
     .reg .f32   %m, %s, %a, %b, %top, %sum, %scale;
     .reg .b32   %v<${CHUNKS * VEC}>${", %w<" ~ CHUNKS * WORDS ~ ">" if BITS == 16};
     .shared .align 8 .b8 part[${[LANES // 32, 1] | max * 8}];       // (maximum, sum) of each warp
@@ -98,16 +97,12 @@ COMMON = r"""
 
     // this thread's first element: row * COLS + lane * VEC, in bytes; 64 bits, a tensor may pass 4 GiB
     mov.u32             %lane, %tid.x;
-    ld.param.u64        %in, [x];
-    ld.param.u64        %out, [out];
-    cvta.to.global.u64  %in, %in;
-    cvta.to.global.u64  %out, %out;
-    mul.wide.u32        %from, %row, ${COLS * SIZE};
-    add.u64             %in, %in, %from;
-    add.u64             %out, %out, %from;
-    mul.wide.u32        %from, %lane, ${VEC * SIZE};
-    add.u64             %in, %in, %from;
-    add.u64             %out, %out, %from;
+//: for register, name in (("%in", "x"), ("%out", "out"))
+    ld.param.u64        ${register}, [${name}];
+    cvta.to.global.u64  ${register}, ${register};
+    mad.wide.u32        ${register}, %row, ${COLS * SIZE}, ${register};
+    mad.wide.u32        ${register}, %lane, ${VEC * SIZE}, ${register};
+//: endfor
 //: endmacro
 //: macro exponential(register, top)
     sub.f32             ${register}, ${register}, ${top};
@@ -125,14 +120,12 @@ ${exponential("%m", "%top")}${exponential("%a", "%top")}    mul.f32             
     and.b32             %at, %lane, 31;
     shr.u32             %slot, %lane, 5;
     mov.u32             %part, part;
-    shl.b32             %slot, %slot, 3;
-    add.u32             %slot, %slot, %part;
+    mad.lo.u32          %slot, %slot, 8, %part;
     setp.eq.u32         %first, %at, 0;
     @%first st.shared.v2.f32 [%slot], {%m, %s};
     bar.sync            0;
     and.b32             %at, %at, ${LANES // 32 - 1};
-    shl.b32             %at, %at, 3;
-    add.u32             %at, %at, %part;
+    mad.lo.u32          %at, %at, 8, %part;
     ld.shared.v2.f32    {%m, %s}, [%at];
 //: endmacro
 """
@@ -170,10 +163,9 @@ ${unpack(c)}
 //: endfor
 
     // exponentials and their sum; four sums side by side, so that additions need not wait for each other
-    mov.f32             %s, 0f00000000;
-    mov.f32             %a, 0f00000000;
-    mov.f32             %b, 0f00000000;
-    mov.f32             %sum, 0f00000000;
+//: for s in ("%s", "%a", "%b", "%sum")
+    mov.f32             ${s}, 0f00000000;
+//: endfor
 //: for i in range(CHUNKS * VEC)
 //: set s = ["%s", "%a", "%b", "%sum"][i % 4]
 ${exponential("%v" ~ i, "%m")}    add.f32             ${s}, ${s}, %v${i};
@@ -312,8 +304,7 @@ def row_configs(fixed, n_bytes):
     floats = {lanes: -(-cols // (lanes * vec)) * vec for lanes in (512, 256, 1024, 128, 64, 32)}
     fits = [lanes for lanes, n in floats.items() if n <= MOST_FLOATS]
     good = [lanes for lanes in fits if 8 <= floats[lanes] <= 32] or fits[-1:]
-    hints = [(load, store) for store in STORES for load in LOADS]
-    hints = hints if n_bytes > 2**25 else hints[:1]
+    hints = [(load, store) for store in STORES for load in LOADS][: None if n_bytes > 2**25 else 1]
     made = [(lanes, load, store) for load, store in hints for lanes in good]
     return [{**fixed, "LANES": n, "ROWS": 4 if n == 32 else 1, "LOAD": a, "STORE": b} for n, a, b in made[:16]]
 
@@ -333,7 +324,7 @@ class ModelNew(nn.Module):
         cols = x.shape[-1]
         rows = x.numel() // cols
         vec = vector(cols, x, y)
-        fixed = {"COLS": cols, "VEC": vec, "BITS": BITS[x.dtype], "T": NAMES[x.dtype]}
+        fixed = {"COLS": cols, "VEC": vec, "BITS": 8 * x.element_size(), "T": NAMES[x.dtype]}
         if -(-cols // (1024 * vec)) * vec <= MOST_FLOATS // 2:
             kernel = PtxKernel(ROW, entry="softmax_row", configs=row_configs(fixed, x.nbytes))
         else:
