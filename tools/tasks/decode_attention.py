@@ -29,7 +29,7 @@ CASES = [
 
 
 class Model(nn.Module):
-    """y = softmax(q k^T / sqrt(head_dim)) v, one row of queries, where head h has the keys of h * KV_HEADS / HEADS"""
+    """y = softmax(q k^T / sqrt(head_dim)) v for one row of queries; head h sees the keys of h * KV_HEADS / HEADS"""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)

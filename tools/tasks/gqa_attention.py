@@ -20,7 +20,7 @@ CASES = [
 
 
 class Model(nn.Module):
-    """y = softmax(mask(q k^T / sqrt(head_dim))) v, row i sees columns 0..i, head h has the keys of h * KV_HEADS / HEADS"""
+    """y = softmax(mask(q k^T / sqrt(head_dim))) v; row i sees columns 0..i, head h the keys of h * KV_HEADS / HEADS"""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

@@ -4,6 +4,8 @@ Group sizes are known when the module is made, since a plan's grid cannot depend
 uneven, as routers make them.
 """
 
+import itertools
+
 import torch
 import torch.nn as nn
 
@@ -38,7 +40,7 @@ class Model(nn.Module):
 def group_sizes() -> list[int]:
     """Rows of each expert: the last has about twice the mean, the first few, down to none."""
     ends = [ROWS * e * (e + 1) // (EXPERTS * (EXPERTS + 1)) for e in range(EXPERTS + 1)]
-    return [end - start for start, end in zip(ends, ends[1:])]
+    return [end - start for start, end in itertools.pairwise(ends)]
 
 
 def get_inputs() -> list[torch.Tensor]:

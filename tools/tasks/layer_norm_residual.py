@@ -1,4 +1,4 @@
-"""Residual addition and layer normalisation of the sum, which is returned too: twice in every block of a ViT."""
+"""Residual addition and layer normalisation of the sum, which is returned too: twice in a ViT block."""
 
 import torch
 import torch.nn as nn
@@ -9,11 +9,11 @@ ROWS = 65792  # 256 images of 257 tokens
 COLS = 1280  # ViT-H
 
 CASES = [
-    {"name": "ragged", "ROWS": 129, "COLS": 1000, "cpu": True},
+    {"name": "ragged", "ROWS": 33, "COLS": 500, "cpu": True},
     {"name": "narrow_float32", "ROWS": 65, "COLS": 77, "DTYPE": "float32", "cpu": True},
-    {"name": "timed_columns", "ROWS": 33, "cpu": True},
+    {"name": "timed_columns", "ROWS": 9, "cpu": True},
     {"name": "vit_l_float32", "ROWS": 25216, "COLS": 1024, "DTYPE": "float32"},  # 128 images of 197 tokens
-    {"name": "prime", "ROWS": 31, "COLS": 2053, "held_out": True, "cpu": True},
+    {"name": "prime", "ROWS": 11, "COLS": 1031, "held_out": True, "cpu": True},
 ]
 
 

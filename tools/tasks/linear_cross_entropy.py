@@ -9,11 +9,11 @@ HIDDEN = 4096  # Llama 3 8B: the logits would take 525 MB
 VOCABULARY = 128256
 
 CASES = [
-    {"name": "small", "TOKENS": 33, "HIDDEN": 128, "VOCABULARY": 1000, "cpu": True},
+    {"name": "small", "TOKENS": 64, "HIDDEN": 128, "VOCABULARY": 500, "cpu": True},
     {"name": "narrow", "TOKENS": 65, "HIDDEN": 72, "VOCABULARY": 97, "cpu": True},
     {"name": "mixtral", "TOKENS": 4096, "VOCABULARY": 32000},
     {"name": "qwen2_7b", "HIDDEN": 3584, "VOCABULARY": 152064},
-    {"name": "prime", "TOKENS": 37, "HIDDEN": 136, "VOCABULARY": 509, "held_out": True, "cpu": True},
+    {"name": "prime", "TOKENS": 67, "HIDDEN": 136, "VOCABULARY": 251, "held_out": True, "cpu": True},
 ]
 
 

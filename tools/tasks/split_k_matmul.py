@@ -9,11 +9,11 @@ M = 7168  # DeepSeek-V3's router: 112 tiles of 128 x 128 for 132 multiprocessors
 N = 256
 
 CASES = [
-    {"name": "small", "TOKENS": 1024, "M": 64, "N": 32, "cpu": True},
-    {"name": "ragged", "TOKENS": 777, "M": 40, "N": 24, "cpu": True},
+    {"name": "small", "TOKENS": 512, "M": 64, "N": 32, "cpu": True},
+    {"name": "ragged", "TOKENS": 501, "M": 40, "N": 24, "cpu": True},
     {"name": "mixtral_router", "TOKENS": 65536, "M": 4096, "N": 8},
     {"name": "lora_llama3_8b", "TOKENS": 32768, "M": 4096, "N": 16},
-    {"name": "odd", "TOKENS": 1031, "M": 37, "N": 29, "held_out": True, "cpu": True},
+    {"name": "odd", "TOKENS": 509, "M": 37, "N": 29, "held_out": True, "cpu": True},
 ]
 
 
