@@ -23,7 +23,7 @@ from tools.judge.precise import Disturbances, default_float64, differences, flus
 from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
 from tools.judge.protocol import PROBES
 from tools.judge.ties import Watching
-from tools.judge.tree import Tree, dtype_name, is_finite, leaves, map_tensors, numel, tensors
+from tools.judge.tree import Tree, dtype_name, is_finite, is_float8, leaves, map_tensors, numel, tensors
 from tools.task import CaseDef, TaskFile
 
 MOST_DISTURBED = 1 << 28  # output elements; above, disturbed copies in float64 take tens of gigabytes each
@@ -310,7 +310,14 @@ class LoadedCase:
             lenience=regime.lenience,
             read=0 if regime.longest else lengths.read((inputs, self.state())),
             operand_noise=operands,
+            float8_operands=self._is_stored_in_float8(inputs),
         )
+
+    def _is_stored_in_float8(self, inputs: Tree) -> bool:
+        """All floating matrices are; vectors and columns, which hold scales and biases, do not count."""
+        floats = [t for t in tensors((inputs, self.state())) if t.is_floating_point() and t.dim() > 1]
+        matrices = [t for t in floats if min(t.shape[-2:]) > 1]
+        return bool(matrices) and all(map(is_float8, matrices))
 
     def _noise_if_it_fits(
         self, inputs: tuple[Any, ...], answer: Answer, samples: int
