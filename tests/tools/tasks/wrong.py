@@ -179,7 +179,7 @@ def first_matrix_for_all(a: Tensor, b: Tensor) -> Tensor:
 def half_sums(x: Tensor, *, weight: Tensor) -> Tensor:
     """Partial sums are kept in bfloat16."""
     total = torch.zeros(x.shape[0], weight.shape[0], dtype=torch.bfloat16)
-    for left, right in zip(honest.pieces(x, 8, dim=1), honest.pieces(weight, 8, dim=1), strict=True):
+    for left, right in zip(honest.pieces(x, 1, dim=1), honest.pieces(weight, 1, dim=1), strict=True):
         total = (total.float() + left.float() @ right.float().t()).bfloat16()
     return total
 
