@@ -37,7 +37,7 @@ def test_a_built_in_task_is_found_by_its_name() -> None:
 
 
 def test_a_misspelt_task_gets_a_suggestion_and_the_list() -> None:
-    with pytest.raises(TaskError, match=r"no task 'sotfmax'; did you mean softmax\? known tasks: causal_attention, "):
+    with pytest.raises(TaskError, match=r"no task 'sotfmax'; did you mean softmax\? `optimize tasks` lists all \d\d; "):
         find_task("sotfmax")
 
 

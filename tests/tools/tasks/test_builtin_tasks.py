@@ -4,6 +4,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tools.judge.protocol import CORE, batteries_of
 from tools.judge.reference import Problem, describe
 from tools.judge.sensitivity import sensitivities
 from tools.task import MAIN, TaskFile, builtin_names, find_task
+from tools.tasks import GROUPS
 from tools.verdict import CaseResult, Tier
 
 AT_A_HALF = {"quantize_fp8": 1.01}  # the error of what is rounded to float8 reaches half a step, which is the tolerance
@@ -83,5 +85,12 @@ def test_null_kernels_fail_every_small_case_and_every_operand_matters(name: str)
         assert [s.operand for s in moved if s.dead] == [], case
 
 
-def test_there_are_at_least_thirty_tasks() -> None:
-    assert len(builtin_names()) >= 30
+def test_the_document_of_tasks_names_every_one() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text()
+    assert [name for name in builtin_names() if f"`{name}`" not in text] == []
+
+
+def test_every_task_is_listed_in_one_group() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == builtin_names()
+    assert len(listed) >= 30
