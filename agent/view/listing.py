@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def print_tasks(groups: Mapping[str, Sequence[TaskSpec]], *, json: bool) -> None:
-    """One row per task, group by group: what its timed case holds and costs. JSON has the floor on each known GPU too."""
+    """One row per task, group by group: what its timed case holds and costs. JSON has floors on GPUs too."""
     if json:
         listed = [_task_json(task) | {"group": group} for group, tasks in groups.items() for task in tasks]
         print(jsonlib.dumps(listed, indent=2))
