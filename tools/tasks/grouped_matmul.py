@@ -33,7 +33,7 @@ class Model(nn.Module):
         self.weight = nn.Parameter((torch.randn(len(sizes), k, n) * k**-0.5).bfloat16())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        groups = zip(x.split(self.sizes), self.weight.unbind(), strict=True)
+        groups = zip(x.split_with_sizes(self.sizes), self.weight.unbind(), strict=True)
         return torch.cat([rows @ weight for rows, weight in groups])
 
 
