@@ -8,6 +8,9 @@ DTYPE = "bfloat16"
 ROWS = 65792  # 256 images of 257 tokens
 COLS = 1280  # ViT-H
 
+# where h were constant in a row, whether its variance is zero would hang on how often h is rounded on the way
+INPUTS = {"x": "any", "residual": "own"}
+
 CASES = [
     {"name": "ragged", "ROWS": 33, "COLS": 500, "cpu": True},
     {"name": "narrow_float32", "ROWS": 65, "COLS": 77, "DTYPE": "float32", "cpu": True},
