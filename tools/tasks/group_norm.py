@@ -19,10 +19,10 @@ CASES = [
     {
         "name": "prime",
         "BATCH": 1,
-        "CHANNELS": 35,
+        "CHANNELS": 33,
         "HEIGHT": 13,
         "WIDTH": 31,
-        "GROUPS": 7,
+        "GROUPS": 3,
         "held_out": True,
         "cpu": True,
     },
