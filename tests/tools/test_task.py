@@ -114,7 +114,7 @@ def test_the_author_does_not_see_held_out_cases() -> None:
         assert "held_out" in task.source
         assert "held_out" not in seen
         assert [c.name for c in task.cases if not c.held_out][1:] == [
-            item["name"] for item in ast.literal_eval(seen.split("CASES = ")[1].split("\n]")[0] + "]")
+            item["name"] for item in ast.literal_eval(seen.split("CASES = ")[1].split("\n]")[0] + "\n]")
         ]
 
 

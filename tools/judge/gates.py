@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tools.judge.roundings import Rounding, half_step
 from tools.judge.ties import Selection
-from tools.judge.tree import Tree, is_float8
+from tools.judge.tree import Tree, is_float8, numel, tensors
 
 CHUNK = 1 << 24  # elements compared at once: a 6 GB output needs no 50 GB of float64 temporaries
 TILE = 64
@@ -43,6 +43,11 @@ _OUTPUTS = {
     torch.float8_e4m3fn: 2.0**-4,
     torch.float8_e5m2: 2.0**-3,
 }
+_SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
+# nothing but the noise widens the tolerance where operands are rounded and float32 is stored: 1 honest TF32 product of
+# 20 was refused on 6 samples, by up to 1.6 times its tolerance (one that truncates, 1 of 3); on 32 none is above 0.7
+_MORE_SAMPLES = 32
+_FEW_OUTPUTS = 1 << 22  # of a larger case, PyTorch's own product on a GPU is as imprecise and widens it
 _BIASED = 8.0  # standard errors of the mean error over rows
 _FEWEST_ROWS = 32
 
@@ -92,6 +97,19 @@ class Reached:
 def rounds_operands(precision: str) -> bool:
     """Whether the declared arithmetic rounds what it multiplies to fewer bits than float32 has."""
     return precision in _OPERANDS
+
+
+def samples_for(native: Tree, precision: str) -> int:
+    """From how many disturbed runs the noise is estimated."""
+    wide = any(tensor.dtype == torch.float32 for tensor in tensors(native))
+    return _MORE_SAMPLES if wide and rounds_operands(precision) and numel(native) <= _FEW_OUTPUTS else _SAMPLES
+
+
+def has_float8_matrices(operands: Tree) -> bool:
+    """Whether all floating matrices are float8; vectors and columns, which hold scales and biases, do not count."""
+    floats = [t for t in tensors(operands) if t.is_floating_point() and t.dim() > 1]
+    matrices = [t for t in floats if min(t.shape[-2:]) > 1]
+    return bool(matrices) and all(map(is_float8, matrices))
 
 
 def rounding_of(expected: Expected, dtype: torch.dtype) -> float:

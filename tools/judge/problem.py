@@ -16,22 +16,17 @@ from tools.errors import TaskError
 from tools.judge.answers import Answer, Drawn, Regime
 from tools.judge.contract import declared_kinds, inferred_kinds
 from tools.judge.execute import blame, execute, placed, randomise, seed_everything
-from tools.judge.gates import Expected, rounds_operands
+from tools.judge.gates import Expected, has_float8_matrices, rounds_operands, samples_for
 from tools.judge.inputs import derived
 from tools.judge.lengths import Lengths
 from tools.judge.precise import Disturbances, default_float64, differences, flushed, plain_arithmetic, widened
 from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
 from tools.judge.protocol import PROBES
 from tools.judge.ties import Watching
-from tools.judge.tree import Tree, dtype_name, is_finite, is_float8, leaves, map_tensors, numel, tensors
+from tools.judge.tree import Tree, dtype_name, is_finite, leaves, map_tensors, numel, tensors
 from tools.task import CaseDef, TaskFile
 
 MOST_DISTURBED = 1 << 28  # output elements; above, disturbed copies in float64 take tens of gigabytes each
-NOISE_SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
-# nothing but the noise widens the tolerance where operands are rounded and float32 is stored: 1 honest TF32 product of
-# 20 was refused on 6 samples, by up to 1.6 times its tolerance (one that truncates, 1 of 3); on 32 none is above 0.7
-_MORE_SAMPLES = 32
-_FEW_OUTPUTS = 1 << 22
 # equal terms are rounded the same way, so errors add up as L, not sqrt(L)
 _LENIENCE = {"structure": 4.0, "offset": 4.0}
 _KINDS_SEEDS = (0, 1, 2)
@@ -290,13 +285,13 @@ class LoadedCase:
         with torch.device(self.device):
             return map_tensors(Tensor.detach, model(*inputs))
 
-    def expect(self, inputs: tuple[Any, ...], *, noise_samples: int = NOISE_SAMPLES) -> Expected:
+    def expect(self, inputs: tuple[Any, ...], *, noise_samples: int | None = None) -> Expected:
         """What a right candidate may return for these inputs and the present parameters."""
         with Lengths() as lengths:
             native = self.native(inputs)
         answer = self.reference(inputs)
-        wanted = answer.exact and noise_samples and numel(answer.values) <= MOST_DISTURBED
-        samples = max(noise_samples, _MORE_SAMPLES) if self._rests_on_noise(native) else noise_samples
+        samples = samples_for(native, self.precision) if noise_samples is None else noise_samples
+        wanted = answer.exact and samples and numel(answer.values) <= MOST_DISTURBED
         noise, operands = self._noise_if_it_fits(inputs, answer, samples) if wanted else (None, None)
         regime, slack = self._regime, None
         if regime.flushes:  # what counting denormal inputs as zeros changes
@@ -315,18 +310,8 @@ class LoadedCase:
             lenience=regime.lenience,
             read=0 if regime.longest else lengths.read((inputs, self.state())),
             operand_noise=operands,
-            float8_operands=self._is_stored_in_float8(inputs),
+            float8_operands=has_float8_matrices((inputs, self.state())),
         )
-
-    def _rests_on_noise(self, native: Tree) -> bool:
-        wide = any(t.dtype == torch.float32 for t in tensors(native))
-        return wide and rounds_operands(self.precision) and numel(native) <= _FEW_OUTPUTS
-
-    def _is_stored_in_float8(self, inputs: Tree) -> bool:
-        """All floating matrices are; vectors and columns, which hold scales and biases, do not count."""
-        floats = [t for t in tensors((inputs, self.state())) if t.is_floating_point() and t.dim() > 1]
-        matrices = [t for t in floats if min(t.shape[-2:]) > 1]
-        return bool(matrices) and all(map(is_float8, matrices))
 
     def _noise_if_it_fits(
         self, inputs: tuple[Any, ...], answer: Answer, samples: int
