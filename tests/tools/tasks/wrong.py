@@ -79,7 +79,7 @@ def place_within_its_block(x: Tensor) -> Tensor:
 
 def no_negative_maximum(x: Tensor) -> Tensor:
     """Starts from zero instead of minus infinity, and from the first place."""
-    return torch.where(x.amax(-1) > 2, x.argmax(-1), 0)
+    return torch.where(x.amax(-1) > 0, x.argmax(-1), 0)
 
 
 def same_place_for_equal_values(x: Tensor) -> tuple[Tensor, Tensor]:
