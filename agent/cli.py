@@ -10,7 +10,7 @@ from agent import cli_export, cli_query, cli_report, cli_setup, cli_watch, compl
 from agent.cli_exit import exit_code
 from agent.cli_parameters import Arch, AsJson, AsLines, NoColour, RunsDir, Task, Tier, Unsandboxed, Width
 from agent.cli_words import refuse_flags
-from agent.settings import Effort, Strategy, chosen_settings, environment
+from agent.settings import Effort, Language, Strategy, chosen_settings, environment
 from tools.errors import UsageError
 
 app = App(
@@ -27,6 +27,8 @@ Examples:
     optimize --task softmax --max-attempts 12 --json | tail -1
     optimize --task softmax --model anthropic --max-cost 2
     optimize --task softmax --model chat:qwen --base-url http://host:8000/v1
+    optimize --task softmax --language ptx     kernels by hand, from Triton's
+    optimize --task softmax --from best        go on where the record ends
     optimize --resume 20260101-120000-softmax-ab12
     optimize init mymodel.py:attention_block   a task from your own code
 
@@ -78,6 +80,19 @@ def run(
         Strategy | None,
         Parameter(group=_AUTHOR, help="refine one conversation, best-of independent ones, or evolve a population."),
     ] = None,
+    language: Annotated[
+        Language | None, Parameter(group=_AUTHOR, help="What the kernels are written in: triton, or ptx by hand.")
+    ] = None,
+    from_: Annotated[
+        str | None,
+        Parameter(
+            name="--from",
+            metavar="START",
+            group=_AUTHOR,
+            help="Begin with it: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx.",
+            completer=complete.starts,
+        ),
+    ] = None,
     max_attempts: Annotated[
         int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts.")
     ] = None,
@@ -120,7 +135,7 @@ def run(
         "target_speedup": target_speedup, "target_sol": target_sol, "max_attempts": max_attempts,
         "max_time_s": max_time, "patience": patience, "width": width, "seed": seed, "arch": arch,
         "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
-        "confirm": confirm,
+        "confirm": confirm, "language": language, "from_": from_,
     }  # fmt: skip
     if task is None and resume is None and not (json or plain or any(v is not None for v in flags.values())):
         from agent.compose.teach import teach

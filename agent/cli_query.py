@@ -58,6 +58,8 @@ Examples:
     optimize show 20260101-120000-softmax-ab12/7     an attempt
     optimize show 20260101-120000-softmax-ab12/7 --source > mine.py
     optimize show 20260101-120000-softmax-ab12/7 --conversation
+    optimize show 20260101-120000-softmax-ab12/7 --sass --against 20260101-120000-softmax-ab12/3
+    optimize show 20260101-120000-softmax-ab12 --ptx > best.ptx
 """
 
 
@@ -72,6 +74,16 @@ def show(
     diff: Annotated[bool, Parameter(help="Only the diff to the parent.", negative="")] = False,
     conversation: Annotated[bool, Parameter(help="Only what was said, up to that attempt.", negative="")] = False,
     receipt: Annotated[bool, Parameter(help="Only the receipt.", negative="")] = False,
+    sass: Annotated[
+        bool, Parameter(help="Only its instructions: loops, source lines, what may stall.", negative="")
+    ] = False,
+    ptx: Annotated[bool, Parameter(help="Only the PTX that its kernels are assembled from.", negative="")] = False,
+    against: Annotated[
+        str | None,
+        Parameter(
+            metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one.", completer=complete.attempts
+        ),
+    ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
     runs_dir: RunsDir = None,
@@ -79,13 +91,14 @@ def show(
 ) -> int:
     """Show a stored run, or all that is known of one attempt.
 
-    --source, --diff and --receipt of a run are those of its best attempt.
+    --source, --diff, --receipt, --sass and --ptx of a run are those of its best attempt. For --sass and --ptx the
+    kernels are compiled again, on any machine, and it is said whether they are those that were judged.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
     from agent.compose.show import Parts, show_stored
     from agent.record.listing import Filter
 
-    parts = Parts(source, diff, conversation, receipt)
+    parts = Parts(source, diff, conversation, receipt, sass, ptx, against)
     wanted = Filter(verdict=verdict, min_speedup=min_speedup)
     return show_stored(name, parts, wanted, settings, environment(), json=json)
 

@@ -30,6 +30,10 @@ _MODELS = {
     "scripted:": "replies from a file",
     "offline": "no model: expert kernels and a search",
 }
+_STARTS = {
+    "nothing": "no candidate, in PTX too",
+    "best": "the best stored attempt on this task and GPU",
+}
 _DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
 _MOST_RUNS = 200
 _MOST_FILES = 200
@@ -56,13 +60,25 @@ def tasks(context: Typed) -> Offers:
 
 def python_files(context: Typed) -> Offers:
     """Python files of the folder that is being typed, and its folders."""
+    yield from _files(context, (".py",))
+
+
+def starts(context: Typed) -> Offers:
+    """What a run may begin with: words, attempts, and files with kernels."""
+    if "/" not in context.incomplete:
+        yield from _STARTS.items()
+    yield from attempts(context)
+    yield from _files(context, (".py", ".ptx"))
+
+
+def _files(context: Typed, suffixes: tuple[str, ...]) -> Offers:
     typed = context.incomplete
     head = typed[: typed.rfind("/") + 1]
     start = typed[len(head) :].casefold()  # as the filter that follows compares
     with contextlib.suppress(OSError):
         found = (p for p in _at_home(head or ".").iterdir() if p.name.casefold().startswith(start))
         shown = sorted(p for p in found if not p.name.startswith((".", "__")))
-        files = [p for p in shown if p.suffix == ".py"]
+        files = [p for p in shown if p.suffix in suffixes]
         yield from ((head + p.name, "file") for p in files[:_MOST_FILES])
         folders = (p for p in shown if p.is_dir())
         yield from ((f"{head}{p.name}/", "folder") for p in itertools.islice(folders, _MOST_FILES))

@@ -16,8 +16,11 @@ from tools.errors import UsageError
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
+Language = Literal["triton", "ptx"]
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
-_CHOICES = {"tier": get_args(Tier), "strategy": get_args(Strategy), "effort": get_args(Effort)}
+_CHOICES = {
+    "tier": get_args(Tier), "strategy": get_args(Strategy), "effort": get_args(Effort), "language": get_args(Language),
+}  # fmt: skip
 
 
 def _cache_dir() -> Path:
@@ -41,6 +44,8 @@ class Settings:
     base_url: str = ""  # of the model's server; "" = the provider's own
     effort: Effort = "high"  # how long a model thinks, where it can be told
     strategy: Strategy = "refine"
+    language: Language = "triton"  # what the kernels are written in
+    from_: str = ""  # the candidate to start from: "nothing", "best", an attempt or a file; "" = as the language needs
     context_tokens: int = 30_000  # a longer prompt gives way to a history
     max_cost_usd: float | None = None
     target_speedup: float | None = None
@@ -76,7 +81,7 @@ def environment() -> Environment:
 
 def flag_of(field_name: str) -> str:
     """The name of a setting as a person types it, without dashes in front: units are for code."""
-    return field_name.removesuffix("_usd").removesuffix("_s").replace("_", "-")
+    return field_name.removesuffix("_usd").removesuffix("_s").removesuffix("_").replace("_", "-")
 
 
 FIELDS = {flag_of(f.name): f.name for f in fields(Settings)}  # by the name that people type

@@ -1,10 +1,15 @@
 """What every test may count on."""
 
+import os
 import signal
 
 
 def pytest_configure() -> None:
-    """Tests press Ctrl-C on processes that they start. A shell that started this one in the background, or nohup, has
+    """One thread for torch's operators here: the tensors are small, and on a machine that has other work to do threads
+    that spin until the last has had its turn take ten times as long.
+
+    Tests press Ctrl-C on processes that they start. A shell that started this one in the background, or nohup, has
     SIGINT ignored, and children inherit that."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -154,8 +154,10 @@ _PROBLEMS: dict[str | None, Status] = {
     UNCHECKABLE: Status.UNCHECKED,
     "out_of_bounds": Status.WRONG,
     "overwrites": Status.WRONG,
+    "race": Status.WRONG,
     "assert_failed": Status.CRASHED,
     "step_limit": Status.TIMED_OUT,
+    "deadlock": Status.TIMED_OUT,
     "timed_out": Status.TIMED_OUT,
 }
 

@@ -1,22 +1,33 @@
 """Has kernels compiled by a confined worker. What it says is checked here and made a value: artefacts or a verdict."""
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import CensusReply, CensusRequest, Compiled, CompileReply, CompileRequest, KernelFacts
+from tools.plan.messages import (
+    Compiled,
+    CompileReply,
+    CompileRequest,
+    KernelFacts,
+    PtxReply,
+    PtxRequest,
+    SassReply,
+    SassRequest,
+)
+from tools.plan.sass_ir import Sass, made_plain
 from tools.plan.schema import Kernel
 from tools.tracing import end_of, verdict_of
-from tools.verdict import MOST_OF_A_NAME, Status, Verdict
+from tools.verdict import MOST_OF_A_NAME, KernelReport, Status, Verdict
 from tools.words import plain
 from tools.workers import Worker
 
-CENSUS_S = 20.0
+SASS_S = 20.0  # of one kernel
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,18 @@ class Artefact:
 
     compiled: Compiled
     cubin: bytes
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """A kernel's instructions: a hash of them in order, their number, the cycles that one warp needs at least to issue
+    each once; the registers and spilled bytes of a thread."""
+
+    sha256: str
+    instructions: int
+    issue_cycles: int
+    registers: int
+    spill_bytes: int
 
 
 @dataclass(frozen=True)
@@ -89,15 +112,43 @@ class Compiling:
             return Built(failure=Verdict(Status.COMPILE_FAILED, words))
         return Built(artefacts, too_large)
 
-    def census(self, artefacts: Sequence[Artefact]) -> tuple[dict[str, int], ...]:
-        """Instructions by class of each kernel, counted by a confined worker; () where that fails."""
+    def sass(self, artefacts: Sequence[Artefact]) -> SassReply:
+        """Each kernel disassembled by a confined worker, under its report's name; or why it cannot be."""
+        if not artefacts:
+            return SassReply(problem="nothing of it was compiled")
         try:
             with self._new_compiler() as worker:
                 cubins = [a.cubin for a in artefacts]
-                reply = worker.call(encode(CensusRequest()), cubins, timeout_s=CENSUS_S * max(1, len(cubins)))
-                return decode(CensusReply, reply.body).counts
-        except (WorkerError, DecodeError):
+                message = worker.call(encode(SassRequest(self._arch)), cubins, timeout_s=SASS_S * len(cubins))
+                return _checked(decode(SassReply, message.body), artefacts)
+        except WorkerTimeout:
+            return SassReply(problem=f"disassembling took longer than {SASS_S * len(artefacts):g} s")
+        except (WorkerError, DecodeError) as error:
+            words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
+            return SassReply(problem=f"the disassembler {words}")
+
+    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
+        """What each kernel is in the end; () where one does not compile, or cannot be disassembled."""
+        built = self.compile([kernels])
+        found = [a for k in kernels if (a := built.artefacts.get(k.sha256)) is not None]
+        if built.failure or len(found) != len(kernels):
             return ()
+        listed = self.sass(found).kernels
+        return tuple(_machine_code(a.compiled.report, s) for a, s in zip(found, listed, strict=False))
+
+    def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
+        """Triton's PTX of each kernel, or the problem."""
+        try:
+            with self._new_compiler() as worker:
+                reply = worker.call(encode(PtxRequest(tuple(kernels), self._arch)), timeout_s=self._compile_s)
+                found = decode(PtxReply, reply.body)
+        except WorkerTimeout:
+            return PtxReply(problem=f"took longer than {self._compile_s:g} s")
+        except (WorkerError, DecodeError) as error:
+            return PtxReply(problem=end_of(error) if isinstance(error, WorkerError) else f"a malformed reply: {error}")
+        if not found.problem and not len(found.texts) == len(found.shared_bytes) == len(kernels):
+            return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
+        return found
 
     def facts(self, kernel: Kernel) -> KernelFacts:
         """What host code may know of one kernel."""
@@ -109,6 +160,34 @@ class Compiling:
         report = built.artefacts[kernel.sha256].compiled.report
         spilled = report.spill_store_bytes + report.spill_load_bytes
         return KernelFacts(report.registers, spilled, report.shared_bytes)
+
+
+def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
+    """What a confined worker said, fit to be shown. Raises DecodeError."""
+    if not reply.problem and len(reply.kernels) != len(artefacts):
+        raise DecodeError(f"speaks of {len(reply.kernels)} of {len(artefacts)} kernels")
+    try:
+        kernels = tuple(made_plain(k) for k in reply.kernels)
+    except ValueError as error:
+        raise DecodeError(str(error)) from error
+    named = zip(kernels, artefacts, strict=False)
+    return SassReply(
+        tuple(replace(k, name=artefact.compiled.report.name) for k, artefact in named),
+        plain(reply.assembler, MOST_OF_A_NAME),
+        plain(reply.disassembler, MOST_OF_A_NAME),
+        plain(reply.problem),
+    )
+
+
+def _machine_code(report: KernelReport, sass: Sass) -> MachineCode:
+    texts = "\n".join(f"{i.label} {i.text}" for i in sass.instructions)
+    return MachineCode(
+        hashlib.sha256(texts.encode()).hexdigest(),
+        sass.whole.instructions,
+        sass.whole.issue_cycles,
+        report.registers,
+        report.spill_store_bytes + report.spill_load_bytes,
+    )
 
 
 def _numbered(words: Mapping[str, str], count: int) -> Iterator[tuple[int, str]]:

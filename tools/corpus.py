@@ -15,7 +15,7 @@ from tools.errors import UsageError
 from tools.verdict import Status, Verdict
 
 ATTACK_FAMILIES = (
-    "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration",
+    "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration", "ptx",
 )  # fmt: skip
 NAIVE = ("fooled", "not fooled", "needs gpu", "not applicable")
 _KNOWN = {"id", "task", "expect", "expect_gpu", "needs_gpu", "twin", "naive", "family", "coverage_below", "gain_below"}

@@ -10,12 +10,14 @@ from tools.plan.liveness import Forward, live_steps
 from tools.plan.operator_list import is_allowed, is_library
 from tools.plan.options import forbidden_option
 from tools.plan.schema import DescriptorArg, Kernel, Launch, Plan, ScalarArg, Step, TensorArg, TensorRef
+from tools.ptx.effects import waits_for_earlier
 from tools.spec import CaseSpec
 
 MOST_NESTED = 50
 MOST_STEPS = 20_000
 MOST_BYTES = 1 << 40  # in all storages of a plan
 MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
+MOST_PTX_BYTES = 4 << 20  # it is read here, a second for each MB
 LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
 _LARGEST_NUMBER = 2**64
 
@@ -29,8 +31,11 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
         count = sum(p.case == name for p in plans)
         if not 1 <= count <= max(1, max_variants):
             return f"{count} plans for one case, of at most {max_variants}"
-    if sum(map(len, {k.text for p in plans for k in p.kernels})) > MOST_TEXT_BYTES:
+    texts = {k.text: k.language for p in plans for k in p.kernels}
+    if sum(map(len, texts)) > MOST_TEXT_BYTES:
         return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
+    if sum(len(text) for text, language in texts.items() if language == "ptx") > MOST_PTX_BYTES:
+        return f"more than {MOST_PTX_BYTES >> 20} MB of PTX"
     return next(filter(None, map(_problem, plans)), None)
 
 
@@ -58,9 +63,16 @@ def _overlaps(plan: Plan) -> str | None:
     launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
-        if step.pdl and "griddepcontrol.wait" not in kernel.text:
-            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before (gdc_wait())"
+        if step.pdl and not _waits(kernel):
+            how = "griddepcontrol.wait" if kernel.language == "ptx" else "gdc_wait()"
+            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({how})"
     return None
+
+
+def _waits(kernel: Kernel) -> bool:
+    if kernel.language == "ptx":
+        return waits_for_earlier(kernel.text, kernel.name)
+    return "griddepcontrol.wait" in kernel.text
 
 
 def _launches(plan: Plan) -> str | None:
@@ -77,6 +89,9 @@ def _launches(plan: Plan) -> str | None:
 def _launch(step: Launch, kernel: Kernel) -> str | None:
     if any(not 0 <= size <= most for size, most in zip(step.grid, LARGEST_GRID, strict=True)):
         return f"a launch over the grid {step.grid!s:.100}; the largest that CUDA knows is {LARGEST_GRID}"
+    cluster = kernel.options.get("cluster") or (1, 1, 1)
+    if any(blocks % size for blocks, size in zip(step.grid, cluster, strict=True)):
+        return f"a launch over the grid {step.grid!s:.100}, which clusters of {cluster!s:.100} do not divide"
     if len(step.args) != len(kernel.signature):
         return f"a launch with {len(step.args)} arguments of a kernel that takes {len(kernel.signature)}"
     for argument, kind in zip(step.args, kernel.signature, strict=True):

@@ -109,10 +109,10 @@ _SYSTEM = (
 )
 
 _PARTS = {  # sub-packages of tools that a role imports
-    Profile.TRACER: ("plan",),
-    Profile.COMPILER: ("plan",),
-    Profile.INTERPRETER: ("plan", "ttir"),
-    Profile.RUNNER: ("plan", "runner"),
+    Profile.TRACER: ("plan", "ptx"),
+    Profile.COMPILER: ("plan", "ptx"),
+    Profile.INTERPRETER: ("plan", "ptx", "ttir"),
+    Profile.RUNNER: ("cuda", "plan", "runner"),
 }
 
 

@@ -1,10 +1,13 @@
 """The three tool calls of one task, joined: what the loop, the command line and later an MCP server all use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tools.bench import Bench
+from tools.compiling import MachineCode
+from tools.plan.messages import SassReply
+from tools.plan.schema import Kernel
 from tools.update import Update, Updater
 from tools.verdict import Tier, Verdict
 
@@ -21,9 +24,17 @@ class Tools:
         """Trace and compile a source; `told` hears when each of the two begins."""
         return self.updater.update(source, told)
 
-    def census(self, update: Update) -> tuple[dict[str, int], ...]:
-        """Instructions by class of each kernel that an update compiled."""
-        return self.updater.census(update)
+    def sass(self, update: Update, variant: str = "") -> SassReply:
+        """Each kernel that an update compiled, of the named variant or the default, disassembled."""
+        return self.updater.sass(update, variant)
+
+    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
+        """What each of some kernels is in the end; () where one does not compile."""
+        return self.updater.machine_code(kernels)
+
+    def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
+        """A PTX candidate from a Triton candidate and what came of its update. Raises CannotSay."""
+        return self.updater.as_ptx(source, update, variant)
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Judge a compiled candidate."""

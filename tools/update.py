@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.compiling import Artefact, Built, Compiling
+from tools.compiling import Artefact, Built, Compiling, MachineCode
 from tools.output_shapes import mismatch
+from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
+from tools.ptx import PtxError
+from tools.ptx.places import with_candidate_lines
+from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing
 from tools.verdict import KernelReport, Status, Verdict
@@ -132,7 +136,7 @@ class Updater:
         return Update(
             plans,
             built.artefacts,
-            built.failure or failure,
+            _placed(built.failure, source, plans) or failure,
             trace_s,
             compile_s,
             (*dropped, *too_large),
@@ -152,11 +156,34 @@ class Updater:
                 dropped = dropped if cases[0].held_out else traced.dropped_variants
         return _by_case(found, self.task.cases), dropped, None
 
-    def census(self, update: Update) -> tuple[dict[str, int], ...]:
-        """Instructions by class of each kernel of an update's main plan, in the order of `kernels`."""
-        plan = update.main_plan
+    def sass(self, update: Update, variant: str = "") -> SassReply:
+        """The kernels of an update's main plan disassembled, in the order of `kernels_of`; of a variant's, if named."""
+        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
         found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
-        return self._compiling.census([a for a in found if a is not None])
+        return self._compiling.sass([a for a in found if a is not None])
+
+    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
+        """What each of some kernels is in the end; () where one does not compile."""
+        return self._compiling.machine_code(kernels)
+
+    def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
+        """A PTX candidate from one that launches Triton kernels, for its timed case and those of the others that may be
+        told of and add little text. Raises CannotSay with words for a person."""
+        shown = [case for case in self.task.cases if not case.held_out]
+        plans = {plan.case: plan for plan in update.judged_plans(variant) if plan.case in {c.name for c in shown}}
+        if self.task.main.name not in plans:
+            raise CannotSay("its timed case has no launch plan")
+        kernels = list({k.sha256: k for plan in plans.values() for k in plan.kernels}.values())
+        reply = self._compiling.ptx(kernels)
+        if reply.problem:
+            raise CannotSay(f"its kernels give no PTX: the compiler {reply.problem}")
+        names = [k.sha256 for k in kernels]
+        texts = dict(zip(names, reply.texts, strict=True))
+        shared = dict(zip(names, reply.shared_bytes, strict=True))
+        try:
+            return ptx_candidate(source, short(plans, texts), texts, cases=shown, shared_bytes=shared)
+        except PtxError as error:
+            raise CannotSay(f"its PTX cannot be read: {error}") from error
 
     def _groups(self) -> list[list[CaseSpec]]:
         """The cases that may be told of; those that are held out."""
@@ -229,6 +256,17 @@ def _by_case(plans: Sequence[Plan], cases: Sequence[CaseSpec]) -> dict[str, tupl
     """In the task's order; only cases that have been traced."""
     found = {case.name: tuple(p for p in plans if p.case == case.name) for case in cases}
     return {name: traced for name, traced in found.items() if traced}
+
+
+def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[Plan]]) -> Verdict | None:
+    """A failure to compile, with lines of PTX as lines of the source, too."""
+    if failure is None or "PTX line" not in failure.detail:
+        return failure
+    kernels = [k for its in plans.values() for plan in its for k in plan.kernels if k.language == "ptx"]
+    texts = {k.text for k in kernels if f"(kernel {k.name})" in failure.detail}
+    if len(texts) != 1:
+        return failure
+    return replace(failure, detail=with_candidate_lines(failure.detail, texts.pop(), source))
 
 
 def _static_problem(source: str) -> str | None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from agent.authors.base import Attempt
 from agent.compose.choice import OFFLINE, Choice, chosen, named, require_price
 from agent.compose.session import Session, session, workshop
+from agent.compose.start import NOTHING, Start, Where, checked, found
+from agent.compose.starting import Beginning
 from agent.compose.writers import Work, writing
 from agent.controls import Change, Controls
 from agent.llm.choose import PROVIDERS
@@ -53,6 +55,7 @@ class Started:
     attempts: list[Attempt] = field(default_factory=list)
     next_number: int = 1
     events: tuple[Event, ...] = ()  # of the earlier process
+    beginning: Beginning = field(default_factory=Beginning)
 
 
 def run_task(
@@ -64,18 +67,37 @@ def run_task(
     limits = _limits(settings)
     with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
         require_price(choice, settings)
+        named_start = checked(settings.from_, store, task_file)
         with workshop(settings, show) as shop, session(shop, task_file) as opened:
+            beginning = _beginning(opened, settings, store, named_start)
             facts = encode(asdict(limits)) | _manner(choice, settings)
             event = run_started(opened, choice.name, choice.why, facts, settings.seed)
             with alive(settings.runs_dir / event.run_id):
-                return _drive(Started(event), choice, opened, limits, settings, store, show, controls or Controls())
+                return _drive(
+                    Started(event, beginning=beginning),
+                    choice,
+                    opened,
+                    limits,
+                    settings,
+                    store,
+                    show,
+                    controls or Controls(),
+                )
 
 
 def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
-    """How a model is used, beside the limits."""
+    """What the kernels are written in and begun with, and how a model is used, beside the limits."""
+    manner: dict[str, Json] = {"language": "ptx"} if settings.language == "ptx" else {}
+    manner |= {"from": settings.from_} if settings.from_ else {}
     if choice.model is None:
-        return {}
-    return {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
+        return manner
+    return manner | {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
+
+
+def _beginning(opened: Session, settings: Settings, store: Store, named_start: Start | None) -> Beginning:
+    where = Where(opened.file, opened.workshop.arch, opened.gpu.name if opened.gpu else None, settings.language)
+    start = found(settings.from_, named_start, store, where, opened.task)
+    return Beginning(settings.from_, settings.language, start)
 
 
 def resume_run(
@@ -90,6 +112,7 @@ def resume_run(
         if task_file.sha256 != event.task_sha256:
             raise TaskError(f"{task_file.path} has changed since run {event.run_id}; start a new run with --task")
         settings = limits_as_then(_as_then(settings, event), event, started.attempts)
+        named_start = None if started.attempts else checked(settings.from_, store, task_file)
         with (
             alive(settings.runs_dir / event.run_id),
             contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice,
@@ -97,14 +120,18 @@ def resume_run(
             require_price(choice, settings)
             with workshop(settings, show) as shop, session(shop, task_file) as opened:
                 limits = _limits(settings)
+                begun = Beginning(NOTHING, settings.language)  # what it began with is among its attempts
+                started.beginning = begun if started.attempts else _beginning(opened, settings, store, named_start)
                 return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
 
 
 def _as_then(settings: Settings, event: RunStarted) -> Settings:
     """The settings with the manner in which the run was begun."""
-    then = {name: value for name in ("strategy", "effort", "base_url") if (value := event.limits.get(name))}
+    then = {name: value for name in ("strategy", "effort", "base_url", "language") if (value := event.limits.get(name))}
     if settings.base_url:  # a server may have moved
-        del then["base_url"]
+        then.pop("base_url", None)
+    if start := event.limits.get("from"):
+        then["from_"] = start
     return replace(settings, **then)
 
 
@@ -216,7 +243,9 @@ def _drive(
     try:
         with (
             gpu_line(opened.gpu, event.run_id, show),
-            writing(choice, Work(opened, bench, limits, settings, event.seed, started.events, controls)) as drive,
+            writing(
+                choice, Work(opened, bench, limits, settings, event.seed, started.events, controls, started.beginning)
+            ) as drive,
         ):
             why = drive()
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from agent.view.choose import choose_view
 from agent.view.page import Page, standard_page
 from agent.view.show import ShownRun, print_run, run_and_attempts_json
 from agent.view.show_attempt import ShownAttempt, attempt_json, diff_text, print_attempt, source_text
+from agent.view.show_compiled import compiled_json, ptx_change, ptx_in_window, ptx_of, sass_change, sass_of
 from agent.view.show_conversation import print_conversations
 from tools.codec import encode
 from tools.errors import StoreError, UsageError
@@ -23,23 +24,34 @@ from tools.errors import StoreError, UsageError
 
 @dataclass(frozen=True)
 class Parts:
-    """What of an attempt was asked for by name; nothing stands for all but the conversation."""
+    """What of an attempt was asked for by name; nothing stands for all but the conversation and what it compiles to.
+    `against`: another attempt, from which `sass` and `ptx` are told apart."""
 
     source: bool = False
     diff: bool = False
     conversation: bool = False
     receipt: bool = False
+    sass: bool = False
+    ptx: bool = False
+    against: str | None = None
 
     @property
     def of_attempt(self) -> bool:
         """Whether only an attempt has it: of a run, its best is meant."""
-        return self.source or self.diff or self.receipt
+        return self.source or self.diff or self.receipt or self.is_compiled
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the attempt has to be compiled again for it."""
+        return self.sass or self.ptx
 
 
 def show_stored(
     text: str, parts: Parts, wanted: Filter, settings: Settings, environment: Environment, *, json: bool
 ) -> int:
     """Print the run or attempt that `text` names. Raises UsageError."""
+    if parts.against is not None and not parts.is_compiled:
+        raise UsageError("--against compares what two attempts compile to: give --sass or --ptx with it")
     choice = choose_view(
         is_terminal=sys.stdout.isatty(), term=environment.term, no_color=environment.no_color, ci=environment.ci
     )
@@ -51,7 +63,11 @@ def show_stored(
             return 0
         if filtered:
             raise UsageError("--verdict and --min-speedup choose attempts of a run: give them with a run's id alone")
-        _show_attempt(store, store.find_attempt_id(text), parts, page, json=json)
+        attempt_id = store.find_attempt_id(text)
+        if parts.is_compiled:
+            _show_compiled(store, attempt_id, parts, settings, page, json=json)
+        else:
+            _show_attempt(store, attempt_id, parts, page, json=json)
     return 0
 
 
@@ -88,6 +104,27 @@ def _show_attempt(store: Store, attempt_id: str, parts: Parts, page: Page, *, js
         _exactly(_receipt(shown), page)
     if parts.conversation:
         print_conversations([_until(store, shown)], page)
+    return None
+
+
+def _show_compiled(store: Store, attempt_id: str, parts: Parts, settings: Settings, page: Page, *, json: bool) -> None:
+    if parts.source or parts.diff or parts.receipt or parts.conversation:
+        raise UsageError(
+            "--sass and --ptx are shown by themselves, without --source, --diff, --receipt, --conversation"
+        )
+    others = [store.find_attempt_id(parts.against)] if parts.against is not None else []
+    from agent.compose.compiled import compiled_attempts  # brings the workers
+
+    shown, *rest = compiled_attempts(store, [attempt_id, *others], settings)
+    against = rest[0] if rest else None
+    if json:
+        asked = [name for name in ("sass", "ptx") if getattr(parts, name)]
+        return print(jsonlib.dumps(compiled_json(shown, asked, against), allow_nan=False))
+    shown_ptx = ptx_in_window(shown) if page.terminal else ptx_of(shown)
+    if parts.sass:
+        _exactly(sass_change(against, shown) if against else sass_of(shown), page)
+    if parts.ptx:
+        _exactly(ptx_change(against, shown) if against else shown_ptx, page)
     return None
 
 

@@ -1,12 +1,17 @@
 """Joins a run's author with what it works on: the offline author with its loop, a model with its strategy."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from agent.authors.base import Author
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.choice import Choice
+from agent.compose.ptx_author import ptx_author
 from agent.compose.session import Session
+from agent.compose.start import NOTHING
+from agent.compose.starting import Beginning, begin
 from agent.controls import Controls
 from agent.converse.ledger import Ledger
 from agent.converse.prompts import RunPrompts
@@ -26,6 +31,7 @@ from agent.workbench import Workbench
 from tools.codec import Json
 
 LOWER_TIMEOUT_S = 120.0
+MORE_STARTS = 2  # of the offline author of PTX, besides what its run begins with
 Drive = Callable[[], str]  # makes attempts until something ends that, and says what
 
 
@@ -40,39 +46,70 @@ class Work:
     seed: int
     events: Sequence[Event] = ()
     controls: Controls = field(default_factory=Controls)
+    beginning: Beginning = field(default_factory=Beginning)
 
 
 @contextlib.contextmanager
 def writing(choice: Choice, work: Work) -> Iterator[Drive]:
     """The author at work; afterwards what it holds is let go of, and its problems are told."""
-    if choice.model is None:
-        with _offline(work) as drive:
-            yield drive
-        return
-    for note in choice.notes:
-        work.bench.emit(Warned(work.bench.run_id, note))
-    studio = _studio(choice.model, work)
-    try:
-        yield lambda: _strategy(work.settings.strategy, studio, work.seed)
-    finally:
-        studio.halted.set()
+    with contextlib.ExitStack() as stack:
+        offline = functools.cache(lambda: stack.enter_context(_offline_author(work)))
+        if choice.model is None:
+            yield lambda: _drive_offline(work, offline)
+            return
+        for note in choice.notes:
+            work.bench.emit(Warned(work.bench.run_id, note))
+        studio = _studio(choice.model, work)
+        try:
+            yield lambda: _drive_model(work, studio, offline)
+        finally:
+            studio.halted.set()
 
 
 @contextlib.contextmanager
-def _offline(work: Work) -> Iterator[Drive]:
+def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
     lowering = work.opened.workshop.machine.trusted("agent.authors.offline.inductor:main")
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
         return lowering.call(body, timeout_s=LOWER_TIMEOUT_S).body
 
-    arch = int(work.opened.workshop.arch.removeprefix("sm_"))
-    author = OfflineAuthor(through(call), arch=arch, seed=work.seed)
+    author = OfflineAuthor(through(call), arch=int(work.opened.workshop.arch.removeprefix("sm_")), seed=work.seed)
     try:
-        yield lambda: optimize(Run(work.bench, author, work.limits, work.settings.width, work.controls))
+        yield author
     finally:
         lowering.close()
         for problem in dict.fromkeys(author.problems):
             work.bench.emit(Warned(work.bench.run_id, problem))
+
+
+def _drive_offline(work: Work, offline: Callable[[], Author]) -> str:
+    if work.settings.language == "ptx":
+        return _drive_ptx(work, offline)
+    run = Run(work.bench, offline(), work.limits, work.settings.width, work.controls)
+    begin(work.beginning, work.bench, offline, run.why_stop)
+    return optimize(run)
+
+
+def _drive_ptx(work: Work, offline: Callable[[], Author]) -> str:
+    """Rewrites of what the run begins with; where it was left to us what that is, of other Triton kernels' PTX too."""
+    more = MORE_STARTS if work.beginning.wanted in ("", NOTHING) else 0
+
+    def triton() -> list[str]:
+        return [p.source for p in offline().propose(work.bench.task, work.bench.attempts, more)] if more else []
+
+    author = ptx_author(work.opened, triton, work.seed)
+    run = Run(work.bench, author, work.limits, work.settings.width, work.controls)
+    begin(work.beginning, work.bench, offline, run.why_stop)
+    try:
+        return optimize(run)
+    finally:
+        for problem in dict.fromkeys(author.problems):
+            work.bench.emit(Warned(work.bench.run_id, problem))
+
+
+def _drive_model(work: Work, studio: Studio, offline: Callable[[], Author]) -> str:
+    studio.start = begin(work.beginning, work.bench, offline, studio.why_stop)
+    return _strategy(work.settings.strategy, studio, work.seed)
 
 
 def _strategy(name: Strategy, studio: Studio, seed: int) -> str:
@@ -103,7 +140,7 @@ def _studio(model: Model, work: Work) -> Studio:
         bench,
         model,
         TOOLS,
-        RunPrompts(bench, arch, gpu.name if gpu else None, outcomes=lambda: list(bench.predictions)),
+        RunPrompts(bench, arch, gpu.name if gpu else None, work.settings.language, lambda: list(bench.predictions)),
         work.limits,
         lambda key, left: Toolbox(bench, key, left, width, arch),
         width,

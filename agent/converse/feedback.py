@@ -2,13 +2,18 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from agent.authors.base import Attempt
 from agent.record.events import Reflected
 from agent.workbench import Draft, Workbench
 from prompts import render
 from tools.metrics import Roofline
+from tools.plan.messages import SassReply
+from tools.plan.sass_diff import difference
+from tools.plan.sass_ir import Sass
+from tools.plan.sass_text import summary
 from tools.receipt import author_view
 from tools.spec import TaskSpec
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
@@ -20,6 +25,9 @@ _AROUND = 2  # lines shown on either side of one that is named
 _MOST_EXCERPTS = 2
 _MOST_DIFF = 60  # lines
 _MOST_HYPOTHESES = 8
+_MOST_KERNELS = 6
+_MOST_LOOPS = 3
+_MOST_SASS = 40  # lines of a hot loop that differ
 _MOST_DETAIL = 2_000  # characters of a compiler's message
 
 
@@ -110,14 +118,45 @@ def verdict_words(
     ).strip()
 
 
+@dataclass(frozen=True)
+class Disassembled:
+    """What an attempt's kernels came to: the compiler's `reports` and their `sass`; `best_sass` of the best attempt,
+    empty where it is this one or was compiled elsewhere."""
+
+    reports: Sequence[KernelReport] = ()
+    sass: SassReply = field(default_factory=SassReply)
+    best_sass: Sequence[Sass] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """A line on what the compiler says of each kernel, and on its instructions and loops."""
+        found: list[str] = []
+        for number, report in enumerate(self.reports[:_MOST_KERNELS]):
+            found.append(_registers(report))
+            if number < len(self.sass.kernels):
+                its = self.sass.kernels[number]
+                found += [f"  {line.removeprefix(its.name + ': ')}" for line in summary(its, most_loops=_MOST_LOOPS)]
+        if self.reports and self.sass.problem:
+            found.append(f"its instructions are not counted: {self.sass.problem}")
+        return found
+
+    @property
+    def difference(self) -> str:
+        """What the best attempt's instructions have otherwise; empty where nobody knows."""
+        if not (self.best_sass and self.sass.kernels):
+            return ""
+        return difference(self.sass.kernels, self.best_sass, most_lines=_MOST_SASS)
+
+
 def reflect_words(
     attempt: Attempt,
     bench: Workbench,
-    census: Sequence[Mapping[str, int]],
+    compiled: Disassembled,
     predictions: Sequence[Reflected],
     place: Roofline,
 ) -> str:
-    """Of a `reflect`. `predictions`: those that were decided, oldest first."""
+    """Of a `reflect`. `compiled`: what the attempt's kernels are made of, and the best attempt's; `predictions`: those
+    that were decided, oldest first."""
     leader = bench.best
     other = leader if leader is not None and leader.attempt_id != attempt.attempt_id else None
     return render(
@@ -125,9 +164,10 @@ def reflect_words(
         number=attempt.number,
         status=attempt.verdict.status.value,
         facts=_facts(attempt, bench.task, place),
-        kernels=[_census(k, c) for k, c in zip(attempt.kernels, census, strict=False)],
+        kernels=compiled.lines,
         best=other.number if other else None,
         diff=_diff(attempt.proposal.source, other.proposal.source) if other else "",
+        instructions=compiled.difference if other else "",
         history=[prediction_words(p) for p in predictions[-_MOST_HYPOTHESES:]],
         confirmed=sum(p.outcome == "confirmed" for p in predictions),
         decided=sum(p.outcome != "open" for p in predictions),
@@ -200,12 +240,11 @@ def _facts(attempt: Attempt, task: TaskSpec, place: Roofline) -> list[str]:
     return [*facts, *place.hints]
 
 
-def _census(kernel: KernelReport, counts: Mapping[str, int]) -> str:
+def _registers(kernel: KernelReport) -> str:
     spills = kernel.spill_store_bytes + kernel.spill_load_bytes
-    told = ", ".join(f"{name} {n}" for name, n in counts.items()) or "not counted"
     return (
         f"{kernel.name}: {kernel.registers} registers, {spills} B spilled, {kernel.shared_bytes} B shared, "
-        f"occupancy {kernel.occupancy:.0%}; instructions: {told}"
+        f"occupancy {kernel.occupancy:.0%}"
     )
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from agent.authors.base import Attempt, Proposal
 from agent.converse.edits import Edit, EditFailed, apply
-from agent.converse.feedback import bench_words, reflect_words, same_words, update_words
+from agent.converse.feedback import Disassembled, bench_words, reflect_words, same_words, update_words
 from agent.converse.toolset import (
     ARGUMENTS,
     BadArguments,
@@ -189,6 +189,15 @@ class Toolbox:
             raise Mistake(f"attempt {wanted.attempt} is not benched yet; bench it first")
         attempt, bench = self._attempt(wanted.attempt), self._bench
         bench.expect(attempt, wanted.hypothesis, wanted.prediction, wanted.predicted_speedup)
-        update = self._updates.get(attempt.number)
-        census = bench.tools.census(update) if update is not None and attempt.kernels else ()
-        return reflect_words(attempt, bench, census, bench.predictions, self._place(attempt))
+        return reflect_words(attempt, bench, self._disassembled(attempt), bench.predictions, self._place(attempt))
+
+    def _disassembled(self, attempt: Attempt) -> Disassembled:
+        """What the attempt's kernels are made of, and those of the best if it is another one of this conversation."""
+        update, variant = self._updates.get(attempt.number), attempt.verdict.variant
+        if update is None or not attempt.kernels:
+            return Disassembled(attempt.kernels)
+        leader = self._bench.best
+        other = self._updates.get(leader.number) if leader and leader.number != attempt.number else None
+        reports = update.kernels_of(update.judged_plan(variant)) or attempt.kernels
+        best = self._bench.tools.sass(other, leader.verdict.variant).kernels if leader and other else ()
+        return Disassembled(reports, self._bench.tools.sass(update, variant), best)

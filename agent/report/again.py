@@ -10,6 +10,8 @@ from agent.record.trajectory import JUDGED_FILES
 from agent.report.material import Material
 
 _LIMITS = {  # the name under which a run keeps it: the flag
+    "language": "--language",
+    "from": "--from",
     "strategy": "--strategy",
     "effort": "--effort",
     "max_attempts": "--max-attempts",

@@ -9,7 +9,8 @@ def refine(studio: Studio) -> str:
     """Hold conversations until a limit is reached; returns why it ended. A model that has no more to say begins again
     with the history of its attempts. Raises LlmError."""
     fruitless = 0
-    opening = studio.prompts.history() if studio.bench.attempts else studio.prompts.opening()
+    last = studio.bench.attempts[-1:]
+    opening = studio.opening() if not last or last == [studio.start] else studio.prompts.history()
     while True:
         conversation = studio.conversation(opening)
         why = conversation.hold()

@@ -58,6 +58,7 @@ class Studio:
     ledger: Ledger = field(default_factory=Ledger)
     finished_keys: int = 0
     controls: Controls = field(default_factory=Controls)
+    start: Attempt | None = None  # which the conversations begin at
 
     def __post_init__(self) -> None:
         self._started = self.controls.clock_s
@@ -79,6 +80,10 @@ class Studio:
     def limits_now(self) -> Limits:
         """As given, or as raised since."""
         return self.limits.raised(self.controls.raises)
+
+    def opening(self) -> str:
+        """The first words of a conversation that knows of nothing but the start."""
+        return self.prompts.opening((self.start,) if self.start else ())
 
     def room(self) -> int:
         """How many attempts the run may still make."""

@@ -1,18 +1,27 @@
-"""The command as a person types it: a real process in a folder of its own."""
+"""The command as a person types it: a process of its own in a folder of its own."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.agent import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def optimize(
-    *arguments: str, cwd: Path, timeout_s: float = 120, stdin: str | None = None, more_env: dict[str, str] | None = None
+    *arguments: str,
+    cwd: Path,
+    timeout_s: float = 120,
+    stdin: str | None = None,
+    more_env: dict[str, str] | None = None,
+    cold: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end."""
+    """Run it to its end: forked from a process that has its modules, or `cold`, from the interpreter's start on."""
     variables = env() | (more_env or {})
+    if not cold:
+        return warm.call(arguments, cwd, variables, timeout_s, stdin)
     return subprocess.run(
         command(*arguments), cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout_s, input=stdin
     )

@@ -97,16 +97,22 @@ def test_kill_9_loses_no_finished_attempt_and_resume_goes_on(tmp_path: Path) -> 
     assert (stored["run_id"], stored["attempts"]) == (run_id, 3)
 
 
-def test_ctrl_c_ends_the_run_cleanly_with_exit_code_130(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_run_cleanly_with_exit_code_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     arguments = command("--task", "row_sum", "--max-attempts", "50", "--json")
-    process = subprocess.Popen(arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
-    with process.stdout:
-        next(line for line in process.stdout if '"judged"' in line)
-        process.send_signal(signal.SIGINT)
-        lines = process.stdout.read().splitlines()
-    assert process.wait(30) == 130
-    assert json.loads(lines[-1])["subtype"] == "interrupted"
+    lines = []
+    while '"judged"' not in (line := process.stdout.readline()):
+        lines.append(json.loads(line))
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    lines += map(json.loads, (line, *out.splitlines()))
+    assert process.returncode == 130
+    assert lines[-1]["subtype"] == "interrupted"
+    assert {line["schema_version"] for line in lines} == {1}
+    assert error.splitlines()[-1] == f"optimize: interrupted; go on with: optimize --resume {lines[-1]['run_id']}"
     time.sleep(0.2)
     assert not _children_named(str(tmp_path))
 

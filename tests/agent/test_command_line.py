@@ -202,21 +202,6 @@ def test_json_is_one_value_on_stdout_with_a_schema_version(tmp_path: Path, line:
         assert entry["schema_version"] == 1
 
 
-def test_every_line_of_a_run_has_the_schema_version_and_a_line_of_stderr_says_how_to_go_on(tmp_path: Path) -> None:
-    arguments = command("--task", "row_sum", "--max-attempts", "50", "--json")
-    process = subprocess.Popen(
-        arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    first = [process.stdout.readline() for _ in range(3)]
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
-    lines = [json.loads(line) for line in (*first, *out.splitlines())]
-    assert process.returncode == 130
-    assert {line["schema_version"] for line in lines} == {1}
-    assert error.splitlines()[-1] == f"optimize: interrupted; go on with: optimize --resume {lines[-1]['run_id']}"
-
-
 def test_ctrl_c_before_a_run_begins_is_one_line_without_a_traceback(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("--task", "row_sum", "--plain"), cwd=tmp_path, env=env(), stderr=subprocess.PIPE, text=True
@@ -231,7 +216,7 @@ def test_ctrl_c_before_a_run_begins_is_one_line_without_a_traceback(tmp_path: Pa
     assert "--resume" in error
 
 
-@pytest.mark.parametrize("line", ["--help", "completion bash", "config", "doctor", "tasks", "", "init --no-check"])
+@pytest.mark.parametrize("line", ["--help", "completion bash", "config", "doctor", "runs", "", "init --no-check"])
 def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path: Path, line: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)

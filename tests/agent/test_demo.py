@@ -49,3 +49,47 @@ def test_the_demo_is_exported_with_its_rewards_and_conversations(demo: Path) -> 
 
 def lines(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+FIRST, FOURTH = (f"20261121-165136-cross_entropy-e40e/{n}" for n in (1, 4))
+
+
+def test_what_a_recorded_attempt_compiles_to_is_shown_on_a_machine_without_its_gpu(demo: Path) -> None:
+    done = optimize("show", FOURTH, "--sass", "--runs-dir", str(demo), cwd=demo)
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first.startswith(f"// attempt {FOURTH}, variant default: compiled for sm_90 by triton ")
+    assert "the same cubins" in second or "other cubins than those that were judged" in second
+    assert "// hot loop " in done.stdout
+    assert " MUFU.EX2 R" in done.stdout
+
+
+def test_two_recorded_attempts_are_told_apart_and_programs_get_one_object(demo: Path) -> None:
+    wanted = ("show", FOURTH, "--sass", "--ptx", "--against", FIRST, "--runs-dir", str(demo))
+    done = optimize(*wanted, "--json", cwd=demo)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["type"], told["attempt_id"], told["against"]) == ("compiled", FOURTH, FIRST)
+    assert "loss_kernel: the kernel " in told["difference"]["sass"]
+    assert "\n+.reqntid 256\n" in told["difference"]["ptx"]
+    assert told["sass"][0]["loops"][0]["part"]["instructions"] > 10
+    assert ".visible .entry loss_kernel" in told["ptx"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((FOURTH, "--against", FIRST), "give --sass or --ptx with it"),
+        ((FOURTH, "--ptx", "--source"), "are shown by themselves"),
+        ((FOURTH, "--sass", "--against", "nobody"), "no attempt 'nobody'"),
+        (
+            ("20261121-172323-softmax-b2de/1", "--sass"),
+            "has no kernels that could be compiled: its verdict is compile_failed",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_line(arguments: tuple[str, ...], words: str, demo: Path) -> None:
+    done = optimize("show", *arguments, "--runs-dir", str(demo), cwd=demo)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,8 +1,11 @@
 """Ctrl-C in the middle of a compilation: what was at work keeps no verdict, and is tried again."""
 
 import json
+import shutil
 import signal
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,19 +43,35 @@ def kinds(folder: Path, run_id: str) -> list[str]:
         return [event.kind for event in store.load_events(run_id)]
 
 
-@pytest.mark.parametrize("author", ["offline", f"scripted:{STORY}"])
-def test_an_interruption_is_no_verdict(author: str, tmp_path: Path) -> None:
-    run_id = interrupted(tmp_path, "--model", author, "--max-attempts", "4")
-    stored = kinds(tmp_path, run_id)
+Stopped = Callable[[str], tuple[Path, str]]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """A folder with an interrupted run of an author, and its id."""
+
+    @cache
+    def made(author: str) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp("stopped")
+        return folder, interrupted(folder, "--model", author, "--max-attempts", "4")
+
+    return made
+
+
+@pytest.mark.parametrize("author", ["offline", f"scripted:{STORY}"], ids=["offline", "scripted"])
+def test_an_interruption_is_no_verdict(author: str, stopped: Stopped) -> None:
+    folder, run_id = stopped(author)
+    stored = kinds(folder, run_id)
     assert stored[-1] == "run_ended"  # nothing is said after the end
     assert stored.count("judged") < stored.count("proposed")
-    with Store.open(tmp_path / "runs") as store:
+    with Store.open(folder / "runs") as store:
         details = [a.verdict.detail for a in store.attempts(run_id)]
     assert not [d for d in details if "gone" in d or "killed" in d]
 
 
-def test_an_interrupted_attempt_is_tried_again(tmp_path: Path) -> None:
-    run_id = interrupted(tmp_path, "--model", "offline", "--max-attempts", "4")
+def test_an_interrupted_attempt_is_tried_again(stopped: Stopped, tmp_path: Path) -> None:
+    folder, run_id = stopped("offline")
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     with Store.open(tmp_path / "runs") as store:
         events = store.load_events(run_id)
         finished = {a.attempt_id for a in store.attempts(run_id)}

@@ -18,6 +18,7 @@ from agent.cli_exit import exit_code
 from agent.record.events import Event, Proposed, Replied, RunEnded, Said
 from agent.record.store import FILE_NAME, Store
 from agent.view.show_attempt import unified, worst
+from tests.agent import warm
 from tests.agent.record.samples import attempt, started
 from tests.agent.record.test_record_receipts import verified
 from tests.agent.shell import command, env, optimize
@@ -135,7 +136,7 @@ def test_an_attempt_is_shown_with_all_that_is_known(here: Path, capfd: pytest.Ca
 
 
 def test_the_source_comes_out_byte_for_byte(folder: Path) -> None:
-    done = subprocess.run(command("show", f"{MODEL}/2", "--source"), cwd=folder, env=env(), capture_output=True)
+    done = subprocess.run(warm.command("show", f"{MODEL}/2", "--source"), cwd=folder, env=env(), capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == SOURCE.encode()
 
@@ -147,7 +148,7 @@ def test_of_a_run_the_source_is_that_of_its_best(here: Path, capfd: pytest.Captu
 
 
 def test_the_diff_is_one_that_patch_takes(folder: Path, tmp_path: Path) -> None:
-    done = subprocess.run(command("show", f"{MODEL}/2", "--diff"), cwd=folder, env=env(), capture_output=True)
+    done = subprocess.run(warm.command("show", f"{MODEL}/2", "--diff"), cwd=folder, env=env(), capture_output=True)
     (tmp_path / "k.py").write_text("import torch\n")
     patched = subprocess.run(["git", "apply", "-p0", "-"], cwd=tmp_path, input=_named(done.stdout), capture_output=True)
     assert patched.returncode == 0, patched.stderr
@@ -241,7 +242,9 @@ def on_a_terminal(folder: Path, *arguments: str) -> str:
     """What a terminal is sent."""
     ours, theirs = pty.openpty()
     more = {"TERM": "xterm-256color", "NO_COLOR": "", "COLUMNS": "100"}
-    with subprocess.Popen(command(*arguments), cwd=folder, env=env() | more, stdout=theirs, stderr=theirs) as child:
+    with subprocess.Popen(
+        warm.command(*arguments), cwd=folder, env=env() | more, stdout=theirs, stderr=theirs
+    ) as child:
         os.close(theirs)
         chunks = []
         with contextlib.suppress(OSError):  # the end of a terminal

@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from tests.agent import warm
 from tests.agent.shell import env
 from tests.docs.documents import SHELLS, Block, Command, Document, commands
 from tests.docs.expected import Ids, difference, missing
@@ -93,6 +95,6 @@ def _folder_with_the_command(home: Path) -> str:
     commands = home / "bin"
     commands.mkdir()
     script = commands / "optimize"
-    script.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c 'from agent.cli import main; main()' \"$@\"\n")
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(warm.command())} "$@"\n')
     script.chmod(0o755)
     return os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -461,16 +461,34 @@ def test_a_forged_failure_s_message_is_made_plain(update: Updates, kind: str) ->
     assert "line" not in failure.receipt
 
 
-def test_the_instructions_of_what_was_compiled_are_counted_by_a_confined_worker(machine: Machine) -> None:
+def test_what_was_compiled_is_disassembled_by_a_confined_worker(machine: Machine) -> None:
     forward = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
     updater = Updater(a_task(rows_of(4, "main")), "sm_90", machine.tracer, machine.compiler)
     update = updater.update(HEADER + COPY_KERNEL + forward)
     assert update.failure is None
-    (census,) = updater.census(update)
-    assert sum(census.values()) > 5
-    assert any(name.startswith("global load") for name in census)
-    assert any(name.startswith("global store") for name in census)
-    assert updater.census(replace(update, artefacts={})) == ()
+    told = updater.sass(update)
+    assert told.problem == ""
+    assert told.assembler.startswith("ptxas ")
+    assert told.disassembler.startswith("nvdisasm ")
+    (sass,) = told.kernels
+    assert sass.name == update.kernels[0].name
+    assert sum(sass.whole.classes.values()) == len(sass.instructions) > 5
+    assert any(name.startswith("global load") for name in sass.whole.classes)
+    kernel_lines = range(1, (HEADER + COPY_KERNEL).count("\n") + 1)
+    assert {i.line for i in sass.instructions if i.file == "candidate.py"} <= set(kernel_lines)
+    assert any(i.file == "candidate.py" for i in sass.instructions)
+    assert ".visible .entry" in sass.ptx
+    assert updater.sass(update, "no such variant").kernels == told.kernels
+    assert updater.sass(replace(update, artefacts={})).problem == "nothing of it was compiled"
+
+
+def test_a_cubin_that_cannot_be_read_is_a_problem_in_words(machine: Machine) -> None:
+    updater = Updater(a_task(rows_of(4, "main")), "sm_90", machine.tracer, machine.compiler)
+    update = updater.update(HEADER + COPY_KERNEL + GOOD)
+    broken = {key: replace(a, cubin=b"no cubin") for key, a in update.artefacts.items()}
+    told = updater.sass(replace(update, artefacts=broken))
+    assert told.kernels == ()
+    assert "cannot read this cubin" in told.problem
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -12,7 +12,7 @@ from tools.judge.discrete import DISCRETE, replaced_integers
 from tools.judge.protocol import BATTERIES, PROBES
 from tools.judge.tree import Tree, leaves, map_leaves
 
-_DECADES = 2.0  # rows of "scaled" are multiplied by 10^U(-2, 2)
+_DECADES = 2.0  # rows of "scaled" are multiplied by 10^U(-2, 2), and both ends are among them
 _PATTERNS = 8  # of rows in "structure"
 _LARGEST_SPIKE = {torch.float16: 100.0, torch.bfloat16: 100.0}  # else 1,000
 _OFFSET = {torch.float16: 128.0, torch.bfloat16: 16.0}  # else 10,000: the spread keeps a few bits in each format
@@ -69,7 +69,8 @@ def _replaced(tensor: Tensor, battery: str, kind: str, generator: Generator) -> 
         return None
     values = _FLOATS[battery](tensor, generator)
     if kind == "positive":
-        values = values.abs().clamp_min(float(torch.finfo(tensor.dtype).tiny))
+        least = 1.0 if battery == "integers" else float(torch.finfo(tensor.dtype).tiny)
+        values = values.abs().clamp_min(least)
     if battery != "specials":
         largest = min(float(torch.finfo(dtype).max) for dtype in (tensor.dtype, values.dtype))
         values = values.clamp(-largest, largest)
@@ -97,8 +98,12 @@ def _per_row(tensor: Tensor, generator: Generator) -> Tensor:
 
 
 def _scaled(tensor: Tensor, generator: Generator) -> Tensor:
-    exponents = _per_row(tensor, generator).double() * 2 - 1
-    return tensor.double() * 10.0 ** (_DECADES * exponents)
+    """Rows over four decades. The draws are stretched to their ends, since of two or three rows often none would be
+    large: then exp(x - 1) in place of a safe softmax would pass by chance."""
+    drawn = _per_row(tensor, generator).double()
+    least, spread = drawn.min(), drawn.max() - drawn.min()
+    drawn = (drawn - least) / spread if spread > 0 else drawn
+    return tensor.double() * 10.0 ** (_DECADES * (2 * drawn - 1))
 
 
 def _spikes(tensor: Tensor, generator: Generator) -> Tensor:

@@ -13,22 +13,24 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import gpu_for_arch, occupancy
-from tools.plan.messages import CensusReply, Compiled, CompileReply, CompileRequest
+from tools.plan.messages import Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest, SassRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
-from tools.plan.sass import CannotDisassemble, census
+from tools.plan.sass import disassemble_all
 from tools.plan.schema import Kernel
 from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble
 from tools.ptx.binding import entry_of, mismatch
 from tools.ptx.checks import findings
+from tools.ptx.exact import code_of, with_needed_labels
+from tools.ptx.loader import block_of
 from tools.verdict import KernelReport, Status
 
 MOST_FINDINGS = 8
@@ -47,23 +49,41 @@ def warm() -> None:
 
 
 def main(channel: Any) -> None:
-    """Answer CompileRequests and CensusRequests until the supervisor closes the socket."""
+    """Answer CompileRequests, SassRequests and PtxRequests until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
     while True:
         message = channel.receive()
-        if message.body.get("kind") == "census":
-            channel.send(encode(count_instructions(message.blobs, folder)))
+        if message.body.get("kind") == "sass":
+            channel.send(encode(disassemble_all(decode(SassRequest, message.body), message.blobs, folder)))
+            continue
+        if message.body.get("kind") == "ptx":
+            channel.send(encode(ptx_of(decode(PtxRequest, message.body), folder)))
             continue
         reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
         channel.send(encode(reply), list(cubins))
 
 
-def count_instructions(cubins: Sequence[bytes], folder: Path) -> CensusReply:
-    """What each cubin is made of."""
-    try:
-        return CensusReply(tuple(census(cubin, folder) for cubin in cubins))
-    except CannotDisassemble as error:
-        return CensusReply(problem=str(error))
+def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
+    """The PTX that Triton makes of each kernel."""
+    texts: list[str] = []
+    shared: list[int] = []
+    for kernel in request.kernels:
+        diagnostics: list[str] = []
+        try:
+            with _captured(folder, diagnostics):
+                if problem := forbidden_option(kernel.options, kernel.language):
+                    raise Forbidden(problem)
+                if kernel.language == "ptx":
+                    raise Forbidden("is PTX already")
+                built, _ = _built(kernel, request.arch, folder)
+                text = with_needed_labels(
+                    built.asm["ptx"], lambda ptx: code_of(assemble(ptx, request.arch, folder).cubin)
+                )
+        except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
+            return PtxReply(problem=f"{kernel.name}: {_failure(error, ''.join(diagnostics)).message}"[:4000])
+        texts.append(text)
+        shared.append(int(built.metadata.shared))
+    return PtxReply(tuple(texts), tuple(shared))
 
 
 def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply, list[bytes]]:
@@ -101,12 +121,15 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     entry = entry_of(module, kernel.name)
     if problem := mismatch(entry, kernel.signature):
         raise Forbidden(problem)
+    block = block_of(kernel.options["block"], entry.directives, entry.name)
     found = findings(module, entry, arch)
     if fatal := [str(finding) for finding in found if finding.fatal]:
         raise Forbidden("\n".join(fatal[:MOST_FINDINGS]))
     done = assemble(kernel.text, arch, folder)
     used = done.resources.get(entry.name, Resources())
-    block, dynamic = kernel.options["block"], int(kernel.options.get("shared_bytes", 0))
+    if set(done.resources) != {e.name for e in module.entries}:
+        raise Forbidden(f"ptxas reads entries {sorted(done.resources)!s:.200} where this text seems to have others")
+    dynamic = int(kernel.options.get("shared_bytes", 0))
     shared, num_warps = used.static_shared_bytes + dynamic, -(-math.prod(block) // 32)
     report = KernelReport(
         name=entry.name,
@@ -117,7 +140,9 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         shared_bytes=shared,
         num_warps=num_warps,
         num_stages=0,
-        occupancy=_checked_occupancy(arch, used.registers, shared, num_warps),
+        occupancy=_checked_occupancy(
+            arch, used.registers, shared, num_warps, f"launch with less than shared_bytes={dynamic}"
+        ),
         cubin_sha256=hashlib.sha256(done.cubin).hexdigest(),
         compile_s=round(time.perf_counter() - started, 4),
     )
@@ -126,8 +151,8 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     return Compiled(report, metadata, notes[:MOST_FINDINGS]), done.cubin
 
 
-def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
-    """A Triton kernel in TTIR."""
+def _built(kernel: Kernel, arch: str, folder: Path) -> tuple[Any, str]:
+    """What Triton makes of a kernel in TTIR, and what ptxas says of it."""
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -135,7 +160,6 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         raise Forbidden(problem)
     triton.knobs.compilation.always_compile = True
     triton.knobs.nvidia.dump_ptxas_log = True
-    started = time.perf_counter()
     path = folder / f"{hashlib.sha256(kernel.text.encode()).hexdigest()[:16]}.ttir"
     path.write_text(kernel.text)
     log = io.StringIO()
@@ -144,9 +168,16 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         built = triton.compile(str(path), target=target, options=_options(kernel))
     if problem := module_memory(built.asm["ptx"], kernel.text):
         raise Forbidden(problem)
+    return built, log.getvalue()
+
+
+def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    """A Triton kernel in TTIR."""
+    started = time.perf_counter()
+    built, log = _built(kernel, arch, folder)
     cubin = built.asm["cubin"]
     metadata = {name: _plain(getattr(built.metadata, name)) for name in _METADATA if hasattr(built.metadata, name)}
-    report = _report(metadata, built.metadata.num_stages, log.getvalue(), cubin, arch, time.perf_counter() - started)
+    report = _report(metadata, built.metadata.num_stages, log, cubin, arch, time.perf_counter() - started)
     return Compiled(report, metadata), cubin
 
 
@@ -194,12 +225,13 @@ class TooLarge(Exception):
     """The kernel cannot be launched on the target."""
 
 
-def _checked_occupancy(arch: str, registers: int, shared: int, num_warps: int) -> float:
+def _checked_occupancy(
+    arch: str, registers: int, shared: int, num_warps: int, instead: str = "Use smaller blocks or fewer num_stages"
+) -> float:
     gpu = gpu_for_arch(arch)
     if shared > gpu.shared_per_block_bytes:
         raise TooLarge(
-            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. "
-            "Use smaller blocks or fewer num_stages"
+            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. {instead}"
         )
     return round(occupancy(arch, registers, shared, num_warps), 3)
 

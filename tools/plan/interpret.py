@@ -1,7 +1,8 @@
-"""Replays a plan on the CPU: ATen steps by torch, kernels by the TTIR interpreter. Runs confined, in a fresh child.
+"""Replays a plan on the CPU: ATen steps by torch, kernels by the TTIR interpreter or the PTX emulator. Runs confined,
+in a fresh child.
 
-No code of the candidate runs here, only its plan; inputs arrive as bytes and outputs leave as bytes. What they
-should have been is known elsewhere.
+No code of the candidate runs here, only its plan; inputs arrive as bytes and outputs leave as bytes. What they should
+have been is known elsewhere.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,11 @@ from tools.codec import decode, encode
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.replay import Descriptor, Replay, gather_outputs
 from tools.plan.schema import Kernel, Launch
+from tools.ptx import PtxError, sim
+from tools.ptx import parse as parse_ptx
 
 MAX_OPS = 2_000_000  # batched operations; an endless loop costs 28 µs each, so this ends it after about a minute
-
+MAX_PTX_WORK = 2_000_000  # batched instructions; those of an endless loop take 10 to 20 µs each
 
 _OWN_NAMES = {
     torch.bool: "i8",  # in memory
@@ -28,7 +31,7 @@ _OWN_NAMES = {
 
 
 class InterpreterLauncher:
-    """Launches kernels in the TTIR interpreter."""
+    """Launches kernels in the TTIR interpreter and in the PTX emulator."""
 
     def __init__(self) -> None:
         self._modules: dict[str, ttir.Module] = {}
@@ -36,11 +39,31 @@ class InterpreterLauncher:
     def launch(
         self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
     ) -> None:
-        """Run every program of the grid."""
-        if kernel.language != "ttir":
-            raise ttir.UnsupportedOp("PTX")
+        """Run every program, or block, of the grid."""
+        if kernel.language == "ptx":
+            _launch_ptx(kernel, grid, args, launch)
+            return
         module = self._modules.setdefault(kernel.text, ttir.parse(kernel.text))
         ttir.run(module, grid, [_argument(i, a) for i, a in enumerate(args)], max_ops=MAX_OPS)
+
+
+def _launch_ptx(kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch) -> None:
+    if any(isinstance(value, Descriptor) for value in args):
+        raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
+    started = sim.Launch(
+        grid,
+        _three(kernel.options["block"]),
+        int(kernel.options.get("shared_bytes") or 0),
+        _three(kernel.options.get("cluster") or (1, 1, 1)),
+        launch.cooperative,
+    )
+    values = [_argument(i, a) for i, a in enumerate(args)]
+    sim.run(parse_ptx(kernel.text), started, values, entry=kernel.name, max_work=MAX_PTX_WORK)
+
+
+def _three(numbers: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (int(n) for n in numbers)
+    return x, y, z
 
 
 def _argument(index: int, value: Any) -> Any:
@@ -68,6 +91,26 @@ def _pointer(tensor: torch.Tensor, name: str) -> Any:
     return ttir.Pointer(whole.numpy(), int(tensor.storage_offset()) * tensor.element_size(), name)
 
 
+_PROBLEMS: dict[type[Exception], str] = {
+    ttir.UnsupportedOp: UNCHECKABLE,
+    ttir.OutOfBounds: "out_of_bounds",
+    ttir.StepLimit: "step_limit",
+    ttir.AssertFailed: "assert_failed",
+    sim.Unsupported: UNCHECKABLE,
+    sim.IllFormed: UNCHECKABLE,  # an assembler has taken it before: it is the emulator that lacks something
+    sim.OutOfBounds: "out_of_bounds",
+    sim.StepLimit: "step_limit",
+    sim.Trap: "assert_failed",
+    sim.Misaligned: "misaligned",
+    sim.Deadlock: "deadlock",
+    sim.Race: "race",
+}
+
+
+def warm() -> None:
+    """Being called is enough: what this module imports, forks need not import again (0.1 s on an idle machine)."""
+
+
 def main(channel: Any) -> None:
     """Answer InterpretRequests until the supervisor closes the socket."""
     while True:
@@ -84,15 +127,11 @@ def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[Interp
         replay = Replay(request.plan, "cpu", InterpreterLauncher(), storages)
         replay.prepare()
         outputs = replay.run()
-    except ttir.UnsupportedOp as error:
-        return InterpretReply(problem=UNCHECKABLE, detail=str(error)), []
-    except ttir.OutOfBounds as error:
-        return InterpretReply(problem="out_of_bounds", detail=str(error)), []
-    except ttir.StepLimit as error:
-        return InterpretReply(problem="step_limit", detail=str(error)), []
-    except ttir.AssertFailed as error:
-        return InterpretReply(problem="assert_failed", detail=str(error)), []
-    except (MemoryError, RuntimeError, ValueError, TypeError, ttir.TtirError, KeyError) as error:
+    except (ttir.TtirError, sim.SimError, PtxError) as error:
+        if problem := _PROBLEMS.get(type(error)):
+            return InterpretReply(problem=problem, detail=str(error)), []
+        return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
+    except (MemoryError, RuntimeError, ValueError, TypeError, KeyError) as error:
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
     if harmed := next((n for n, b in zip(request.names, blobs, strict=True) if storages[n].numpy().data != b), None):
         kind, _, name = harmed.partition(":")

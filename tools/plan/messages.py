@@ -5,6 +5,7 @@ from typing import Literal
 
 from tools.codec import Json
 from tools.plan.refusal import Failure
+from tools.plan.sass_ir import Sass
 from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import KernelReport
@@ -95,17 +96,40 @@ class CompileReply:
 
 
 @dataclass(frozen=True)
-class CensusRequest:
-    """Asks a compiler what its own cubins, which travel as blobs, are made of."""
+class PtxRequest:
+    """Asks a compiler for the PTX that Triton makes of kernels for "sm_90" and the like."""
 
-    kind: Literal["census"] = "census"
+    kernels: tuple[Kernel, ...]
+    arch: str
+    kind: Literal["ptx"] = "ptx"
 
 
 @dataclass(frozen=True)
-class CensusReply:
-    """Instructions by class, for each cubin; or why they cannot be counted."""
+class PtxReply:
+    """In the order of the request: each text, and the bytes of dynamic shared memory that its launch gives; or why
+    there are none."""
 
-    counts: tuple[dict[str, int], ...] = ()
+    texts: tuple[str, ...] = ()
+    shared_bytes: tuple[int, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class SassRequest:
+    """Asks a compiler what cubins for "sm_90" and the like, which travel as blobs, are made of."""
+
+    arch: str
+    kind: Literal["sass"] = "sass"
+
+
+@dataclass(frozen=True)
+class SassReply:
+    """Each cubin disassembled, what assembles for the target here ("ptxas 12.8") and what disassembled it; or why it
+    cannot be."""
+
+    kernels: tuple[Sass, ...] = ()
+    assembler: str = ""
+    disassembler: str = ""
     problem: str = ""
 
 

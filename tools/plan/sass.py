@@ -1,98 +1,119 @@
-"""Counts what a compiled kernel is made of: its SASS by class of instruction. Runs where compilers run, confined: a
-cubin holds what a candidate wrote.
+"""Disassembles cubins. Runs where compilers run, confined: a cubin holds what a candidate wrote.
 
-The disassembler is the one that Triton ships.
+The disassembler is the one that Triton ships. It is of another release than the assembler, and may know fewer
+architectures: then that is said in words.
 """
 
+import contextlib
 import importlib.util
 import re
+import struct
 import subprocess
-from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-DISASSEMBLE_S = 20.0
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+from tools.plan.messages import SassReply, SassRequest
+from tools.plan.sass_census import counted
+from tools.plan.sass_ir import MOST_PTX, Sass
+from tools.plan.sass_parse import instructions
 
-# class -> beginnings of opcodes; the first class that fits counts
-_CLASSES = {
-    "tensor core": (
-        "HMMA",
-        "HGMMA",
-        "IMMA",
-        "IGMMA",
-        "QGMMA",
-        "QMMA",
-        "BGMMA",
-        "DMMA",
-        "UTCHMMA",
-        "UTCQMMA",
-        "UTCIMMA",
-    ),
-    "bulk copy": ("UTMA", "UBLKCP", "UBLKPF"),
-    "async copy": ("LDGSTS",),
-    "spill": ("STL", "LDL"),
-    "shared load": ("LDSM", "LDS"),
-    "shared store": ("STSM", "STS"),
-    "atomic": ("ATOM", "RED", "ATOMS", "ATOMG"),
-    "shuffle": ("SHFL", "REDUX"),
-    "barrier": ("BAR", "WARPSYNC", "SYNCS", "DEPBAR", "WARPGROUP"),
-    "special function": ("MUFU",),
-    "float": (
-        "FFMA",
-        "FADD",
-        "FMUL",
-        "FMNMX",
-        "FSET",
-        "FSEL",
-        "FCHK",
-        "HFMA2",
-        "HADD2",
-        "HMUL2",
-        "HMNMX2",
-        "DFMA",
-        "DADD",
-    ),
-    "convert": ("F2F", "F2I", "I2F", "I2I", "FRND"),
-    "branch": ("BRA", "BRX", "BSSY", "BSYNC", "CALL", "RET"),
-}
-_GLOBAL = ("LDG", "STG", "LD.", "ST.")
-_NOISE = ("NOP",)
+DISASSEMBLE_S = 20.0
+_OPTIONS = ("-c", "-hex", "-gi", "-gp")
+_KERNEL = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
+_PTX_SECTION = b".nv_debug_ptx_txt"
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 
 
 class CannotDisassemble(Exception):
     """No disassembler, or one that does not understand the file."""
 
 
-def census(cubin: bytes, folder: Path) -> dict[str, int]:
-    """Instructions by class, most frequent first; global accesses by width ("global load 128"). Raises
-    CannotDisassemble."""
-    path = folder / "census.cubin"
-    path.write_bytes(cubin)
+def disassemble_all(request: SassRequest, cubins: Sequence[bytes], folder: Path) -> SassReply:
+    """Every cubin disassembled; or why one cannot be."""
     try:
-        done = subprocess.run(
-            [_disassembler(), "-c", str(path)], capture_output=True, timeout=DISASSEMBLE_S, check=True
-        )
+        _, release = disassembler()
+        kernels = tuple(disassemble(cubin, folder) for cubin in cubins)
+        return SassReply(kernels, f"ptxas {ptxas(request.arch)[1]}", f"nvdisasm {release}")
+    except CannotDisassemble as error:
+        return SassReply(problem=str(error))
+
+
+def disassemble(cubin: bytes, folder: Path) -> Sass:
+    """The kernel in a cubin, with its loops, counted. Raises CannotDisassemble."""
+    program, release = disassembler()
+    given, told = folder / "kernel.cubin", folder / "kernel.sass"
+    given.write_bytes(cubin)
+    try:
+        with told.open("wb") as out:
+            done = subprocess.run(
+                [program, *_OPTIONS, str(given)], stdout=out, stderr=subprocess.PIPE, timeout=DISASSEMBLE_S, check=False
+            )
+        with told.open(errors="replace") as listing:
+            beginning = listing.read(1 << 16)
+            listing.seek(0)
+            code, cut = instructions(listing)
+    except subprocess.TimeoutExpired as error:
+        raise CannotDisassemble(f"nvdisasm {release} took longer than {DISASSEMBLE_S:g} s") from error
     except (OSError, subprocess.SubprocessError) as error:
-        raise CannotDisassemble(f"{type(error).__name__}: {error}"[:300]) from error
+        raise CannotDisassemble(f"nvdisasm {release}: {type(error).__name__}: {error}"[:300]) from error
     finally:
-        path.unlink(missing_ok=True)
-    return counts(done.stdout.decode(errors="replace"))
+        for path in (given, told):
+            path.unlink(missing_ok=True)
+    if done.returncode or not code:
+        raise CannotDisassemble(_refused(release, done.stderr.decode(errors="replace"), given))
+    name = _KERNEL.search(beginning)
+    return counted(name[1] if name else "?", code, cut, ptx_of(cubin))
 
 
-def counts(sass: str) -> dict[str, int]:
-    """The same of a listing."""
-    found = Counter(_class_of(m[1]) for m in _INSTRUCTION.finditer(sass) if not m[1].startswith(_NOISE))
-    return dict(found.most_common())
+def _refused(release: str, said: str, path: Path) -> str:
+    """What the disassembler has against a cubin: it may be of an architecture that is newer than it is."""
+    words = (
+        said.replace(f"file '{path}'", "file")
+        .replace(f"File {path}", "this")
+        .replace(str(path), "the cubin")
+        .split("\n")
+    )
+    why = next((line.strip() for line in words if "fatal" in line or "error" in line), "it finds no instructions")
+    return f"nvdisasm {release}, which comes with Triton, cannot read this cubin: {why[:200]}"
 
 
-def _class_of(opcode: str) -> str:
-    if opcode.startswith(_GLOBAL):
-        width = next((w for w in ("128", "64", "U8", "S8", "U16", "S16") if f".{w}" in opcode), "32")
-        return f"global {'load' if opcode.startswith('LD') else 'store'} {width.lstrip('US')}"
-    return next((name for name, heads in _CLASSES.items() if opcode.startswith(heads)), "integer and other")
+def ptx_of(cubin: bytes) -> str:
+    """The PTX that the assembler noted in a cubin, without debug information; empty where it did not. Lines count as
+    the disassembler counts them."""
+    with contextlib.suppress(struct.error, IndexError, ValueError):
+        (table,) = struct.unpack_from("<Q", cubin, 40)
+        size, count, names = struct.unpack_from("<HHH", cubin, 58)
+        headers = [_SECTION_HEADER.unpack_from(cubin, table + size * n) for n in range(count)]
+        strings = _bytes(cubin, headers[names])
+        for header in headers:
+            if strings[header[0] :].partition(b"\0")[0] == _PTX_SECTION:
+                text = _bytes(cubin, header).replace(b"\0", b"\n").decode(errors="replace")
+                return text.rstrip("\n")[:MOST_PTX] + "\n"
+    return ""
 
 
-def _disassembler() -> str:
-    spec = importlib.util.find_spec("triton")
-    path = Path(spec.origin).parent / "backends/nvidia/bin/nvdisasm" if spec and spec.origin else Path("nvdisasm")
-    return str(path)
+def _bytes(cubin: bytes, header: tuple[int, ...]) -> bytes:
+    return cubin[header[4] : header[4] + header[5]]
+
+
+@cache
+def disassembler() -> tuple[str, str]:
+    """The program and its release, "12.8". Raises CannotDisassemble."""
+    if importlib.util.find_spec("triton") is None:
+        raise CannotDisassemble("Triton, which brings nvdisasm, is not installed")
+    from triton import knobs
+
+    try:
+        tool = knobs.nvidia.nvdisasm
+    except (RuntimeError, OSError) as error:
+        raise CannotDisassemble(str(error)[:300]) from error
+    return str(tool.path), str(tool.version)
+
+
+def ptxas(arch: str) -> tuple[str, str]:
+    """The assembler for "sm_90a" and its release; Triton brings two, and only one of them knows the architecture."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    tool = get_ptxas(int(arch.removeprefix("sm_").rstrip("af")))
+    return str(tool.path), str(tool.version)

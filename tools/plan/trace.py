@@ -24,6 +24,7 @@ from tools.plan.refusal import MISSING_MODULE, READS_VALUE, Failure, Refused
 from tools.plan.schema import Aten, Kernel, Plan, Step
 from tools.plan.signature import require_call, require_module
 from tools.ptx import PtxError, PtxLaunchError
+from tools.ptx.places import with_candidate_lines
 from tools.spec import TensorSpec
 from tools.verdict import Status
 
@@ -299,10 +300,10 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, SyntaxError) and error.filename == FILE:
         quoted = f": {error.text.strip()[:200]!r}" if error.text and error.text.strip() else ""
         return Failure(Status.REJECTED, f"{type(error).__name__}: {error.msg}{quoted}", error.lineno)
-    if isinstance(error, PtxLaunchError):
-        return Failure(Status.REJECTED, str(error), _line(error))
-    if isinstance(error, PtxError):
-        return Failure(Status.COMPILE_FAILED, str(error), _line(error))
+    if isinstance(error, PtxError | PtxLaunchError):
+        status = Status.COMPILE_FAILED if isinstance(error, PtxError) else Status.REJECTED
+        words = with_candidate_lines(str(error), error.whole, "".join(linecache.getlines(FILE)))
+        return Failure(status, words, _line(error))
     if isinstance(error, DataDependentOutputException):
         return Failure(Status.REJECTED, READS_VALUE, _line(error))
     if isinstance(error, CompilationError):

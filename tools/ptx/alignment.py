@@ -6,28 +6,53 @@ kernel runs.
 
 from collections.abc import Iterator
 
-from tools.ptx.ir import Address, Function, Instruction, Module, Operand, Register, Symbol, type_bytes
+from tools.ptx.ir import (
+    Address,
+    Both,
+    Function,
+    Group,
+    Immediate,
+    Instruction,
+    Label,
+    Module,
+    Operand,
+    Register,
+    Symbol,
+    Vector,
+    type_bytes,
+)
 
-_POINTER_ALIGN = 16  # of what torch allocates; a tensor's own offset may make it less
+_POINTER_ALIGN = 16  # of what torch allocates; a view that begins elsewhere is declared `.ptr .global .align 4`
 _COPIES = ("mov", "cvta", "ld")
 
 
 def misaligned(module: Module, function: Function) -> Iterator[tuple[int, str]]:
     """Line and words of each access that no address of its form can satisfy."""
-    bases = _bases(module, function)
-    for instruction in function.instructions:
-        if instruction.opcode not in ("ld", "st", "atom", "red"):
-            continue
-        nbytes = _access_bytes(instruction)
-        for operand in instruction.operands:
-            if isinstance(operand, Address) and (known := _known(operand, bases)) is not None:
-                offset, align = known
-                if align >= nbytes and offset % nbytes:
-                    yield (
-                        instruction.line,
-                        f"{instruction.name} needs {nbytes}-byte alignment, and this address is {offset % nbytes} "
-                        f"bytes past it; use a narrower access or another offset",
-                    )
+    declared, lasting = _declared(module, function), _lasting(function)
+    known = dict(declared)
+    for item in function.body:
+        if isinstance(item, Label):  # reached from elsewhere too: what holds is what never changes again
+            known = {name: place for name, place in known.items() if name in lasting or name in declared}
+        elif isinstance(item, Instruction):
+            if (offset := _off(item, known)) is not None:
+                nbytes = _access_bytes(item)
+                yield (
+                    item.line,
+                    f"{item.name} needs {nbytes}-byte alignment, and this address is {offset} bytes past it; use a "
+                    "narrower access or another offset",
+                )
+            _follow(item, known)
+
+
+def _off(instruction: Instruction, known: dict[str, tuple[int, int]]) -> int | None:
+    """Bytes past what the access needs; None where that is nothing, or not known."""
+    if instruction.opcode not in ("ld", "st", "atom", "red"):
+        return None
+    place = next((operand for operand in instruction.operands if isinstance(operand, Address)), None)
+    if place is None or place.more or (found := _known(place, known)) is None:
+        return None  # what follows the first is the barrier of st.async, which has another size
+    nbytes, (offset, align) = _access_bytes(instruction), found
+    return (offset % nbytes or None) if align >= nbytes else None
 
 
 def _access_bytes(instruction: Instruction) -> int:
@@ -38,31 +63,54 @@ def _access_bytes(instruction: Instruction) -> int:
         return 1
 
 
-def _bases(module: Module, function: Function) -> dict[str, tuple[int, int]]:
-    """Registers and variables whose address is a known base: (offset from it, its alignment)."""
-    known = {p.name: (0, _POINTER_ALIGN) for p in function.params if p.type in ("u64", "b64", "s64")}
+def _declared(module: Module, function: Function) -> dict[str, tuple[int, int]]:
+    """Parameters and variables: (offset from a base, the base's alignment)."""
+    known = {p.name: (0, p.align or _POINTER_ALIGN) for p in function.params if p.type in ("u64", "b64", "s64")}
     for variable in (*module.variables, *function.variables):
         known[variable.name] = (0, variable.align or type_bytes(variable.type) * variable.vector)
-    assigned: dict[str, int] = {}
-    for instruction in function.instructions:
-        if instruction.operands and isinstance(instruction.operands[0], Register):
-            name = instruction.operands[0].name
-            assigned[name] = assigned.get(name, 0) + 1
-    for instruction in function.instructions:
-        _follow(instruction, known, assigned)
     return known
 
 
-def _follow(instruction: Instruction, known: dict[str, tuple[int, int]], assigned: dict[str, int]) -> None:
-    if len(instruction.operands) < 2 or not isinstance(instruction.operands[0], Register):
-        return
-    target, source = instruction.operands[0].name, instruction.operands[1]
-    if assigned[target] != 1 or instruction.guard is not None:
-        return
-    if instruction.opcode == "ld" and instruction.modifiers[:1] != ("param",):
-        return
-    if instruction.opcode in _COPIES and (found := _known(source, known)) is not None:
-        known[target] = found
+def _lasting(function: Function) -> set[str]:
+    """What is not written again behind the first label, or only once in all: its value is the same wherever it has
+    one."""
+    times: dict[str, int] = {}
+    behind: set[str] = set()
+    label = False
+    for item in function.body:
+        label |= isinstance(item, Label)
+        for name in _written(item) if isinstance(item, Instruction) else ():
+            times[name] = times.get(name, 0) + 1
+            behind |= {name} if label else set()
+    return {name for name, count in times.items() if count == 1 or name not in behind}
+
+
+def _written(instruction: Instruction) -> Iterator[str]:
+    stack = list(instruction.operands[:1])
+    while stack:
+        operand = stack.pop()
+        if isinstance(operand, Register):
+            yield operand.name.partition(".")[0]
+        elif isinstance(operand, Vector | Group):
+            stack += operand.items
+        elif isinstance(operand, Both):
+            stack += (operand.first, operand.second)
+
+
+def _follow(instruction: Instruction, known: dict[str, tuple[int, int]]) -> None:
+    """What the results are from now on."""
+    source = instruction.operands[1] if len(instruction.operands) > 1 else None
+    found = None
+    if instruction.guard is None and isinstance(source, Address | Register | Symbol):
+        if instruction.opcode in _COPIES and (instruction.opcode != "ld" or instruction.modifiers[:1] == ("param",)):
+            found = _known(source, known)
+        elif instruction.opcode == "add" and isinstance(more := instruction.operands[-1], Immediate):
+            base = _known(source, known)
+            found = (base[0] + int(more.value), base[1]) if base and not more.bits else None
+    for name in _written(instruction):
+        known.pop(name, None)
+        if found is not None and isinstance(instruction.operands[0], Register):
+            known[name] = found
 
 
 def _known(operand: Operand, known: dict[str, tuple[int, int]]) -> tuple[int, int] | None:

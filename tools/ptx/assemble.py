@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.ptx.ir import PtxError
-from tools.ptx.lexer import line_of
+from tools.ptx.lexer import line_of, without_comments
+from tools.ptx.parser import parse
 
 ASSEMBLE_S = 100.0
 _MOST_ERRORS = 8
@@ -44,10 +45,10 @@ class Assembled:
 
 def assemble(text: str, arch: str, folder: Path) -> Assembled:
     """Assemble for "sm_90" and the like; `folder` takes two files. Raises PtxError: a line for each of ptxas's errors,
-    with what stands there."""
+    with what stands there. ptxas sees no comments: it might find another end of them than `parse` does."""
     source, image = folder / "kernel.ptx", folder / "kernel.cubin"
-    source.write_text(text)
-    options = ["-v", "-lineinfo", f"--gpu-name={_gpu_name(text, arch)}", str(source), "-o", str(image)]
+    source.write_text(without_comments(text))
+    options = ["-v", "-lineinfo", f"--gpu-name={_gpu_name(parse(text).target, arch)}", str(source), "-o", str(image)]
     try:
         done = subprocess.run(
             [_ptxas(arch), *options], capture_output=True, text=True, errors="replace", timeout=ASSEMBLE_S, check=False
@@ -74,10 +75,10 @@ def _number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
 
-def _gpu_name(text: str, arch: str) -> str:
+def _gpu_name(target: str, arch: str) -> str:
     """sm_90a where the text needs what only that architecture has."""
-    specific = re.search(rf"\.target\s+sm_{_number(arch)}([af])\b", text)
-    return f"sm_{_number(arch)}{specific[1] if specific else ''}"
+    plain = f"sm_{_number(arch)}"
+    return target if target in (f"{plain}a", f"{plain}f") else plain
 
 
 def _resources(said: str) -> Resources:
@@ -98,8 +99,41 @@ def _error(text: str, log: str, code: int) -> PtxError:
     found = [(int(m["line"]), m["words"].strip()) for m in _ERROR.finditer(log)]
     if not found:
         said = [m["words"] for m in _GENERAL.finditer(log) if "aborted" not in m["words"]]
-        return PtxError(1, f"ptxas: {'; '.join(said[:_MOST_ERRORS]) or f'ended with {code} without a word'}")
-    told = [f"{words}: {line_of(text, line).strip()[:120]}" for line, words in found]
-    rest = [f"line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
+        words = "; ".join(said[:_MOST_ERRORS]) or f"ended with {code} without a word"
+        line = _largest_shared(text) if "shared data" in words else 1
+        return PtxError(line, f"ptxas: {words}{_fix(words)}", line_of(text, line))
+    told = [f"{words}{_fix(words)}: {line_of(text, line).strip()[:120]}" for line, words in found]
+    rest = [f"PTX line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
     more = [f"and {len(found) - _MOST_ERRORS} more"] if len(found) > _MOST_ERRORS else []
     return PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))
+
+
+# What ptxas says, and what to do about it. \1 is what the pattern found.
+_FIXES = tuple(
+    (re.compile(said), fix)
+    for said, fix in (
+        (r"Unsupported \.version .*current version is '([\d.]+)'", r"write .version \1 or less"),
+        (r"\.version \S+ does not support \.target", "write .version 8.0"),
+        (r"requires PTX ISA \.version ([\d.]+)", r"write .version \1"),
+        (r"requires \.target (sm_\d+[af]?)", r"write .target \1"),
+        (r"not supported on \.target '(sm_\d+)'", r"write .target \1a if the GPU has it"),
+        (
+            r"too much shared data",
+            "beyond 48 KiB it is dynamic: `.extern .shared .b8 tile[];`, and shared_bytes=",
+        ),
+        (r"Arguments mismatch", "compare the operands' number and types with the instruction's"),
+        (r"Unknown symbol", "declare it: .reg, .shared, or a label"),
+    )
+)
+
+
+def _fix(words: str) -> str:
+    found = next(((fix, m) for pattern, fix in _FIXES if (m := pattern.search(words))), None)
+    return f" ({found[1].expand(found[0])})" if found else ""
+
+
+def _largest_shared(text: str) -> int:
+    """The line of the largest shared variable."""
+    module = parse(text)
+    held = [v for v in (*module.variables, *(v for f in module.functions for v in f.variables)) if v.space == "shared"]
+    return max(held, key=lambda v: v.nbytes).line if held else 1

@@ -17,7 +17,10 @@ _FLOATS = {"f64": "fp64", "f32": "fp32", "b64": "fp64", "b32": "fp32", "f16": "f
 
 
 class PtxLaunchError(Exception):
-    """A launch that does not fit its kernel: values, their number, the block. The message says what would."""
+    """A launch that does not fit its kernel: values, their number, the block. The message says what would; `whole` is
+    the text that it is about, where somebody knows it."""
+
+    whole = ""
 
 
 def entry_of(module: Module, name: str | None) -> Function:
@@ -84,12 +87,14 @@ def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
         return f"{entry.name} takes {len(entry.params)} arguments, not {len(signature)}"
     for param, kind in zip(entry.params, signature, strict=True):
         if param.count is not None or param.nbytes != _nbytes(kind):
-            return f"the parameter `.{param.type} {param.name}` (PTX line {param.line}) cannot be given a {kind[:40]}"
+            return f"the parameter `.{param.type} {param.name}` (PTX line {param.line}) cannot be given a {kind!r:.40}"
     return None
 
 
 def _nbytes(kind: str) -> int:
     if kind.startswith("*"):
         return 8
-    digits = kind.lstrip("abcdefghijklmnopqrstuvwxyz")
-    return int(digits) // 8 if digits in ("8", "16", "32", "64") else -1
+    letters = kind.rstrip("0123456789")
+    digits = kind.removeprefix(letters)
+    known = letters in ("i", "u", "fp") and digits in ("8", "16", "32", "64") and kind != "fp8"
+    return int(digits) // 8 if known else -1

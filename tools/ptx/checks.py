@@ -13,6 +13,10 @@ from tools.ptx.flow import endless, spins
 from tools.ptx.ir import Function, Instruction, Module, Variable
 from tools.ptx.words import AHEAD, BULK_PREFETCH, EXTERNAL, EXTERNAL_FUNCTIONS, FORBIDDEN, OPCODES, SLIPS
 
+_MOST_DIGITS = 4  # of an architecture's number
+_TABLES = ("global", "const")
+_MOST_TABLE_BYTES = 16 << 20  # what the runner restores before each pass
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -39,7 +43,7 @@ def findings(module: Module, entry: Function, arch: str) -> list[Finding]:
 def _head(module: Module, arch: str) -> Iterator[Finding]:
     wanted, number = int(arch.removeprefix("sm_").rstrip("af")), module.target.removeprefix("sm_")
     digits = number.rstrip("af")
-    if not module.target.startswith("sm_") or not digits.isdecimal():
+    if not module.target.startswith("sm_") or not digits.isdecimal() or len(digits) > _MOST_DIGITS:
         yield Finding(module.target_line, f".target {module.target} is no GPU's; write .target sm_{wanted}a")
     elif int(digits) > wanted or (number != digits and int(digits) != wanted):
         yield Finding(
@@ -52,22 +56,31 @@ def _head(module: Module, arch: str) -> Iterator[Finding]:
 
 def _memory(module: Module) -> Iterator[Finding]:
     """Variables of the module outlive a launch; tables that nobody can write may."""
-    tables = [v for v in module.variables if v.space == "global"]
+    held = (*module.variables, *(v for f in module.functions for v in f.variables))
+    tables = [v for v in held if v.space in _TABLES]
     written = written_variables(module) if tables else frozenset()
-    for variable in module.variables:
-        if variable.space == "global" and (not variable.has_value or written is None or variable.name in written):
-            yield Finding(variable.line, _outlives(variable))
-        elif variable.extern and variable.space != "shared":
-            yield Finding(
-                variable.line, f".extern .{variable.space} {variable.name} is defined nowhere; define it here"
-            )
-        elif variable.space == "const" and not variable.has_value:
-            yield Finding(variable.line, f".const {variable.name} has no value; give it one, or pass a tensor")
+    if (nbytes := sum(v.nbytes for v in tables)) > _MOST_TABLE_BYTES:
+        largest = max(tables, key=lambda v: v.nbytes)
+        yield Finding(largest.line, f"{nbytes} bytes of tables; the limit is {_MOST_TABLE_BYTES}: pass a tensor")
+    for variable in held:
+        yield from (Finding(variable.line, words) for words in _kept(variable, written))
+
+
+def _kept(variable: Variable, written: frozenset[str] | None) -> Iterator[str]:
+    name, space = variable.name, variable.space  # "kept@1" for one of an inner scope
+    changes = space in _TABLES and name in (written or ())
+    if changes or (space == "global" and (not variable.has_value or written is None)):
+        yield _outlives(variable)
+    elif variable.extern and space != "shared":
+        yield f".extern .{space} {name} is defined nowhere; define it here"
+    elif space == "const" and not variable.has_value:
+        yield f".const {name} has no value; give it one, or pass a tensor"
 
 
 def _outlives(variable: Variable) -> str:
+    name = variable.name.partition("@")[0]
     return (
-        f".global {variable.name} is memory that outlives a launch, which no plan knows; pass a tensor (a table must "
+        f".{variable.space} {name} is memory that outlives a launch, which no plan knows; pass a tensor (a table must "
         "have a value and only be read)"
     )
 

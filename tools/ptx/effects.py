@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tools.ptx.binding import PtxLaunchError, entry_of
+from tools.ptx.flow import waits
 from tools.ptx.ir import (
     Address,
     Both,
@@ -29,7 +30,7 @@ _LOADS = frozenset({"ld", "ldu", "ldmatrix"})
 _STORES = frozenset({"st", "stmatrix"})
 _UPDATES = frozenset({"atom", "red"})
 _NO_MEMORY = frozenset({"prefetch", "prefetchu", "createpolicy", "isspacep", "mbarrier", "fence", "cvta", "mov"})
-_MOST_PASSES = 64
+_FEWEST_PASSES, _MOST_STEPS = 8, 1 << 19  # of text that reads its registers before it writes them
 
 
 class AnyMemory(Exception):
@@ -85,10 +86,15 @@ class _Flow:
             address = instruction.operands[-1]
             base = address.base if isinstance(address, Address) else None
             bits = self.params.get(base.name, 0) if isinstance(base, Symbol) else 0
-            return self.give(instruction.operands[0], bits)
+            return self.give(instruction.operands[0], bits | self.guarded(instruction))
         if instruction.opcode in _LOADS | _UPDATES or not instruction.operands:
             return False
-        return self.give(instruction.operands[0], self._all(instruction.operands[1:]))
+        bits = self._all(instruction.operands[1:]) | self.guarded(instruction)
+        return self.give(instruction.operands[0], bits)
+
+    def guarded(self, instruction: Instruction) -> int:
+        """What decides whether an instruction runs goes into what it makes."""
+        return self.carried.get(instruction.guard.register, 0) if instruction.guard else 0
 
     def access(self, instruction: Instruction) -> None:
         """Note what an instruction may do to memory. Raises AnyMemory."""
@@ -152,10 +158,12 @@ def written_variables(module: Module) -> frozenset[str] | None:
 
 def _followed(module: Module, entry: Function) -> _Flow:
     params = {param.name: 1 << i for i, param in enumerate(entry.params)}
-    outside = [v.name for v in module.variables if v.space in ("global", "const")]
-    flow = _Flow(params, {name: 1 << len(params) + i for i, name in enumerate(outside)}, {})
+    held = (*module.variables, *(v for f in module.functions for v in f.variables))
+    outside = [v.name for v in held if v.space in ("global", "const")]
+    params = {name: bit for name, bit in params.items() if name not in {v.name for v in entry.variables}}
+    flow = _Flow(params, {name: 1 << len(entry.params) + i for i, name in enumerate(outside)}, {})
     instructions = list(entry.instructions)
-    for _ in range(_MOST_PASSES):
+    for _ in range(max(_FEWEST_PASSES, _MOST_STEPS // (len(instructions) + 1))):
         if not any([flow.step(instruction) for instruction in instructions]):
             break
     else:
@@ -163,3 +171,12 @@ def _followed(module: Module, entry: Function) -> _Flow:
     for instruction in instructions:
         flow.access(instruction)
     return flow
+
+
+@lru_cache(maxsize=256)
+def waits_for_earlier(text: str, name: str) -> bool:
+    """Whether an entry waits for the launches before it (griddepcontrol.wait), by what it does, not by its comments."""
+    try:
+        return waits(entry_of(parse(text), name))
+    except (PtxError, PtxLaunchError):
+        return False

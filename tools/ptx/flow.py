@@ -6,6 +6,7 @@ from tools.ptx.ir import Function, Instruction, Item, Label, Register, Symbol
 
 _LEAVES = frozenset({"ret", "exit", "trap", "brx", "call"})
 _FROM_OTHERS = frozenset({"volatile", "acquire", "relaxed"})
+_MOST_LOOKED_AT = 1 << 20  # items of loops within loops
 _ENDLESS = "this loop has no way out: the branch back is unconditional and nothing inside leaves it"
 _SPIN = (
     "this loop waits for memory that another block writes: unless all blocks run at once (cooperative=True), it may "
@@ -14,13 +15,19 @@ _SPIN = (
 
 
 def loops(function: Function) -> Iterator[tuple[int, int]]:
-    """(first, last): places in the body of each label and a branch back to it."""
+    """(first, last): places in the body of each label and a branch back to it; no more of them than can be looked at
+    in a second."""
     places: dict[str, int] = {}
+    looked_at = 0
     for place, item in enumerate(function.body):
         if isinstance(item, Label):
             places[item.name] = place
         elif isinstance(item, Instruction) and (target := target_of(item)) in places:
-            yield places[str(target)], place
+            first = places[str(target)]
+            looked_at += place - first
+            if looked_at > _MOST_LOOKED_AT:
+                return
+            yield first, place
 
 
 def target_of(item: Item) -> str | None:
@@ -63,3 +70,8 @@ def _reads_others(instruction: Instruction) -> bool:
     if instruction.opcode == "atom":
         return not shared
     return instruction.opcode == "ld" and not shared and bool(_FROM_OTHERS & set(instruction.modifiers))
+
+
+def waits(function: Function) -> bool:
+    """Whether a launch that may begin early waits for the launch before it, whatever else it does."""
+    return any(i.name == "griddepcontrol.wait" and i.guard is None for i in function.instructions)

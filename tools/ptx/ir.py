@@ -10,6 +10,7 @@ class PtxError(Exception):
     def __init__(self, line: int, message: str, text: str = "") -> None:
         super().__init__(f"PTX line {line}: {message}" + (f": {text.strip()[:160]}" if text.strip() else ""))
         self.line, self.message, self.text = line, message, text
+        self.whole = ""  # the text that it is about, where somebody knows it
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Param:
 @dataclass(frozen=True)
 class Variable:
     """Memory with a name. `space`: shared, local, global, const or param; `count` None is a single element, 0 an array
-    whose size the launch gives (dynamic shared memory)."""
+    whose size the launch gives (dynamic shared memory). `values`: what it begins with, if that is numbers alone."""
 
     name: str
     space: str
@@ -152,6 +153,7 @@ class Variable:
     align: int | None = None
     extern: bool = False
     has_value: bool = False
+    values: tuple[int | float, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -197,7 +199,7 @@ class Module:
     @property
     def entries(self) -> tuple[Function, ...]:
         """What can be launched."""
-        return tuple(f for f in self.functions if f.entry)
+        return tuple(f for f in self.functions if f.entry and f.defined)
 
 
 _SIZES = {"pred": 1, "b128": 16, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "e4m3": 1, "e5m2": 1}
@@ -207,6 +209,6 @@ def type_bytes(kind: str) -> int:
     """Bytes of a scalar type ("u32": 4). Raises ValueError."""
     if kind in _SIZES:
         return _SIZES[kind]
-    if kind[:1] in "usbf" and kind[1:].isdecimal():
+    if kind[:1] in "usbf" and kind[1:] in ("8", "16", "32", "64"):
         return int(kind[1:]) // 8
     raise ValueError(f"no PTX type {kind!r}")

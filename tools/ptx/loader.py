@@ -1,15 +1,18 @@
 """What a candidate launches its PTX with. Where launches go is decided by who is in charge of the process: a tracer
 writes them down; elsewhere they go to the GPU (`tools.ptx.gpu`)."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tools.ptx.binding import PtxLaunchError, bind, entry_of
+from tools.ptx.ir import PtxError
 from tools.ptx.launch import Backend, PtxLaunch
 from tools.ptx.parser import parse
 from tools.ptx.template import render
 
 LARGEST_BLOCK = 1024
+LARGEST_CLUSTER = 16
 _AXES = 3
 
 
@@ -43,6 +46,8 @@ class PtxKernel:
     """
 
     def __init__(self, text: str, *, entry: str | None = None, configs: Sequence[Mapping[str, Any]] = ()) -> None:
+        if not isinstance(text, str):
+            raise PtxLaunchError(f"PtxKernel takes PTX as a str, not {type(text).__name__}")
         self.text, self.entry = text, entry
         self.configs = tuple(dict(config) for config in configs)
 
@@ -56,11 +61,15 @@ class PtxKernel:
         def run(config: Mapping[str, Any]) -> None:
             backend.launch(self._bound(config, grid, args, **options))
 
-        if not self.configs:
-            run({})
-            return
-        key = self.entry or self._entry(self.configs[0])[1]
-        run(self.configs[backend.choose(key, self.configs, run)])
+        try:
+            if not self.configs:
+                run({})
+                return
+            key = self.entry or self._entry(self.configs[0])[1]
+            run(self.configs[backend.choose(key, self.configs, run)])
+        except (PtxError, PtxLaunchError) as error:
+            error.whole = self.text
+            raise
 
     def _entry(self, config: Mapping[str, Any]) -> tuple[str, str]:
         text = render(self.text, config) if self.configs else self.text
@@ -74,7 +83,7 @@ class PtxKernel:
         *,
         block: Any = None,
         shared_bytes: Any = None,
-        cluster: Any = (1, 1, 1),
+        cluster: Any = None,
         cooperative: bool = False,
         pdl: bool = False,
     ) -> PtxLaunch:
@@ -82,15 +91,16 @@ class PtxKernel:
         entry = entry_of(parse(text), name)
         wanted = config.get("block") if block is None else block
         shared = config.get("shared_bytes", 0) if shared_bytes is None else shared_bytes
+        blocks = sizes("grid", _filled(grid, config), least=0)
         return PtxLaunch(
             text,
             name,
-            sizes("grid", _filled(grid, config), least=0),
+            blocks,
             block_of(_filled(wanted, config), entry.directives, name),
             args,
             bind(entry, args),
             _size("shared_bytes", _filled(shared, config)),
-            sizes("cluster", _filled(cluster, config)),
+            cluster_of(_filled(cluster, config), blocks, entry.directives),
             bool(cooperative),
             bool(pdl),
         )
@@ -102,9 +112,9 @@ def _filled(value: Any, config: Mapping[str, Any]) -> Any:
 
 def _size(name: str, value: Any) -> int:
     try:
-        size = int(value)
+        size = operator.index(value)
     except (TypeError, ValueError) as error:
-        raise PtxLaunchError(f"{name} is a whole number, not {value!r:.40}") from error
+        raise PtxLaunchError(f"{name} is a whole number, not {value!r:.40} (divide with // or triton.cdiv)") from error
     if size < 0:
         raise PtxLaunchError(f"{name} cannot be {size}")
     return size
@@ -133,6 +143,22 @@ def block_of(wanted: Any, directives: Mapping[str, tuple[int, ...]], entry: str)
     if threads > LARGEST_BLOCK:
         raise PtxLaunchError(f"a block of {threads} threads; the most is {LARGEST_BLOCK}")
     return block
+
+
+def cluster_of(
+    wanted: Any, grid: tuple[int, int, int], directives: Mapping[str, tuple[int, ...]]
+) -> tuple[int, int, int]:
+    """Blocks of a cluster, which the text may demand (.reqnctapercluster) and the grid must be made of. Raises
+    PtxLaunchError."""
+    demanded = directives.get("reqnctapercluster")
+    cluster = sizes("cluster", (demanded or (1, 1, 1)) if wanted is None else wanted)
+    if demanded and cluster != sizes("cluster", demanded):
+        raise PtxLaunchError(f"cluster={cluster}, but the text says .reqnctapercluster {', '.join(map(str, demanded))}")
+    if _product(cluster) > LARGEST_CLUSTER:
+        raise PtxLaunchError(f"a cluster of {_product(cluster)} blocks; the most is {LARGEST_CLUSTER}")
+    if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
+        raise PtxLaunchError(f"a grid of {grid} blocks cannot be divided into clusters of {cluster}")
+    return cluster
 
 
 def _product(numbers: Sequence[int]) -> int:

@@ -15,7 +15,11 @@ def parse(text: str) -> Module:
     """The module that a text describes. Raises PtxError, which names the line."""
     if len(text) > MOST_TEXT_BYTES:
         raise PtxError(1, f"{len(text)} characters of PTX; the limit is {MOST_TEXT_BYTES} (1 MiB)")
-    return _Parser(text).module()
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except RecursionError as error:
+        raise parser.error("operands nested too deeply") from error
 
 
 class _Parser(Stream):
@@ -51,14 +55,15 @@ class _Parser(Stream):
         if version_token.text != ".version":
             raise self.error("PTX begins with .version, as in `.version 8.0`", version_token)
         version = self.take().text.split(".")
-        if len(version) != 2 or not all(part.isdecimal() for part in version):
+        if len(version) != 2 or not all(part.isdecimal() and len(part) < 4 for part in version):
             raise self.error("a version has the form 8.0", version_token)
         target_token = self.take()
         if target_token.text != ".target":
             raise self.error(".target follows .version, as in `.target sm_90a`", target_token)
         target = self.word("a target").text
         while self.accept(","):
-            self.word("a target option")
+            if self.word("a target option").text.startswith(("sm_", "compute_")):
+                raise self.error("a text has one target: keep one of them", target_token)
         size = self.number("the address size") if self.accept(".address_size") else 64
         numbers = (int(version[0]), int(version[1]))
         return Module(numbers, target, version_token.line, target_token.line, size)

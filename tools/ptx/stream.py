@@ -1,13 +1,19 @@
 """Tokens of PTX text, taken one by one, and the small things that stand everywhere: numbers, types, variables. Pure."""
 
 import struct
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from tools.ptx.constants import CASTS, LEVELS, WARP, NoValue, Value, binary, chosen, literal, unary
 from tools.ptx.ir import Immediate, PtxError, Variable, type_bytes
 from tools.ptx.lexer import Token, line_of, tokens
 
 LINKING = (".visible", ".extern", ".weak", ".common")
 MOST_DIGITS = 66  # 0b and 64 bits
+MOST_NESTED = 16
+MOST_ELEMENTS = 1 << 40  # of an array; more is no memory of any GPU
+_PRODUCTS = LEVELS.index(("*", "/", "%"))
+_ENDS = frozenset(",;]})")
 SPACES = (".global", ".const", ".shared", ".local", ".param", ".tex")
 
 
@@ -16,6 +22,7 @@ class Stream:
 
     def __init__(self, text: str) -> None:
         self.text, self.tokens, self.at = text, tokens(text), 0
+        self._depth = 0
 
     @property
     def next(self) -> Token:
@@ -61,10 +68,26 @@ class Stream:
             raise self.error(f"{what} is a whole number")
         return value.value
 
+    def plain_number(self, what: str) -> int:
+        """A whole number as it is written, no expression."""
+        value = self._literal(self.take()).number
+        if not isinstance(value, int):
+            raise self.error(f"{what} is a whole number")
+        return value
+
     def error(self, message: str, token: Token | None = None) -> PtxError:
         """What is wrong, with the line of a token (the next one) and what it says."""
-        line = (token or self.next).line
+        line, text = (token or self.next).line, (token or self.next).text
+        if text == "#":
+            message = "PTX is read as it is, without a preprocessor; remove this line"
         return PtxError(line, message, line_of(self.text, line))
+
+    def missing(self, comma: str, closing: str) -> PtxError:
+        """What should stand behind the last token; its line is named, for the next may be of another statement."""
+        last, token = self.tokens[max(0, self.at - 1)], self.next
+        if token.line == last.line:
+            return self.error(f"expected {comma!r} or {closing!r} before {token.text[:40] or 'the end'!r}")
+        return self.error(f"expected {comma!r} or {closing!r} behind {last.text[:40]!r}", last)
 
     def until_semicolon(self) -> None:
         """Leave out what no one asks for."""
@@ -88,25 +111,90 @@ class Stream:
             size = 0 if self.next.text == "]" else self.number("an array's size")
             self.expect("]")
             count = size if count is None else count * size
+            if not 0 <= count <= MOST_ELEMENTS:
+                raise self.error(f"an array of {count} elements")
         return count
 
     def offset(self) -> int:
         """The sum of what is added to a name, in bytes."""
         total = 0
         while sign := self.accept("+", "-"):
-            total += self.number("an offset") * (1 if sign.text == "+" else -1)
+            value = self._value(_PRODUCTS).number
+            if not isinstance(value, int):
+                raise self.error("an offset is a whole number")
+            total += value if sign.text == "+" else -value
         return total
 
     def constant(self) -> Immediate:
-        """A number of any form with its sign."""
-        negative = False
-        while sign := self.accept("-", "+"):
-            negative ^= sign.text == "-"
-        token = self.take()
-        if token.kind != "number" or len(token.text) > MOST_DIGITS:
+        """A number of any form, or an expression that makes one."""
+        if self.next.kind == "number" and self.after.text in _ENDS:
+            return self._literal(self.take()).immediate
+        return self._chosen().immediate
+
+    def _chosen(self) -> Value:
+        value = self._value(0)
+        if not (mark := self.accept("?")):
+            return value
+        with self.nested(mark):
+            first = self._chosen()
+            self.expect(":")
+            second = self._chosen()
+        return chosen(value, first, second)
+
+    def _value(self, level: int) -> Value:
+        if level == len(LEVELS):
+            return self._signed()
+        value = self._value(level + 1)
+        while mark := self.accept(*LEVELS[level]):
+            with self._valued(mark):
+                value = binary(mark.text, value, self._value(level + 1))
+        return value
+
+    def _signed(self) -> Value:
+        marks: list[Token] = []
+        while mark := self.accept("-", "+", "!", "~"):
+            marks.append(mark)
+        value = self._inner()
+        for mark in reversed(marks):
+            with self._valued(mark):
+                value = unary(mark.text, value)
+        return value
+
+    def _inner(self) -> Value:
+        if not (opening := self.accept("(")):
+            return self._literal(self.take())
+        with self.nested(opening):
+            if cast := self.accept(*CASTS):
+                self.expect(")")
+                with self._valued(cast):
+                    return unary(cast.text, self._signed())
+            value = self._chosen()
+        self.expect(")")
+        return value
+
+    def _literal(self, token: Token) -> Value:
+        if token.text == WARP:
+            return Value(32)
+        fraction = token.kind == "dot" and token.text[1:].isdecimal()
+        if (token.kind != "number" and not fraction) or len(token.text) > MOST_DIGITS:
             raise self.error(f"expected an operand before {token.text[:40] or 'the end'!r}", token)
-        number = _number(token.text)
-        return replace(number, value=-number.value) if negative else number
+        return literal(_number(token.text), unsigned=token.text[-1] == "U")
+
+    @contextmanager
+    def _valued(self, token: Token) -> Iterator[None]:
+        try:
+            yield
+        except NoValue as error:
+            raise self.error(str(error), token) from error
+
+    @contextmanager
+    def nested(self, opening: Token) -> Iterator[None]:
+        """What stands between brackets, which must not be endlessly deep."""
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            raise self.error(f"brackets more than {MOST_NESTED} deep", opening)
+        yield
+        self._depth -= 1
 
     def variables(self, space: Token, *, extern: bool) -> list[Variable]:
         """What a declaration of memory declares; its state space was just taken."""
@@ -125,21 +213,26 @@ class Stream:
         while True:
             name = self.word("a variable's name")
             count = self.count()
-            value = self.accept("=") is not None
-            if value:
-                self.skip_value()
-            variable = Variable(name.text, space.text[1:], kind, name.line, count, vector, align, extern, value)
+            given = self.accept("=") is not None
+            values = self._values() if given else ()
+            variable = Variable(name.text, space.text[1:], kind, name.line, count, vector, align, extern, given, values)
             found.append(variable)
             if not self.accept(","):
                 self.expect(";")
                 return found
 
-    def skip_value(self) -> None:
-        """Leave out what a variable begins with."""
-        depth = 0
+    def _values(self) -> tuple[int | float, ...]:
+        """What a variable begins with, its nested braces written out; nothing where it is not numbers alone."""
+        depth, plain = 0, True
+        found: list[int | float] = []
         while self.next.kind != "end" and not (depth == 0 and self.next.text in (",", ";")):
+            if self.next.kind == "number" or self.next.text == "-":
+                found.append(self.constant().value)
+                continue
             token = self.take()
             depth += (token.text == "{") - (token.text == "}")
+            plain = plain and token.text in ("{", "}", ",")
+        return tuple(found) if plain else ()
 
 
 def _number(text: str) -> Immediate:

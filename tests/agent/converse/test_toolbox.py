@@ -13,6 +13,11 @@ from agent.record.events import Event, Judged, Proposed, Reflected
 from agent.workbench import Workbench
 from tests.agent.converse.parts import call
 from tests.agent.test_loop import TASK, Log
+from tools.compiling import Artefact
+from tools.plan.messages import Compiled, SassReply
+from tools.plan.sass_census import counted
+from tools.plan.sass_ir import Instruction
+from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec
 from tools.tooling import Tools
 from tools.update import Update
@@ -35,9 +40,9 @@ class WordUpdater:
             return Update(failure=Verdict(Status.COMPILE_FAILED, "line 2: no such name"))
         return Update(trace_s=float(source.split()[0]))
 
-    def census(self, update: Update) -> tuple[dict[str, int], ...]:
+    def sass(self, update: Update, variant: str = "") -> SassReply:
         self.counted.append(update)
-        return ({"float": 3},)
+        return SassReply((counted("k", [Instruction(0, "FADD R1, R1, R1")] * int(update.trace_s)),))
 
 
 class WordBench:
@@ -200,6 +205,39 @@ def test_a_prediction_is_held_against_the_next_attempt_with_that_parent() -> Non
     assert len(bench.predictions) == 1  # only the next one
     told = one(box, call("reflect", attempt=3, **arguments)).text
     assert "Predictions so far (1 of 1 came true)" in told
+
+
+class KernelUpdater(WordUpdater):
+    """Every source compiles to a kernel; it adds as often as its time says, and none that takes 6 us can be read."""
+
+    def update(self, source: str, told: object = None) -> Update:
+        kernel = Kernel("k", "ttir", source, ())
+        plan = Plan("main", "default", "sm_90", (), (kernel,), (), (), None)
+        artefacts = {kernel.sha256: Artefact(Compiled(REPORT, {}), b"")}
+        return Update({"main": (plan,)}, artefacts, trace_s=float(source.split()[0]), main_case="main")
+
+    def sass(self, update: Update, variant: str = "") -> SassReply:
+        if update.trace_s == 6:
+            return SassReply(problem="nvdisasm 1.0 cannot read this cubin")
+        return super().sass(update, variant)
+
+
+def test_a_reflection_tells_the_instructions_and_what_the_best_has_otherwise() -> None:
+    box, _, _ = toolbox(updater=KernelUpdater())
+    box.run([write("8"), write("5"), write("6")], 1)
+    box.run([call("bench", attempt=1), call("bench", attempt=2), call("bench", attempt=3)], 1)
+    arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
+    told = one(box, call("reflect", attempt=1, **arguments)).text
+    assert "- k: 40 registers, 8 B spilled, 1024 B shared, occupancy 50%\n  8 instructions: 8 float\n  no loop" in told
+    assert "From the instructions of this attempt to those of the best, #2" in told
+    assert "the kernel 8 instructions -> 5 instructions: -3 float" in told
+    assert "-  8x FADD R, R, R\n+  5x FADD R, R, R" in told
+    told = one(box, call("reflect", attempt=2, **arguments)).text
+    assert "5 instructions: 5 float" in told
+    assert "From the instructions" not in told
+    told = one(box, call("reflect", attempt=3, **arguments)).text
+    assert "its instructions are not counted: nvdisasm 1.0 cannot read this cubin" in told
+    assert "From the instructions" not in told
 
 
 def test_nothing_of_a_held_out_case_is_told() -> None:

@@ -43,8 +43,9 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def export(runs_dir: Path, output: Path, *flags: str, code: int = 0, **options: Any) -> dict[str, Any]:
-    """Run it with --json; its answer, or {} when it gave none."""
-    flags = ("--runs-dir", str(runs_dir), "-o", str(output), *flags)
+    """Run it with --json; its answer, or {} when it gave none. In one process, unless the flags say otherwise."""
+    spread = () if "--processes" in flags else ("--processes", "1")
+    flags = ("--runs-dir", str(runs_dir), "-o", str(output), *flags, *spread)
     done = optimize("export", *flags, "--json", cwd=output.parent, **options)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     return json.loads(done.stdout) if done.stdout else {}
@@ -140,11 +141,11 @@ def test_the_manifest_s_hashes_are_those_of_the_files(everything: tuple[Path, di
 def test_any_number_of_processes_writes_the_same_files(runs_dir: Path, tmp_path: Path) -> None:
     flags = formats("kto", "rl-turns", "sft-chat", "dpo")
     hashes = []
-    for processes in ("1", "2", "3"):
+    for processes in ("1", "3"):
         told = export(runs_dir, tmp_path / processes, *flags, "--processes", processes, "--block", "20")
         hashes.append({f["path"]: f["sha256"] for f in told["manifest"]["files"]})
     assert len(hashes[0]) > 8
-    assert hashes[0] == hashes[1] == hashes[2]
+    assert hashes[0] == hashes[1]
 
 
 def test_filters_choose_rows_and_a_filter_that_nothing_passes_writes_nothing(runs_dir: Path, tmp_path: Path) -> None:
@@ -336,10 +337,10 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(
     flags = ("--runs-dir", str(runs_dir), *formats("raw"), "-o", str(tmp_path / "out"))
     more = ("--as", form, "--processes", processes, "--block", "60")
     with largest_file(33_000):  # stands for a full disk: both are an error of `write`. SQLite needs its 32 KiB
-        done = optimize("export", *flags, *more, cwd=tmp_path)
+        done = optimize("export", *flags, *more, cwd=tmp_path, cold=True)  # limits are inherited
     assert done.returncode == 2
     assert "too large" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert len([line for line in done.stderr.splitlines() if not line.startswith("…")]) == 1  # progress is told in time
     assert list(tmp_path.iterdir()) == []
 
 

@@ -191,6 +191,6 @@ def test_every_field_is_documented_once() -> None:
 
 def test_a_hundred_thousand_rows_are_filtered_in_a_moment() -> None:
     keep = predicate(["status=correct|checked", "speedup>=1.2", "task~softmax", "label=faster"])
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert all(keep(ROW) for _ in range(100_000))
-    assert time.perf_counter() - begin < 5
+    assert time.thread_time() - begin < 5

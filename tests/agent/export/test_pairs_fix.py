@@ -108,9 +108,9 @@ def test_errors_of_held_out_cases_are_told_without_them() -> None:
 def test_a_long_chain_of_failures_takes_time_in_proportion() -> None:
     n = 3000
     chain = run(*(tried(i, Status.WRONG, i - 1 or None) for i in range(1, n)), tried(n, Status.CHECKED, n - 1))
-    started = time.perf_counter()
+    started = time.thread_time()
     lineage = Lineage(chain.attempts)
-    assert time.perf_counter() - started < 1.0
+    assert time.thread_time() - started < 1.0
     assert [lineage.nearest(chain.attempts[i]).hops for i in (0, n - 2)] == [n - 1, 1]  # type: ignore[union-attr]
 
 

@@ -282,10 +282,10 @@ def test_known_kernels_cost_microseconds(scrubber: Scrubber) -> None:
     scrubber.text(text)
     times = []
     for _ in range(20):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         for _ in range(100):
             scrubber.text(text)
-        times.append((time.perf_counter() - begin) / 100)
+        times.append((time.thread_time() - begin) / 100)
     assert min(times) < 20e-6, "5 us on an idle machine"
 
 

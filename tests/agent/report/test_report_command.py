@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,15 @@ import pytest
 
 from agent.record.store import Store
 from agent.record.trajectory import Trajectory
+from tests.agent import shell
 from tests.agent.report.reading import Reading
+from tests.agent.shell import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 STORY = "scripted:tests/agent/stories/softmax.jsonl"
 
 
-def optimize(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from agent.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+def optimize(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return shell.optimize(*map(str, arguments), cwd=ROOT)
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,17 @@ def test_scaled_rows_span_decades() -> None:
     assert torch.equal(made[:, 0], made[:, 3])
 
 
+@pytest.mark.parametrize("rows", [2, 3, 13])
+def test_however_few_rows_are_scaled_one_is_large_and_one_small(rows: int) -> None:
+    for seed in range(20):
+        made = one(torch.ones(rows, 4), "scaled", seed=seed)[:, 0]
+        assert [float(made.min()), float(made.max())] == pytest.approx([0.01, 100.0])
+
+
+def test_a_single_row_is_scaled_by_chance() -> None:
+    assert len({float(one(torch.ones(1, 4), "scaled", seed=seed)[0, 0]) for seed in range(20)}) == 20
+
+
 def test_each_row_has_a_spike_and_heavy_tails() -> None:
     made = one(torch.rand(50, 400), "spikes")
     assert bool((made.abs().amax(1) == 1000).all())

@@ -66,6 +66,6 @@ def test_in_ptx_nothing_is_a_location() -> None:
 
 @pytest.mark.parametrize("unit", [" ", "loc(", '"\\', '"', "\n#loc = loc(", "loc()", "(", "//", "\n#a", "loc(\n"])
 def test_odd_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     without_locations(unit * (1_000_000 // len(unit)))
-    assert time.perf_counter() - started < 2.0
+    assert time.thread_time() - started < 2.0

@@ -99,7 +99,7 @@ def test_labels_locations_and_functions_are_kept() -> None:
     [
         ("", 1, "begins with .version"),
         (".version 8.0\n.visible .entry k() {}", 2, ".target follows"),
-        (HEAD + ".entry k() {\nadd.s32 %r1, %r2\n}", 6, "expected ','"),
+        (HEAD + ".entry k() {\nadd.s32 %r1, %r2\n}", 5, "expected ',' or ';' behind '%r2'"),
         (HEAD + ".entry k() {\nadd.s32 %r1, ;\n}", 5, "expected an operand"),
         (HEAD + ".entry k() {\nret;\n", 4, "never closed"),
         (HEAD + ".entry k(.param .q32 x) {}", 4, "no PTX type"),

@@ -1,0 +1,154 @@
+"""The author that needs no key and writes PTX: it begins with PTX candidates and searches rewrites of their kernels.
+
+What is proposed has other machine code than all before it: rewrites that the compiler makes nothing of cost no attempt.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agent.authors.base import Attempt, Proposal
+from agent.authors.ptx.base import Base, Choices, base_of
+from agent.authors.ptx.search import Move, Tried, merit, moves
+from agent.authors.ptx.words import describe
+from tools.codec import Json
+from tools.compiling import MachineCode
+from tools.plan.schema import Kernel, Plan
+from tools.ptx.language import language_of
+from tools.spec import TaskSpec
+
+Starts = Callable[[], Sequence[str]]  # files of PTX candidates to begin with
+Plans = Callable[[str], Sequence[Plan]]  # of a file, the plans of its cases that may be told of
+Assemble = Callable[[Sequence[Kernel]], Sequence[MachineCode]]  # () where one does not assemble
+
+MOST_LOOKED_AT = 24  # rewrites without effect that are passed over for one proposal
+
+
+@dataclass
+class _Start:
+    """A file that the search begins with, and the machine code of its kernels."""
+
+    base: Base
+    code: Sequence[MachineCode] = ()
+    dead_ends: set[frozenset[tuple[str, str]]] = field(default_factory=set)  # without effect, or not assembled
+
+
+class PtxAuthor:
+    """Proposes the starts as they are, then rewrites of the best of them. What comes next depends on the seed and the
+    history only, so that a resumed run goes on where it was.
+
+    It begins with the PTX candidates of the history that are nobody's rewrites, and with `starts`, which is asked once,
+    and not in a resumed run.
+    """
+
+    name = "offline"
+
+    def __init__(self, starts: Starts, plans: Plans, assemble: Assemble, seed: int = 0) -> None:
+        self._starts, self._plans, self._assemble, self._seed = starts, plans, assemble, seed
+        self._known: dict[str, _Start] | None = None
+        self._given: set[str] = set()  # machine code and sources that were proposed
+        self.problems: list[str] = []
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        """Up to `width` candidates whose machine code was not proposed before; [] when there is nothing left."""
+        known = self._starts_of(history)
+        self._given |= {key for attempt in history for key in _keys(attempt)}
+        found: list[Proposal] = []
+        for start in known.values():
+            if len(found) < width and start.base.source not in self._given:
+                found.append(self._proposal(start, Move({}, "start"), start.base, start.code))
+        while len(found) < width and not any(self._unjudged(s, history) for s in known.values()):
+            proposal = self._next(known, history)
+            if proposal is None:
+                break
+            found.append(proposal)
+        return found
+
+    def _unjudged(self, start: _Start, history: Sequence[Attempt]) -> bool:
+        """Whether a start has no verdict yet, so that it is not known which of them is the best."""
+        return not any(a.proposal.source == start.base.source for a in history)
+
+    def _starts_of(self, history: Sequence[Attempt]) -> dict[str, _Start]:
+        if self._known is None:
+            sources = [a.proposal.source for a in history if _is_start(a)]
+            if not any("start" in a.proposal.params for a in history):  # else this goes on with an earlier process
+                sources += self._starts()
+            bases = [base_of(source, self._plans(source)) for source in dict.fromkeys(sources)]
+            for base in bases:
+                if not base.kernels:
+                    self.problems.append("a start holds no PTX kernel word for word, so there is nothing to rewrite")
+            self._known = {b.name: _Start(b, self._assemble(b.kernels)) for b in bases if b.kernels}
+        return self._known
+
+    def _next(self, known: dict[str, _Start], history: Sequence[Attempt]) -> Proposal | None:
+        ranked = sorted(known.values(), key=lambda start: _standing(start, history))
+        for start in ranked:
+            if _standing(start, history)[0]:  # it was refused: its rewrites would be
+                continue
+            proposal = self._rewritten(start, history)
+            if proposal is not None:
+                return proposal
+        return None
+
+    def _rewritten(self, start: _Start, history: Sequence[Attempt]) -> Proposal | None:
+        tried = [_tried(a, start) for a in history if _start_name(a, start.base) == start.base.name]
+        looked_at = 0
+        for move in moves(start.base.options, tried, seed=self._seed, turn=len(self._given)):
+            key = frozenset(move.choices.items())
+            if key in start.dead_ends or looked_at >= MOST_LOOKED_AT:
+                continue
+            start.dead_ends.add(key)
+            base = start.base.with_choices(move.choices)
+            if base is None or base.source in self._given:
+                continue
+            code = self._assemble(base.kernels)
+            looked_at += 1
+            if code and _digest(code) not in self._given:
+                return self._proposal(start, move, base, code)
+        return None
+
+    def _proposal(self, start: _Start, move: Move, base: Base, code: Sequence[MachineCode]) -> Proposal:
+        self._given |= {base.source, _digest(code)}
+        words = describe(move, code, start.code)
+        params: dict[str, Json] = {"start": start.base.name, "rewrites": dict(move.choices), "machine": _digest(code)}
+        params |= {"issue_cycles": _cycles(code)} if code else {}
+        parent_id = move.parent.attempt_id if move.parent else None
+        return Proposal(base.source, words.rationale, parent_id, params, words.hypothesis, words.prediction)
+
+
+def _digest(code: Sequence[MachineCode]) -> str:
+    return "/".join(c.sha256[:16] for c in code)
+
+
+def _cycles(code: Sequence[MachineCode]) -> int:
+    return sum(c.issue_cycles for c in code)
+
+
+def _choices(attempt: Attempt) -> Choices:
+    told = attempt.proposal.params.get("rewrites")
+    return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+
+
+def _is_start(attempt: Attempt) -> bool:
+    return not _choices(attempt) and language_of(attempt.proposal.source) == "ptx"
+
+
+def _start_name(attempt: Attempt, base: Base) -> Json:
+    """The start that an attempt is derived from; one that others proposed is its own."""
+    return base.name if attempt.proposal.source == base.source else attempt.proposal.params.get("start")
+
+
+def _keys(attempt: Attempt) -> set[str]:
+    machine = attempt.proposal.params.get("machine")
+    return {attempt.proposal.source, *([machine] if isinstance(machine, str) else [])}
+
+
+def _tried(attempt: Attempt, start: _Start) -> Tried:
+    told = attempt.proposal.params.get("issue_cycles")  # others' attempts, such as what the run began with, tell none
+    return Tried(_choices(attempt), attempt, merit(attempt, told if isinstance(told, int) else _cycles(start.code)))
+
+
+def _standing(start: _Start, history: Sequence[Attempt]) -> tuple[bool, tuple[float, ...], str]:
+    """Where a start stands among others: accepted ones first, then by merit."""
+    mine = next((a for a in history if a.proposal.source == start.base.source), None)
+    found = merit(mine, _cycles(start.code)) if mine else ()
+    return not found, found, start.base.name

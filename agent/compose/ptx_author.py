@@ -1,0 +1,47 @@
+"""Joins the offline author of PTX with a run: what it begins with, and who traces and assembles for it."""
+
+from collections.abc import Callable, Sequence
+
+from agent.authors.ptx.author import PtxAuthor
+from agent.compose.session import Session
+from tools.plan.schema import Plan
+from tools.ptx_files.host_code import CannotSay
+from tools.spec import TaskSpec
+from tools.tooling import Tools
+
+Triton = Callable[[], Sequence[str]]  # files of Triton candidates, the likeliest best first
+
+
+def ptx_author(opened: Session, triton: Triton, seed: int) -> PtxAuthor:
+    """The author of a run: it begins with the PTX of `triton`'s kernels, unless the run has PTX candidates already."""
+    tools, problems = opened.tools, list[str]()
+    author = PtxAuthor(
+        starts=lambda: _starts(opened, triton, problems),
+        plans=lambda source: _told(tools, opened.task, source),
+        assemble=tools.machine_code,
+        seed=seed,
+    )
+    author.problems = problems
+    return author
+
+
+def _starts(opened: Session, triton: Triton, problems: list[str]) -> list[str]:
+    """PTX candidates from Triton ones; of those that cannot be said in PTX the reason is kept."""
+    found: list[str] = []
+    for source in triton():
+        update = opened.tools.update(source)
+        if update.failure is not None:
+            problems.append(f"a Triton kernel to begin with was refused: {update.failure.detail}")
+            continue
+        try:
+            found.append(opened.tools.as_ptx(source, update))
+        except CannotSay as error:
+            problems.append(f"a Triton kernel to begin with cannot be said in PTX: {error}")
+    return list(dict.fromkeys(found))
+
+
+def _told(tools: Tools, task: TaskSpec, source: str) -> list[Plan]:
+    """The plans of a candidate's cases that are not held out, the default variant of each."""
+    update = tools.update(source)
+    hidden = {case.name for case in task.cases if case.held_out}
+    return [plans[0] for name, plans in update.plans.items() if plans and name not in hidden]

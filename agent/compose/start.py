@@ -1,0 +1,119 @@
+"""Where a run starts, as --from says: nothing, the best stored attempt, any stored attempt, or a file."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.authors.base import Attempt
+from agent.policy import best
+from agent.record.listing import Filter, RunSummary
+from agent.record.store import Store
+from agent.settings import Language
+from tools.errors import UsageError
+from tools.ptx.binding import PtxLaunchError
+from tools.ptx.ir import PtxError
+from tools.ptx.language import language_of
+from tools.ptx_files.guess import guessed_candidate
+from tools.spec import TaskSpec
+from tools.task import TaskFile
+
+NOTHING, BEST = "nothing", "best"
+_SUFFIXES = (".py", ".ptx")
+_MOST_RUNS = 200  # whose best are compared
+
+
+@dataclass(frozen=True)
+class Start:
+    """A candidate that was there before the run. `name`: what a person calls it; `parent_id`: the stored attempt that
+    it is; `is_ptx`: the text of a .ptx file, for which host code has to be guessed."""
+
+    source: str
+    name: str
+    parent_id: str | None = None
+    is_ptx: bool = False
+
+    def as_candidate(self, task: TaskSpec) -> "Start":
+        """The same as a Python file that can be judged. Raises UsageError for a text that is no PTX."""
+        if not self.is_ptx:
+            return self
+        try:
+            return replace(self, source=guessed_candidate(self.source, task, Path(self.name).name), is_ptx=False)
+        except (PtxError, PtxLaunchError) as error:
+            raise UsageError(f"--from {self.name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Where:
+    """What a stored attempt has to fit: the task, and the machine that would time it."""
+
+    task: TaskFile
+    arch: str
+    gpu: str | None
+    language: Language
+
+
+def checked(text: str, store: Store, task: TaskFile) -> Start | None:
+    """What --from names, unless that is `best` or nothing; asked before anything is started. Raises UsageError and
+    StoreError."""
+    if text in ("", NOTHING, BEST):
+        return None
+    path = Path(os.path.expanduser(text))  # a ~ of nobody stays, where Path.expanduser would raise
+    if path.suffix in _SUFFIXES or path.is_file():
+        return _file(path)
+    stored = store.find_attempt(text)
+    if stored.run.task_sha256 != task.sha256:
+        raise UsageError(
+            f"--from {stored.proposed.attempt_id} is an attempt on another task ({stored.run.task}"
+            f"{', an earlier state of its file' if stored.run.task == task.name else ''})"
+        )
+    if not stored.proposed.source.strip():
+        raise UsageError(f"--from {stored.proposed.attempt_id} has no source")
+    return Start(stored.proposed.source, stored.proposed.attempt_id, stored.proposed.attempt_id)
+
+
+def found(text: str, named: Start | None, store: Store, where: Where, task: TaskSpec) -> Start | None:
+    """What the run starts from: what was named, or the best stored where that was asked for, or PTX needs one. Raises
+    UsageError where the best was asked for and there is none."""
+    if named is not None:
+        return named.as_candidate(task)
+    if text == NOTHING or (not text and where.language != "ptx"):
+        return None
+    best_one = best_stored(store, where)
+    if best_one is None and text == BEST:
+        raise UsageError("--from best: no accepted attempt on this task and GPU is stored; leave --from out")
+    return best_one
+
+
+def best_stored(store: Store, where: Where) -> Start | None:
+    """The best attempt on this task and this GPU that any run has stored; None where there is none. Without a GPU: on
+    any GPU of the architecture, and of those that nothing timed only if there are no others. A run in Triton does not
+    start from PTX."""
+    fit = [a for a in _leaders(store, where) if where.language == "ptx" or language_of(a.proposal.source) == "triton"]
+    timed = [a for a in fit if a.verdict.timing is not None]
+    leader = best(timed or fit)
+    return Start(leader.proposal.source, leader.attempt_id, leader.attempt_id) if leader else None
+
+
+def _leaders(store: Store, where: Where) -> Iterator[Attempt]:
+    """The accepted attempts of runs that count."""
+    try:
+        runs = store.runs(Filter(task=where.task.name, verdict="accepted", limit=_MOST_RUNS))
+    except UsageError:  # no run of this task
+        return
+    for run in runs:
+        if _counts(run, where) and store.load_run(run.run_id).task_sha256 == where.task.sha256:
+            yield from (a for a in store.attempts(run.run_id) if a.verdict.accepted)
+
+
+def _counts(run: RunSummary, where: Where) -> bool:
+    return run.arch == where.arch and (where.gpu is None or run.gpu == where.gpu)
+
+
+def _file(path: Path) -> Start:
+    try:
+        return Start(path.read_text(), str(path), is_ptx=path.suffix == ".ptx")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--from {path}: it is no UTF-8 text") from error
+    except OSError as error:
+        raise UsageError(f"--from {path}: {error.strerror}") from error

@@ -1,0 +1,55 @@
+"""Pairs of languages: what is turned into what, and which attempts are such a pair."""
+
+from dataclasses import replace
+
+from agent.export.formats.convert import Convert
+from agent.record.events import Event, Proposed
+from tests.agent.export.made_runs import rows, run, source, tried
+from tools.verdict import Status
+
+PTX = (
+    source("one") + '\nfrom tools.ptx import PtxKernel\n\nfirst = PtxKernel(r"""\n.version 8.0\n""")\n'
+    'second = PtxKernel(".target sm_90a", configs=[{"N": 1}])\n'
+)
+
+
+def written(number: int, status: Status, text: str, parent: int | None = None) -> list[Event]:
+    """An attempt with this source."""
+    return [replace(e, source=text) if isinstance(e, Proposed) else e for e in tried(number, status, parent)]
+
+
+def directions(*attempts: list[Event]) -> list[tuple[str, str, str]]:
+    made = rows(Convert(), run(*attempts))
+    return [(str(r["direction"]), str(r["triton_code"]), str(r["ptx_code"])) for r in made]
+
+
+def test_ptx_and_the_triton_that_it_was_made_of_are_pairs_both_ways() -> None:
+    found = directions(written(1, Status.CHECKED, source("one")), written(2, Status.CHECKED, PTX, 1))
+    ptx = "\n.version 8.0\n\n.target sm_90a"
+    assert found == [
+        ("pytorch_to_triton", source("one"), ""),
+        ("triton_to_ptx", source("one"), ptx),
+        ("ptx_to_triton", source("one"), ptx),
+    ]
+
+
+def test_the_nearest_right_triton_counts_however_many_attempts_in_ptx_lie_between() -> None:
+    found = directions(
+        written(1, Status.CHECKED, source("one")),
+        written(2, Status.WRONG, source("two"), 1),
+        written(3, Status.CHECKED, PTX, 2),
+        written(4, Status.CHECKED, PTX, 3),
+    )
+    assert [triton for direction, triton, _ in found if direction == "triton_to_ptx"] == [source("one")] * 2
+
+
+def test_ptx_without_right_triton_before_it_is_no_pair_and_is_not_called_triton() -> None:
+    assert directions(written(1, Status.CHECKED, PTX)) == []
+    assert directions(written(1, Status.WRONG, source("one")), written(2, Status.CHECKED, PTX, 1)) == []
+    loop = (written(1, Status.CHECKED, PTX, 2), written(2, Status.CHECKED, PTX, 1))
+    assert directions(*loop) == []
+
+
+def test_each_direction_of_a_pair_has_an_id_of_its_own() -> None:
+    its = run(written(1, Status.CHECKED, source("one")), written(2, Status.CHECKED, PTX, 1))
+    assert len({row["uuid"] for row in rows(Convert(), its)}) == 3

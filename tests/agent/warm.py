@@ -1,0 +1,161 @@
+"""The command in a process of its own, without the second that an interpreter and its imports take: a process that has
+the modules forks a child for each call. How the command starts, and signals, are no subject for it.
+
+As a program, `python -I -S warm.py SOCKET ARGUMENTS` is the command on its own descriptors.
+"""
+
+import atexit
+import gc
+import importlib.util
+import io
+import json
+import os
+import pkgutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+_ROOT = Path(__file__).resolve().parents[2]
+_EXPORT = ("numpy", "orjson", "pyarrow.parquet", "rensa", "agent.export.recipe", "agent.export.pipeline")
+_WORD = 20  # bytes of a number on the line
+
+
+def call(
+    arguments: Sequence[str], cwd: Path, variables: Mapping[str, str], timeout_s: float, stdin: str | None
+) -> "subprocess.CompletedProcess[str]":
+    """As subprocess.run with captured text. Raises subprocess.TimeoutExpired; the child is killed then."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write((stdin or "").encode())
+        given.seek(0)
+        with _asked(address(), arguments, str(cwd), variables, [f.fileno() for f in (given, out, err)]) as line:
+            line.settimeout(timeout_s)
+            pid = 0
+            try:
+                pid, code = int(line.recv(_WORD)), int(line.recv(_WORD))
+            except TimeoutError:
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(list(arguments), timeout_s) from None
+        texts = [file.read().decode() for file in (out, err) if file.seek(0) == 0]
+    return subprocess.CompletedProcess(list(arguments), code, *texts)
+
+
+def command(*arguments: str) -> list[str]:
+    """The argument vector of a small program that is the command."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), address(), *arguments]
+
+
+@cache
+def address() -> str:
+    """Where the process that forks listens. It ends with this one."""
+    folder = tempfile.TemporaryDirectory(prefix="warm-")
+    path = str(Path(folder.name) / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(path)
+        listening.listen(64)
+        code = f"from tests.agent.warm import serve; serve({listening.fileno()}, {os.getpid()})"
+        variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
+        words = [sys.executable, "-c", code]
+        process = subprocess.Popen(words, env=variables, pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL)
+
+    def end() -> None:
+        process.terminate()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return path
+
+
+def _asked(
+    path: str, arguments: Sequence[str], cwd: str, variables: Mapping[str, str], streams: Sequence[int]
+) -> socket.socket:
+    """The line on which the child's number and its exit code will come."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.connect(path)
+    socket.send_fds(line, [json.dumps([list(arguments), cwd, dict(variables)]).encode()], list(streams))
+    return line
+
+
+def serve(listening: int, parent: int) -> NoReturn:
+    """Load what the commands load, and fork for each call; the children are nobody's to wait for."""
+    import agent.cli
+    import agent.compose
+    from tools.sandbox_linux import die_with_parent
+
+    die_with_parent(parent)
+    for module in pkgutil.iter_modules(agent.compose.__path__, "agent.compose."):
+        importlib.import_module(module.name)
+    if all(importlib.util.find_spec(name.partition(".")[0]) for name in _EXPORT):
+        for name in _EXPORT:
+            importlib.import_module(name)
+    assert threading.active_count() == 1  # threads do not survive a fork; those of OpenBLAS and jemalloc are made anew
+    gc.freeze()  # what is shared with the children stays so
+    with socket.socket(fileno=listening) as server:
+        while True:
+            line, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                _attend(line)
+            line.close()
+            _reap()
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _attend(line: socket.socket) -> NoReturn:
+    """Fork once more: one is the command, the other tells its number and how it ended."""
+    message, streams, _, _ = socket.recv_fds(line, 1 << 20, 3)
+    pid = os.fork()
+    if pid == 0:
+        line.close()
+        arguments, cwd, variables = json.loads(message)
+        _become(arguments, cwd, variables, streams)
+    for fd in streams:
+        os.close(fd)
+    line.send(str(pid).encode())
+    line.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+    os._exit(0)
+
+
+def _become(arguments: list[str], cwd: str, variables: dict[str, str], streams: list[int]) -> NoReturn:
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = ["-c", *arguments]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
+    from agent.cli import main
+
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else end.code is not None
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing ends a fork
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    with _asked(sys.argv[1], sys.argv[2:], os.getcwd(), os.environ, (0, 1, 2)) as its:
+        its.recv(_WORD)
+        ended = int(its.recv(_WORD))
+    sys.exit(ended if ended >= 0 else 128 - ended)
