@@ -63,12 +63,18 @@ def _swept(text: str, launched: Launched) -> str:
     return work.result()
 
 
+def _changes(text: str, rewrite: Rewrite, value: str, launched: Launched) -> bool:
+    work = Work(text, launched)
+    rewrite.apply(work, value)
+    return work.changed
+
+
 def options(text: str, launched: Launched | None = None) -> dict[str, tuple[str, ...]]:
     """The rewrites and the values that change this text when each is applied alone; {} where it is not understood."""
     found: dict[str, tuple[str, ...]] = {}
     for name, rewrite in CATALOGUE.items():
         try:
-            values = tuple(v for v in rewrite.values if rewritten(text, {name: v}, launched).applied)
+            values = tuple(v for v in rewrite.values if _changes(text, rewrite, v, launched or Launched()))
         except (CannotRewrite, PtxError):
             return {}
         if values:
