@@ -154,6 +154,7 @@ _PROBLEMS: dict[str | None, Status] = {
     UNCHECKABLE: Status.UNCHECKED,
     "out_of_bounds": Status.WRONG,
     "overwrites": Status.WRONG,
+    "changes": Status.WRONG,
     "race": Status.WRONG,
     "assert_failed": Status.CRASHED,
     "step_limit": Status.TIMED_OUT,
@@ -165,7 +166,8 @@ _PROBLEMS: dict[str | None, Status] = {
 def _receipt(update: Update, seeds: dict[str, Json]) -> dict[str, Json]:
     """What it takes to repeat the check: the plans and, now that it is over, the seeds."""
     batteries = list(dict.fromkeys(name.partition("/")[2] for name in seeds))
-    return {"interpreter": "ttir", "plan": update.sha256, "batteries": batteries, "seeds": seeds}
+    languages = {kernel.language for plans in update.plans.values() for plan in plans for kernel in plan.kernels}
+    return {"interpreter": "+".join(sorted(languages)), "plan": update.sha256, "batteries": batteries, "seeds": seeds}
 
 
 def _not_run(reply: InterpretReply, where: str, results: list[CaseResult]) -> Verdict:

@@ -68,3 +68,38 @@ def test_dependent_launches_run_one_after_the_other(trace: Trace) -> None:
     assert torch.frombuffer(bytearray(blobs[0].tobytes()), dtype=torch.float32).tolist() == [
         2 * n + 1 for n in range(16)
     ]
+
+
+KEEPS = """
+@triton.jit
+def relu_kernel(x, y, kept, B: tl.constexpr):
+    i = tl.arange(0, B)
+    calls = tl.load(kept)
+    tl.store(y + i, tl.maximum(tl.load(x + i), 0.0) {by})
+    tl.store(kept, {after})
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x):
+        if self.kept is None:
+            self.kept = torch.zeros(1, device=x.device)
+        y = torch.empty_like(x)
+        relu_kernel[(1,)](x, y, self.kept, B=16)
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("by", "after", "problem"),
+    [("+ calls", "calls + 1", "changes"), ("", "calls + 1", None), ("+ calls", "calls * 0", None)],
+)
+def test_a_second_call_gives_what_the_first_gave(trace: Trace, by: str, after: str, problem: str | None) -> None:
+    reply = trace(KEEPS.format(by=by, after=after), tensor(16))
+    assert reply.failure is None
+    answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [torch.ones(16).numpy().tobytes()])
+    assert answer.problem == problem
+    assert problem or torch.frombuffer(bytearray(blobs[0].tobytes()), dtype=torch.float32).tolist() == [1.0] * 16
