@@ -34,6 +34,12 @@ def test_a_line_of_ptx_is_shown_as_it_was_assembled_and_not_as_a_line_of_the_fil
     assert "second" not in said
 
 
+def test_lines_near_two_errors_are_shown_once() -> None:
+    said = words("PTX line 3: ptxas: bad: shown 3;\nPTX line 5: bad: shown 5; (kernel k)")
+    assert [line[:6] for line in said.split("\n") if line.endswith("     shown 4;")] == ["     4"]
+    assert ">    5     shown 5;" in said
+
+
 def test_a_line_of_the_file_is_shown_where_one_is_named() -> None:
     said = words("line 3: PTX line 5: expected ','; (kernel k)")
     assert ">    3 second = 2" in said
