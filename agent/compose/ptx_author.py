@@ -41,7 +41,7 @@ def _starts(opened: Session, triton: Triton, problems: list[str]) -> list[str]:
 
 
 def _told(tools: Tools, task: TaskSpec, source: str) -> list[Plan]:
-    """The plans of a candidate's cases that are not held out, the default variant of each."""
+    """The plans of a candidate's cases that are not held out, the timed one first, the default variant of each."""
     update = tools.update(source)
-    hidden = {case.name for case in task.cases if case.held_out}
-    return [plans[0] for name, plans in update.plans.items() if plans and name not in hidden]
+    shown = sorted((case for case in task.cases if not case.held_out), key=lambda case: case.name != task.main.name)
+    return [update.plans[case.name][0] for case in shown if update.plans.get(case.name)]

@@ -108,9 +108,9 @@ class PtxAuthor:
 
     def _proposal(self, start: _Start, move: Move, base: Base, code: Sequence[MachineCode]) -> Proposal:
         self._given |= {base.source, _digest(code)}
-        words = describe(move, code, start.code)
+        words = describe(move, code[: base.timed], start.code[: base.timed])
         params: dict[str, Json] = {"start": start.base.name, "rewrites": dict(move.choices), "machine": _digest(code)}
-        params |= {"issue_cycles": _cycles(code)} if code else {}
+        params |= {"issue_cycles": _cycles(code, base)} if code else {}
         parent_id = move.parent.attempt_id if move.parent else None
         return Proposal(base.source, words.rationale, parent_id, params, words.hypothesis, words.prediction)
 
@@ -119,8 +119,9 @@ def _digest(code: Sequence[MachineCode]) -> str:
     return "/".join(c.sha256[:16] for c in code)
 
 
-def _cycles(code: Sequence[MachineCode]) -> int:
-    return sum(c.issue_cycles for c in code)
+def _cycles(code: Sequence[MachineCode], base: Base) -> int:
+    """Of the timed case's kernels."""
+    return sum(c.issue_cycles for c in code[: base.timed])
 
 
 def _choices(attempt: Attempt) -> Choices:
@@ -144,11 +145,13 @@ def _keys(attempt: Attempt) -> set[str]:
 
 def _tried(attempt: Attempt, start: _Start) -> Tried:
     told = attempt.proposal.params.get("issue_cycles")  # others' attempts, such as what the run began with, tell none
-    return Tried(_choices(attempt), attempt, merit(attempt, told if isinstance(told, int) else _cycles(start.code)))
+    return Tried(
+        _choices(attempt), attempt, merit(attempt, told if isinstance(told, int) else _cycles(start.code, start.base))
+    )
 
 
 def _standing(start: _Start, history: Sequence[Attempt]) -> tuple[bool, tuple[float, ...], str]:
     """Where a start stands among others: accepted ones first, then by merit."""
     mine = next((a for a in history if a.proposal.source == start.base.source), None)
-    found = merit(mine, _cycles(start.code)) if mine else ()
+    found = merit(mine, _cycles(start.code, start.base)) if mine else ()
     return not found, found, start.base.name

@@ -17,11 +17,13 @@ Choices = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Base:
-    """A file, and the PTX kernels that stand in it word for word, with what is known of their launches."""
+    """A file, and the PTX kernels that stand in it word for word, with what is known of their launches. `timed`: the
+    first so many are those of the timed case."""
 
     source: str
     kernels: tuple[Kernel, ...] = ()
     launched: tuple[Launched, ...] = ()
+    timed: int = 0
 
     @cached_property
     def name(self) -> str:
@@ -49,13 +51,14 @@ class Base:
             return None
         if choices and source == self.source:
             return None
-        return Base(source, tuple(kernels), self.launched)
+        return Base(source, tuple(kernels), self.launched, self.timed)
 
 
 def base_of(source: str, plans: Sequence[Plan]) -> Base:
-    """A candidate's file as a base for rewrites; `plans` are those of the cases that may be told of. Kernels that come
-    out of a template, or stand in the file more than once, are left as they are."""
+    """A candidate's file as a base for rewrites; `plans` are those of the cases that may be told of, the timed one
+    first. Kernels that come out of a template, or stand in the file more than once, are left as they are."""
     launched = launches_of(plans, only=FOR_THESE_SHAPES in source)
     found = {k.sha256: k for plan in plans for k in plan.kernels if k.language == "ptx" and source.count(k.text) == 1}
     kernels = tuple(k for k in found.values() if k.sha256 in launched)
-    return Base(source, kernels, tuple(launched[k.sha256] for k in kernels))
+    first = {k.sha256 for plan in plans[:1] for k in plan.kernels}
+    return Base(source, kernels, tuple(launched[k.sha256] for k in kernels), sum(k.sha256 in first for k in kernels))

@@ -44,7 +44,7 @@ def _together(steps: Sequence[Launch], block: tuple[int, int, int] | None) -> La
     shares: dict[int, set[int]] = defaultdict(set)
     for number in range(min(len(step.args) for step in steps)):
         args = [step.args[number] for step in steps]
-        values = [int(a.value) for a in args if isinstance(a, ScalarArg) and isinstance(a.value, int)]
+        values = [int(a.value) for a in args if isinstance(a, ScalarArg) and _is_whole(a)]
         if len(values) == len(args):
             scalars[number] = (min(values), max(values))
         offsets = [_offset_bytes(a) for a in args if isinstance(a, TensorArg)]
@@ -64,6 +64,11 @@ def _together(steps: Sequence[Launch], block: tuple[int, int, int] | None) -> La
         known=all(isinstance(a, TensorArg | ScalarArg) for step in steps for a in step.args),
         early=any(step.pdl for step in steps),
     )
+
+
+def _is_whole(arg: ScalarArg) -> bool:
+    """Whether a number is passed as an integer: 2 for a float is other bits."""
+    return isinstance(arg.value, int) and not arg.type.startswith(("f", "bf"))
 
 
 def _offset_bytes(arg: TensorArg) -> int:

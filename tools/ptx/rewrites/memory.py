@@ -9,7 +9,7 @@ from tools.ptx.rewrites.span import Span
 
 _ATOMIC = ("atom", "red")
 _QUIET = frozenset(("bar", "barrier", "fence", "membar", "prefetch", "prefetchu"))
-_OPAQUE = frozenset(("tensormap", "tcgen05", "multimem", "st_async", "clusterlaunchcontrol", "discard"))
+_OPAQUE = frozenset(("tensormap", "tcgen05", "multimem", "clusterlaunchcontrol", "discard"))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,7 +99,7 @@ def run(by: PtxAuthor, count: int, us: Callable[[Proposal], float | None]) -> li
 
 def choices(attempt: Attempt | Proposal) -> dict[str, str]:
     proposal = attempt.proposal if isinstance(attempt, Attempt) else attempt
-    return dict(proposal.params["rewrites"])  # type: ignore[arg-type]
+    return dict(proposal.params["rewrites"])
 
 
 def cheaper_with(**gains: float) -> Callable[[Proposal], float]:
@@ -207,6 +208,12 @@ def test_masks_stay_where_one_of_the_cases_needs_them() -> None:
 def test_memory_that_is_written_through_another_pointer_is_not_read_only() -> None:
     assert "read_only" in base_of(file_of(), [plan()]).options
     assert "read_only" not in base_of(file_of(), [plan(), plan(in_place=True)]).options
+
+
+def test_a_whole_number_for_a_float_says_nothing_of_its_bits() -> None:
+    (launch,) = plan().launches
+    as_float = replace(plan(), run=(replace(launch, args=(*launch.args[:2], ScalarArg(256, "fp32"))),))
+    assert launches_of([as_float])[plan().kernels[0].sha256].scalars == {}
 
 
 def test_launches_are_known_together() -> None:
