@@ -202,12 +202,10 @@ def _excerpt(source: str, assembled: str, detail: str) -> list[str]:
 
 def _around(text: str, line: re.Pattern[str], detail: str) -> list[str]:
     lines = text.split("\n")
-    named = dict.fromkeys(int(m[1]) for m in line.finditer(detail))
-    shown: list[str] = []
-    for at in [n for n in named if 1 <= n <= len(lines)][:_MOST_EXCERPTS]:
-        first, last = max(1, at - _AROUND), min(len(lines), at + _AROUND)
-        shown += [f"{'>' if n == at else ' '} {n:4} {lines[n - 1]}" for n in range(first, last + 1)]
-    return shown
+    found = dict.fromkeys(int(m[1]) for m in line.finditer(detail))
+    named = [n for n in found if 1 <= n <= len(lines)][:_MOST_EXCERPTS]
+    near = dict.fromkeys(n for at in named for n in range(at - _AROUND, at + _AROUND + 1) if 1 <= n <= len(lines))
+    return [f"{'>' if n in named else ' '} {n:4} {lines[n - 1]}" for n in near]
 
 
 def _kernel(report: KernelReport) -> dict[str, object]:

@@ -16,7 +16,7 @@ VERDICTS = {
 }
 TAUGHT = {
     "softmax": ("shfl.sync.bfly.b32 %t, %m, 16, 31;", "PTX line"),
-    "rms_norm": ("Arguments mismatch for instruction 'cvt': cvt.f32.bf16 %v, %v;", "PTX line"),
+    "rms_norm": ("Arguments mismatch for instruction 'cvt'", "cvt.f32.bf16 %v, %v;", "PTX line"),
     "swiglu": ("'exp' is no PTX instruction; 'ex2' is 2^x", "PTX line"),
 }
 
