@@ -101,6 +101,6 @@ def started(*, allow_unconfined: bool = False, bwrap: Path | Literal["find"] | N
             workers.base,
             tracers=workers.base.spawn_zygote(preload=["tools.plan.trace:warm"], keeper=tracing),
             compilers=workers.base.spawn_zygote(preload=["tools.plan.compile:warm"], keeper=compiling),
-            interpreters=workers.base.spawn_zygote(keeper=interpreting),
+            interpreters=workers.base.spawn_zygote(preload=["tools.plan.interpret:warm"], keeper=interpreting),
             keepers=(tracing, compiling, interpreting),
         )

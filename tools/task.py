@@ -81,7 +81,7 @@ def _unknown(name: str) -> str:
     known = builtin_names()
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ";"
-    return f"no task {name!r}{hint} known tasks: {', '.join(known)}; or give the path of a KernelBench file"
+    return f"no task {name!r}{hint} `optimize tasks` lists all {len(known)}; or give the path of a KernelBench file"
 
 
 def builtin_tasks() -> list[TaskFile]:

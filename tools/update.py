@@ -59,6 +59,13 @@ class Update:
         found = (self.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
         return tuple(a.compiled.report for a in found if a is not None)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was found in the main plan's kernels without stopping them, each once, with the kernel's name."""
+        kernels = self.main_plan.kernels if self.main_plan else ()
+        made = [(k.name, a) for k in kernels if (a := self.artefacts.get(k.sha256)) is not None]
+        return tuple(dict.fromkeys(f"{name}: {note}" for name, a in made for note in a.compiled.notes))
+
     def judged_plans(self, variant: str) -> tuple[Plan, ...]:
         """Each case's plan of that variant; its default where the autotuner offered other configs for the shape."""
         return tuple(next((p for p in plans if p.variant == variant), plans[0]) for plans in self.plans.values())

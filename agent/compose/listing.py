@@ -8,13 +8,14 @@ from agent.view.init import check_json, print_check
 from agent.view.listing import print_task, print_tasks
 from tools import machine as machines
 from tools.task import builtin_tasks, find_task, visible_source
+from tools.tasks import GROUPS
 
 
 def list_tasks(*, json: bool) -> int:
     """Print the built-in tasks; describing them takes a worker with torch."""
     with machines.started_base() as machine, machine.trusted("tools.judge.desk:main") as desk:
-        specs = [open_task(desk, task_file)[0] for task_file in builtin_tasks()]
-    print_tasks(specs, json=json)
+        specs = {task_file.name: open_task(desk, task_file)[0] for task_file in builtin_tasks()}
+    print_tasks({group: [specs[name] for name in names] for group, names in GROUPS.items()}, json=json)
     return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.authors.base import Attempt
 from agent.compose.choice import OFFLINE, Choice, chosen, named, require_price
 from agent.compose.session import Session, session, workshop
-from agent.compose.start import Start, Where, checked, found
+from agent.compose.start import NOTHING, Start, Where, checked, found
 from agent.compose.starting import Beginning
 from agent.compose.writers import Work, writing
 from agent.controls import Change, Controls
@@ -120,8 +120,8 @@ def resume_run(
             require_price(choice, settings)
             with workshop(settings, show) as shop, session(shop, task_file) as opened:
                 limits = _limits(settings)
-                if not started.attempts:  # else what it began with is among them
-                    started.beginning = _beginning(opened, settings, store, named_start)
+                begun = Beginning(NOTHING, settings.language)  # what it began with is among its attempts
+                started.beginning = begun if started.attempts else _beginning(opened, settings, store, named_start)
                 return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
 
 

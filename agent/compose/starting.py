@@ -11,8 +11,9 @@ from agent.workbench import Draft, GivenUp, Workbench
 from tools.codec import Json
 from tools.ptx.language import language_of
 from tools.ptx_files.host_code import CannotSay
+from tools.update import Update
 
-FROM = "from"  # the parameter that marks the attempts of a start
+FROM, AS = "from", "as"  # the parameters that mark the attempts of a start, and the one that says it in PTX
 MOST_TRIES = 6  # of the offline author, until one of its kernels is accepted
 _PTX_WORDS = "the same kernels as PTX: what Triton made of them, with names; other shapes go through Triton"
 
@@ -37,8 +38,10 @@ def begin(
 ) -> Attempt | None:
     """Make the attempts of the start, as far as the limits go, and say which of them the work begins at. PTX without a
     start begins with the first kernel of the offline author that is accepted."""
-    if (made := start_of(bench)) is not None:
-        return made
+    if (earlier := start_of(bench)) is not None:
+        if beginning.language == "ptx" and _is_all(earlier, bench) and why_stop() is None:
+            _as_ptx(earlier, bench.tools.update(earlier.proposal.source), bench)
+        return start_of(bench)
     if beginning.start is not None:
         start = beginning.start
         params: dict[str, Json] = {FROM: beginning.wanted or BEST}
@@ -47,9 +50,14 @@ def begin(
         made_of = _first_offline(bench, offline(), why_stop)
     else:
         return None
-    if made_of and beginning.language == "ptx" and made_of[1].verdict.accepted and why_stop() is None:
-        _as_ptx(*made_of, bench)
+    if made_of and beginning.language == "ptx" and why_stop() is None:
+        _as_ptx(made_of[1], made_of[0].update, bench)
     return start_of(bench)
+
+
+def _is_all(start: Attempt, bench: Workbench) -> bool:
+    """Whether the process that made the start ended before it said it in PTX."""
+    return bench.attempts[-1] is start and AS not in start.proposal.params
 
 
 def _first_offline(
@@ -77,15 +85,15 @@ def _made(bench: Workbench, proposal: Proposal) -> tuple[Draft, Attempt] | None:
         return None
 
 
-def _as_ptx(draft: Draft, attempt: Attempt, bench: Workbench) -> None:
-    """The attempt's kernels as PTX, which is an attempt of its own; a warning where they cannot be said."""
+def _as_ptx(attempt: Attempt, update: Update, bench: Workbench) -> None:
+    """The kernels of an accepted attempt as PTX, an attempt of its own; a warning where they cannot be said."""
     source = attempt.proposal.source
-    if language_of(source) == "ptx":
+    if language_of(source) == "ptx" or not attempt.verdict.accepted:
         return
     try:
-        ptx = bench.tools.as_ptx(source, draft.update, attempt.verdict.variant or "default")
+        ptx = bench.tools.as_ptx(source, update, attempt.verdict.variant or "default")
     except CannotSay as error:
         bench.emit(Warned(bench.run_id, f"attempt {attempt.number} cannot be the start in PTX: {error}"))
         return
-    params: dict[str, Json] = {FROM: attempt.proposal.params[FROM], "as": "ptx"}
+    params: dict[str, Json] = {FROM: attempt.proposal.params[FROM], AS: "ptx"}
     _made(bench, Proposal(ptx, _PTX_WORDS, attempt.attempt_id, params))

@@ -18,7 +18,9 @@ from tools.receipt import author_view
 from tools.spec import TaskSpec
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
-_LINE = re.compile(r"\bline (\d+)\b")
+_LINE = re.compile(r"(?<!PTX )\bline (\d+)\b")
+_PTX_LINE = re.compile(r"\bPTX line (\d+)\b")
+_KERNEL = re.compile(r"\(kernel ([\w$]+)\)")
 _AROUND = 2  # lines shown on either side of one that is named
 _MOST_EXCERPTS = 2
 _MOST_DIFF = 60  # lines
@@ -44,7 +46,8 @@ def update_words(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence
         minimum_bytes=task.main.bytes_moved,
         variants=len(update.plans.get(update.main_case, ())),
         twin=twin,
-        notes=notes,
+        notes=(*notes, *update.notes),
+        assembled=_assembled(draft, task, failure.detail) if failure else "",
     )
 
 
@@ -60,15 +63,17 @@ def compiled_words(
     variants: int = 0,
     twin: int | None = None,
     notes: Sequence[str] = (),
+    assembled: str = "",
 ) -> str:
-    """What an `update` came to. `failure` is an author's view; what is None or 0 is not spoken of."""
+    """What an `update` came to. `failure` is an author's view, `assembled` the PTX whose lines it names; what is None
+    or 0 is not spoken of."""
     return render(
         "results/update.j2",
         number=number,
         same_as=None,
         failure=failure.status.value if failure else "",
         detail=failure.detail[:_MOST_DETAIL] if failure else "",
-        excerpt=_excerpt(source, failure.detail) if failure else [],
+        excerpt=_excerpt(source, assembled, failure.detail) if failure else [],
         kernels=[_kernel(k) for k in kernels],
         library_ops=library_ops,
         traffic_bytes=traffic_bytes,
@@ -178,10 +183,26 @@ def prediction_words(held: Reflected) -> str:
     return f"#{number} {held.outcome}: {held.hypothesis}{numbers if len(numbers) > 3 else ''}"
 
 
-def _excerpt(source: str, detail: str) -> list[str]:
-    """The lines that a message names, with those around them."""
-    lines = source.split("\n")
-    named = dict.fromkeys(int(m[1]) for m in _LINE.finditer(detail))
+def _assembled(draft: Draft, task: TaskSpec, detail: str) -> str:
+    """The PTX that a message is about, templates filled in; "" if none is named. Texts made for held-out shapes never
+    show."""
+    named = _KERNEL.search(detail)
+    shown = [case.name for case in task.cases if not case.held_out]
+    plans = [plan for name in shown for plan in draft.update.plans.get(name, ())]
+    texts = (k.text for plan in plans for k in plan.kernels if k.language == "ptx" and named and k.name == named[1])
+    return next(texts, "") if _PTX_LINE.search(detail) else ""
+
+
+def _excerpt(source: str, assembled: str, detail: str) -> list[str]:
+    """The lines that a message names, with those around them: of the file, and else of the PTX that was assembled."""
+    if (shown := _around(source, _LINE, detail)) or not assembled:
+        return shown
+    return _around(assembled, _PTX_LINE, detail)
+
+
+def _around(text: str, line: re.Pattern[str], detail: str) -> list[str]:
+    lines = text.split("\n")
+    named = dict.fromkeys(int(m[1]) for m in line.finditer(detail))
     shown: list[str] = []
     for at in [n for n in named if 1 <= n <= len(lines)][:_MOST_EXCERPTS]:
         first, last = max(1, at - _AROUND), min(len(lines), at + _AROUND)

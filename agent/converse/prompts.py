@@ -14,7 +14,7 @@ from agent.workbench import Workbench
 from prompts import render
 from tools.gpus import GPUS, Gpu, gpu_named
 
-_LANGUAGES = {"triton": "Triton", "ptx": "Triton and PTX"}
+_LANGUAGES = {"triton": "Triton", "ptx": "PTX"}
 
 
 class RunPrompts:

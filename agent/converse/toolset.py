@@ -59,9 +59,9 @@ ARGUMENTS: dict[str, type[_Arguments]] = {
     "reflect": ReflectArguments,
 }
 _WORDS = {
-    "update": "Trace and compile a kernel file; it becomes an attempt with a number. Give the whole `source`, or "
-    "`edits` on any earlier attempt. Several updates in one reply are compiled side by side. Tells registers, spills, "
-    "shared memory, occupancy and library calls, or the error with its line.",
+    "update": "Trace and compile a kernel: one Python file with its Triton or PTX in it. It becomes an attempt with a "
+    "number. Give the whole `source`, or `edits` on any earlier attempt. Several updates in one reply are compiled "
+    "side by side. Tells registers, spills, shared memory, occupancy and library calls, or the error with its line.",
     "bench": "Check an attempt on every shape and many kinds of inputs, and time it where there is a GPU. Tells the "
     "verdict, the worst error, the time with its interval, the ratio to each baseline and to the speed of light.",
     "reflect": "State what limits a benched attempt and what you will change. Tells the evidence: roofline, compiler "

@@ -1,7 +1,7 @@
 """Tables of tasks and runs, for people and as JSON."""
 
 import json as jsonlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from agent.record.listing import RunSummary
 
 
-def print_tasks(tasks: Sequence[TaskSpec], *, json: bool) -> None:
-    """One row per case of each task: shapes, dtypes, bytes, flops, and the floor on each known GPU."""
+def print_tasks(groups: Mapping[str, Sequence[TaskSpec]], *, json: bool) -> None:
+    """One row per task, group by group: what its timed case holds and costs. JSON has floors on GPUs too."""
     if json:
-        print(jsonlib.dumps([_task_json(t) for t in tasks], indent=2))
+        listed = [_task_json(task) | {"group": group} for group, tasks in groups.items() for task in tasks]
+        print(jsonlib.dumps(listed, indent=2))
         return
-    about = Text("\nThe floor on each GPU: bytes / bandwidth or flops / rate, whichever is longer. No measurement.\n")
-    standard_page(colour=True).print(_tasks_table(tasks), about, _floors_table(tasks))
+    about = Text("\nCases, source and the floor on each known GPU: optimize tasks NAME")
+    standard_page(colour=True).print(_tasks_table(groups), about)
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -38,13 +39,15 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
-def _tasks_table(tasks: Sequence[TaskSpec]) -> Table:
+def _tasks_table(groups: Mapping[str, Sequence[TaskSpec]]) -> Table:
     table = _table("task", "precision", "bytes", "flops", "cases", "inputs of the timed case", right=("bytes", "flops"))
-    for task in tasks:
-        main = task.main
-        flops = f"{main.flops:.2e}" if main.flops else "-"
-        shown = str(sum(not c.held_out for c in task.cases))
-        table.add_row(task.name, task.precision, f"{main.bytes_moved / 1e6:.1f} MB", flops, shown, shapes(main))
+    for group, tasks in groups.items():
+        table.add_row(Text(f"— {group}", style="dim"))
+        for task in tasks:
+            main = task.main
+            flops = f"{main.flops:.2e}" if main.flops else "-"
+            shown = str(sum(not c.held_out for c in task.cases))
+            table.add_row(task.name, task.precision, f"{main.bytes_moved / 1e6:.1f} MB", flops, shown, shapes(main))
     return table
 
 

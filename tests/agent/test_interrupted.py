@@ -4,6 +4,8 @@ import json
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,15 +43,24 @@ def kinds(folder: Path, run_id: str) -> list[str]:
         return [event.kind for event in store.load_events(run_id)]
 
 
-@pytest.fixture(scope="module", params=["offline", f"scripted:{STORY}"], ids=["offline", "scripted"])
-def stopped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A folder with an interrupted run, its id and its author."""
-    folder = tmp_path_factory.mktemp("stopped")
-    return folder, interrupted(folder, "--model", request.param, "--max-attempts", "4"), request.param
+Stopped = Callable[[str], tuple[Path, str]]
 
 
-def test_an_interruption_is_no_verdict(stopped: tuple[Path, str, str]) -> None:
-    folder, run_id, _ = stopped
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """A folder with an interrupted run of an author, and its id."""
+
+    @cache
+    def made(author: str) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp("stopped")
+        return folder, interrupted(folder, "--model", author, "--max-attempts", "4")
+
+    return made
+
+
+@pytest.mark.parametrize("author", ["offline", f"scripted:{STORY}"], ids=["offline", "scripted"])
+def test_an_interruption_is_no_verdict(author: str, stopped: Stopped) -> None:
+    folder, run_id = stopped(author)
     stored = kinds(folder, run_id)
     assert stored[-1] == "run_ended"  # nothing is said after the end
     assert stored.count("judged") < stored.count("proposed")
@@ -58,10 +69,8 @@ def test_an_interruption_is_no_verdict(stopped: tuple[Path, str, str]) -> None:
     assert not [d for d in details if "gone" in d or "killed" in d]
 
 
-def test_an_interrupted_attempt_is_tried_again(stopped: tuple[Path, str, str], tmp_path: Path) -> None:
-    folder, run_id, author = stopped
-    if author != "offline":
-        pytest.skip("a story goes on where it was")
+def test_an_interrupted_attempt_is_tried_again(stopped: Stopped, tmp_path: Path) -> None:
+    folder, run_id = stopped("offline")
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     with Store.open(tmp_path / "runs") as store:
         events = store.load_events(run_id)

@@ -205,6 +205,16 @@ def test_a_run_that_is_taken_up_again_begins_at_the_start_that_it_made() -> None
     assert begin(Beginning("nothing"), its, no_author, lambda: None) is start is start_of(its)
 
 
+def test_a_run_that_ended_between_the_start_and_its_ptx_goes_on_there() -> None:
+    start, its, _ = begun(Beginning("", "ptx", Start("5", "f.py")), most=1)
+    assert start is its.attempts[0]
+    again = begin(Beginning("nothing", "ptx"), its, no_author, lambda: None)
+    assert [(a.proposal.source, a.parent_id) for a in its.attempts] == [("5", None), ("4.99", "r/1")]
+    assert again is its.attempts[1]
+    assert begin(Beginning("nothing", "ptx"), its, no_author, lambda: None) is again
+    assert len(its.attempts) == 2
+
+
 KERNEL = """
 .version 8.0
 .target sm_90a

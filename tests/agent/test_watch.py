@@ -32,14 +32,16 @@ from tests.agent.test_watch import WRITTEN
 folder, pause_s, last = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 slowest_s = 0.0
 with Store.open(folder) as store, alive(folder / "r-7f3a"):
-    for event in WRITTEN[:last]:
+    for number, event in enumerate(WRITTEN):
+        for _ in range(600 if number == last else 0):
+            if (folder.parent / "go on").exists():
+                break
+            time.sleep(0.1)
         begun = time.perf_counter()
         store.write(event)
         slowest_s = max(slowest_s, time.perf_counter() - begun)
         print(event.kind, flush=True)
         time.sleep(pause_s)
-    if last < len(WRITTEN):
-        time.sleep(60)
 print(slowest_s)
 """
 WRITTEN: list[Event] = OVER
@@ -57,6 +59,7 @@ def write(store: Store, events: Sequence[Event]) -> None:
 
 
 def writer(folder: Path, pause_s: float, last: int = len(WRITTEN)) -> "subprocess.Popen[str]":
+    """A process that writes a run; after `last` events it waits for a file "go on" beside the folder, or a minute."""
     arguments = [sys.executable, "-c", WRITER, str(folder), str(pause_s), str(last)]
     process = subprocess.Popen(arguments, cwd=ROOT, env=env(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -98,13 +101,14 @@ def test_a_watcher_ends_with_a_run_whose_process_is_killed_and_says_so(tmp_path:
 
 
 def test_a_watched_run_does_not_notice_when_its_watcher_is_interrupted(tmp_path: Path) -> None:
-    process = writer(tmp_path / "runs", 0.15)
+    process = writer(tmp_path / "runs", 0.0, last=8)
     watcher = subprocess.Popen(command("watch", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
     assert watcher.stdout is not None
     watcher.stdout.readline()
     watcher.send_signal(signal.SIGINT)
     watcher.communicate(timeout=30)
     assert watcher.returncode == 130
+    (tmp_path / "go on").touch()
     process.communicate(timeout=60)
     assert process.returncode == 0
 
@@ -303,9 +307,10 @@ def test_the_player_obeys_keys_follows_the_size_and_gives_the_terminal_back(
 def test_the_player_follows_a_run_to_its_end_and_closes_with_its_words(
     tmp_path: Path, tmux: Callable[..., str]
 ) -> None:
-    process = writer(tmp_path / "runs", 0.15)
+    process = writer(tmp_path / "runs", 0.0, last=8)
     tmux("send-keys", "-t", "w", shell_line("watch"), "Enter")
     until(tmux, "● live")
+    (tmp_path / "go on").touch()
     screen = until(tmux, "exit code 0")
     assert "the limit of attempts is reached" in screen
     assert "optimize watch r-7f3a --speed 10" in screen

@@ -122,7 +122,8 @@ def _attend(line: socket.socket) -> NoReturn:
     pid = os.fork()
     if pid == 0:
         line.close()
-        _become(*json.loads(message), streams)
+        arguments, cwd, variables = json.loads(message)
+        _become(arguments, cwd, variables, streams)
     for fd in streams:
         os.close(fd)
     line.send(str(pid).encode())

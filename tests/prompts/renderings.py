@@ -14,8 +14,13 @@ _TARGETS = {
     "system_h200": ("sm_90", "NVIDIA H200", "triton"),
     "system_b200_ptx": ("sm_100", "NVIDIA B200", "ptx"),
     "system_a100": ("sm_80", "NVIDIA A100-SXM4-80GB", "triton"),
-    "system_without_gpu_sm_89": ("sm_89", None, "ptx"),
+    "system_without_gpu_sm_89": ("sm_89", None, "triton"),
     "system_unknown_gpu": ("sm_120", "NVIDIA GeForce RTX 5090", "triton"),
+    "system_b200": ("sm_100", "NVIDIA B200", "triton"),
+    "system_h200_ptx": ("sm_90", "NVIDIA H200", "ptx"),
+    "system_a100_ptx": ("sm_80", "NVIDIA A100-SXM4-80GB", "ptx"),
+    "system_without_gpu_sm_89_ptx": ("sm_89", None, "ptx"),
+    "system_unknown_gpu_ptx": ("sm_120", "NVIDIA GeForce RTX 5090", "ptx"),
 }
 TROUBLES: tuple[Trouble, ...] = ("talk", "empty", "cut_off", "refused")
 

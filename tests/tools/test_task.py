@@ -37,7 +37,7 @@ def test_a_built_in_task_is_found_by_its_name() -> None:
 
 
 def test_a_misspelt_task_gets_a_suggestion_and_the_list() -> None:
-    with pytest.raises(TaskError, match=r"no task 'sotfmax'; did you mean softmax\? known tasks: causal_attention, "):
+    with pytest.raises(TaskError, match=r"no task 'sotfmax'; did you mean softmax\? `optimize tasks` lists all \d\d; "):
         find_task("sotfmax")
 
 
@@ -114,7 +114,7 @@ def test_the_author_does_not_see_held_out_cases() -> None:
         assert "held_out" in task.source
         assert "held_out" not in seen
         assert [c.name for c in task.cases if not c.held_out][1:] == [
-            item["name"] for item in ast.literal_eval(seen.split("CASES = ")[1].split("\n]")[0] + "]")
+            item["name"] for item in ast.literal_eval(seen.split("CASES = ")[1].split("\n]")[0] + "\n]")
         ]
 
 

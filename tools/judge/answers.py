@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tools.judge.roundings import Rounding
 from tools.judge.ties import Selection
 from tools.judge.tree import Tree, leaves, raw_bytes
 
@@ -18,7 +19,7 @@ class Answer:
     values: Tree
     exact: bool = True
     note: str = ""
-    selections: Mapping[str, Selection] = field(default_factory=dict)
+    selections: Mapping[str, Selection | Rounding] = field(default_factory=dict)
     whole: bool = False
 
 

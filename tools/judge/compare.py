@@ -13,8 +13,9 @@ from torch import Tensor
 
 from tools.judge.explain import bits_of, explain, say_bits, say_narrow_sum
 from tools.judge.gates import Expected, as_rows, reached, rounding_of
+from tools.judge.roundings import Rounding
 from tools.judge.ties import Selection
-from tools.judge.tree import Tree, dtype_name, leaves
+from tools.judge.tree import Tree, dtype_name, is_float8, leaves
 from tools.verdict import CaseResult
 
 __all__ = ["Expected", "as_rows", "compare", "judge"]
@@ -109,7 +110,7 @@ class _Leaf:
     exact: Any
     before: Tensor | None
     extra: dict[str, Tensor]
-    selection: Selection | None
+    selection: Selection | Rounding | None
 
 
 def _leaf(wanted: _Leaf, got: Any) -> Gate:
@@ -120,11 +121,14 @@ def _leaf(wanted: _Leaf, got: Any) -> Gate:
     if native.shape != got.shape or native.dtype != got.dtype:
         return Gate(False, math.inf, math.inf, f"expected {_shape_of(native)}, got {_shape_of(got)}")
     got = got.detach().to(exact.device)
+    before = wanted.before
+    if is_float8(got):  # torch knows no arithmetic of these
+        got, before = got.float(), before.float() if isinstance(before, Tensor) else before
     if native.is_complex():
         native, exact, got = map(torch.view_as_real, (native, exact, got))
         return _floating(wanted.expected, native, exact, got, {}, wanted.before)
     if native.is_floating_point():
-        return _floating(wanted.expected, native, exact, got, wanted.extra, wanted.before)
+        return _floating(wanted.expected, native, exact, got, wanted.extra, before)
     return _exactly(wanted, exact, got)
 
 

@@ -4,6 +4,7 @@ Three gates per floating output, over all of its elements, all fail-closed (NaN 
   envelope   |y - y*| <= (4 u_op + max(6.5 sqrt(L), 16) u_acc) s + 2 u_out |y*| + 4 max_row|n - y*| + tiny
   RMS        rms(y - y*) <= (2 u_op + max(4 sqrt(L/6), 8) u_acc) rms(s) + 2 u_out rms(y*) + 2 rms(n - y*) + tiny
              over each row, and over each 64 x 64 tile of a matrix
+(an output of 8 bits: half a step of its format around y* in place of 2 u_out |y*|, and n - y* beyond that half step)
 where u are unit roundoffs (operands, accumulator, output), L the reduction length, n the trusted implementation in
 its own dtype, and s how large the terms behind an element are: its own value and what relative noise on every
 operation of the reference does to it, so that cancellation widens the budget exactly where it happens.
@@ -18,8 +19,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from tools.judge.roundings import Rounding, half_step
 from tools.judge.ties import Selection
-from tools.judge.tree import Tree
+from tools.judge.tree import Tree, is_float8, numel, tensors
 
 CHUNK = 1 << 24  # elements compared at once: a 6 GB output needs no 50 GB of float64 temporaries
 TILE = 64
@@ -32,6 +34,7 @@ _OPERANDS = {
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
+_SUMS_OF_FLOAT8 = 2.0**-6  # Hopper adds their products in 14 bits: up to 2 % over 4,096 terms (DeepSeek-V3's report)
 _OUTPUTS = {
     torch.float64: 2.0**-53,
     torch.float32: 2.0**-24,
@@ -40,6 +43,11 @@ _OUTPUTS = {
     torch.float8_e4m3fn: 2.0**-4,
     torch.float8_e5m2: 2.0**-3,
 }
+_SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
+# nothing but the noise widens the tolerance where operands are rounded and float32 is stored: 1 honest TF32 product of
+# 20 was refused on 6 samples, by up to 1.6 times its tolerance (one that truncates, 1 of 3); on 32 none is above 0.7
+_MORE_SAMPLES = 32
+_FEW_OUTPUTS = 1 << 22  # of a larger case, PyTorch's own product on a GPU is as imprecise and widens it
 _BIASED = 8.0  # standard errors of the mean error over rows
 _FEWEST_ROWS = 32
 
@@ -53,7 +61,8 @@ class Expected:
     no declared format rounds. `one_hot`: an operand of a contraction is, so that an answer may be one term, and the
     errors of a row do not average out. `bits`: of a probe, how many must be right. `selections`: of outputs that are
     indices. `read`: elements of the largest operand, where anything is added up: an output of few elements may be sums
-    over all of them, beside others that are not.
+    over all of them, beside others that are not. `float8_operands`: what is multiplied is stored in float8, so that
+    declaring float8 rounds nothing and only the sums are less precise.
     """
 
     values: Tree
@@ -65,10 +74,11 @@ class Expected:
     exact_operands: bool = False
     one_hot: bool = False
     bits: float | None = None
-    selections: Mapping[str, Selection] = field(default_factory=dict)
+    selections: Mapping[str, Selection | Rounding] = field(default_factory=dict)
     lenience: float = 1.0
     read: int = 0
     operand_noise: Tree | None = None
+    float8_operands: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,19 @@ class Reached:
 def rounds_operands(precision: str) -> bool:
     """Whether the declared arithmetic rounds what it multiplies to fewer bits than float32 has."""
     return precision in _OPERANDS
+
+
+def samples_for(native: Tree, precision: str) -> int:
+    """From how many disturbed runs the noise is estimated."""
+    wide = any(tensor.dtype == torch.float32 for tensor in tensors(native))
+    return _MORE_SAMPLES if wide and rounds_operands(precision) and numel(native) <= _FEW_OUTPUTS else _SAMPLES
+
+
+def has_float8_matrices(operands: Tree) -> bool:
+    """Whether all floating matrices are float8; vectors and columns, which hold scales and biases, do not count."""
+    floats = [t for t in tensors(operands) if t.is_floating_point() and t.dim() > 1]
+    matrices = [t for t in floats if min(t.shape[-2:]) > 1]
+    return bool(matrices) and all(map(is_float8, matrices))
 
 
 def rounding_of(expected: Expected, dtype: torch.dtype) -> float:
@@ -166,6 +189,8 @@ def _measured(
     error = torch.where(special, torch.where(same, 0.0, math.inf), signed.abs())
     value = torch.where(special, 0.0, exact.abs())
     trusted = torch.nan_to_num((native.double() - exact).abs(), 0.0, 0.0, 0.0)
+    if is_float8(native):  # all of these values were rounded so: it says nothing of the arithmetic
+        trusted = (trusted - half_step(value, native.dtype)).clamp_min(0.0)
     budget = _Budget(expected, native.dtype, value, trusted, extra)
     finite = torch.where(torch.isfinite(error), error, 0.0)
     ratios = [error / budget.envelope, budget.rms_ratio(finite, _row_rms)]
@@ -194,9 +219,10 @@ class _Budget:
         self, expected: Expected, dtype: torch.dtype, value: Tensor, trusted: Tensor, extra: Mapping[str, Tensor]
     ) -> None:
         u_op, u_acc = _units(expected)
-        self._value, self._trusted, self._slack = value, trusted, extra.get("slack")
+        self._trusted, self._slack = trusted, extra.get("slack")
+        eight = dtype.itemsize == 1
         # half a step where numbers are densest
-        self._tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(dtype).tiny
+        self._tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(torch.float32 if eight else dtype).tiny
         length, noise = expected.reduction_length, extra.get("noise")
         if expected.bits is None:
             self._terms = (value.square() + (_row_rms(value) if noise is None else noise).square()).sqrt()
@@ -204,22 +230,22 @@ class _Budget:
             self._typical = 2 * u_op + expected.lenience * max(4 * math.sqrt(length / 6), 8) * u_acc
             if expected.one_hot:
                 self._typical = self._widest
-            self._u_out = _OUTPUTS[dtype]
+            self._stored = half_step(value, dtype) if eight else 2 * _OUTPUTS[dtype] * value
         else:
             self._terms = value if noise is None else torch.maximum(value, noise / _NOISE_OF_A_PRODUCT)
             self._widest = self._typical = 2.0**-expected.bits
-            self._u_out = 0.0  # the answers of a probe are exact in the output's format
+            self._stored = torch.zeros_like(value)  # the answers of a probe are exact in the output's format
 
     @property
     def envelope(self) -> Tensor:
         """For each element."""
-        bound = self._widest * self._terms + 2 * self._u_out * self._value + self._tiny
+        bound = self._widest * self._terms + self._stored + self._tiny
         bound = bound + 4 * self._trusted.amax(dim=1, keepdim=True)
         return bound if self._slack is None else bound + self._slack
 
     def rms_ratio(self, error: Tensor, rms: Callable[[Tensor], Tensor]) -> Tensor:
         """Error by budget, of each row or tile."""
-        budget = self._typical * rms(self._terms) + 2 * self._u_out * rms(self._value) + 2 * rms(self._trusted)
+        budget = self._typical * rms(self._terms) + rms(self._stored) + 2 * rms(self._trusted)
         if self._slack is not None:
             budget = budget + rms(self._slack)
         return rms(error) / (budget + self._tiny)
@@ -227,6 +253,8 @@ class _Budget:
 
 def _units(expected: Expected) -> tuple[float, float]:
     u_op = 0.0 if expected.exact_operands else _OPERANDS.get(expected.precision, 0.0)
+    if expected.float8_operands:
+        u_op = min(u_op, _SUMS_OF_FLOAT8)
     return u_op, 2.0**-53 if expected.precision == "float64" else 2.0**-24
 
 

@@ -69,7 +69,8 @@ def _replaced(tensor: Tensor, battery: str, kind: str, generator: Generator) -> 
         return None
     values = _FLOATS[battery](tensor, generator)
     if kind == "positive":
-        values = values.abs().clamp_min(float(torch.finfo(tensor.dtype).tiny))
+        least = 1.0 if battery == "integers" else float(torch.finfo(tensor.dtype).tiny)
+        values = values.abs().clamp_min(least)
     if battery != "specials":
         largest = min(float(torch.finfo(dtype).max) for dtype in (tensor.dtype, values.dtype))
         values = values.clamp(-largest, largest)

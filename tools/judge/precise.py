@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_map
 from tools.judge.tree import Tree, map_tensors, tensors
 
 NOISE = 2.0**-24  # small enough to stay linear, far above float64's own rounding
-_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every narrower floating tensor, cast or factory dtype becomes float64; integers and fp8 formats stay."""
+    """Every narrower floating tensor, cast or factory dtype becomes float64; integers stay."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.view.dtype and any(

@@ -16,7 +16,7 @@ from tools.errors import TaskError
 from tools.judge.answers import Answer, Drawn, Regime
 from tools.judge.contract import declared_kinds, inferred_kinds
 from tools.judge.execute import blame, execute, placed, randomise, seed_everything
-from tools.judge.gates import Expected, rounds_operands
+from tools.judge.gates import Expected, has_float8_matrices, rounds_operands, samples_for
 from tools.judge.inputs import derived
 from tools.judge.lengths import Lengths
 from tools.judge.precise import Disturbances, default_float64, differences, flushed, plain_arithmetic, widened
@@ -27,7 +27,6 @@ from tools.judge.tree import Tree, dtype_name, is_finite, leaves, map_tensors, n
 from tools.task import CaseDef, TaskFile
 
 MOST_DISTURBED = 1 << 28  # output elements; above, disturbed copies in float64 take tens of gigabytes each
-NOISE_SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
 # equal terms are rounded the same way, so errors add up as L, not sqrt(L)
 _LENIENCE = {"structure": 4.0, "offset": 4.0}
 _KINDS_SEEDS = (0, 1, 2)
@@ -286,13 +285,14 @@ class LoadedCase:
         with torch.device(self.device):
             return map_tensors(Tensor.detach, model(*inputs))
 
-    def expect(self, inputs: tuple[Any, ...], *, noise_samples: int = NOISE_SAMPLES) -> Expected:
+    def expect(self, inputs: tuple[Any, ...], *, noise_samples: int | None = None) -> Expected:
         """What a right candidate may return for these inputs and the present parameters."""
         with Lengths() as lengths:
             native = self.native(inputs)
         answer = self.reference(inputs)
-        wanted = answer.exact and noise_samples and numel(answer.values) <= MOST_DISTURBED
-        noise, operands = self._noise_if_it_fits(inputs, answer, noise_samples) if wanted else (None, None)
+        samples = samples_for(native, self.precision) if noise_samples is None else noise_samples
+        wanted = answer.exact and samples and numel(answer.values) <= MOST_DISTURBED
+        noise, operands = self._noise_if_it_fits(inputs, answer, samples) if wanted else (None, None)
         regime, slack = self._regime, None
         if regime.flushes:  # what counting denormal inputs as zeros changes
             slack = differences(answer.values, self.reference(map_tensors(flushed, inputs)).values)
@@ -310,6 +310,7 @@ class LoadedCase:
             lenience=regime.lenience,
             read=0 if regime.longest else lengths.read((inputs, self.state())),
             operand_noise=operands,
+            float8_operands=has_float8_matrices((inputs, self.state())),
         )
 
     def _noise_if_it_fits(

@@ -112,7 +112,7 @@ def _movement(expected: Expected, moved: Tree) -> tuple[float, float]:
         if not native.is_floating_point() or not native.numel():
             continue
         found = element_ratios(expected, native, exact, got, {"noise": noise[place]} if noise else {})
-        touched = got != exact.to(native.dtype)
+        touched = got.double() != exact.to(native.dtype).double()
         shares.append(touched.double().flatten())
         ratios.append(found[touched])
     if not shares:

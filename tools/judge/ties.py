@@ -1,7 +1,7 @@
 """Indices that may differ: where several elements tie for a maximum or a rank, each of them is a right answer.
 
-Watches a float64 run for the operations that choose elements (argmax, max, topk, sort, …) and remembers, for each
-integer output that comes straight from one of them, the values that it points into.
+Watches a float64 run for the operations that choose elements (argmax, max, topk, sort, …) or round, and remembers,
+for each integer output that comes straight from one of them, the values that it points into or stands for.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tools.judge.precise import InFloat64
+from tools.judge.roundings import Rounding, rounded
 from tools.judge.tree import Tree, leaves, tensors
 
 _MOST_EXACT = 2.0**24  # integers up to here are exact in float32
@@ -68,7 +69,8 @@ class Watching(InFloat64):  # type: ignore[no-untyped-call]
     def __init__(self, inputs: Tree, *, whole: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._given = {_storage(t) for t in tensors(inputs)}
-        self._found: dict[int, Selection] = {}
+        self._found: dict[int, Selection | Rounding] = {}
+        self._rounded: dict[int, Rounding] = {}  # floats that are whole numbers
         self._kept: list[Tensor] = []
         self.whole = whole
 
@@ -79,6 +81,8 @@ class Watching(InFloat64):  # type: ignore[no-untyped-call]
             self._copied(args[0], result)
         elif packet in _SELECTING and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
             self._selected(func, args, kwargs, result)
+        elif isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
+            self._round(func, args, kwargs, result)
         if self.whole:
             self.whole = all(_is_whole(t) for t in tensors(result if isinstance(result, Tensor | tuple) else ()))
         return result
@@ -87,17 +91,26 @@ class Watching(InFloat64):  # type: ignore[no-untyped-call]
         if source.is_contiguous() and copy.is_contiguous():
             self._keep(copy, self._found[_storage(source)])
 
+    def _round(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> None:
+        before = self._rounded.get(_storage(args[0]))
+        made = rounded(func, args, result) if before is None else before.then(func, args, kwargs, result)
+        if made is not None and result.is_floating_point():
+            self._rounded[_storage(result)] = made
+            self._kept.append(result)
+        elif made is not None:
+            self._keep(result, made)
+
     def _selected(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         made = _selection(func, args, kwargs, result, given=_storage(args[0]) in self._given)
         if made is not None:
             self._keep(result if isinstance(result, Tensor) else result[1], made)
 
-    def _keep(self, index: Tensor, selection: Selection) -> None:
+    def _keep(self, index: Tensor, selection: Selection | Rounding) -> None:
         self._found[_storage(index)] = selection
         self._kept.append(index)  # a freed address must not name another tensor
 
-    def selections(self, outputs: Tree) -> dict[str, Selection]:
-        """The selections behind integer outputs, by path."""
+    def selections(self, outputs: Tree) -> dict[str, Selection | Rounding]:
+        """The selections and roundings behind integer outputs, by path."""
         found = {}
         for path, leaf in leaves(outputs):
             if not isinstance(leaf, Tensor) or leaf.is_floating_point() or leaf.numel() == 0:

@@ -90,9 +90,15 @@ def numel(tree: Tree) -> int:
     return sum(t.numel() for t in tensors(tree))
 
 
+def is_float8(tensor: Tensor) -> bool:
+    """Whether the tensor holds floats of 8 bits, for which torch has conversions and hardly anything else."""
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
 def is_finite(tree: Tree) -> bool:
     """Whether no floating tensor holds NaN or Inf."""
-    return all(bool(torch.isfinite(t).all()) for t in tensors(tree) if t.is_floating_point())
+    floats = (t for t in tensors(tree) if t.is_floating_point())
+    return all(bool(torch.isfinite(t.float() if is_float8(t) else t).all()) for t in floats)
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:

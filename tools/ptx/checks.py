@@ -11,7 +11,7 @@ from tools.ptx.alignment import misaligned
 from tools.ptx.effects import written_variables
 from tools.ptx.flow import endless, spins
 from tools.ptx.ir import Function, Instruction, Module, Variable
-from tools.ptx.words import AHEAD, BULK_PREFETCH, EXTERNAL, EXTERNAL_FUNCTIONS, FORBIDDEN, OPCODES
+from tools.ptx.words import AHEAD, BULK_PREFETCH, EXTERNAL, EXTERNAL_FUNCTIONS, FORBIDDEN, OPCODES, SLIPS
 
 _MOST_DIGITS = 4  # of an architecture's number
 _TABLES = ("global", "const")
@@ -110,7 +110,9 @@ def _instructions(function: Function) -> Iterator[Finding]:
 def _near(opcode: str) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(opcode, OPCODES, 1)
+    if slip := SLIPS.get(opcode):
+        return f"; {slip}"
+    close = get_close_matches(opcode, OPCODES - FORBIDDEN.keys(), 1)
     return f"; is {close[0]!r} meant?" if close else ""
 
 

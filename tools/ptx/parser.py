@@ -15,7 +15,11 @@ def parse(text: str) -> Module:
     """The module that a text describes. Raises PtxError, which names the line."""
     if len(text) > MOST_TEXT_BYTES:
         raise PtxError(1, f"{len(text)} characters of PTX; the limit is {MOST_TEXT_BYTES} (1 MiB)")
-    return _Parser(text).module()
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except RecursionError as error:
+        raise parser.error("operands nested too deeply") from error
 
 
 class _Parser(Stream):

@@ -30,6 +30,20 @@ FORBIDDEN = {
 BULK_PREFETCH = ("async", "bulk", "prefetch")
 AHEAD = _AHEAD
 
+# What other languages call it, and what a near name would not say.
+SLIPS = {
+    "exp": "'ex2' is 2^x: multiply by log2 e, 0f3FB8AA3B, first",
+    "log": "'lg2' is the logarithm to the base of 2: multiply by ln 2, 0f3F317218, after it",
+    "load": "it is 'ld'",
+    "store": "it is 'st'",
+    "jmp": "it is 'bra'",
+    "cmp": "it is 'setp'",
+    "syncthreads": "it is 'bar.sync 0'",
+    "fadd": "it is 'add.f32'",
+    "fmul": "it is 'mul.f32'",
+    "ffma": "it is 'fma.rn.f32'",
+}
+
 # Functions that a driver supplies. Memory that outlives a launch is in no plan.
 EXTERNAL_FUNCTIONS = frozenset({"__assertfail"})
 EXTERNAL = {

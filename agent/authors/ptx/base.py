@@ -10,7 +10,7 @@ from tools.plan.schema import Kernel, Plan
 from tools.ptx.ir import PtxError
 from tools.ptx.rewrites import CannotRewrite, Launched, options, rewritten
 
-# What `tools.ptx.from_plan` writes above kernels that are launched for exactly the shapes that its file names.
+# What `tools.ptx_files.from_plan` writes above kernels that are launched for exactly the shapes that its file names.
 FOR_THESE_SHAPES = "# The kernels of the class above as PTX, for the shapes that its forward below names."
 Choices = Mapping[str, str]
 

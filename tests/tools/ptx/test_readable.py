@@ -12,7 +12,7 @@ from tools.ptx import PtxError, parse
 from tools.ptx.readable import readable
 
 STORED = Path(__file__).parent / "stored"
-TEXTS = sorted(STORED.glob("*.ptx"))
+TEXTS = sorted(p for p in STORED.glob("*.ptx") if "clamp" not in p.stem)  # that one: see test_exact.py
 HEAD = ".version 8.7\n.target sm_90a\n.address_size 64\n"
 ADD = (
     HEAD

@@ -99,7 +99,7 @@ def run(by: PtxAuthor, count: int, us: Callable[[Proposal], float | None]) -> li
 
 def choices(attempt: Attempt | Proposal) -> dict[str, str]:
     proposal = attempt.proposal if isinstance(attempt, Attempt) else attempt
-    return dict(proposal.params["rewrites"])  # type: ignore[arg-type]
+    return dict(proposal.params["rewrites"])
 
 
 def cheaper_with(**gains: float) -> Callable[[Proposal], float]:

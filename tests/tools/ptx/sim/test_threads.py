@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.tools.ptx.sim.threads import HEAD, compute, pointer, start, u32
-from tools.ptx import parse
+from tools.ptx import PtxError, parse
 from tools.ptx.sim import (
     Deadlock,
     Launch,
@@ -335,6 +335,12 @@ def test_hostile_texts_end_soon_in_errors() -> None:
     _quickly("ret;", SimError, grid=1 << 40)
     nested = "{ .reg .b32 x; " * 3000 + "}" * 3000
     start(nested + " ret;", u32(0))
+
+
+@pytest.mark.parametrize("operand", ["{" * 5000 + "a" + "}" * 5000, "a|" * 5000 + "a"])
+def test_operands_nested_without_end_are_no_ptx(operand: str) -> None:
+    with pytest.raises(PtxError, match="PTX line 4: operands nested too deeply"):
+        parse(f"{HEAD}.entry k() {{ mov.b32 a, {operand}; }}")
 
 
 def test_many_registers_are_held_in_smaller_batches() -> None:

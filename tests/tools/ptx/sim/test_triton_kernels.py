@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tools.ptx.sim.both import emulate, lower, run_both
+from tests.tools.ptx.sim.both import Lowered, emulate, lower, run_both
 from tests.tools.ttir import kernels
 from tools.ptx.sim import Race
 
@@ -359,30 +359,44 @@ def test_what_triton_compiles_computes_what_its_ttir_says(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "missing", "seen"),
+    ("name", "result", "missing"),
     [
-        (90, "wgmma.wait_group", "wrong"),
-        (90, "cp.async.wait_group", "wrong"),
-        (80, "cp.async.wait_group", "wrong"),
-        (80, "bar.sync", "race"),
-        (80, "mma.sync", "wrong"),
+        ("matmul of fp16 by wgmma", "c", "wgmma.wait_group"),
+        ("matmul of 64 x 64 tiles with ldmatrix", "c", "mma.sync"),
+        ("matmul of 64 x 64 tiles with ldmatrix", "c", "ldmatrix"),
+        ("attention", "o", "cp.async.wait_group"),
+        ("softmax", "y", "shfl.sync"),
     ],
 )
-def test_a_matmul_that_lacks_one_kind_of_instruction_is_not_right(capability: int, missing: str, seen: str) -> None:
+def test_a_kernel_that_lacks_one_kind_of_instruction_comes_to_another_result(
+    name: str, result: str, missing: str
+) -> None:
     torch.manual_seed(0)
-    values = big_matmul()
-    lowered = lower(kernels.matmul, capability, **values)
-    constexprs = {parameter.name for parameter in kernels.matmul.params if parameter.is_constexpr}
-    arguments = {name: value for name, value in values.items() if name not in constexprs}
+    kernel, grid, values, _, options = CASES[name]
+    given = values()
+    lowered, arguments = both(kernel, given, options)
+    right = torch.zeros_like(given[result])
+    emulate(lowered, grid, {**arguments, result: right})
+    found = torch.zeros_like(given[result])
+    emulate(without(lowered, missing), grid, {**arguments, result: found})
+    assert not torch.allclose(found, right, rtol=1e-2, atol=1e-2)
+
+
+def test_a_kernel_without_its_barriers_races() -> None:
+    kernel, grid, values, _, options = CASES["matmul of 64 x 64 tiles with ldmatrix"]
+    lowered, arguments = both(kernel, values(), options)
+    with pytest.raises(Race, match="no barrier lies between"):
+        emulate(without(lowered, "bar.sync"), grid, arguments)
+
+
+def both(kernel: Any, values: Values, options: dict[str, Any]) -> tuple[Lowered, Values]:
+    """A kernel's texts, and its arguments without the constants."""
+    constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+    return lower(kernel, **options, **values), {n: v for n, v in values.items() if n not in constexprs}
+
+
+def without(lowered: Lowered, opcode: str) -> Lowered:
     lines = lowered.ptx.split("\n")
-    broken = replace(lowered, ptx="\n".join(line for line in lines if not line.strip().startswith(missing)))
-    assert len(broken.ptx) < len(lowered.ptx)
-    if seen == "race":
-        with pytest.raises(Race):
-            emulate(broken, (4,), arguments)
-        return
-    emulate(broken, (4,), arguments)
-    found, wanted = values["c"], values["a"].float() @ values["b"].float()
-    assert not torch.allclose(found, wanted, rtol=1e-2, atol=1e-2)
-    emulate(lowered, (4,), arguments)
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    kept = [line for line in lines if not line.strip().startswith(opcode)]
+    assert len(kept) < len(lines)
+    return replace(lowered, ptx="\n".join(kept))

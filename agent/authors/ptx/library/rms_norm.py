@@ -1,0 +1,319 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN002, ANN201, ANN204
+r"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
+
+Rows of a few KiB are too short to keep HBM busy by themselves. So a block takes BATCH rows: it issues the loads of all
+of them before it uses the first, reduces all their sums across one barrier, and loads the weight once for all.
+16-bit numbers stay packed in registers between the sum and the scaling: half of the registers, so more rows in flight.
+With LANES 32, a warp has a row for itself and there is no barrier at all.
+The text is made for a row length (COLS), so that only the last access of a row asks whether it is inside.
+"""
+
+import torch
+from torch import nn
+
+from tools.ptx import PtxKernel
+
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+MOST_WORDS = 64  # registers of a thread that hold packed elements
+
+COMMON = r"""
+//: set BITS = 32 if T == "f32" else 16
+//: set SIZE = BITS // 8
+//: set WORDS = [VEC * BITS // 32, 1] | max
+//: set TYPE = "b32" if VEC * BITS >= 32 else "u16"
+//: set STRIDE = LANES * VEC * SIZE
+//: set VECTORS = COLS // VEC
+//: set WARPS = LANES // 32
+//: macro several(name, first, count)
+//: if count > 1
+{<% for i in range(count) %>%${name}${first + i}${", " if not loop.last}<% endfor %>}
+//:- else
+%${name}${first}
+//:- endif
+//: endmacro
+//: macro wide(count, type)
+${(".v" ~ count if count > 1) ~ "." ~ type}
+//:- endmacro
+//: macro load(hints, name, first, address)
+ld.global${hints}${wide(WORDS, TYPE)} ${several(name, first, WORDS)}, ${address};
+//:- endmacro
+//: macro widen(low, high, word)
+//: if T == "bf16"
+    shl.b32             ${low}, ${word}, 16;
+    and.b32             ${high}, ${word}, 0xFFFF0000;
+//: else
+    mov.b32             {%h0, %h1}, ${word};
+    cvt.f32.f16         ${low}, %h0;
+    cvt.f32.f16         ${high}, %h1;
+//: endif
+//: endmacro
+//: macro squares(sum, name, first)
+//: for i in range(first, first + WORDS)
+//: if BITS == 32
+    fma.rn.f32          ${sum}, %${name}${i}, %${name}${i}, ${sum};
+//: else
+${widen("%low", "%high", "%" ~ name ~ i)}    fma.rn.f32          ${sum}, %low, %low, ${sum};
+//: if VEC > 1
+    fma.rn.f32          ${sum}, %high, %high, ${sum};
+//: endif
+//: endif
+//: endfor
+//: endmacro
+//: macro scaled(name, first, weight, scale)
+//: for i in range(WORDS)
+//: if BITS == 32
+    mul.f32             %${name}${first + i}, %${name}${first + i}, ${scale};
+    mul.f32             %${name}${first + i}, %${name}${first + i}, %g${weight + i};
+//: else
+${widen("%low", "%high", "%" ~ name ~ (first + i))}
+//:- set g = "%g" ~ (weight + i)
+${widen("%glow", "%ghigh", g)}    mul.f32             %low, %low, ${scale};
+    mul.f32             %high, %high, ${scale};
+    mul.f32             %low, %low, %glow;
+    mul.f32             %high, %high, %ghigh;
+//: if VEC > 1
+    cvt.rn.${T}x2.f32   %${name}${first + i}, %high, %low;
+//: endif
+//: endif
+//: endfor
+//: endmacro
+//: macro store(guard, name, first, address)
+//: if VEC * BITS == 16
+    cvt.rn.${T}.f32     %h0, %low;
+    ${guard}st.global${STORE}.b16 ${address}, %h0;
+//: else
+    ${guard}st.global${STORE}${wide(WORDS, "b32")} ${address}, ${several(name, first, WORDS)};
+//: endif
+//: endmacro
+//: macro across(sum)
+//: for step in (16, 8, 4, 2, 1)
+    shfl.sync.bfly.b32  %other, ${sum}, ${step}, 31, -1;
+    add.f32             ${sum}, ${sum}, %other;
+//: endfor
+//: endmacro
+//: macro across_warps(count)
+    // lane 0 of each warp leaves its sums; after the barrier every warp adds all of them for itself
+    and.b32             %at, %lane, 31;
+    shr.u32             %slot, %lane, 5;
+    mov.u32             %part, part;
+    mad.lo.u32          %slot, %slot, ${4 * count}, %part;
+    setp.eq.u32         %p, %at, 0;
+    @%p st.shared${wide(count, "f32")} [%slot], ${several("s", 0, count)};
+    bar.sync            0;
+    and.b32             %at, %at, ${WARPS - 1};
+    mad.lo.u32          %slot, %at, ${4 * count}, %part;
+    ld.shared${wide(count, "f32")} ${several("s", 0, count)}, [%slot];
+//: for b in range(count)
+//: for step in (16, 8, 4, 2, 1) if step < WARPS
+    shfl.sync.bfly.b32  %other, %s${b}, ${step}, 31, -1;
+    add.f32             %s${b}, %s${b}, %other;
+//: endfor
+//: endfor
+//: endmacro
+//: macro begin(name, batch, held)
+.version 8.0
+.target sm_80
+.address_size 64
+
+.visible .entry ${name}(
+    .param .u64 out, .param .u64 x, .param .u64 weight, .param .u32 rows, .param .f32 inverse, .param .f32 eps
+)
+.reqntid ${LANES}, ${ROWS}, 1
+{
+    .reg .pred  %p, %inside, %there<${batch}>;
+    .reg .b16   %h<2>;
+    .reg .b32   %row, %rows, %lane, %at, %slot, %part, %i;
+    .reg .b32   %w<${batch * held}>, %g<${held}>;
+    .reg .b64   %in, %out, %weight, %from;
+    .reg .f32   %s<${batch}>, %other, %inverse, %eps, %low, %high, %glow, %ghigh;
+    .shared .align 16 .b8 part[${WARPS * batch * 4}];
+
+    // this block's first row; a warp never straddles two groups of rows
+    mov.u32             %row, %ctaid.x;
+    mov.u32             %at, %tid.y;
+    mad.lo.u32          %row, %row, ${ROWS}, %at;
+    mul.lo.u32          %row, %row, ${batch};
+    ld.param.u32        %rows, [rows];
+    setp.ge.u32         %p, %row, %rows;
+    @%p ret;
+
+    // this thread's first element: row * COLS + lane * VEC, in bytes; 64 bits, a tensor may pass 4 GiB
+    mov.u32             %lane, %tid.x;
+    ld.param.u64        %in, [x];
+    ld.param.u64        %out, [out];
+    ld.param.u64        %weight, [weight];
+    ld.param.f32        %inverse, [inverse];
+    ld.param.f32        %eps, [eps];
+    cvta.to.global.u64  %in, %in;
+    cvta.to.global.u64  %out, %out;
+    cvta.to.global.u64  %weight, %weight;
+    mul.wide.u32        %from, %row, ${COLS * SIZE};
+    add.s64             %in, %in, %from;
+    add.s64             %out, %out, %from;
+    mul.wide.u32        %from, %lane, ${VEC * SIZE};
+    add.s64             %in, %in, %from;
+    add.s64             %out, %out, %from;
+    add.s64             %weight, %weight, %from;
+//: endmacro
+"""
+
+ROW = (
+    COMMON
+    + r"""
+//: set CHUNKS = (VECTORS + LANES - 1) // LANES
+//: set FULL = VECTORS // LANES
+//: set HELD = CHUNKS * WORDS
+//: set ROW_BYTES = COLS * SIZE
+${begin("rms_norm_rows", BATCH, HELD)}
+    // which of the BATCH rows there are, and whether the last access of a row is inside. What is not there counts as 0
+//: if FULL < CHUNKS
+    setp.lt.u32         %inside, %lane, ${VECTORS - FULL * LANES};
+//: endif
+//: for b in range(BATCH)
+    add.u32             %at, %row, ${b};
+    setp.lt.u32         %there${b}, %at, %rows;
+//: for i in range(HELD)
+    mov.b32             %w${b * HELD + i}, 0;
+//: endfor
+//: endfor
+    // all rows: ${BATCH * CHUNKS} loads in flight before anybody waits for one
+//: for b in range(BATCH)
+//: for c in range(FULL)
+    @%there${b} ${load(LOAD, "w", b * HELD + c * WORDS, "[%in+" ~ (b * ROW_BYTES + c * STRIDE) ~ "]")}
+//: endfor
+//: if FULL < CHUNKS
+    and.pred            %p, %inside, %there${b};
+    @%p ${load(LOAD, "w", b * HELD + FULL * WORDS, "[%in+" ~ (b * ROW_BYTES + FULL * STRIDE) ~ "]")}
+//: endif
+//: endfor
+    // the weight is the same for all rows: the L1 shall keep it
+//: for c in range(CHUNKS)
+//: if c >= FULL
+//: for i in range(WORDS)
+    mov.b32             %g${c * WORDS + i}, 0;
+//: endfor
+//: endif
+    ${"@%inside " if c >= FULL}${load(".nc", "g", c * WORDS, "[%weight+" ~ c * STRIDE ~ "]")}
+//: endfor
+
+    // sums of squares of the thread, of the warp, of the row
+//: for b in range(BATCH)
+    mov.f32             %s${b}, 0f00000000;
+//: for c in range(CHUNKS)
+${squares("%s" ~ b, "w", b * HELD + c * WORDS)}
+//:- endfor
+${across("%s" ~ b)}
+//:- endfor
+//: if WARPS > 1
+${across_warps(BATCH)}
+//:- endif
+
+    // 1 / sqrt(mean + eps), then each row is scaled, weighted and stored
+//: for b in range(BATCH)
+    fma.rn.f32          %s${b}, %s${b}, %inverse, %eps;
+    rsqrt.approx.ftz.f32 %s${b}, %s${b};
+//: for c in range(CHUNKS)
+${scaled("w", b * HELD + c * WORDS, c * WORDS, "%s" ~ b)}
+//:- if c >= FULL
+    and.pred            %p, %inside, %there${b};
+//: endif
+//: set guard = "@%p " if c >= FULL else "@%there" ~ b ~ " "
+${store(guard, "w", b * HELD + c * WORDS, "[%out+" ~ (b * ROW_BYTES + c * STRIDE) ~ "]")}
+//:- endfor
+//: endfor
+    ret;
+}
+"""
+)
+
+# Rows that no block can hold: twice over the row, the second time from the L2.
+LONG = (
+    COMMON
+    + r"""
+${begin("rms_norm_long", 1, WORDS)}
+    mov.f32             %s0, 0f00000000;
+    mov.u32             %i, %lane;
+sum:
+    setp.ge.u32         %p, %i, ${VECTORS};
+    @%p bra             summed;
+    ${load(LOAD, "w", 0, "[%in]")}
+${squares("%s0", "w", 0)}    add.s64             %in, %in, ${STRIDE};
+    add.u32             %i, %i, ${LANES};
+    bra                 sum;
+summed:
+${across("%s0")}${across_warps(1)}    fma.rn.f32          %s0, %s0, %inverse, %eps;
+    rsqrt.approx.ftz.f32 %s0, %s0;
+
+    // back to the thread's first element: as many steps as it went forward
+    sub.u32             %i, %i, %lane;
+    mul.wide.u32        %from, %i, ${VEC * SIZE};
+    sub.s64             %in, %in, %from;
+    mov.u32             %i, %lane;
+scale:
+    setp.ge.u32         %p, %i, ${VECTORS};
+    @%p bra             done;
+    ${load(LOAD, "w", 0, "[%in]")}
+    ${load(".nc", "g", 0, "[%weight]")}
+${scaled("w", 0, 0, "%s0")}${store("", "w", 0, "[%out]")}    add.s64             %in, %in, ${STRIDE};
+    add.s64             %weight, %weight, ${STRIDE};
+    add.s64             %out, %out, ${STRIDE};
+    add.u32             %i, %i, ${LANES};
+    bra                 scale;
+done:
+    ret;
+}
+"""
+)
+
+HINTS = (
+    (".nc.L1::no_allocate.L2::256B", ".cs"),
+    (".nc.L1::no_allocate.L2::128B", ".L1::no_allocate"),
+    (".L1::evict_first", ""),
+)
+
+
+def vector(cols, *tensors):
+    """Elements of one access: as many as 16 bytes hold and every row's first address allows."""
+    size = tensors[0].element_size()
+    widths = (16 // size, 8 // size, 4 // size, 1)
+    return next(v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors)))
+
+
+def configs(fixed, size, n_bytes):
+    """(LANES, BATCH) that keep 4 to 32 words of x in a thread, with the hints that may matter to a long stream."""
+    words = max(fixed["VEC"] * size // 4, 1)
+    held = {n: -(-fixed["COLS"] // (n * fixed["VEC"])) * words for n in (256, 128, 512, 1024, 64, 32)}
+    fits = [n for n in held if held[n] <= MOST_WORDS]
+    pairs = [(n, b) for b in (2, 4, 1) for n in fits if 4 <= held[n] * b <= 32 and held[n] * n * b >= 512]
+    pairs = pairs or [(fits[-1], 1)]
+    hints = HINTS if n_bytes > 2**25 else HINTS[:1]
+    tried = [(lanes, batch, *hint) for hint in hints for lanes, batch in pairs]
+    return [
+        {**fixed, "LANES": lanes, "ROWS": 4 if lanes == 32 else 1, "BATCH": batch, "LOAD": load, "STORE": store}
+        for lanes, batch, load, store in tried[:16]
+    ]
+
+
+class ModelNew(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight, of float32, bfloat16 or float16."""
+
+    def __init__(self, cols, eps):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.randn(cols))
+
+    def forward(self, x):
+        x, weight = x.contiguous(), self.weight.to(x.dtype)
+        y = torch.empty_like(x)
+        cols = x.shape[-1]
+        rows = x.numel() // cols
+        fixed = {"COLS": cols, "VEC": vector(cols, x, y, weight), "T": NAMES[x.dtype]}
+        if -(-cols // (1024 * fixed["VEC"])) * max(fixed["VEC"] * x.element_size() // 4, 1) <= MOST_WORDS // 2:
+            kernel = PtxKernel(ROW, entry="rms_norm_rows", configs=configs(fixed, x.element_size(), x.nbytes))
+        else:
+            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LOAD": "", "STORE": ".cs"}
+            kernel = PtxKernel(LONG, entry="rms_norm_long", configs=[only])
+        grid = lambda config: -(-rows // (config["ROWS"] * config["BATCH"]))  # noqa: E731
+        kernel[grid](y, x, weight, rows, 1.0 / cols, self.eps)
+        return y

@@ -1,0 +1,178 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201
+r"""SwiGLU in PTX: silu(gate) * up, elementwise, so nothing counts but bytes in flight.
+
+Each thread takes UNROLL pieces of 16 bytes of each tensor and issues all its loads before it uses the first: with
+UNROLL 2 and 2048 threads on an SM, 128 KiB are on their way, three times what HBM needs to be busy. Pieces of a thread
+lie a block apart, so a warp always reads 512 bytes in a row. Nothing is read twice: the hints keep it out of the L1.
+The tensors are seen as one long vector: rows of any length run alike, and only the last block has a ragged end.
+"""
+
+import torch
+from torch import nn
+
+from tools.ptx import PtxKernel
+
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+TEXT = r"""
+//: set BITS = 32 if T == "f32" else 16
+//: set SIZE = BITS // 8
+//: set WORDS = VEC * BITS // 32
+//: set STRIDE = block * VEC * SIZE
+//: macro words(name, first)
+{<% for i in range(WORDS) %>%${name}${first + i}${", " if not loop.last}<% endfor %>}
+//:- endmacro
+//: macro activate(g, u)
+    // g / (1 + exp(-g)) * u, with exp(-g) as 2^(-g * log2 e). Overflow to infinity is right: 1 / inf is 0
+    mul.f32             %e, ${g}, 0fBFB8AA3B;
+    ex2.approx.ftz.f32  %e, %e;
+    add.f32             %e, %e, 0f3F800000;
+    rcp.approx.ftz.f32  %e, %e;
+    mul.f32             ${g}, ${g}, %e;
+    mul.f32             ${g}, ${g}, ${u};
+//: endmacro
+//: macro widen(low, high, word)
+//: if T == "bf16"
+    // a bfloat16 is the upper half of a float32
+    shl.b32             ${low}, ${word}, 16;
+    and.b32             ${high}, ${word}, 0xFFFF0000;
+//: else
+    mov.b32             {%h0, %h1}, ${word};
+    cvt.f32.f16         ${low}, %h0;
+    cvt.f32.f16         ${high}, %h1;
+//: endif
+//: endmacro
+//: macro loads(first, at)
+    ld.global${LOAD}.v${WORDS}.b32 ${words("g", first)}, [%gate+${at}];
+    ld.global${LOAD}.v${WORDS}.b32 ${words("u", first)}, [%up+${at}];
+//: endmacro
+//: macro finish(first, at)
+//: for i in range(first, first + WORDS)
+//: if BITS == 32
+${activate("%g" ~ i, "%u" ~ i)}
+//:- else
+${widen("%a0", "%a1", "%g" ~ i)}${widen("%b0", "%b1", "%u" ~ i)}
+//:- for j in (0, 1)
+${activate("%a" ~ j, "%b" ~ j)}
+//:- endfor
+    cvt.rn.${T}x2.f32   %g${i}, %a1, %a0;
+//: endif
+//: endfor
+    st.global${STORE}.v${WORDS}.b32 [%out+${at}], ${words("g", first)};
+//: endmacro
+.version 8.0
+.target sm_80
+.address_size 64
+
+.visible .entry swiglu(.param .u64 out, .param .u64 gate, .param .u64 up, .param .u64 n)
+.reqntid ${block}
+{
+    .reg .pred  %p;
+    .reg .b16   %h<2>;
+    .reg .b32   %block, %lane, %piece;
+    .reg .b32   %g<${UNROLL * WORDS}>, %u<${UNROLL * WORDS}>;
+    .reg .b64   %out, %gate, %up, %first, %from, %left;
+    .reg .f32   %e, %a<2>, %b<2>;
+
+    // %first: this thread's first element; %left: how many there are from it on. 64 bits: n may pass 2^32
+    mov.u32             %block, %ctaid.x;
+    mov.u32             %lane, %tid.x;
+    mul.wide.u32        %first, %block, ${block * UNROLL * VEC};
+    mul.wide.u32        %from, %lane, ${VEC};
+    add.s64             %first, %first, %from;
+    ld.param.u64        %left, [n];
+    sub.s64             %left, %left, %first;
+    shl.b64             %from, %first, ${1 if SIZE == 2 else 2};
+    ld.param.u64        %out, [out];
+    ld.param.u64        %gate, [gate];
+    ld.param.u64        %up, [up];
+    cvta.to.global.u64  %out, %out;
+    cvta.to.global.u64  %gate, %gate;
+    cvta.to.global.u64  %up, %up;
+    add.s64             %out, %out, %from;
+    add.s64             %gate, %gate, %from;
+    add.s64             %up, %up, %from;
+
+    // does this thread's last piece still lie inside?
+    setp.lt.s64         %p, %left, ${(UNROLL - 1) * block * VEC + VEC};
+    @%p bra             ragged;
+
+    // ${2 * UNROLL} loads in flight, then the arithmetic
+//: for c in range(UNROLL)
+${loads(c * WORDS, c * STRIDE)}
+//:- endfor
+//: for c in range(UNROLL)
+${finish(c * WORDS, c * STRIDE)}
+//:- endfor
+    ret;
+
+ragged:
+    // piece by piece; the one that is cut off by the end goes element by element
+    mov.u32             %piece, 0;
+next:
+    setp.lt.s64         %p, %left, ${VEC};
+    @%p bra             elements;
+${loads(0, 0)}${finish(0, 0)}    add.s64             %out, %out, ${STRIDE};
+    add.s64             %gate, %gate, ${STRIDE};
+    add.s64             %up, %up, ${STRIDE};
+    sub.s64             %left, %left, ${block * VEC};
+    add.u32             %piece, %piece, 1;
+    setp.lt.u32         %p, %piece, ${UNROLL};
+    @%p bra             next;
+    ret;
+elements:
+    setp.le.s64         %p, %left, 0;
+    @%p ret;
+//: if BITS == 32
+    ld.global.b32       %a0, [%gate];
+    ld.global.b32       %b0, [%up];
+${activate("%a0", "%b0")}    st.global.b32       [%out], %a0;
+//: else
+    ld.global.u16       %g0, [%gate];
+    ld.global.u16       %u0, [%up];
+${widen("%a0", "%a1", "%g0")}${widen("%b0", "%b1", "%u0")}${activate("%a0", "%b0")}    cvt.rn.${T}.f32     %h0, %a0;
+    st.global.b16       [%out], %h0;
+//: endif
+    add.s64             %out, %out, ${SIZE};
+    add.s64             %gate, %gate, ${SIZE};
+    add.s64             %up, %up, ${SIZE};
+    sub.s64             %left, %left, 1;
+    bra                 elements;
+}
+"""
+
+SHAPES = ((256, 2), (512, 2), (256, 4), (512, 1), (128, 4), (1024, 1))  # threads of a block, pieces of a thread
+HINTS = (
+    (".nc.L1::no_allocate.L2::256B", ".cs"),
+    (".nc.L1::no_allocate.L2::128B", ".L1::no_allocate"),
+    (".L1::evict_first", ""),
+)
+
+
+def configs(name, size, n_bytes):
+    """Shapes with the hints that may matter to a long stream."""
+    hints = HINTS if n_bytes > 2**25 else HINTS[:1]
+    tried = [(block, unroll, load, store) for load, store in hints for block, unroll in SHAPES]
+    return [
+        {"T": name, "VEC": 16 // size, "block": block, "UNROLL": unroll, "LOAD": load, "STORE": store}
+        for block, unroll, load, store in tried[:16]
+    ]
+
+
+def packed(tensor):
+    """The tensor without gaps, from a 16-byte boundary on: a copy only where a view begins elsewhere."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+class ModelNew(nn.Module):
+    """silu(gate) * up, of float32, bfloat16 or float16."""
+
+    def forward(self, gate, up):
+        gate, up = packed(gate), packed(up)
+        out = torch.empty_like(gate)
+        n = gate.numel()
+        kernel = PtxKernel(TEXT, configs=configs(NAMES[gate.dtype], gate.element_size(), gate.nbytes))
+        kernel[lambda config: -(-n // (config["block"] * config["UNROLL"] * config["VEC"]))](out, gate, up, n)
+        return out

@@ -1,0 +1,109 @@
+"""The expert PTX kernels as candidates: right without a GPU, and made for every length of row."""
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agent.authors.ptx.library import experts
+from tests.agent.shell import optimize
+from tools.ptx import loader, parse
+from tools.ptx.assemble import assemble
+from tools.ptx.binding import entry_of
+from tools.ptx.checks import findings, first_fatal
+from tools.ptx.launch import PtxLaunch
+
+TASKS = ("softmax", "rms_norm", "swiglu")
+SHAPES = (
+    (5, 1, torch.float32), (9, 3, torch.bfloat16), (3, 77, torch.float16), (2, 258, torch.bfloat16),
+    (2, 1000, torch.float32), (3, 2053, torch.float16), (1, 8192, torch.float32), (1, 66000, torch.bfloat16),
+    (1, 100003, torch.float16),
+)  # fmt: skip
+
+
+class Launches:
+    """Keeps launches, of every config where there are several."""
+
+    def __init__(self) -> None:
+        self.seen: list[PtxLaunch] = []
+
+    def launch(self, launch: PtxLaunch) -> None:
+        """Keep it."""
+        self.seen.append(launch)
+
+    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
+        """All of them run; the first is chosen."""
+        assert 1 <= len(configs) <= 16, key
+        for config in configs[1:]:
+            run(config)
+        return 0
+
+
+def model(task: str, cols: int, dtype: torch.dtype) -> torch.nn.Module:
+    scope: dict[str, Any] = {}
+    ((source, _),) = experts(task)
+    exec(compile(source, task, "exec"), scope)  # our own file
+    made: torch.nn.Module = scope["ModelNew"](cols, 1e-6) if task == "rms_norm" else scope["ModelNew"]()
+    return made.to(dtype)
+
+
+@pytest.fixture
+def launches() -> Any:
+    before, kept = loader._backend, Launches()
+    loader.use(kept)
+    yield kept
+    loader._backend = before
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("task", TASKS)
+def test_every_config_for_every_length_of_row_is_ptx_that_launches(task: str, launches: Launches) -> None:
+    for rows, cols, dtype in SHAPES:
+        x = torch.empty(rows, cols, dtype=dtype)
+        model(task, cols, dtype)(*([x, x] if task == "swiglu" else [x]))
+    assert len(launches.seen) >= len(SHAPES)
+    for launch in launches.seen:
+        module = parse(launch.text)
+        assert not first_fatal(findings(module, entry_of(module, launch.entry), "sm_90")), launch.text
+        assert launch.block[0] * launch.block[1] <= 1024
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("task", TASKS)
+def test_the_first_config_assembles_on_each_generation_without_spills(
+    task: str, arch: str, launches: Launches, tmp_path: Path
+) -> None:
+    for cols, dtype in ((8192, torch.float32), (4096, torch.bfloat16), (2053, torch.bfloat16), (100003, torch.float16)):
+        launches.seen.clear()
+        x = torch.empty(1, cols, dtype=dtype)
+        model(task, cols, dtype)(*([x, x] if task == "swiglu" else [x]))
+        first = launches.seen[-1]  # the others were run before it
+        done = assemble(first.text, arch, tmp_path)
+        assert done.resources[first.entry].spill_store_bytes == 0
+        assert done.resources[first.entry].registers <= 128
+
+
+def test_a_view_that_begins_off_a_boundary_gets_narrower_accesses(launches: Launches) -> None:
+    x = torch.empty(4 * 64 + 1)[1:].view(4, 64)
+    model("softmax", 64, torch.float32)(x)
+    assert x.data_ptr() % 16 == 4
+    assert not re.search(r"\.global\S*\.v[24]\.", launches.seen[-1].text)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("task", TASKS)
+def test_it_is_right_on_all_small_cases(task: str) -> None:
+    ((source, _),) = experts(task)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "expert.py").write_text(source)
+        done = optimize("bench", "expert.py", "--task", task, "--plain", cwd=Path(folder), timeout_s=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "checked" in done.stdout
+
+
+def test_other_tasks_have_none() -> None:
+    assert experts("matmul_bias_relu") == []
