@@ -34,6 +34,7 @@ from tools.ptx.loader import block_of
 from tools.verdict import KernelReport, Status
 
 MOST_FINDINGS = 8
+_WARM_PTX = ".version 8.0\n.target sm_90\n.visible .entry warm()\n{\n    ret;\n}\n"
 _METADATA = (
     "name shared num_warps num_ctas cluster_dims global_scratch_size global_scratch_align profile_scratch_size "
     "profile_scratch_align tensordesc_meta launch_cooperative_grid launch_pdl"
@@ -41,11 +42,12 @@ _METADATA = (
 
 
 def warm() -> None:
-    """Compile one kernel, so that forks start with LLVM's tables built."""
+    """Compile a kernel of each language, so that forks start with LLVM's tables built and ptxas found."""
     from tools.plan import warm_ttir
 
     folder = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))
     _compile_one(Kernel("warm", "ttir", warm_ttir.TEXT, ("*fp32",), {"num_warps": 4}), "sm_90", folder)
+    _compile_one(Kernel("warm", "ptx", _WARM_PTX, (), {"block": [32, 1, 1]}), "sm_90", folder)
 
 
 def main(channel: Any) -> None:

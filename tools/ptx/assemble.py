@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tools.ptx.ir import PtxError
@@ -64,8 +65,10 @@ def assemble(text: str, arch: str, folder: Path) -> Assembled:
         image.unlink(missing_ok=True)
 
 
+@lru_cache(maxsize=8)
 def _ptxas(arch: str) -> str:
-    """Triton ships two: the one for Blackwell knows newer PTX, and is used from sm_100 on."""
+    """Its path; once, as Triton starts it to ask for its version. Of two, the one for Blackwell knows newer PTX, and is
+    used from sm_100 on."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     return str(get_ptxas(_number(arch)).path)

@@ -1,12 +1,15 @@
 """Where a reader of PTX and ptxas could part: what one of them takes for text and the other for instructions."""
 
+import random
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.tools.ptx.conftest import HEAD, RELU, with_lines
 from tools.ptx import PtxError, parse
-from tools.ptx.assemble import assemble
+from tools.ptx.assemble import _ptxas, assemble
 from tools.ptx.ir import Immediate, Label, Symbol
 from tools.ptx.lexer import without_comments
 from tools.ptx.stream import Stream
@@ -121,3 +124,44 @@ def test_an_entry_may_be_declared_before_it_is_defined(tmp_path: Path) -> None:
     text = HEAD + ".visible .entry relu(.param .u64 y, .param .u64 x, .param .u32 n);\n" + RELU.removeprefix(HEAD)
     assert [e.name for e in parse(text).entries] == ["relu"]
     assert set(assemble(text, "sm_90", tmp_path).resources) == {"relu"}
+
+
+SNIPPETS = (
+    "//", "/*", "*/", "/* x */", "// y\n", '"', "\\", '"a"',
+    "\n", "\r", "\x0c", "\x1a", "#", '# 3 "x"\n', '.pragma "a\\";',
+    ".loc 1 1 1 ", "{", "}", "(", ")", ";", ",", ":", "L9:", "@%p1 ", "!", "-", "~",
+    ".reg .b32 zq;", ".shared .b32 zs;",
+    ".global .b32 zg;", ".param .b32 zp;", "ret;", "trap;", "mov.u32 %r1, 1+2;", "mov.u32 %r1, %tid .x;", ".visible ",
+    ".func zf { ret; }", ".visible .entry ze() { ret; }", ".section .s { .b8 1 }", "010",
+    "1.5", "U", "%", ".x", "WARP_SZ",
+)  # fmt: skip
+
+
+def raw(text: str, folder: Path) -> tuple[set[str], bytes] | None:
+    """The entries that ptxas says it compiles and the code it makes, of a text as it is; None where it refuses."""
+    source, image = folder / "raw.ptx", folder / "raw.cubin"
+    source.write_bytes(text.encode())
+    command = [_ptxas("sm_90"), "-v", "-O0", "--gpu-name=sm_90", str(source), "-o", str(image)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    if done.returncode:
+        return None
+    return set(re.findall(r"Compiling entry function '([^']+)'", done.stderr + done.stdout)), image.read_bytes()
+
+
+def test_what_both_accept_both_read_alike(tmp_path: Path) -> None:
+    """A text with strange things in it: the same entries, and the same code without its comments."""
+    draw, both = random.Random(7), 0
+    for _ in range(120):
+        places = [m.start() for m in re.finditer(r"[\s;,{}()\[\]]", RELU)]
+        at = draw.choice(places)
+        text = RELU[:at] + draw.choice(SNIPPETS) + RELU[at:]
+        try:
+            names = {entry.name for entry in parse(text).entries}
+        except PtxError:
+            continue
+        if (theirs := raw(text, tmp_path)) is None:
+            continue
+        both += 1
+        assert names == theirs[0], text
+        assert raw(without_comments(text), tmp_path) == theirs, text
+    assert both > 15
