@@ -8,7 +8,6 @@ from tools.ptx.rewrites.base import Work
 from tools.ptx.rewrites.span import Span
 
 _ATOMIC = ("atom", "red")
-_QUIET = frozenset(("bar", "barrier", "fence", "membar", "prefetch", "prefetchu"))
 _OPAQUE = frozenset(("tensormap", "tcgen05", "multimem", "clusterlaunchcontrol", "discard"))
 
 
