@@ -15,7 +15,7 @@ CASES = [
     {"name": "short", "BATCH": 3, "CHANNELS": 64, "SEQUENCE": 3, "DTYPE": "float32", "cpu": True},  # less than WIDTH
     {"name": "one_long_sequence", "BATCH": 1, "CHANNELS": 4096, "SEQUENCE": 32768},
     {"name": "width_3", "BATCH": 4, "WIDTH": 3},
-    {"name": "prime", "BATCH": 1, "CHANNELS": 13, "SEQUENCE": 1031, "held_out": True, "cpu": True},
+    {"name": "prime", "BATCH": 2, "CHANNELS": 13, "SEQUENCE": 1031, "held_out": True, "cpu": True},
 ]
 
 
@@ -29,10 +29,12 @@ class Model(nn.Module):
         self.bias = nn.Parameter(torch.randn(channels).to(dtype))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        channels, width = self.weight.shape
-        padded = nn.functional.pad(x, (width - 1, 0))
-        summed = nn.functional.conv1d(padded, self.weight[:, None, :], self.bias, groups=channels)
-        return nn.functional.silu(summed)
+        width, length = self.weight.shape[1], x.shape[-1]
+        padded = nn.functional.pad(x, (width - 1, 0)).float()
+        weight, summed = self.weight.float(), self.bias.float()[:, None]
+        for step in range(width):  # as shifted products, which torch.compile fuses; a depthwise conv1d it leaves alone
+            summed = summed + weight[:, step, None] * padded[..., step : step + length]
+        return nn.functional.silu(summed).to(x.dtype)
 
 
 def get_inputs() -> list[torch.Tensor]:
