@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from agent.authors.ptx.author import PtxAuthor
+from agent.authors.ptx.library import experts
 from agent.compose.session import Session
 from tools.plan.schema import Plan
 from tools.ptx_files.host_code import CannotSay
@@ -12,11 +13,12 @@ from tools.tooling import Tools
 Triton = Callable[[], Sequence[str]]  # files of Triton candidates, the likeliest best first
 
 
-def ptx_author(opened: Session, triton: Triton, seed: int) -> PtxAuthor:
-    """The author of a run: it begins with the PTX of `triton`'s kernels, unless the run has PTX candidates already."""
+def ptx_author(opened: Session, triton: Triton, seed: int, *, own: bool = True) -> PtxAuthor:
+    """The author of a run: besides what that begins with, its starts are the PTX of `triton`'s kernels and, with `own`,
+    the expert kernels that we have in PTX."""
     tools, problems = opened.tools, list[str]()
     author = PtxAuthor(
-        starts=lambda: _starts(opened, triton, problems),
+        starts=lambda: _starts(opened, triton, problems, own=own),
         plans=lambda source: _told(tools, opened.task, source),
         assemble=tools.machine_code,
         seed=seed,
@@ -25,19 +27,19 @@ def ptx_author(opened: Session, triton: Triton, seed: int) -> PtxAuthor:
     return author
 
 
-def _starts(opened: Session, triton: Triton, problems: list[str]) -> list[str]:
-    """PTX candidates from Triton ones; of those that cannot be said in PTX the reason is kept."""
-    found: list[str] = []
+def _starts(opened: Session, triton: Triton, problems: list[str], *, own: bool) -> dict[str, str]:
+    """PTX candidates of experts and from Triton ones; of those that cannot be said in PTX the reason is kept."""
+    found: dict[str, str] = dict(experts(opened.task.name)) if own else {}
     for source in triton():
         update = opened.tools.update(source)
         if update.failure is not None:
             problems.append(f"a Triton kernel to begin with was refused: {update.failure.detail}")
             continue
         try:
-            found.append(opened.tools.as_ptx(source, update))
+            found[opened.tools.as_ptx(source, update)] = ""
         except CannotSay as error:
             problems.append(f"a Triton kernel to begin with cannot be said in PTX: {error}")
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _told(tools: Tools, task: TaskSpec, source: str) -> list[Plan]:

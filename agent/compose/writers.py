@@ -97,7 +97,7 @@ def _drive_ptx(work: Work, offline: Callable[[], Author]) -> str:
     def triton() -> list[str]:
         return [p.source for p in offline().propose(work.bench.task, work.bench.attempts, more)] if more else []
 
-    author = ptx_author(work.opened, triton, work.seed)
+    author = ptx_author(work.opened, triton, work.seed, own=more > 0)
     run = Run(work.bench, author, work.limits, work.settings.width, work.controls)
     begin(work.beginning, work.bench, offline, run.why_stop)
     try:

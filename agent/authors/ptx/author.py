@@ -3,7 +3,7 @@
 What is proposed has other machine code than all before it: rewrites that the compiler makes nothing of cost no attempt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.authors.base import Attempt, Proposal
@@ -16,7 +16,7 @@ from tools.plan.schema import Kernel, Plan
 from tools.ptx.language import language_of
 from tools.spec import TaskSpec
 
-Starts = Callable[[], Sequence[str]]  # files of PTX candidates to begin with
+Starts = Callable[[], Mapping[str, str]]  # files of PTX candidates to begin with, and the idea of each; "" for none
 Plans = Callable[[str], Sequence[Plan]]  # of a file, the plans of its cases that may be told of
 Assemble = Callable[[Sequence[Kernel]], Sequence[MachineCode]]  # () where one does not assemble
 
@@ -29,6 +29,7 @@ class _Start:
 
     base: Base
     code: Sequence[MachineCode] = ()
+    idea: str = ""
     dead_ends: set[frozenset[tuple[str, str]]] = field(default_factory=set)  # without effect, or not assembled
 
 
@@ -69,14 +70,13 @@ class PtxAuthor:
 
     def _starts_of(self, history: Sequence[Attempt]) -> dict[str, _Start]:
         if self._known is None:
-            sources = [a.proposal.source for a in history if _is_start(a)]
+            ideas = {a.proposal.source: "" for a in history if _is_start(a)}
             if not any("start" in a.proposal.params for a in history):  # else this goes on with an earlier process
-                sources += self._starts()
-            bases = [base_of(source, self._plans(source)) for source in dict.fromkeys(sources)]
-            for base in bases:
-                if not base.kernels:
-                    self.problems.append("a start holds no PTX kernel word for word, so there is nothing to rewrite")
-            self._known = {b.name: _Start(b, self._assemble(b.kernels)) for b in bases if b.kernels}
+                ideas |= self._starts()
+            bases = [(base_of(source, self._plans(source)), idea) for source, idea in ideas.items()]
+            if bases and not any(base.kernels for base, _ in bases):
+                self.problems.append("no start holds a PTX kernel word for word, so there is nothing to rewrite")
+            self._known = {b.name: _Start(b, self._assemble(b.kernels) if b.kernels else (), idea) for b, idea in bases}
         return self._known
 
     def _next(self, known: dict[str, _Start], history: Sequence[Attempt]) -> Proposal | None:
@@ -108,7 +108,7 @@ class PtxAuthor:
 
     def _proposal(self, start: _Start, move: Move, base: Base, code: Sequence[MachineCode]) -> Proposal:
         self._given |= {base.source, _digest(code)}
-        words = describe(move, code[: base.timed], start.code[: base.timed])
+        words = describe(move, code[: base.timed], start.code[: base.timed], start.idea)
         params: dict[str, Json] = {"start": start.base.name, "rewrites": dict(move.choices), "machine": _digest(code)}
         params |= {"issue_cycles": _cycles(code, base)} if code else {}
         parent_id = move.parent.attempt_id if move.parent else None

@@ -28,10 +28,11 @@ class Words:
     prediction: str = ""
 
 
-def describe(move: Move, now: Sequence[MachineCode], before: Sequence[MachineCode]) -> Words:
-    """`before`: the machine code of the file without rewrites. What is expected is said where times can tell."""
+def describe(move: Move, now: Sequence[MachineCode], before: Sequence[MachineCode], idea: str = "") -> Words:
+    """`before`: the machine code of the file without rewrites; `idea`: what the file does. What is
+    expected is said where times can tell."""
     if not move.choices:
-        return Words(f"the start as it is, in PTX ({_size(now)})")
+        return Words(f"{idea or 'the start as it is, in PTX'}{f' ({_size(now)})' if now else ''}")
     weakest = max((CATALOGUE[name].keeps for name in move.choices), key=list(_KEEPS).index)
     rationale = f"{_told(move)}: {_KEEPS[weakest]}; {_compared(now, before)}"
     rewrite, parent = CATALOGUE.get(move.changed), move.parent

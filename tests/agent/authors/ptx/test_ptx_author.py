@@ -75,7 +75,7 @@ TASK = TaskSpec("scale", "0" * 64, "float32", "", (CaseSpec("main", (TENSOR,), (
 
 
 def author(*sources: str, seed: int = 0, assemble: Callable[..., Any] = machine_code) -> PtxAuthor:
-    return PtxAuthor(lambda: sources, lambda source: [plan()], assemble, seed)
+    return PtxAuthor(lambda: dict.fromkeys(sources, ""), lambda source: [plan()], assemble, seed)
 
 
 def judged(proposals: Sequence[Proposal], history: list[Attempt], us: Callable[[Proposal], float | None]) -> None:
@@ -123,7 +123,7 @@ def test_rewrites_change_the_kernel_and_nothing_else_of_the_file() -> None:
 
 def test_no_two_proposals_have_the_same_machine_code_and_it_ends() -> None:
     text = "\n".join(line for line in TEXT.splitlines() if "global" not in line) + "\n"
-    few = PtxAuthor(lambda: [file_of(text)], lambda source: [plan(text)], machine_code)
+    few = PtxAuthor(lambda: {file_of(text): ""}, lambda source: [plan(text)], machine_code)
     history = run(few, 300, cheaper_with())
     seen = [a.proposal.params["machine"] for a in history]
     assert len(seen) == len(set(seen))
@@ -181,10 +181,11 @@ def test_what_a_run_began_with_counts_as_a_start() -> None:
     assert all(p.parent_id == "r/1" for p in proposals)
 
 
-def test_a_file_without_a_kernel_that_stands_in_it_is_said_to_be_no_use() -> None:
-    lost = PtxAuthor(lambda: [file_of()], lambda source: [plan("another")], machine_code)
-    assert lost.propose(TASK, [], 2) == []
-    assert "nothing to rewrite" in lost.problems[0]
+def test_a_file_without_a_kernel_that_stands_in_it_is_proposed_but_not_rewritten() -> None:
+    template = PtxAuthor(lambda: {file_of(): "an expert's idea"}, lambda source: [plan("another")], machine_code)
+    history = run(template, 5, cheaper_with())
+    assert [a.proposal.rationale for a in history] == ["an expert's idea"]
+    assert "nothing to rewrite" in template.problems[0]
 
 
 def test_expectations_are_said_where_times_can_tell() -> None:
