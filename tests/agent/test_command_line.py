@@ -357,8 +357,8 @@ def test_bash_completes_commands_tasks_and_runs(tmp_path: Path) -> None:
     script = """
 source <(optimize completion bash)
 offer() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _optimize; echo "${COMPREPLY[*]}"; }
-offer optimize sel; offer optimize --task softm; offer optimize show 2026; offer optimize --patie
+offer optimize sel; offer optimize --task swig; offer optimize show 2026; offer optimize --patie
 """
     variables = env() | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.stdout.split() == ["selftest", "softmax", "20260101-120000-softmax-ab12", "--patience"], done.stderr
+    assert done.stdout.split() == ["selftest", "swiglu", "20260101-120000-softmax-ab12", "--patience"], done.stderr

@@ -354,7 +354,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(
         (["--format", "kto", "--where", "speeedup>1"], "did you mean speedup"),
         (["--format", "kto", "--where", "speedup>fast"], "fast"),
         (["--format", "kto", "--reward", "kevn"], "kevin"),
-        (["--format", "kto", "--task", "rms_norm_raged"], "did you mean rms_norm_ragged"),
+        (["--format", "kto", "--task", "cross_entropy_raged"], "did you mean cross_entropy_ragged"),
         (["--format", "kto", "--author", "nobody"], "nobody"),
         (["--format", "kto", "--test", "1.5"], "1.5"),
         (["--format", "kto", "--leak-check", "nowhere"], "nowhere"),

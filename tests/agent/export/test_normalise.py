@@ -129,9 +129,11 @@ def _inside_text(source: str) -> bool:
 
 
 def test_most_kernels_keep_their_form_when_python_writes_them_anew() -> None:
-    """Brackets that only show precedence are kept: the rest of the differences, 7 kernels of 72."""
+    """Brackets that only show precedence are kept: the rest of the differences, 7 kernels of 72. PTX has lines of its
+    own, which Python writes as one."""
     forms = Forms()
-    kept = [forms.of(ast.unparse(ast.parse(s))).text == forms.of(s).text for s in (p.read_text() for p in kernels())]
+    sources = [s for s in (p.read_text() for p in kernels()) if "PtxKernel(" not in s]
+    kept = [forms.of(ast.unparse(ast.parse(s))).text == forms.of(s).text for s in sources]
     assert sum(kept) > 0.85 * len(kept)
 
 

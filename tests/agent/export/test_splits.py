@@ -55,8 +55,9 @@ def test_a_later_task_renames_no_family() -> None:
 
 def test_the_built_in_tasks_are_families_of_their_own() -> None:
     tasks = [task(p.stem, p.read_text()) for p in sorted(TASKS.glob("*.py")) if p.stem != "__init__"]
-    assert families(tasks) == {t.sha256: t.name for t in tasks}
-    assert len(tasks) >= 10
+    alike = {"row_sum": "column_sum"}  # the same words but for the dimension: whoever saw one has seen the other
+    assert families(tasks) == {t.sha256: alike.get(t.name, t.name) for t in tasks}
+    assert len(tasks) >= 39
 
 
 def test_every_task_of_a_family_lands_in_one_split() -> None:
