@@ -5,6 +5,7 @@ replaced: `triton.compiler.compile` (stops at TTIR), the compiled kernel (its `r
 (the tracer chooses the config; each config becomes a plan variant).
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -252,10 +253,18 @@ class PtxRecorder:
         kernel = Kernel(launch.entry, "ptx", launch.text, launch.signature, options)
         self._log.launch(kernel, launch.grid, tuple(_arguments(launch.values, launch.signature, self._log.tape)))
 
-    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
+    def choose(
+        self,
+        key: str,
+        values: Sequence[Any],
+        configs: Sequence[Mapping[str, Any]],
+        run: Callable[[Mapping[str, Any]], None],
+    ) -> int:
         """No timing; the trace says which config is wanted."""
-        self._log.offered.setdefault(key, [", ".join(f"{k}: {v}" for k, v in c.items()) for c in configs])
-        return min(self._log.choices.get(key, 0), len(configs) - 1)
+        texts = [", ".join(f"{k}: {v}" for k, v in c.items()) for c in configs]
+        names = (key if n == 1 else f"{key} ({n})" for n in itertools.count(1))
+        name = next(name for name in names if self._log.offered.setdefault(name, texts) == texts)
+        return min(self._log.choices.get(name, 0), len(configs) - 1)
 
 
 def install(log: LaunchLog, target: Any) -> None:

@@ -34,11 +34,18 @@ class GpuBackend:
         ]
         kernel.launch(shape, parameters, torch.cuda.current_stream().cuda_stream)
 
-    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
-        """The config that takes the least time on this GPU, measured once for a kernel."""
+    def choose(
+        self,
+        key: str,
+        values: Sequence[Any],
+        configs: Sequence[Mapping[str, Any]],
+        run: Callable[[Mapping[str, Any]], None],
+    ) -> int:
+        """The config that takes the least time on this GPU, measured once for values of these shapes."""
         if len(configs) == 1:
             return 0
-        place = (key, str(configs), torch.cuda.current_device())
+        shapes = tuple((v.dtype, tuple(v.shape)) if isinstance(v, torch.Tensor) else v for v in values)
+        place = (key, str(configs), shapes, torch.cuda.current_device())
         if place not in self._chosen:
             from triton.testing import do_bench
 

@@ -28,5 +28,11 @@ class Backend(Protocol):
     def launch(self, launch: PtxLaunch) -> None:
         """Do it, or write it down."""
 
-    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
-        """Which config this launch shall use; `run` launches with one of them."""
+    def choose(
+        self,
+        key: str,
+        values: Sequence[Any],
+        configs: Sequence[Mapping[str, Any]],
+        run: Callable[[Mapping[str, Any]], None],
+    ) -> int:
+        """Which config a launch of `values` shall use; `run` launches with one of them."""

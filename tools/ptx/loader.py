@@ -66,7 +66,7 @@ class PtxKernel:
                 run({})
                 return
             key = self.entry or self._entry(self.configs[0])[1]
-            run(self.configs[backend.choose(key, self.configs, run)])
+            run(self.configs[backend.choose(key, args, self.configs, run)])
         except (PtxError, PtxLaunchError) as error:
             error.whole = self.text
             raise

@@ -35,7 +35,13 @@ class Launches:
         """Keep it."""
         self.seen.append(launch)
 
-    def choose(self, key: str, configs: Sequence[Mapping[str, Any]], run: Callable[[Mapping[str, Any]], None]) -> int:
+    def choose(
+        self,
+        key: str,
+        values: Sequence[Any],
+        configs: Sequence[Mapping[str, Any]],
+        run: Callable[[Mapping[str, Any]], None],
+    ) -> int:
         """All of them run; the first is chosen."""
         assert 1 <= len(configs) <= 16, key
         for config in configs[1:]:

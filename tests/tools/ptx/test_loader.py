@@ -6,6 +6,8 @@ import pytest
 
 from tests.tools.ptx.conftest import BODY, ENTRY, HEAD, LOAD, RELU, STORE, candidate, with_lines
 from tools.machine import Machine
+from tools.plan.kernels import LaunchLog, PtxRecorder
+from tools.plan.recorder import Tape
 from tools.plan.schema import Kernel, Launch, ScalarArg, TensorArg
 from tools.ptx import PtxKernel, PtxLaunchError
 from tools.ptx.loader import block_of, cluster_of, sizes
@@ -81,6 +83,15 @@ def test_each_config_of_a_template_becomes_a_variant(update: Updates) -> None:
     assert [p.kernels[0].text.count("ld.global") for p in plans] == [1, 2]
     assert [p.kernels[0].options["block"] for p in plans] == [[128, 1, 1], [64, 1, 1]]
     assert plans[1].kernels[0].options["shared_bytes"] == 512
+
+
+def test_kernels_of_one_name_are_tuned_apart() -> None:
+    log = LaunchLog(Tape(), choices={"k (2)": 1})
+    recorder = PtxRecorder(log)
+    few, many = ({"A": 1}, {"A": 2}), ({"B": 1}, {"B": 2}, {"B": 3})
+    chosen = [recorder.choose("k", (), configs, lambda config: None) for configs in (few, many, few)]
+    assert chosen == [0, 1, 0]
+    assert log.offered == {"k": ["A: 1", "A: 2"], "k (2)": ["B: 1", "B: 2", "B: 3"]}
 
 
 OTHER = ENTRY.replace("relu", "other") + BODY
