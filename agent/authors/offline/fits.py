@@ -69,8 +69,11 @@ class Task:
     def _suits(self, fit: Fit, bound: Bound, case: CaseSpec) -> bool:
         sizes: dict[str, int] = {}
         for name, dims in fit.shapes.items():
-            shape = self._shape(bound[name], case) if name in bound else None
-            if shape is None or not _unified(dims, shape, sizes):
+            operand = bound.get(name)
+            if operand is None or (dims[:1] == ("plain",) and isinstance(operand, ast.Call)):
+                return False
+            shape = self._shape(operand, case)
+            if shape is None or not _unified(tuple(d for d in dims if d != "plain"), shape, sizes):
                 return False
         return True
 
@@ -99,7 +102,15 @@ def _unified(dims: tuple[str, ...], shape: tuple[int, ...], sizes: dict[str, int
     if dims[:1] == ("...",):
         dims = dims[1:]
         shape = shape[max(0, len(shape) - len(dims)) :]
-    return len(dims) == len(shape) and all(sizes.setdefault(d, n) == n for d, n in zip(dims, shape, strict=True))
+    return len(dims) == len(shape) and all(_agrees(d, n, sizes) for d, n in zip(dims, shape, strict=True))
+
+
+def _agrees(dim: str, size: int, sizes: dict[str, int]) -> bool:
+    """`dim` is a letter, a number, or a letter with a bound: `M<257`."""
+    name, _, bound = dim.partition("<")
+    if name.isdigit():
+        return int(name) == size
+    return sizes.setdefault(name, size) == size and (not bound or size < int(bound))
 
 
 def _match(pattern: Any, value: Any, holes: set[str], bound: Bound) -> Iterator[Bound]:
