@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.authors.offline.formula import canonical, formula, known_constants
-from tools.codec import Json, decode
+from tools.codec import Json, decode, encode
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 
 Bound = dict[str, ast.expr]
@@ -63,7 +63,9 @@ class Task:
         for bound in _match(fit.pattern, self.value, fit.holes, {}):
             operands = {name: _written(node, self.arguments) for name, node in bound.items()}
             if all(operands.values()) and all(self._suits(fit, bound, case) for case in self.cases):
-                return ast.unparse(_Filled({k: v for k, v in operands.items() if v}, self.precision).visit(_copied(fit)))
+                return ast.unparse(
+                    _Filled({k: v for k, v in operands.items() if v}, self.precision).visit(_copied(fit))
+                )
         return None
 
     def _suits(self, fit: Fit, bound: Bound, case: CaseSpec) -> bool:
@@ -83,7 +85,7 @@ class Task:
             return turned and (*turned[:-2], *turned[-2:][::-1])
         if isinstance(node, ast.Name) and node.id in self.arguments:
             place = self.arguments.index(node.id)
-            return _tensor_shape(case.inputs[place]) if place < len(case.inputs) else None
+            return _tensor_shape(encode(case.inputs[place])) if place < len(case.inputs) else None
         spec = case.state.get(ast.unparse(node).removeprefix("self."))
         return spec.shape if spec else None
 

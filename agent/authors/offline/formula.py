@@ -64,12 +64,20 @@ def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[st
     tree = ast.parse(source)
     found: dict[str, Json] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        ):
             found[node.targets[0].id] = node.value.value  # type: ignore[assignment]
     changed = {key for case in _cases(tree) for key in case}
     found = {name: value for name, value in found.items() if name not in changed}
     model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    init = next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None) if model else None
+    init = (
+        next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+        if model
+        else None
+    )
     return {**found, **_attributes(init, init_args)} if init else found
 
 
@@ -126,7 +134,9 @@ def _last(node: ast.expr) -> str:
 
 
 class _Inliner(ast.NodeTransformer):
-    def __init__(self, methods: Mapping[str, ast.FunctionDef], modules: Mapping[str, ast.Call], known: Constants) -> None:
+    def __init__(
+        self, methods: Mapping[str, ast.FunctionDef], modules: Mapping[str, ast.Call], known: Constants
+    ) -> None:
         self._methods, self._modules, self._known = methods, modules, known
         self._values: dict[str, ast.expr] = {}
         self._depth = 0
@@ -195,7 +205,13 @@ class _Inliner(ast.NodeTransformer):
             return self._own(name, node)
         args: list[ast.expr] = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        namespace = base is None or ast.unparse(base) in ("torch", "F", "nn.functional", "torch.nn.functional", "torch.special")
+        namespace = base is None or ast.unparse(base) in (
+            "torch",
+            "F",
+            "nn.functional",
+            "torch.nn.functional",
+            "torch.special",
+        )
         if base is not None and not namespace:
             args.insert(0, self.visit(base))
         return _spelled(name, args, keywords)
@@ -230,7 +246,9 @@ def _spelled(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> as
     later = _POSITIONAL.get(name, ())
     named = [ast.keyword(key, value) for key, value in zip(later, args[1:], strict=False)]
     kept = [k for k in (*named, *keywords) if not _is_default(name, k)]
-    return ast.Call(ast.Name(name, ast.Load()), args[:1] + args[1 + len(later) :], sorted(kept, key=lambda k: k.arg or ""))
+    return ast.Call(
+        ast.Name(name, ast.Load()), args[:1] + args[1 + len(later) :], sorted(kept, key=lambda k: k.arg or "")
+    )
 
 
 def _is_default(name: str, keyword: ast.keyword) -> bool:

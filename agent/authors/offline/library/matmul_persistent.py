@@ -128,7 +128,9 @@ def masked_kernel(
         p = tl.load(a_ptr + a_at, mask=(i[:, None] < m) & (s[None, :] < k), other=0.0)
         q = tl.load(b_ptr + b_at, mask=(s[:, None] < k) & (j[None, :] < n), other=0.0)
         acc = tl.dot(p, q, acc, input_precision=INPUT_PRECISION)
-    acc = finished(acc, i, j, m, n, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, BIAS, RESIDUAL, SCALES, ACTIVATION)
+    acc = finished(
+        acc, i, j, m, n, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, BIAS, RESIDUAL, SCALES, ACTIVATION
+    )
     at = i[:, None].to(tl.int64) * n + j[None, :]
     tl.store(c_ptr + at, acc.to(c_ptr.dtype.element_ty), mask=(i[:, None] < m) & (j[None, :] < n))
 
@@ -158,10 +160,12 @@ def matmul(
         return c
     triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
     bk = BLOCK_K * 2 // size
-    room = (220 << 10) - BLOCK_M * BLOCK_N // HALVES * c.element_size()
-    stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + BLOCK_N) * bk * size)))
+    # TF32 operands have to be K-major: the compiler turns b in shared memory, which takes room and registers
+    bn = BLOCK_N if size < 4 else min(BLOCK_N, 128)
+    room = (220 << 10) - BLOCK_M * bn // HALVES * c.element_size() - (bn * bk * size if size == 4 else 0)
+    stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + bn) * bk * size)))
     programs = torch.cuda.get_device_properties(a.device).multi_processor_count
-    persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, BLOCK_N)),)](
-        *tensors, BM=BLOCK_M, BN=BLOCK_N, BK=bk, HALVES=HALVES, SPECIALISED=SPECIALISED != 0, num_stages=stages, **options
+    persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, bn)),)](
+        *tensors, BM=BLOCK_M, BN=bn, BK=bk, HALVES=HALVES, SPECIALISED=SPECIALISED != 0, num_stages=stages, **options
     )
     return c

@@ -93,7 +93,8 @@ def matmul(a, b, bias=None, activation="", residual=None, precision="", scale_a=
     # float32 proper: three TF32 products are as exact and use tensor cores
     products = "tf32" if precision == "tf32_ok" else "tf32x3"
     bm = min(BLOCK_M, max(16, triton.next_power_of_2(m)))
-    bn = min(BLOCK_N, max(16, triton.next_power_of_2(n)))
+    # TF32 operands have to be K-major: the compiler turns b in shared memory, which takes room and registers
+    bn = min(BLOCK_N if size < 4 else min(BLOCK_N, 128), max(16, triton.next_power_of_2(n)))
     bk = min(max(32, BLOCK_K * 2 // size), max(32, triton.next_power_of_2(k)))
     stages = max(1, min(NUM_STAGES, (200 << 10) // ((bm + bn) * bk * size)))
     batched = a.dim() == 3

@@ -23,9 +23,7 @@ COLUMNS = 32  # of the second kernel: a program adds that many columns of all pa
 
 
 @triton.jit
-def rows_kernel(
-    dy_ptr, x_ptr, weight_ptr, dx_ptr, part_ptr, rows, cols, eps, COLS: tl.constexpr, STAGES: tl.constexpr
-):
+def rows_kernel(dy_ptr, x_ptr, weight_ptr, dx_ptr, part_ptr, rows, cols, eps, COLS: tl.constexpr, STAGES: tl.constexpr):
     column = tl.arange(0, COLS)
     inside = column < cols
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
