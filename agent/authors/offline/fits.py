@@ -124,17 +124,14 @@ def _match(pattern: Any, value: Any, holes: set[str], bound: Bound) -> Iterator[
             yield {**bound, pattern.id: value}
         elif ast.dump(bound[pattern.id]) == ast.dump(value):
             yield bound
-    elif type(pattern) is not type(value):
-        return
-    elif isinstance(pattern, ast.AST):
+    elif isinstance(pattern, ast.AST) and type(pattern) is type(value):
         own, other = _parts(pattern), _parts(value)
         yield from _match_all(own, other, holes, bound)
         if isinstance(pattern, ast.BinOp) and isinstance(pattern.op, ast.Add | ast.Mult):
-            yield from _match_all(own, [other[2], other[1], other[0]], holes, bound)
-    elif isinstance(pattern, list):
-        if len(pattern) == len(value):
-            yield from _match_all(pattern, value, holes, bound)
-    elif pattern == value:
+            yield from _match_all(own, other[::-1], holes, bound)
+    elif isinstance(pattern, list) and isinstance(value, list) and len(pattern) == len(value):
+        yield from _match_all(pattern, value, holes, bound)
+    elif type(pattern) is type(value) and pattern == value:
         yield bound
 
 

@@ -69,7 +69,7 @@ def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[st
             and isinstance(node.targets[0], ast.Name)
             and isinstance(node.value, ast.Constant)
         ):
-            found[node.targets[0].id] = node.value.value  # type: ignore[assignment]
+            found[node.targets[0].id] = node.value.value
     changed = {key for case in _cases(tree) for key in case}
     found = {name: value for name, value in found.items() if name not in changed}
     model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
@@ -94,9 +94,9 @@ def _attributes(init: ast.FunctionDef, init_args: Sequence[Sequence[Json]]) -> d
             if len(values) == 1 and isinstance(values[0], bool | int | float | str):
                 found[key] = values[0]
             elif not values and isinstance(default, ast.Constant):
-                found[key] = default.value  # type: ignore[assignment]
+                found[key] = default.value
         elif isinstance(value, ast.Constant):
-            found[key] = value.value  # type: ignore[assignment]
+            found[key] = value.value
     return found
 
 
@@ -174,12 +174,12 @@ class _Inliner(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._values:
             return self._values[node.id]
-        return ast.Constant(self._known[node.id]) if node.id in self._known else node  # type: ignore[arg-type]
+        return ast.Constant(self._known[node.id]) if node.id in self._known else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         known = ast.unparse(node)
         if known in self._known:
-            return ast.Constant(self._known[known])  # type: ignore[arg-type]
+            return ast.Constant(self._known[known])
         if node.attr in ("T", "mT") and not ast.unparse(node).startswith("self."):
             return ast.Call(ast.Name("t", ast.Load()), [self.visit(node.value)], [])
         self.generic_visit(node)

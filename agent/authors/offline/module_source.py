@@ -106,7 +106,7 @@ def with_forward(kernels: str, source: str, call: str) -> str:
     statements, model, parameters = model_parts(source)
     arguments = ", ".join(a.arg for a in [*parameters.posonlyargs, *parameters.args])
     model.body = [n for n in model.body if not isinstance(n, ast.FunctionDef) or n.name != "forward"]
-    model.body.append(ast.parse(f"def forward({arguments}):\n    return {call}").body[0])  # type: ignore[arg-type]
+    model.body.append(ast.parse(f"def forward({arguments}):\n    return {call}").body[0])
     imports = [s for s in statements if s.startswith(("import ", "from "))]
     rest = [s for s in statements if s not in imports]
     head, _, body = kernels.partition("\nimport triton.language as tl\n")

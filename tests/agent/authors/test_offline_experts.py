@@ -29,7 +29,8 @@ def own_task(
     """A file such as a user has, under a name that no expert knows."""
     source = (
         "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
-        f"class Model(nn.Module):\n    def __init__(self{', n' * len(given)}):\n        super().__init__()\n        {init}\n"
+        f"class Model(nn.Module):\n    def __init__(self{', n' * len(given)}):\n"
+        f"        super().__init__()\n        {init}\n"
         f"    def forward(self, {arguments}):\n        " + body.replace("\n", "\n        ")
     )
     specs = [{"$tensor": TensorSpec(SHAPES[name.strip()], "float32")} for name in arguments.split(",")]

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, E501, N803
 # says: all four operands read and three results written once, constants folded on the host in float64
 # task: adam_step = adam(weight, gradient, first, second, self.step, self.rate, self.decay, self.eps, self.beta1, self.beta2)
 # search: BLOCK = 256 512 1024 2048 4096

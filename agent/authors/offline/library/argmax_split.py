@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: a place for each lane's largest value, rows shared by several programs where rows are few
 # fits: argmax(x) = x.argmax(-1) where x: R C
 # fits: argmax(x) = x.argmax(1) where x: R C

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, E501, N803
 # says: split keys: several programs share one sequence's cache, all query heads of a key head read it together, then a merge
 # fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v, enable_gqa=True) where q: B H 1 D, k: B G S D, v: B G S D
 # fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v) where q: B H 1 D, k: B H S D, v: B H S D

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, E501, N803
 # says: flash attention: a block of queries a program, softmax online, blocks above the diagonal skipped, heads share keys
 # fits: attention(q, k, v, True) = F.scaled_dot_product_attention(q, k, v, is_causal=True) where q: B H S D, k: B H S D, v: B H S D
 # fits: attention(q, k, v, True) = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) where q: B H S D, k: B G S D, v: B G S D

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: one read and one write; the bias stays in the cache
 # fits: bias_gelu(x, bias) = F.gelu(x + bias) where x: R C, bias: C
 # search: BLOCK = 256 512 1024 2048 4096

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: one walk over the row for maximum and sum together; the target's logit is one load
 # fits: cross_entropy(x, target) = F.cross_entropy(x, target, reduction="none") where x: R C, target: R
 # search: BLOCK = 1024 2048 4096 8192 16384

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: one read of each operand and one write, wide accesses, several elements a thread
 # fits: gated(gate, up, False) = F.silu(gate) * up where gate: R C, up: R C
 # fits: gated_halves(x, True) = F.gelu(x.chunk(2, dim=-1)[0], approximate="tanh") * x.chunk(2, dim=-1)[1]

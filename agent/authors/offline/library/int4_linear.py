@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: weights are unpacked in registers on their way to the tensor cores; the sum is shared where tokens are few
 # task: int4_matmul = int4_matmul(x, packed, scales, self.group)
 # search: BLOCK_M = 16 32 64 128

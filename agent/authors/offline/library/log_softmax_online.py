@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: maximum and sum in one walk over the row, then a second read that hits the L2 cache
 # fits: log_softmax(x) = torch.log_softmax(x, -1)
 # fits: log_softmax(x) = torch.log_softmax(x, 1) where x: R C

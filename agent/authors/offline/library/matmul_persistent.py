@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, E501, N803, SIM108
 # says: persistent: a program a multiprocessor, tiles moved by TMA, stores of one tile under the products of the next
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: plain M K, b: plain K N
 # fits: matmul(a, b, turned=True, precision=PRECISION) = a @ b.t() where a: plain M K, b: plain N K

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, E501, N803
 # says: sum over a dimension that is not the last: columns side by side, the sum shared by several programs where columns are few
 # fits: sum_over(x, 0, False) = x.sum(0) where x: R C
 # fits: sum_over(x, 1, True) = x.sum(1, keepdim=True) where x: B R C

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: the largest magnitude and the quotients in one pass, a row in registers
 # task: quantize_int8 = quantize(x, 127.0, torch.int8)
 # task: quantize_fp8 = quantize(x, 448.0, torch.float8_e4m3fn)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN204, N803
+# ruff: noqa: ANN001, ANN201, N803
 # says: single pass: a whole row in registers, read once
 # fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps) where x: ... C, weight: C
 # search: NUM_WARPS = 1 2 4 8 16 32

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: a pair of halves a thread, tables read once for several heads
 # task: rope = rope(q, k, cos, sin)
 # search: HEADS = 1 2 4 8 16

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, E501, N803
 # says: residual added and normalised in one pass, a row in registers, several short rows a program
 # fits: rms_norm(x, weight, eps, residual=r) = (F.rms_norm(x + r, _, weight, eps), x + r) where x: R C, r: R C, weight: C
 # fits: layer_norm(x, weight, bias, eps, residual=r) = (F.layer_norm(x + r, _, weight, bias, eps), x + r) where x: R C, r: R C, weight: C

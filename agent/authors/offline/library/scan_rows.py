@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: a row in blocks, the sum so far carried along; a row's next block travels meanwhile
 # fits: cumsum(x) = x.cumsum(-1) where x: R C
 # fits: cumsum(x) = x.cumsum(1) where x: R C

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: both operands of a row in registers, read once; several short rows a program
 # task: softmax_backward = softmax_backward(gradient, y)
 # search: TILE = 1024 2048 4096 8192 16384

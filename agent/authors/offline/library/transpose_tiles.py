@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, C901, N803, PLR0913, PLR0915
+# ruff: noqa: ANN001, ANN201, N803
 # says: square tiles turned in shared memory, so that reads and writes both run along memory
 # fits: transpose(x) = x.t().contiguous() where x: R C
 # search: BLOCK_ROWS = 32 64 128 256
