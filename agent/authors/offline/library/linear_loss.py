@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
+# ruff: noqa: ANN001, ANN201, E501, N803
 # says: logits live in registers only: each program keeps a maximum and a sum for its part of the vocabulary, then a merge
 # task: linear_cross_entropy = linear_cross_entropy(x, self.weight, target)
 # search: BLOCK_M = 64 128 256
@@ -11,8 +11,7 @@
 """Linear layer and cross entropy together: the logits (tokens x vocabulary) never reach memory.
 
 A program has a block of tokens and a part of the vocabulary; it goes through that part block by block, as an ordinary
-matrix product whose tile ends in a running maximum and sum instead of a store. The product is rounded to the operands'
-dtype first, as the layer alone would. Programs of the same part of the vocabulary are neighbours, so the weight, by far
+matrix product whose tile ends in a running maximum and sum instead of a store; logits are never rounded to 16 bits. Programs of the same part of the vocabulary are neighbours, so the weight, by far
 the largest operand, comes from the L2 cache for all but the first. A second kernel merges the parts.
 """
 
