@@ -23,7 +23,7 @@
 TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles and
 over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result goes out
 in HALVES, to need less shared memory beside the stages. SPECIALISED gives loads to a warp group of their own, on GPUs
-and Tritons that can. Where a row is no multiple of 16 bytes TMA cannot read it: then `masked_kernel` does the work.
+and Tritons that can (the loops stay apart then). Where a row is no multiple of 16 bytes TMA cannot read it: then `masked_kernel` does the work.
 """
 
 import torch
@@ -80,7 +80,7 @@ def persistent_kernel(
     a_ptr, b_ptr, c_ptr, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, m, n, k,
     BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SCALES: tl.constexpr, ACTIVATION: tl.constexpr, TURNED: tl.constexpr,
     INPUT_PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    HALVES: tl.constexpr, SPECIALISED: tl.constexpr,
+    HALVES: tl.constexpr, SPECIALISED: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     a = tl.make_tensor_descriptor(a_ptr, [m, k], [k.to(tl.int64), 1], [BM, BK])
     if TURNED:
@@ -89,7 +89,7 @@ def persistent_kernel(
         b = tl.make_tensor_descriptor(b_ptr, [k, n], [n.to(tl.int64), 1], [BK, BN])
     c = tl.make_tensor_descriptor(c_ptr, [m, n], [n.to(tl.int64), 1], [BM, BN // HALVES])
     tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True, warp_specialize=SPECIALISED):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLAT, warp_specialize=SPECIALISED):
         row, column = place(tile, m, n, BM, BN, GROUP)
         acc = tl.zeros((BM, BN), tl.float32)
         for start in range(0, k, BK):
@@ -166,6 +166,14 @@ def matmul(
     stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + bn) * bk * size)))
     programs = torch.cuda.get_device_properties(a.device).multi_processor_count
     persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, bn)),)](
-        *tensors, BM=BLOCK_M, BN=bn, BK=bk, HALVES=HALVES, SPECIALISED=SPECIALISED != 0, num_stages=stages, **options
+        *tensors,
+        BM=BLOCK_M,
+        BN=bn,
+        BK=bk,
+        HALVES=HALVES,
+        SPECIALISED=SPECIALISED != 0,
+        FLAT=SPECIALISED == 0,
+        num_stages=stages,
+        **options,
     )
     return c
