@@ -44,18 +44,25 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
     tree = ast.parse(source)
     model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
     methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)} if model else {}
-    if "forward" not in methods or methods["forward"].args.kwonlyargs:
+    if "forward" not in methods or not _is_plain(methods["forward"].args):
         return None
+    own = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     arguments = [a.arg for a in methods["forward"].args.args][1:]
-    value = _Inliner(methods, _modules(methods.get("__init__")), constants).body(
+    value = _Inliner(methods, _modules(model, methods.get("__init__")), constants, own).body(
         methods["forward"], {name: ast.Name(name, ast.Load()) for name in arguments}
     )
     return (value, arguments) if value is not None else None
 
 
+def _is_plain(arguments: ast.arguments) -> bool:
+    """Without `*args`, `**options`, keyword-only arguments or defaults that are more than a literal."""
+    more = arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs
+    return not more and all(isinstance(d, ast.Constant) for d in arguments.defaults)
+
+
 def canonical(text: str) -> ast.expr:
     """An expression of a pattern in that spelling."""
-    return _Inliner({}, {}, {}).visit(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
+    return _Inliner({}, {}, {}, set()).visit(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
 
 
 def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
@@ -78,17 +85,28 @@ def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[st
         if model
         else None
     )
-    return {**found, **_attributes(init, init_args)} if init else found
+    if model is None or init is None:
+        return found
+    once = _set_once(model)
+    return {**found, **{key: v for key, v in _attributes(init, init_args).items() if key in once}}
+
+
+def _set_once(model: ast.ClassDef) -> set[str]:
+    """Attributes (`self.dim`) that one statement of the class gives a value, and only one."""
+    stores = [n for n in ast.walk(model) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    texts = [ast.unparse(n) for n in stores]
+    return {text for text in texts if texts.count(text) == 1}
 
 
 def _attributes(init: ast.FunctionDef, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
+    changed = {n.id for n in ast.walk(init) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     names = [a.arg for a in init.args.args][1:]
     given = {name: {repr(args[i]): args[i] for args in init_args if i < len(args)} for i, name in enumerate(names)}
     defaults = dict(zip(names[::-1], init.args.defaults[::-1], strict=False))
     found: dict[str, Json] = {}
     for target, value in _assignments(init):
         key = ast.unparse(target)
-        if isinstance(value, ast.Name) and value.id in given:
+        if isinstance(value, ast.Name) and value.id in given and value.id not in changed:
             values = list(given[value.id].values())
             default = defaults.get(value.id)
             if len(values) == 1 and isinstance(values[0], bool | int | float | str):
@@ -119,13 +137,14 @@ def _cases(tree: ast.Module) -> list[dict[str, Json]]:
     return []
 
 
-def _modules(init: ast.FunctionDef | None) -> dict[str, ast.Call]:
-    """self.NAME -> the call that makes it, of modules that we know."""
-    pairs = _assignments(init) if init else []
+def _modules(model: ast.ClassDef | None, init: ast.FunctionDef | None) -> dict[str, ast.Call]:
+    """NAME -> the call that makes self.NAME, of modules that we know."""
+    once = _set_once(model) if model else set()
     return {
         target.attr: value
-        for target, value in pairs
+        for target, value in (_assignments(init) if init else [])
         if isinstance(target, ast.Attribute) and isinstance(value, ast.Call) and _last(value.func) in _MODULES
+        if ast.unparse(target) in once
     }
 
 
@@ -135,8 +154,9 @@ def _last(node: ast.expr) -> str:
 
 class _Inliner(ast.NodeTransformer):
     def __init__(
-        self, methods: Mapping[str, ast.FunctionDef], modules: Mapping[str, ast.Call], known: Constants
+        self, methods: Mapping[str, ast.FunctionDef], modules: Mapping[str, ast.Call], known: Constants, own: set[str]
     ) -> None:
+        self._own_names = own  # functions of the file, which may be called like torch's
         self._methods, self._modules, self._known = methods, modules, known
         self._values: dict[str, ast.expr] = {}
         self._depth = 0
@@ -201,6 +221,8 @@ class _Inliner(ast.NodeTransformer):
             return node
         base = node.func.value if isinstance(node.func, ast.Attribute) else None
         name = _last(node.func)
+        if base is None and name in self._own_names:
+            return node
         if isinstance(base, ast.Name) and base.id == "self":
             return self._own(name, node)
         args: list[ast.expr] = [self.visit(a) for a in node.args]

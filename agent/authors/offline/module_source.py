@@ -104,7 +104,9 @@ def _loads(node: ast.AST) -> Iterator[str]:
 def with_forward(kernels: str, source: str, call: str) -> str:
     """A candidate: `kernels` as they are, then the task's constructor with a forward that returns `call`."""
     statements, model, parameters = model_parts(source)
-    arguments = ", ".join(a.arg for a in [*parameters.posonlyargs, *parameters.args])
+    for argument in parameters.args:
+        argument.annotation = None  # names in it need not be among what is copied
+    arguments = ast.unparse(parameters)
     model.body = [n for n in model.body if not isinstance(n, ast.FunctionDef) or n.name != "forward"]
     model.body.append(ast.parse(f"def forward({arguments}):\n    return {call}").body[0])
     imports = [s for s in statements if s.startswith(("import ", "from "))]

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,33 @@ def test_normalisation_over_channels_is_known_by_its_formula() -> None:
 )
 def test_what_is_not_exactly_the_formula_gets_no_expert(body: str, arguments: str) -> None:
     assert names(own_task(body, arguments)) == set()
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "self.dim = n\n        self.dim += 1",
+        "n = n - 1\n        self.dim = n",
+        "self.dim = n\n        if n:\n            self.dim = 0",
+    ],
+)
+def test_an_attribute_that_is_changed_is_not_taken_for_its_argument(init: str) -> None:
+    assert names(own_task("return torch.sum(cube, dim=self.dim)", "cube", init, (1,))) == set()
+
+
+def test_a_function_of_the_file_is_not_taken_for_torchs() -> None:
+    task = own_task("return softmax(x, -1)", "x")
+    own = replace(task, source=f"def softmax(x, dim): return x.cumsum(dim)\n{task.source}")
+    assert names(task) != set()
+    assert names(own) == set()
+
+
+def test_defaults_of_forward_are_kept_and_annotations_are_not() -> None:
+    task = own_task("return torch.softmax(x, -1)", "x")
+    (*_, found) = experts(
+        replace(task, source=task.source.replace("(self, x)", "(self, x: torch.Tensor, scale: 'Any' = 2)"))
+    )
+    assert "def forward(self, x, scale=2):" in found.source
 
 
 def test_a_file_that_is_no_python_gets_no_expert() -> None:

@@ -3,6 +3,7 @@
 A file's first comments say for which tasks it is and what may be searched:
 
     # says: one program a row            the idea, for a person
+    # order: 1                           among experts for one task, the smallest first
     # fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps)      what to call where `forward` computes that
     # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` any leading ones)
     # task: NAME = call                  for a built-in task whose forward is no formula
@@ -24,10 +25,16 @@ _HERE = Path(__file__).parent
 
 
 def experts(task: TaskSpec) -> list[Sketch]:
-    """The expert candidates for a task, in the order of their files' names; none where no formula fits."""
+    """The expert candidates for a task, best guess first; none where no formula fits."""
     seen = Task.of(task)
-    found = (_sketch(path, seen, task) for path in sorted(_HERE.glob("*.py")) if path.name != "__init__.py")
-    return [sketch for sketch in found if sketch]
+    files = [path for path in _HERE.glob("*.py") if path.name != "__init__.py"]
+    ranked = sorted((_order(path.read_text()), path) for path in files)
+    return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
+
+
+def _order(text: str) -> int:
+    found = re.search(r"(?m)^# order: (\d+)$", text)
+    return int(found[1]) if found else 0
 
 
 def _sketch(path: Path, seen: Task | None, task: TaskSpec) -> Sketch | None:

@@ -33,7 +33,9 @@ def attend(
     for start in tl.range(first, end, BN):
         j = start + tl.arange(0, BN)
         at = j[:, None].to(tl.int64) * D + d[None, :]
-        inside = (j[:, None] < keys) & (d[None, :] < D)
+        inside = d[None, :] < D
+        if MASKED:
+            inside = inside & (j[:, None] < keys)
         s = tl.dot(q, tl.trans(tl.load(k + at, mask=inside, other=0.0)), input_precision="tf32x3")
         if MASKED:
             seen = j[None, :] < keys

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803, SIM108
+# order: 2
 # says: persistent: a program a multiprocessor, tiles moved by TMA, stores of one tile under the products of the next
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: plain M K, b: plain K N
 # fits: matmul(a, b, turned=True, precision=PRECISION) = a @ b.t() where a: plain M K, b: plain N K
@@ -23,7 +24,8 @@
 TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles and
 over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result goes out
 in HALVES, to need less shared memory beside the stages. SPECIALISED gives loads to a warp group of their own, on GPUs
-and Tritons that can (the loops stay apart then). Where a row is no multiple of 16 bytes TMA cannot read it: then `masked_kernel` does the work.
+and Tritons that can (the loops stay apart then). Where a row is no multiple of 16 bytes TMA cannot read it: then
+`masked_kernel` does the work.
 """
 
 import torch

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803
+# order: 1
 # says: the sum is shared by several programs, whose parts a second kernel adds: few tiles of result still fill the GPU
 # fits: split_matmul(a, b) = a @ b where a: M K, b: K N<257
 # fits: split_matmul(a, b) = a @ b where a: M<257 K, b: K N

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803
+# order: 3
 # says: one tile a program, neighbours share operands in the L2 cache, products on tensor cores, the epilogue in registers
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: M K, b: K N
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: B M K, b: B K N

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
+# order: 3
 # says: online: running maximum and sum over blocks of columns, then a second read that hits the L2 cache
 # fits: softmax(x) = torch.softmax(x, -1)
 # fits: softmax(x) = torch.softmax(x, 1) where x: R C

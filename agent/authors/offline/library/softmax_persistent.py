@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
+# order: 2
 # says: persistent: a fixed grid walks over the rows, so the next row is loaded while this one is reduced
 # fits: softmax(x) = torch.softmax(x, -1)
 # fits: softmax(x) = torch.softmax(x, 1) where x: R C

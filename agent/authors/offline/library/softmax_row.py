@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
+# order: 1
 # says: single pass: a whole row in registers, read once
 # fits: softmax(x) = torch.softmax(x, -1)
 # fits: softmax(x) = torch.softmax(x, 1) where x: R C

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
+# order: 4
 # says: several rows a program: short rows alone would leave most of a warp idle
 # fits: softmax(x) = torch.softmax(x, -1)
 # fits: softmax(x) = torch.softmax(x, 1) where x: R C

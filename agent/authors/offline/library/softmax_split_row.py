@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
+# order: 5
 # says: split rows: several programs share one row, for matrices with fewer rows than the GPU has multiprocessors
 # fits: softmax(x) = torch.softmax(x, -1)
 # fits: softmax(x) = torch.softmax(x, 1) where x: R C
