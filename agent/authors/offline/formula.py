@@ -34,6 +34,7 @@ _MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "SiLU": ("silu", (), ()),
     "Linear": ("linear", (), ("weight", "bias")),
 }
+_WHOLE = {"Conv1d"}  # `Conv1d(x, self.layer)`: an expert asks the module itself for stride, padding and the like
 
 
 def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | None:
@@ -143,7 +144,8 @@ def _modules(model: ast.ClassDef | None, init: ast.FunctionDef | None) -> dict[s
     return {
         target.attr: value
         for target, value in (_assignments(init) if init else [])
-        if isinstance(target, ast.Attribute) and isinstance(value, ast.Call) and _last(value.func) in _MODULES
+        if isinstance(target, ast.Attribute) and isinstance(value, ast.Call)
+        if _last(value.func) in _MODULES or _last(value.func) in _WHOLE
         if ast.unparse(target) in once
     }
 
@@ -251,6 +253,9 @@ class _Inliner(ast.NodeTransformer):
 
     def _module(self, name: str, x: ast.expr) -> ast.expr:
         made = self._modules[name]
+        if _last(made.func) in _WHOLE:
+            layer = ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
+            return _spelled(_last(made.func), [x, layer], [])
         function, options, held = _MODULES[_last(made.func)]
         keywords = [ast.keyword(key, self.visit(_copy(v))) for key, v in zip(options, made.args, strict=False)]
         keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]

@@ -70,18 +70,31 @@ def problems(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
 def test_every_expert_computes_what_torch_computes_on_a_small_case_of_its_tasks() -> None:
     found = problems([ROOT / "tools" / "tasks" / f"{name}.py" for name in builtin_names()])
     assert [row for row in found if row[2]] == []
-    assert set(FILES) - {expert for _, expert, _ in found} == {"middle_norm"}  # which no built-in task asks for
+    assert set(FILES) - {expert for _, expert, _ in found} == {"middle_norm", "conv1d_implicit"}  # no built-in task
     assert {task for task, _, _ in found} == set(builtin_names())
 
 
-def test_normalisation_over_channels_computes_what_torch_computes(tmp_path: Path) -> None:
-    path = tmp_path / "own_norm.py"
-    path.write_text(
-        "import torch\nimport torch.nn as nn\nSIZE = 11\nclass Model(nn.Module):\n    def forward(self, x):\n"
+OWN = {
+    "middle_norm": (
+        "class Model(nn.Module):\n    def forward(self, x):\n"
         "        return x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)\n"
-        "def get_inputs(): return [torch.randn(2, 6, 5, SIZE)]\ndef get_init_inputs(): return []\n"
-    )
-    assert problems([path]) == [("own_norm", "middle_norm", "")]
+        "def get_inputs(): return [torch.randn(2, 6, 5, 11)]\n"
+    ),
+    "conv1d_implicit": (
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.Conv1d(6, 10, 3, stride=2, padding=1, dilation=2, groups=2)\n"
+        "    def forward(self, x): return self.layer(x)\n"
+        "def get_inputs(): return [torch.randn(2, 6, 37)]\n"
+    ),
+}
+
+
+def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_path: Path) -> None:
+    for name, text in OWN.items():
+        head = "import torch\nimport torch.nn as nn\n"
+        (tmp_path / f"own_{name}.py").write_text(f"{head}{text}def get_init_inputs(): return []\n")
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == [(f"own_{name}", name, "") for name in sorted(OWN)]
 
 
 @pytest.mark.parametrize("file", FILES)
