@@ -20,7 +20,15 @@ from tools.task import builtin_names
 ROOT = Path(__file__).resolve().parents[3]
 LIBRARY = ROOT / "agent" / "authors" / "offline" / "library"
 FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if p.name != "__init__.py")
-SHAPES = {"a": (64, 32), "b": (32, 48), "w": (48, 32), "x": (8, 16), "image": (2, 4, 8, 8), "cube": (3, 40, 24)}
+SHAPES = {
+    "a": (64, 32),
+    "b": (32, 48),
+    "w": (48, 32),
+    "x": (8, 16),
+    "image": (2, 4, 8, 8),
+    "cube": (3, 40, 24),
+    "wide": (8, 400000),
+}
 
 
 def own_task(

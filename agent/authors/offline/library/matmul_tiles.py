@@ -4,6 +4,7 @@
 # says: one tile a program, neighbours share operands in the L2 cache, products on tensor cores, the epilogue in registers
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: M K, b: K N
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: B M K, b: B K N
+# fits: matmul(a, b, precision=PRECISION) = a @ b where a: B M K, b: K N
 # fits: matmul(a, b.t(), precision=PRECISION) = F.linear(a, weight=b) where a: M K, b: N K
 # fits: matmul(a, b.t(), bias, precision=PRECISION) = F.linear(a, weight=b, bias=bias) where a: M K, b: N K, bias: N
 # fits: matmul(a, b, bias, "relu", precision=PRECISION) = torch.relu(torch.addmm(bias, a, b)) where a: M K, b: K N, bias: N
@@ -87,7 +88,7 @@ def matmul_kernel(
 
 
 def matmul(a, b, bias=None, activation="", residual=None, precision="", scale_a=None, scale_b=None, dtype=None):
-    """act(scale_a * scale_b * (a @ b) + bias + residual) in a's dtype, or `dtype`; a and b may have one batch dimension."""
+    """act(scale_a * scale_b * (a @ b) + bias + residual) in a's dtype, or `dtype`; a, or a and b, may have a batch dimension."""
     (m, k), n = a.shape[-2:], b.shape[-1]
     c = torch.empty((*a.shape[:-1], n), dtype=dtype or a.dtype, device=a.device)
     size = a.element_size()
@@ -102,7 +103,7 @@ def matmul(a, b, bias=None, activation="", residual=None, precision="", scale_a=
     matmul_kernel[(triton.cdiv(m, bm) * triton.cdiv(n, bn), a.shape[0] if batched else 1)](
         a, b, c, bias, residual, scale_a, scale_b, m, n, k,
         a.stride(0) if batched else 0, a.stride(-2), a.stride(-1),
-        b.stride(0) if batched else 0, b.stride(-2), b.stride(-1),
+        b.stride(0) if b.dim() == 3 else 0, b.stride(-2), b.stride(-1),
         BIAS=bias is not None, RESIDUAL=residual is not None, SCALES=scale_a is not None, ACTIVATION=activation,
         INPUT_PRECISION=products, BM=bm, BN=bn, BK=bk, GROUP=GROUP_M, num_warps=NUM_WARPS, num_stages=stages,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
 # says: single pass: a whole row in registers, read once
-# fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps) where x: ... C, weight: C
+# fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps) where x: ... C, weight: C<65537
 # search: NUM_WARPS = 1 2 4 8 16 32
 """RMS normalisation over the last dimension, one program a row: the row is read once and stays in registers."""
 

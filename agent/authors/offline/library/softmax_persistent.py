@@ -2,8 +2,8 @@
 # ruff: noqa: ANN001, ANN201, N803
 # order: 2
 # says: persistent: a fixed grid walks over the rows, so the next row is loaded while this one is reduced
-# fits: softmax(x) = torch.softmax(x, -1)
-# fits: softmax(x) = torch.softmax(x, 1) where x: R C
+# fits: softmax(x) = torch.softmax(x, -1) where x: ... C<65537
+# fits: softmax(x) = torch.softmax(x, 1) where x: R C<65537
 # search: PROGRAMS_PER_SM = 1 2 4 8 16
 # search: NUM_WARPS = 1 2 4 8 16 32
 # search: NUM_STAGES = 1 2 3 4

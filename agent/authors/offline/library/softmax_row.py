@@ -2,8 +2,8 @@
 # ruff: noqa: ANN001, ANN201, N803
 # order: 1
 # says: single pass: a whole row in registers, read once
-# fits: softmax(x) = torch.softmax(x, -1)
-# fits: softmax(x) = torch.softmax(x, 1) where x: R C
+# fits: softmax(x) = torch.softmax(x, -1) where x: ... C<65537
+# fits: softmax(x) = torch.softmax(x, 1) where x: R C<65537
 # search: NUM_WARPS = 1 2 4 8 16 32
 """Softmax over the last dimension, one program a row: the row is read once and stays in registers.
 

@@ -2,8 +2,8 @@
 # ruff: noqa: ANN001, ANN201, N803
 # order: 4
 # says: several rows a program: short rows alone would leave most of a warp idle
-# fits: softmax(x) = torch.softmax(x, -1)
-# fits: softmax(x) = torch.softmax(x, 1) where x: R C
+# fits: softmax(x) = torch.softmax(x, -1) where x: ... C<65537
+# fits: softmax(x) = torch.softmax(x, 1) where x: R C<65537
 # search: TILE = 256 512 1024 2048 4096 8192 16384
 # search: NUM_WARPS = 1 2 4 8 16 32
 """Softmax over the last dimension for short rows: each program takes a tile of several rows.
