@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from agent.authors.offline.library import experts
 from tools.codec import Json
+from tools.judge.reference import describe
+from tools.task import find_task
 
 _WORDS = (
     "row rows tile tiles block lane warp span part chunk strip band slab panel wide near far fast slow first last "
@@ -72,7 +74,8 @@ class Template:
 
 def templates() -> list[Template]:
     """One for each file of the library."""
-    sketches = [sketch for task in ("softmax", "row_sum", "rms_norm") for sketch in experts(task)]
+    tasks = [describe(find_task(name)) for name in ("softmax", "row_sum", "rms_norm")]
+    sketches = [sketch for task in tasks for sketch in experts(task)]
     return [Template(sketch.name, _pieces(sketch.source)) for sketch in sketches]
 
 

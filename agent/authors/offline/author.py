@@ -74,7 +74,7 @@ class OfflineAuthor:
 
     def _sketches_of(self, task: TaskSpec) -> list[Sketch]:
         if task.sha256 not in self._sketches:
-            self._sketches[task.sha256] = [*self._inductor(task), *experts(task.name)]
+            self._sketches[task.sha256] = [*self._inductor(task), *experts(task)]
         return self._sketches[task.sha256]
 
     def _inductor(self, task: TaskSpec) -> list[Sketch]:

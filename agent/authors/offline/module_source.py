@@ -99,3 +99,18 @@ def _reachable(start: ast.AST, definitions: dict[str, list[ast.stmt]]) -> set[st
 
 def _loads(node: ast.AST) -> Iterator[str]:
     return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+
+
+def with_forward(kernels: str, source: str, call: str) -> str:
+    """A candidate: `kernels` as they are, then the task's constructor with a forward that returns `call`."""
+    statements, model, parameters = model_parts(source)
+    for argument in parameters.args:
+        argument.annotation = None  # names in it need not be among what is copied
+    arguments = ast.unparse(parameters)
+    model.body = [n for n in model.body if not isinstance(n, ast.FunctionDef) or n.name != "forward"]
+    model.body.append(ast.parse(f"def forward({arguments}):\n    return {call}").body[0])
+    imports = [s for s in statements if s.startswith(("import ", "from "))]
+    rest = [s for s in statements if s not in imports]
+    head, _, body = kernels.partition("\nimport triton.language as tl\n")
+    top = [f"{head}\nimport triton.language as tl", *(i for i in imports if i not in kernels)]
+    return "\n\n\n".join(["\n".join(top), body.strip(), *rest, ast.unparse(ast.fix_missing_locations(model))]) + "\n"

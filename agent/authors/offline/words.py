@@ -54,6 +54,36 @@ _REASONS = {
             "faster if starting programs cost more than waiting",
         ),
     ),
+    "GROUP": (
+        (
+            "more rows of tiles at once share the columns' operand in the L2 cache",
+            "less traffic to memory; faster if the operands exceed the cache",
+        ),
+        (
+            "fewer rows of tiles at once share the rows' operand in the L2 cache",
+            "faster if the other operand is the larger",
+        ),
+    ),
+    "HALVES": (
+        (
+            "a result that is stored in halves needs less shared memory beside the operands",
+            "room for a deeper pipeline",
+        ),
+        (
+            "a result that is stored at once needs no exchange between halves",
+            "fewer instructions after each tile",
+        ),
+    ),
+    "SPECIALISED": (
+        (
+            "warps of their own for the loads leave the others to the products",
+            "faster if issuing loads held the products back",
+        ),
+        (
+            "without warps for the loads alone, registers and barriers are saved",
+            "faster if the pipeline was full anyway",
+        ),
+    ),
     "SPLITS": (
         (
             "more programs a row fill the GPU when rows are few",
@@ -75,7 +105,7 @@ def describe(move: Move) -> tuple[str, str, str]:
         return f"{move.sketch.says}{at}", "", ""
     if move.parent is None or move.changed is None:
         return f"a jump, to leave the neighbourhood of the best so far: {move.sketch.says}{at}", "", ""
-    grows, shrinks = next((r for key, r in _REASONS.items() if move.changed.endswith(key)), _REASONS["BLOCK"])
+    grows, shrinks = next((r for key, r in _REASONS.items() if key in move.changed), _REASONS["BLOCK"])
     hypothesis, prediction = grows if move.up else shrinks
     rationale = f"{move.changed} = {move.params[move.changed]} in attempt {move.parent.number}: {hypothesis}"
     return rationale, hypothesis, prediction

@@ -1,71 +1,62 @@
-"""Expert kernels for built-in tasks, as complete candidate files. They are read as text, never imported."""
+"""Expert kernels, one idea a file: kernels and a host function, read as text and never imported.
+
+A file's first comments say for which tasks it is and what may be searched:
+
+    # says: one program a row            the idea, for a person
+    # order: 1                           among experts for one task, the smallest first
+    # fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps)      what to call where `forward` computes that
+    # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` any leading ones)
+    # task: NAME = call                  for a built-in task whose forward is no formula
+    # search: NUM_WARPS = 1 2 4 8        values of a `NAME = value` line that are worth trying
+
+`PRECISION` in a call is the task's. The candidate is the file with the task's own constructor below it, so every task
+file whose forward is one of those formulas gets the expert, whatever it is called. The judge finds what does not suit.
+"""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-from agent.authors.offline.sketch import Sketch
+from agent.authors.offline.fits import Fit, Task, fits_of
+from agent.authors.offline.module_source import with_forward
+from agent.authors.offline.sketch import CannotLower, Sketch
+from tools.spec import TaskSpec
 
-_POWERS = tuple(2**n for n in range(21))
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A file of this folder, its idea in words, and the values worth trying for each of its parameters."""
-
-    file: str
-    says: str
-    space: dict[str, tuple[int, ...]]
+_HERE = Path(__file__).parent
 
 
-def _between(low: int, high: int) -> tuple[int, ...]:
-    return tuple(p for p in _POWERS if low <= p <= high)
+def experts(task: TaskSpec) -> list[Sketch]:
+    """The expert candidates for a task, best guess first; none where no formula fits."""
+    seen = Task.of(task)
+    files = [path for path in _HERE.glob("*.py") if path.name != "__init__.py"]
+    ranked = sorted((_order(path.read_text()), path) for path in files)
+    return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
 
 
-_WARPS = _between(1, 32)
-_LIBRARY = {
-    "softmax": (
-        _Entry("softmax_row", "single pass: a whole row in registers, read once", {"NUM_WARPS": _WARPS}),
-        _Entry(
-            "softmax_persistent",
-            "persistent: a fixed grid walks over the rows, so the next row is loaded while this one is reduced",
-            {"PROGRAMS": (132, 264, 528, 1056, 2112), "NUM_WARPS": _WARPS, "NUM_STAGES": (1, 2, 3, 4)},
-        ),
-        _Entry(
-            "softmax_online",
-            "online: running maximum and sum over blocks of columns, then a second read that hits the L2 cache",
-            {"BLOCK": _between(256, 16384), "NUM_WARPS": _WARPS, "NUM_STAGES": (1, 2, 3, 4)},
-        ),
-        _Entry(
-            "softmax_short_rows",
-            "several rows a program: short rows alone would leave most of a warp idle",
-            {"TILE": _between(256, 16384), "NUM_WARPS": _WARPS},
-        ),
-        _Entry(
-            "softmax_split_row",
-            "split rows: several programs share one row, for matrices with fewer rows than the GPU has multiprocessors",
-            {"SPLITS": (2, 4, 8, 16, 32, 64), "BLOCK": _between(512, 8192), "NUM_WARPS": _WARPS},
-        ),
-    ),
-    "row_sum": (
-        _Entry(
-            "row_sum",
-            "one program a row: partial sums per lane, reduced once at the end",
-            {"BLOCK": _between(256, 16384), "NUM_WARPS": _WARPS, "NUM_STAGES": (1, 2, 3, 4)},
-        ),
-    ),
-    "rms_norm": (_Entry("rms_norm", "single pass: a whole row in registers, read once", {"NUM_WARPS": _WARPS}),),
-}
+def _order(text: str) -> int:
+    found = re.search(r"(?m)^# order: (\d+)$", text)
+    return int(found[1]) if found else 0
 
 
-def experts(task: str) -> list[Sketch]:
-    """The expert candidates for a built-in task, best guess first; none for other tasks."""
-    return [_sketch(entry) for entry in _LIBRARY.get(task, ())]
+def _sketch(path: Path, seen: Task | None, task: TaskSpec) -> Sketch | None:
+    head, _, text = path.read_text().partition('"""')
+    named = dict(_tagged(head, r"task: (\w+) = (.*)"))
+    call = named.get(task.name) or next((call for fit in _fits(head) if seen and (call := seen.call(fit))), None)
+    if call is None:
+        return None
+    text = '"""' + text
+    try:
+        source = with_forward(text, task.source, call)
+    except CannotLower:
+        return None
+    space = {name: tuple(int(v) for v in values.split()) for name, values in _tagged(head, r"search: (\w+) = (.*)")}
+    found = {name: re.search(rf"(?m)^{name} = (\d+)", text) for name in space}
+    says = next(iter(re.findall(r"(?m)^# says: (.*)$", head)), path.stem)
+    return Sketch(path.stem, source, says, {name: int(m[1]) for name, m in found.items() if m}, space)
 
 
-def _sketch(entry: _Entry) -> Sketch:
-    text = (Path(__file__).parent / f"{entry.file}.py").read_text()
-    text = text[text.index('"""') :]  # without the lines for mypy and ruff: Triton kernels are not typed Python
-    found = {name: re.search(rf"(?m)^{name} = (\d+)", text) for name in entry.space}
-    defaults = {name: int(match[1]) for name, match in found.items() if match}
-    return Sketch(entry.file, text, entry.says, defaults, dict(entry.space))
+def _fits(head: str) -> list[Fit]:
+    return [fits_of(text) for text in re.findall(r"(?m)^# fits: (.*)$", head)]
+
+
+def _tagged(head: str, pattern: str) -> list[tuple[str, str]]:
+    return re.findall(rf"(?m)^# {pattern}$", head)

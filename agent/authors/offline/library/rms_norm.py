@@ -1,11 +1,13 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN204, N803
+# ruff: noqa: ANN001, ANN201, N803
+# says: single pass: a whole row in registers, read once
+# fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps) where x: ... C, weight: C<65537
+# search: NUM_WARPS = 1 2 4 8 16 32
 """RMS normalisation over the last dimension, one program a row: the row is read once and stays in registers."""
 
 import torch
 import triton
 import triton.language as tl
-from torch import nn
 
 NUM_WARPS = 8
 
@@ -21,19 +23,11 @@ def rms_norm_kernel(x_ptr, weight_ptr, y_ptr, cols, eps, BLOCK: tl.constexpr):
     tl.store(y_ptr + row * cols + column, x * scale * weight, mask=inside)
 
 
-class ModelNew(nn.Module):
-    """y = x / sqrt(mean(x^2) + eps) * weight"""
-
-    def __init__(self, cols, eps):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(cols, dtype=torch.float32))  # holds a bfloat16 weight exactly, too
-
-    def forward(self, x):
-        x = x.contiguous()
-        y = torch.empty_like(x)
-        cols = x.shape[-1]
-        block = triton.next_power_of_2(cols)
-        grid = (x.numel() // cols,)
-        rms_norm_kernel[grid](x, self.weight, y, cols, self.eps, BLOCK=block, num_warps=NUM_WARPS)
-        return y
+def rms_norm(x, weight, eps):
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    cols = x.shape[-1]
+    block = triton.next_power_of_2(cols)
+    grid = (x.numel() // cols,)
+    rms_norm_kernel[grid](x, weight, y, cols, eps, BLOCK=block, num_warps=NUM_WARPS)
+    return y

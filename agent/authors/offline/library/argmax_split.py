@@ -1,0 +1,72 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, N803
+# says: a place for each lane's largest value, rows shared by several programs where rows are few
+# fits: argmax(x) = x.argmax(-1) where x: R C
+# fits: argmax(x) = x.argmax(1) where x: R C
+# search: BLOCK = 1024 2048 4096 8192
+# search: PROGRAMS_PER_SM = 1 2 4 8 16
+# search: NUM_WARPS = 4 8 16
+# search: NUM_STAGES = 1 2 3 4
+"""Argmax over the last dimension. Lanes keep a value and a place of their own and meet once, after their columns.
+
+Where rows are fewer than the GPU has room for, a row is cut into parts and a second kernel chooses among their winners.
+Of equal values the first wins; a NaN counts as larger than all else, as in torch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 4096
+PROGRAMS_PER_SM = 4
+NUM_WARPS = 8
+NUM_STAGES = 3
+
+
+@triton.jit
+def parts_kernel(x_ptr, value_ptr, place_ptr, cols, part, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * part
+    end = tl.minimum(first + part, cols)
+    lane = tl.arange(0, BLOCK)
+    value = tl.full([BLOCK], -float("inf"), tl.float32)
+    place = first + lane
+    for start in tl.range(first, end, BLOCK, num_stages=STAGES):
+        column = start + lane
+        x = tl.load(x_ptr + row * cols + column, mask=column < end, other=-float("inf")).to(tl.float32)
+        better = (x > value) | ((x != x) & (value == value))
+        value = tl.where(better, x, value)
+        place = tl.where(better, column, place)
+    value = tl.where(value == value, value, float("inf"))
+    top = tl.max(value, axis=0)
+    at = row * tl.num_programs(1) + tl.program_id(1)
+    tl.store(value_ptr + at, top)
+    # a lane beyond the row holds -inf and a place beyond its end: it must not win against -inf inside
+    tl.store(place_ptr + at, tl.min(tl.where((value == top) & (place < end), place, 2147483647), axis=0).to(tl.int64))
+
+
+@triton.jit
+def choose_kernel(value_ptr, place_ptr, y_ptr, parts, PARTS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, PARTS)
+    value = tl.load(value_ptr + row * parts + part, mask=part < parts, other=-float("inf"))
+    place = tl.load(place_ptr + row * parts + part, mask=part < parts, other=2147483647)
+    tl.store(y_ptr + row, tl.min(tl.where(value == tl.max(value, axis=0), place, 2147483647), axis=0))
+
+
+def argmax(x):
+    x = x.contiguous()
+    rows, cols = x.shape
+    y = torch.empty((rows,), dtype=torch.int64, device=x.device)
+    block = min(BLOCK, triton.next_power_of_2(cols))
+    wanted = PROGRAMS_PER_SM * torch.cuda.get_device_properties(x.device).multi_processor_count
+    blocks = triton.cdiv(cols, block)
+    part = triton.cdiv(blocks, max(1, min(wanted // rows, blocks))) * block
+    parts = triton.cdiv(cols, part)
+    value = torch.empty((rows, parts), dtype=torch.float32, device=x.device)
+    place = torch.empty((rows, parts), dtype=torch.int64, device=x.device) if parts > 1 else y
+    grid = (rows, parts)
+    parts_kernel[grid](x, value, place, cols, part, BLOCK=block, STAGES=NUM_STAGES, num_warps=NUM_WARPS)
+    if parts > 1:
+        choose_kernel[(rows,)](value, place, y, parts, PARTS=triton.next_power_of_2(parts), num_warps=1)
+    return y

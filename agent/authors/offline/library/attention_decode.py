@@ -1,0 +1,98 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, E501, N803
+# says: split keys: several programs share one sequence's cache, all query heads of a key head read it together, then a merge
+# fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v, enable_gqa=True) where q: B H 1 D, k: B G S D, v: B G S D
+# fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v) where q: B H 1 D, k: B H S D, v: B H S D
+# search: BLOCK_N = 32 64 128 256
+# search: PROGRAMS_PER_SM = 1 2 4 8
+# search: NUM_WARPS = 2 4 8
+# search: NUM_STAGES = 2 3 4
+"""Attention of one query over a long cache: bound by reading keys and values once.
+
+A program per sequence and key head would leave multiprocessors idle, so each takes a part of the cache, for all query
+heads that share it (padded to the 16 rows that a tensor core wants). The second kernel merges the parts.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_N = 64
+PROGRAMS_PER_SM = 2  # how finely caches are split: this many parts in all for each multiprocessor
+NUM_WARPS = 4
+NUM_STAGES = 3
+
+
+@triton.jit
+def decode_parts_kernel(
+    q_ptr, k_ptr, v_ptr, acc_ptr, top_ptr, total_ptr, keys, part, scale,
+    SHARED: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    own = tl.program_id(0).to(tl.int64)  # a key head of a sequence
+    index = tl.program_id(1)
+    row = tl.arange(0, ROWS)
+    d = tl.arange(0, DEPTH)
+    head = own * SHARED + row
+    wanted = (row[:, None] < SHARED) & (d[None, :] < D)
+    q = tl.load(q_ptr + head[:, None] * D + d[None, :], mask=wanted, other=0.0)
+    acc = tl.zeros((ROWS, DEPTH), tl.float32)
+    top = tl.full((ROWS,), -float("inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    end = tl.minimum((index + 1) * part, keys)
+    for start in tl.range(index * part, end, BN):
+        j = start + tl.arange(0, BN)
+        at = own * keys * D + j[:, None].to(tl.int64) * D + d[None, :]
+        inside = (j[:, None] < end) & (d[None, :] < D)
+        s = tl.dot(q, tl.trans(tl.load(k_ptr + at, mask=inside, other=0.0)), input_precision="tf32x3") * scale
+        s = tl.where(j[None, :] < end, s, -float("inf"))
+        higher = tl.maximum(top, tl.max(s, 1))
+        p = tl.exp2(s - higher[:, None])
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(p, 1)
+        values = tl.load(v_ptr + at, mask=inside, other=0.0)
+        acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="tf32x3")
+        top = higher
+    at = head * tl.num_programs(1) + index
+    tl.store(top_ptr + at, top, mask=row < SHARED)
+    tl.store(total_ptr + at, total, mask=row < SHARED)
+    tl.store(acc_ptr + at[:, None] * D + d[None, :], acc, mask=wanted)
+
+
+@triton.jit
+def decode_merge_kernel(
+    acc_ptr, top_ptr, total_ptr, y_ptr, parts, PARTS: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr
+):
+    head = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, DEPTH)
+    part = tl.arange(0, PARTS)
+    tops = tl.load(top_ptr + head * parts + part, mask=part < parts, other=-float("inf"))
+    weight = tl.exp2(tops - tl.max(tops, 0))
+    total = tl.sum(tl.load(total_ptr + head * parts + part, mask=part < parts, other=0.0) * weight, 0)
+    at = (head * parts + part[:, None]) * D + d[None, :]
+    found = tl.load(acc_ptr + at, mask=(part[:, None] < parts) & (d[None, :] < D), other=0.0)
+    y = tl.sum(found * weight[:, None], 0) / total
+    tl.store(y_ptr + head * D + d, y.to(y_ptr.dtype.element_ty), mask=d < D)
+
+
+def decode(q, k, v):
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    batch, heads, _, depth = q.shape
+    groups, keys = k.shape[1:3]
+    y = torch.empty_like(q)
+    wanted = PROGRAMS_PER_SM * torch.cuda.get_device_properties(q.device).multi_processor_count
+    blocks = triton.cdiv(keys, BLOCK_N)
+    part = triton.cdiv(blocks, min(256, triton.cdiv(wanted, batch * groups), blocks)) * BLOCK_N
+    parts = triton.cdiv(keys, part)  # none is empty
+    acc = torch.empty((batch * heads, parts, depth), dtype=torch.float32, device=q.device)
+    top = torch.empty((batch * heads, parts), dtype=torch.float32, device=q.device)
+    total = torch.empty_like(top)
+    depth_2 = max(16, triton.next_power_of_2(depth))
+    decode_parts_kernel[(batch * groups, parts)](
+        q, k, v, acc, top, total, keys, part, depth**-0.5 * 1.4426950408889634,
+        SHARED=heads // groups, ROWS=max(16, triton.next_power_of_2(heads // groups)), D=depth, DEPTH=depth_2, BN=BLOCK_N,
+        num_warps=NUM_WARPS, num_stages=NUM_STAGES,
+    )  # fmt: skip
+    decode_merge_kernel[(batch * heads,)](
+        acc, top, total, y, parts, PARTS=triton.next_power_of_2(parts), D=depth, DEPTH=depth_2, num_warps=4
+    )
+    return y

@@ -1,0 +1,65 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, E501, N803
+# says: sum over a dimension that is not the last: columns side by side, the sum shared by several programs where columns are few
+# fits: sum_over(x, 0, False) = x.sum(0) where x: R C
+# fits: sum_over(x, 1, True) = x.sum(1, keepdim=True) where x: B R C
+# fits: sum_over(x, 1, False) = x.sum(1) where x: B R C
+# fits: mean_over(x, 1, False) = x.mean(1) where x: B R C
+# search: BLOCK_ROWS = 4 8 16 32 64 128
+# search: BLOCK_COLS = 32 64 128 256 512
+# search: PROGRAMS_PER_SM = 1 2 4 8 16
+# search: NUM_WARPS = 2 4 8 16
+"""Sum over the first or a middle dimension: (outer, rows, columns) -> (outer, columns).
+
+Each program sums a strip of neighbouring columns over a part of the rows, in registers. Where outer x columns alone do
+not fill the GPU, the rows are split and a second kernel adds the parts (no atomics: the result stays the same each time).
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_ROWS = 16
+BLOCK_COLS = 128
+PROGRAMS_PER_SM = 4
+NUM_WARPS = 4
+
+
+@triton.jit
+def middle_sum_kernel(x_ptr, y_ptr, rows, cols, part, scale, ROWS: tl.constexpr, COLS: tl.constexpr):
+    column = tl.program_id(0) * COLS + tl.arange(0, COLS)[None, :]
+    outer = tl.program_id(2).to(tl.int64)
+    first = tl.program_id(1) * part
+    end = tl.minimum(first + part, rows)
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    for start in tl.range(first, end, ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        at = (outer * rows + row) * cols + column
+        total += tl.load(x_ptr + at, mask=(row < end) & (column < cols), other=0.0).to(tl.float32)
+    at = (outer * tl.num_programs(1) + tl.program_id(1)) * cols + tl.program_id(0) * COLS + tl.arange(0, COLS)
+    inside = tl.program_id(0) * COLS + tl.arange(0, COLS) < cols
+    tl.store(y_ptr + at, tl.sum(total, axis=0) * scale, mask=inside)
+
+
+def sum_over(x, dim, keepdim, scale=1.0):
+    x = x.contiguous()
+    rows, cols = x.shape[dim], x.shape[-1]
+    outer = x.shape[0] if dim == 1 else 1
+    width = min(BLOCK_COLS, triton.next_power_of_2(cols))
+    strips = triton.cdiv(cols, width)
+    wanted = PROGRAMS_PER_SM * torch.cuda.get_device_properties(x.device).multi_processor_count
+    splits = max(1, min(wanted // (strips * outer), triton.cdiv(rows, 4 * BLOCK_ROWS)))
+    part = triton.cdiv(rows, splits)
+    splits = triton.cdiv(rows, part)
+    shape = [n for d, n in enumerate(x.shape) if d != dim]
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    parts = torch.empty((outer, splits, cols), dtype=torch.float32, device=x.device) if splits > 1 else y
+    options = {"ROWS": BLOCK_ROWS, "COLS": width, "num_warps": NUM_WARPS}
+    middle_sum_kernel[(strips, splits, outer)](x, parts, rows, cols, part, scale if splits == 1 else 1.0, **options)
+    if splits > 1:
+        middle_sum_kernel[(strips, 1, outer)](parts, y, splits, cols, splits, scale, **options)
+    return y.unsqueeze(dim) if keepdim else y
+
+
+def mean_over(x, dim, keepdim):
+    return sum_over(x, dim, keepdim, 1.0 / x.shape[dim])

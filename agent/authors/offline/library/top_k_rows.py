@@ -1,0 +1,74 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, N803
+# says: value and place sorted as one 64-bit number; a tile of short rows a program, long rows in chunks that are merged
+# fits: top_k(x, k) = torch.topk(x, k, dim=-1)[0], torch.topk(x, k, dim=-1)[1] where x: R C
+# fits: top_k(x, k) = torch.topk(x, k, dim=1)[0], torch.topk(x, k, dim=1)[1] where x: R C
+# search: TILE = 256 512 1024 2048 4096
+# search: CHUNK = 512 1024 2048 4096
+# search: NUM_WARPS = 1 2 4 8
+"""The k largest of each row (a router's experts, candidates for a token), in order, with their places.
+
+A float's bits are made to sort as a whole number does, and the place goes below them into one 64-bit key: a single sort
+moves both, no two keys are equal, and of equal values the first place wins. Rows longer than CHUNK are cut, and the
+winners of the parts, few by then, go through the same kernel again.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+TILE = 1024  # elements a program, of short rows
+CHUNK = 2048  # elements a program, of long ones
+NUM_WARPS = 4
+
+
+@triton.jit
+def top_k_kernel(
+    x_ptr, key_ptr, value_ptr, place_ptr, rows, cols, k,
+    FIRST: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
+    inside = (row < rows) & (column < cols)
+    if FIRST:
+        x = tl.load(x_ptr + row * cols + column, mask=inside, other=0.0).to(tl.float32)
+        bits = x.to(tl.int32, bitcast=True)
+        bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # negative floats sort the other way round
+        key = (bits.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
+        key = tl.where(inside, key, -0x7FFFFFFFFFFFFFFF)  # behind every element, -inf included
+    else:
+        key = tl.load(x_ptr + row * cols + column, mask=inside, other=-0x7FFFFFFFFFFFFFFF)
+    best = tl.topk(key, KEPT, dim=1)
+    rank = tl.arange(0, KEPT)[None, :]
+    if LAST:
+        bits = (best >> 32).to(tl.int32)
+        value = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+        wanted = (row < rows) & (rank < k)
+        tl.store(value_ptr + row * k + rank, value.to(value_ptr.dtype.element_ty), mask=wanted)
+        tl.store(place_ptr + row * k + rank, 0x7FFFFFFF - (best & 0xFFFFFFFF), mask=wanted)
+    else:
+        at = (row * tl.num_programs(1) + tl.program_id(1)) * KEPT + rank
+        tl.store(key_ptr + at, best, mask=row < rows)
+
+
+def top_k(x, k):
+    x = x.contiguous()
+    rows, cols = x.shape
+    values = torch.empty((rows, k), dtype=x.dtype, device=x.device)
+    places = torch.empty((rows, k), dtype=torch.int64, device=x.device)
+    kept = triton.next_power_of_2(k)
+    chunk = max(CHUNK, 2 * kept)  # each round must shrink what is left
+    source, first = x, True
+    while True:
+        cols = source.shape[1]
+        block = max(kept, min(chunk, triton.next_power_of_2(cols)))
+        height = max(1, TILE // block)
+        parts = triton.cdiv(cols, block)
+        keys = torch.empty((rows, parts * kept), dtype=torch.int64, device=x.device) if parts > 1 else None
+        top_k_kernel[(triton.cdiv(rows, height), parts)](
+            source, keys, values, places, rows, cols, k,
+            FIRST=first, LAST=parts == 1, ROWS=height, COLS=block, KEPT=kept, num_warps=NUM_WARPS,
+        )  # fmt: skip
+        if parts == 1:
+            return values, places
+        source, first = keys, False

@@ -1,0 +1,211 @@
+"""Expert kernels: which task files get which, and that what they compute is right on a small case of each."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.authors.offline.library import experts
+from agent.authors.offline.sketch import Sketch
+from tools.codec import Json
+from tools.spec import CaseSpec, TaskSpec, TensorSpec
+from tools.task import builtin_names
+
+ROOT = Path(__file__).resolve().parents[3]
+LIBRARY = ROOT / "agent" / "authors" / "offline" / "library"
+FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if p.name != "__init__.py")
+SHAPES = {
+    "a": (64, 32),
+    "b": (32, 48),
+    "w": (48, 32),
+    "x": (8, 16),
+    "image": (2, 4, 8, 8),
+    "cube": (3, 40, 24),
+    "wide": (8, 400000),
+}
+
+
+def own_task(
+    body: str, arguments: str, init: str = "pass", given: tuple[Json, ...] = (), **state: tuple[int, ...]
+) -> TaskSpec:
+    """A file such as a user has, under a name that no expert knows."""
+    source = (
+        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+        f"class Model(nn.Module):\n    def __init__(self{', n' * len(given)}):\n"
+        f"        super().__init__()\n        {init}\n"
+        f"    def forward(self, {arguments}):\n        " + body.replace("\n", "\n        ")
+    )
+    specs = [{"$tensor": TensorSpec(SHAPES[name.strip()], "float32")} for name in arguments.split(",")]
+    held = {name: TensorSpec(shape, "float32") for name, shape in state.items()}
+    return TaskSpec("mine", "0", "float32", source, (CaseSpec("main", tuple(specs), given, None, held),))
+
+
+def names(task: TaskSpec) -> set[str]:
+    return {sketch.name for sketch in experts(task)}
+
+
+def call_of(sketch: Sketch) -> str:
+    return sketch.source.rstrip().splitlines()[-1].strip()
+
+
+def run(step: str, body: Json) -> Json:
+    script = Path(__file__).with_name("offline_bench.py")
+    done = subprocess.run(
+        [sys.executable, str(script), step],
+        input=json.dumps(body),
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def problems(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
+    """(task, expert, what is wrong); tracing changes torch for good, so it is a process of its own."""
+    traced = run("trace_experts", [str(path) for path in paths])
+    return [(task, expert, problem) for task, expert, problem in run("compare_experts", traced)]
+
+
+def test_every_expert_computes_what_torch_computes_on_a_small_case_of_its_tasks() -> None:
+    found = problems([ROOT / "tools" / "tasks" / f"{name}.py" for name in builtin_names()])
+    assert [row for row in found if row[2]] == []
+    assert set(FILES) - {expert for _, expert, _ in found} == {"middle_norm", "conv1d_implicit"}  # no built-in task
+    assert {task for task, _, _ in found} == set(builtin_names())
+
+
+OWN = {
+    "middle_norm": (
+        "class Model(nn.Module):\n    def forward(self, x):\n"
+        "        return x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)\n"
+        "def get_inputs(): return [torch.randn(2, 6, 5, 11)]\n"
+    ),
+    "conv1d_implicit": (
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.Conv1d(6, 10, 3, stride=2, padding=1, dilation=2, groups=2)\n"
+        "    def forward(self, x): return self.layer(x)\n"
+        "def get_inputs(): return [torch.randn(2, 6, 37)]\n"
+    ),
+}
+
+
+def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_path: Path) -> None:
+    for name, text in OWN.items():
+        head = "import torch\nimport torch.nn as nn\n"
+        (tmp_path / f"own_{name}.py").write_text(f"{head}{text}def get_init_inputs(): return []\n")
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == [(f"own_{name}", name, "") for name in sorted(OWN)]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_an_expert_says_its_idea_its_tasks_and_a_space_around_its_defaults(file: str) -> None:
+    text = (LIBRARY / f"{file}.py").read_text()
+    assert re.findall(r"(?m)^# says: .{20,}", text)
+    assert re.findall(r"(?m)^# (?:fits|task): ", text)
+    for name, values in re.findall(r"(?m)^# search: (\w+) = (.*)$", text):
+        defaults = re.findall(rf"(?m)^{name} = (\d+)", text)
+        assert len(defaults) == 1
+        assert defaults[0] in values.split()
+    assert " 132" not in text  # multiprocessors are asked for
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("return a @ b", "a, b"),
+        ("return torch.matmul(a, b)", "a, b"),
+        ("return a.mm(b)", "a, b"),
+        ("c = torch.mm(a, b)\nreturn c", "a, b"),
+    ],
+)
+def test_a_task_file_of_any_name_gets_the_experts_for_what_it_computes(body: str, arguments: str) -> None:
+    assert {"matmul_tiles", "matmul_persistent"} <= names(own_task(body, arguments))
+
+
+def test_a_transposed_operand_is_read_where_it_lies() -> None:
+    found = {s.name: call_of(s) for s in experts(own_task("return torch.matmul(a, w.T)", "a, w"))}
+    assert found["matmul_tiles"] == "return matmul(a, w.t(), precision='float32')"
+    assert found["matmul_persistent"] == "return matmul(a, w, turned=True, precision='float32')"
+
+
+def test_a_module_counts_as_the_function_that_it_calls() -> None:
+    task = own_task(
+        "return self.act(self.layer(a))",
+        "a",
+        "self.layer = nn.Linear(32, 48)\n        self.act = nn.ReLU()",
+        **{"layer.weight": (48, 32), "layer.bias": (48,)},
+    )
+    found = {s.name: s for s in experts(task)}
+    assert call_of(found["matmul_tiles"]).startswith("return matmul(a, self.layer.weight.t(), self.layer.bias, 'relu'")
+    assert "self.layer = nn.Linear(32, 48)" in found["matmul_tiles"].source
+
+
+def test_an_argument_of_the_constructor_may_be_the_dimension() -> None:
+    made = own_task("return torch.sum(cube, dim=self.dim, keepdim=True)", "cube", "self.dim = n", (1,))
+    assert names(made) == {"middle_sum"}
+    assert names(own_task("return torch.sum(cube, dim=self.dim)", "cube", "self.dim = n", (0,))) == set()
+
+
+def test_normalisation_over_channels_is_known_by_its_formula() -> None:
+    body = "rms = torch.sqrt(torch.mean(image ** 2, dim=1, keepdim=True) + self.eps)\nreturn image / rms"
+    (found,) = experts(own_task(body, "image", "self.eps = n", (1e-5,)))
+    assert found.name == "middle_norm"
+    assert call_of(found) == "return rms_norm_over_1(image, 1e-05)"
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("return a @ b + 1", "a, b"),
+        ("return torch.softmax(cube, 1)", "cube"),
+        ("return torch.softmax(x, 0)", "x"),
+        ("if x.sum() > 0:\n    return x.softmax(-1)\nreturn x", "x"),
+        ("for _ in range(2):\n    x = x.softmax(-1)\nreturn x", "x"),
+        ("x = x.softmax(-1)\nx += 1\nreturn x", "x"),
+        ("return torch.matmul(*[a, b])", "a, b"),
+        ("return (lambda y: y.softmax(-1))(x)", "x"),
+        ("return x.exp().softmax(-1)", "x"),  # the operand would have to be computed by a library call
+        ("return torch.softmax(x, -1, dtype=torch.float64)", "x"),
+    ],
+)
+def test_what_is_not_exactly_the_formula_gets_no_expert(body: str, arguments: str) -> None:
+    assert names(own_task(body, arguments)) == set()
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "self.dim = n\n        self.dim += 1",
+        "n = n - 1\n        self.dim = n",
+        "self.dim = n\n        if n:\n            self.dim = 0",
+    ],
+)
+def test_an_attribute_that_is_changed_is_not_taken_for_its_argument(init: str) -> None:
+    assert names(own_task("return torch.sum(cube, dim=self.dim)", "cube", init, (1,))) == set()
+
+
+def test_a_function_of_the_file_is_not_taken_for_torchs() -> None:
+    task = own_task("return softmax(x, -1)", "x")
+    own = replace(task, source=f"def softmax(x, dim): return x.cumsum(dim)\n{task.source}")
+    assert names(task) != set()
+    assert names(own) == set()
+
+
+def test_defaults_of_forward_are_kept_and_annotations_are_not() -> None:
+    task = own_task("return torch.softmax(x, -1)", "x")
+    (*_, found) = experts(
+        replace(task, source=task.source.replace("(self, x)", "(self, x: torch.Tensor, scale: 'Any' = 2)"))
+    )
+    assert "def forward(self, x, scale=2):" in found.source
+
+
+def test_a_file_that_is_no_python_gets_no_expert() -> None:
+    assert experts(TaskSpec("mine", "0", "float32", "class Model(", (CaseSpec("main", (), (), None),))) == []
