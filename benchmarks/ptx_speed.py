@@ -1,0 +1,57 @@
+"""What it takes to trace and to assemble one candidate with PTX, all cases of its task, workers warm.
+
+python -m benchmarks.ptx_speed FILE --task softmax [--repeats 20] [--json]
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools import machine as machines
+from tools.gpus import DEFAULT_ARCH
+from tools.judge.reference import describe
+from tools.task import find_task
+from tools.update import Update, UpdateLimits, Updater
+from tools.versions import versions
+
+
+def measured(file: Path, task: str, repeats: int) -> list[Update]:
+    """One update after another; a comment makes each source new. Raises TaskError, AssertionError where one fails."""
+    found: list[Update] = []
+    with machines.started() as machine:
+        updater = Updater(
+            describe(find_task(task)), DEFAULT_ARCH, machine.tracer, machine.compiler, UpdateLimits(max_variants=1)
+        )
+        for number in range(repeats + 1):
+            done = updater.update(f"{file.read_text()}\n# {number}\n")
+            assert done.failure is None, done.failure
+            found.append(done)
+    return found[1:]  # the first warms the workers
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print medians and the range."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--task", default="softmax")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    updates = measured(given.file, given.task, given.repeats)
+    times = {
+        "trace_s": [u.trace_s for u in updates],
+        "compile_s": [u.compile_s for u in updates],
+        "both_s": [u.trace_s + u.compile_s for u in updates],
+    }
+    told = {name: [min(t), statistics.median(t), max(t)] for name, t in times.items()}
+    if given.json:
+        print(json.dumps({"file": str(given.file), "task": given.task, "times": told, "versions": versions()}))
+        return
+    for name, (least, median, most) in told.items():
+        print(f"{name}: median {median:.3f} s ({least:.3f} to {most:.3f}) of {given.repeats}")
+
+
+if __name__ == "__main__":
+    main()
