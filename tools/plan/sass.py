@@ -7,12 +7,12 @@ architectures: then that is said in words.
 import contextlib
 import importlib.util
 import re
-import struct
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from tools.elf import sections
 from tools.plan.messages import SassReply, SassRequest
 from tools.plan.sass_census import counted
 from tools.plan.sass_ir import MOST_PTX, Sass
@@ -21,8 +21,7 @@ from tools.plan.sass_parse import instructions
 DISASSEMBLE_S = 20.0
 _OPTIONS = ("-c", "-hex", "-gi", "-gp")
 _KERNEL = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
-_PTX_SECTION = b".nv_debug_ptx_txt"
-_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_PTX_SECTION = ".nv_debug_ptx_txt"
 
 
 class CannotDisassemble(Exception):
@@ -81,20 +80,12 @@ def _refused(release: str, said: str, path: Path) -> str:
 def ptx_of(cubin: bytes) -> str:
     """The PTX that the assembler noted in a cubin, without debug information; empty where it did not. Lines count as
     the disassembler counts them."""
-    with contextlib.suppress(struct.error, IndexError, ValueError):
-        (table,) = struct.unpack_from("<Q", cubin, 40)
-        size, count, names = struct.unpack_from("<HHH", cubin, 58)
-        headers = [_SECTION_HEADER.unpack_from(cubin, table + size * n) for n in range(count)]
-        strings = _bytes(cubin, headers[names])
-        for header in headers:
-            if strings[header[0] :].partition(b"\0")[0] == _PTX_SECTION:
-                text = _bytes(cubin, header).replace(b"\0", b"\n").decode(errors="replace")
+    with contextlib.suppress(ValueError):
+        for section in sections(cubin):
+            if section.name == _PTX_SECTION:
+                text = section.data(cubin).replace(b"\0", b"\n").decode(errors="replace")
                 return text.rstrip("\n")[:MOST_PTX] + "\n"
     return ""
-
-
-def _bytes(cubin: bytes, header: tuple[int, ...]) -> bytes:
-    return cubin[header[4] : header[4] + header[5]]
 
 
 @cache

@@ -5,9 +5,10 @@ then orders instructions otherwise without one. Those that matter are found by l
 """
 
 import re
-import struct
 import time
 from collections.abc import Callable, Sequence
+
+from tools.elf import sections
 
 _LABEL = re.compile(r"^\$L__(?:tmp|func_(?:begin|end))(\d+):$")
 LONGEST_S = 20.0
@@ -44,13 +45,5 @@ def _without(lines: Sequence[str], removed: Sequence[int] | set[int] | tuple[()]
 
 
 def code_of(cubin: bytes) -> bytes:
-    """What a cubin executes: its .text sections, in order. Raises struct.error for what is no ELF file of 64 bits."""
-    begin, size, count, names_at = struct.unpack_from("<Q10xHHH", cubin, 40)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, begin + i * size) for i in range(count)]
-    names = headers[names_at][4]
-    found = []
-    for header in headers:
-        start = names + header[0]
-        if cubin[start : start + 6] == b".text.":
-            found.append(cubin[header[4] : header[4] + header[5]])
-    return b"".join(found)
+    """What a cubin executes: its .text sections, in order. Raises ValueError for what is no ELF file of 64 bits."""
+    return b"".join(section.data(cubin) for section in sections(cubin) if section.name.startswith(".text."))
