@@ -82,6 +82,11 @@ def gpu_named(name: str) -> Gpu:
     raise KeyError(f"no data for GPU {name!r}; known: {', '.join(g.name for g in GPUS)}")
 
 
+def arch_number(arch: str) -> int:
+    """90 of "sm_90" and of "sm_90a". Raises ValueError."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
 def gpu_for_arch(arch: str) -> Gpu:
     """The first known GPU of a compile target ("sm_90"). Raises KeyError."""
     for gpu in GPUS:

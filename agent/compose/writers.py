@@ -29,6 +29,7 @@ from agent.strategies.refine import refine
 from agent.strategies.studio import Studio
 from agent.workbench import Workbench
 from tools.codec import Json
+from tools.gpus import arch_number
 
 LOWER_TIMEOUT_S = 120.0
 MORE_STARTS = 2  # of the offline author of PTX, besides what its run begins with
@@ -73,7 +74,7 @@ def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
     def call(body: dict[str, Json]) -> dict[str, Json]:
         return lowering.call(body, timeout_s=LOWER_TIMEOUT_S).body
 
-    author = OfflineAuthor(through(call), arch=int(work.opened.workshop.arch.removeprefix("sm_")), seed=work.seed)
+    author = OfflineAuthor(through(call), arch=arch_number(work.opened.workshop.arch), seed=work.seed)
     try:
         yield author
     finally:

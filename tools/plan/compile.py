@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.codec import Json, decode, encode
-from tools.gpus import gpu_for_arch, occupancy
+from tools.gpus import arch_number, gpu_for_arch, occupancy
 from tools.plan.messages import Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest, SassRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
@@ -26,7 +26,7 @@ from tools.plan.refusal import Failure
 from tools.plan.sass import disassemble_all
 from tools.plan.schema import Kernel
 from tools.ptx import PtxError, PtxLaunchError, parse
-from tools.ptx.assemble import Resources, assemble
+from tools.ptx.assemble import Resources, assemble, resources_of
 from tools.ptx.binding import entry_of, mismatch
 from tools.ptx.checks import findings
 from tools.ptx.exact import code_of, with_needed_labels
@@ -133,20 +133,10 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         raise Forbidden(f"ptxas reads entries {sorted(done.resources)!s:.200} where this text seems to have others")
     dynamic = int(kernel.options.get("shared_bytes", 0))
     shared, num_warps = used.static_shared_bytes + dynamic, -(-math.prod(block) // 32)
-    report = KernelReport(
-        name=entry.name,
-        registers=used.registers,
-        spill_store_bytes=used.spill_store_bytes,
-        spill_load_bytes=used.spill_load_bytes,
-        stack_bytes=used.stack_bytes,
-        shared_bytes=shared,
-        num_warps=num_warps,
-        num_stages=0,
-        occupancy=_checked_occupancy(
-            arch, used.registers, shared, num_warps, f"launch with less than shared_bytes={dynamic}"
-        ),
-        cubin_sha256=hashlib.sha256(done.cubin).hexdigest(),
-        compile_s=round(time.perf_counter() - started, 4),
+    instead = f"launch with less than shared_bytes={dynamic}"
+    held = _checked_occupancy(arch, used.registers, shared, num_warps, instead)
+    report = _report(
+        entry.name, used, done.cubin, held, shared_bytes=shared, num_warps=num_warps, num_stages=0, started=started
     )
     metadata: dict[str, Json] = {"name": entry.name, "shared": dynamic, "static_shared": used.static_shared_bytes}
     notes = tuple(str(finding) for finding in found if not finding.fatal)
@@ -166,7 +156,7 @@ def _built(kernel: Kernel, arch: str, folder: Path) -> tuple[Any, str]:
     path.write_text(kernel.text)
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
-        target = GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
+        target = GPUTarget("cuda", arch_number(arch), 32)
         built = triton.compile(str(path), target=target, options=_options(kernel))
     if problem := module_memory(built.asm["ptx"], kernel.text):
         raise Forbidden(problem)
@@ -179,7 +169,18 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
     built, log = _built(kernel, arch, folder)
     cubin = built.asm["cubin"]
     metadata = {name: _plain(getattr(built.metadata, name)) for name in _METADATA if hasattr(built.metadata, name)}
-    report = _report(metadata, built.metadata.num_stages, log, cubin, arch, time.perf_counter() - started)
+    used, shared, num_warps = resources_of(log), int(metadata["shared"]), int(metadata["num_warps"])
+    held = _checked_occupancy(arch, used.registers, shared, num_warps)
+    report = _report(
+        str(metadata["name"]),
+        used,
+        cubin,
+        held,
+        shared_bytes=shared,
+        num_warps=num_warps,
+        num_stages=built.metadata.num_stages,
+        started=started,
+    )
     return Compiled(report, metadata), cubin
 
 
@@ -196,26 +197,28 @@ def _plain(value: Any) -> Json:
 
 
 def _report(
-    metadata: dict[str, Json], num_stages: int, log: str, cubin: bytes, arch: str, compile_s: float
+    name: str,
+    used: Resources,
+    cubin: bytes,
+    occupancy: float,
+    *,
+    shared_bytes: int,
+    num_warps: int,
+    num_stages: int,
+    started: float,
 ) -> KernelReport:
-    """Fill a report from ptxas's -v output ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …")."""
-
-    def number(pattern: str) -> int:
-        return max((int(n) for n in re.findall(pattern, log)), default=0)
-
-    registers, shared, num_warps = number(r"Used (\d+) registers"), int(metadata["shared"]), int(metadata["num_warps"])
     return KernelReport(
-        name=str(metadata["name"]),
-        registers=registers,
-        spill_store_bytes=number(r"(\d+) bytes spill stores"),
-        spill_load_bytes=number(r"(\d+) bytes spill loads"),
-        stack_bytes=number(r"(\d+) bytes stack frame"),
-        shared_bytes=shared,
+        name=name,
+        registers=used.registers,
+        spill_store_bytes=used.spill_store_bytes,
+        spill_load_bytes=used.spill_load_bytes,
+        stack_bytes=used.stack_bytes,
+        shared_bytes=shared_bytes,
         num_warps=num_warps,
         num_stages=num_stages,
-        occupancy=_checked_occupancy(arch, registers, shared, num_warps),
+        occupancy=occupancy,
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
-        compile_s=round(compile_s, 4),
+        compile_s=round(time.perf_counter() - started, 4),
     )
 
 

@@ -17,6 +17,7 @@ from tools.plan.messages import SassReply, SassRequest
 from tools.plan.sass_census import counted
 from tools.plan.sass_ir import MOST_PTX, Sass
 from tools.plan.sass_parse import instructions
+from tools.ptx.assemble import ptxas
 
 DISASSEMBLE_S = 20.0
 _OPTIONS = ("-c", "-hex", "-gi", "-gp")
@@ -99,12 +100,4 @@ def disassembler() -> tuple[str, str]:
         tool = knobs.nvidia.nvdisasm
     except (RuntimeError, OSError) as error:
         raise CannotDisassemble(str(error)[:300]) from error
-    return str(tool.path), str(tool.version)
-
-
-def ptxas(arch: str) -> tuple[str, str]:
-    """The assembler for "sm_90a" and its release; Triton brings two, and only one of them knows the architecture."""
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    tool = get_ptxas(int(arch.removeprefix("sm_").rstrip("af")))
     return str(tool.path), str(tool.version)

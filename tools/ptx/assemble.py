@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from tools.gpus import arch_number
 from tools.ptx.ir import PtxError
 from tools.ptx.lexer import line_of, without_comments
 from tools.ptx.parser import parse
@@ -52,12 +53,17 @@ def assemble(text: str, arch: str, folder: Path) -> Assembled:
     options = ["-v", "-lineinfo", f"--gpu-name={_gpu_name(parse(text).target, arch)}", str(source), "-o", str(image)]
     try:
         done = subprocess.run(
-            [_ptxas(arch), *options], capture_output=True, text=True, errors="replace", timeout=ASSEMBLE_S, check=False
+            [ptxas(arch)[0], *options],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ASSEMBLE_S,
+            check=False,
         )
         log = done.stdout + done.stderr
         if done.returncode:
             raise _error(text, log, done.returncode)
-        return Assembled(image.read_bytes(), {m["name"]: _resources(m["rest"]) for m in _RESOURCES.finditer(log)})
+        return Assembled(image.read_bytes(), {m["name"]: resources_of(m["rest"]) for m in _RESOURCES.finditer(log)})
     except subprocess.TimeoutExpired as error:
         raise PtxError(1, f"ptxas took longer than {ASSEMBLE_S:g} s") from error
     finally:
@@ -66,25 +72,24 @@ def assemble(text: str, arch: str, folder: Path) -> Assembled:
 
 
 @lru_cache(maxsize=8)
-def _ptxas(arch: str) -> str:
-    """Its path; once, as Triton starts it to ask for its version. Of two, the one for Blackwell knows newer PTX, and is
-    used from sm_100 on."""
+def ptxas(arch: str) -> tuple[str, str]:
+    """The assembler for "sm_90a" and its release; once, as Triton starts it to ask for that. Of two, the one for
+    Blackwell knows newer PTX, and is used from sm_100 on."""
     from triton.backends.nvidia.compiler import get_ptxas
 
-    return str(get_ptxas(_number(arch)).path)
-
-
-def _number(arch: str) -> int:
-    return int(arch.removeprefix("sm_").rstrip("af"))
+    tool = get_ptxas(arch_number(arch))
+    return str(tool.path), str(tool.version)
 
 
 def _gpu_name(target: str, arch: str) -> str:
     """sm_90a where the text needs what only that architecture has."""
-    plain = f"sm_{_number(arch)}"
+    plain = f"sm_{arch_number(arch)}"
     return target if target in (f"{plain}a", f"{plain}f") else plain
 
 
-def _resources(said: str) -> Resources:
+def resources_of(said: str) -> Resources:
+    """What ptxas -v says ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …"); the most of each."""
+
     def number(pattern: str) -> int:
         return max((int(n) for n in re.findall(pattern, said)), default=0)
 

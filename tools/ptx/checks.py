@@ -7,6 +7,7 @@ limits, guard pages, a process that may die) hold either way.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tools.gpus import arch_number
 from tools.ptx.alignment import misaligned
 from tools.ptx.effects import written_variables
 from tools.ptx.flow import endless, spins
@@ -41,7 +42,7 @@ def findings(module: Module, entry: Function, arch: str) -> list[Finding]:
 
 
 def _head(module: Module, arch: str) -> Iterator[Finding]:
-    wanted, number = int(arch.removeprefix("sm_").rstrip("af")), module.target.removeprefix("sm_")
+    wanted, number = arch_number(arch), module.target.removeprefix("sm_")
     digits = number.rstrip("af")
     if not module.target.startswith("sm_") or not digits.isdecimal() or len(digits) > _MOST_DIGITS:
         yield Finding(module.target_line, f".target {module.target} is no GPU's; write .target sm_{wanted}a")

@@ -10,10 +10,11 @@ import pytest
 from tests.tools.plan import sass_kernels
 from tests.tools.plan.sass_kernels import FILE, compiled
 from tools.plan.messages import SassRequest
-from tools.plan.sass import CannotDisassemble, disassemble, disassemble_all, ptx_of, ptxas
+from tools.plan.sass import CannotDisassemble, disassemble, disassemble_all, ptx_of
 from tools.plan.sass_diff import difference
 from tools.plan.sass_ir import Sass
 from tools.plan.sass_text import listing
+from tools.ptx.assemble import ptxas
 
 ROWS = "*fp32 *fp32 i32"
 _FLAGS = 48  # where an ELF file names its architecture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.ptx.conftest import HEAD, RELU, with_lines
 from tools.ptx import PtxError, parse
-from tools.ptx.assemble import _ptxas, assemble
+from tools.ptx.assemble import assemble, ptxas
 from tools.ptx.ir import Immediate, Label, Symbol
 from tools.ptx.lexer import without_comments
 from tools.ptx.stream import Stream
@@ -141,7 +141,7 @@ def raw(text: str, folder: Path) -> tuple[set[str], bytes] | None:
     """The entries that ptxas says it compiles and the code it makes, of a text as it is; None where it refuses."""
     source, image = folder / "raw.ptx", folder / "raw.cubin"
     source.write_bytes(text.encode())
-    command = [_ptxas("sm_90"), "-v", "-O0", "--gpu-name=sm_90", str(source), "-o", str(image)]
+    command = [ptxas("sm_90")[0], "-v", "-O0", "--gpu-name=sm_90", str(source), "-o", str(image)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     if done.returncode:
         return None
