@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 from tools.ptx.ir import (
     Address,
-    Both,
     Function,
-    Group,
     Immediate,
     Instruction,
     Label,
@@ -18,7 +16,7 @@ from tools.ptx.ir import (
     Operand,
     Register,
     Symbol,
-    Vector,
+    leaves,
     type_bytes,
 )
 
@@ -86,15 +84,9 @@ def _lasting(function: Function) -> set[str]:
 
 
 def _written(instruction: Instruction) -> Iterator[str]:
-    stack = list(instruction.operands[:1])
-    while stack:
-        operand = stack.pop()
-        if isinstance(operand, Register):
-            yield operand.name.partition(".")[0]
-        elif isinstance(operand, Vector | Group):
-            stack += operand.items
-        elif isinstance(operand, Both):
-            stack += (operand.first, operand.second)
+    for operand in instruction.operands[:1]:
+        if not isinstance(operand, Address):
+            yield from (leaf.name.partition(".")[0] for leaf in leaves(operand) if isinstance(leaf, Register))
 
 
 def _follow(instruction: Instruction, known: dict[str, tuple[int, int]]) -> None:

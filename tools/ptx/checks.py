@@ -4,14 +4,14 @@ A finding either stops the kernel, or is a note that its author should read: the
 limits, guard pages, a process that may die) hold either way.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tools.gpus import arch_number
 from tools.ptx.alignment import misaligned
 from tools.ptx.effects import written_variables
 from tools.ptx.flow import endless, spins
-from tools.ptx.ir import Function, Instruction, Module, Variable
+from tools.ptx.ir import Function, Immediate, Instruction, Module, Variable, leaves
 from tools.ptx.words import AHEAD, BULK_PREFETCH, EXTERNAL, EXTERNAL_FUNCTIONS, FORBIDDEN, OPCODES, SLIPS
 
 _MOST_DIGITS = 4  # of an architecture's number
@@ -127,21 +127,11 @@ def _forbidden(instruction: Instruction) -> str | None:
 
 def _unused(entry: Function) -> Iterator[Finding]:
     """A parameter that nobody reads is honest, but most often a slip."""
-    text = {name for instruction in entry.instructions for name in _names(instruction.operands)}
+    operands = (operand for instruction in entry.instructions for operand in instruction.operands)
+    named = {leaf.name for operand in operands for leaf in leaves(operand) if not isinstance(leaf, Immediate)}
     for param in entry.params:
-        if param.name not in text:
+        if param.name not in named:
             yield Finding(param.line, f"the parameter {param.name} is never read", False)
-
-
-def _names(operands: Iterable[object]) -> Iterator[str]:
-    for operand in operands:
-        if name := getattr(operand, "name", None):
-            yield str(name)
-        for inside in ("base", "operand", "first", "second"):
-            if (value := getattr(operand, inside, None)) is not None:
-                yield from _names([value])
-        for inside in ("items", "more"):
-            yield from _names(getattr(operand, inside, ()))
 
 
 def first_fatal(found: Sequence[Finding]) -> list[Finding]:

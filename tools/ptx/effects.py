@@ -11,17 +11,14 @@ from tools.ptx.binding import PtxLaunchError, entry_of
 from tools.ptx.flow import waits
 from tools.ptx.ir import (
     Address,
-    Both,
     Function,
-    Group,
     Instruction,
     Module,
-    Not,
     Operand,
     PtxError,
     Register,
     Symbol,
-    Vector,
+    leaves,
 )
 from tools.ptx.parser import parse
 
@@ -47,38 +44,26 @@ class _Flow:
     reads: int = 0
     writes: int = 0
 
-    def of(self, operand: Operand) -> int:
-        """What an operand carries."""
-        if isinstance(operand, Register):
-            return self.carried.get(operand.name.partition(".")[0], 0)
-        if isinstance(operand, Symbol):
-            return self.variables.get(operand.name, 0)
-        if isinstance(operand, Address):
-            return (self.of(operand.base) if operand.base is not None else 0) | self._all(operand.more)
-        if isinstance(operand, Vector | Group):
-            return self._all(operand.items)
-        if isinstance(operand, Both):
-            return self.of(operand.first) | self.of(operand.second)
-        return self.of(operand.operand) if isinstance(operand, Not) else 0
-
-    def _all(self, operands: tuple[Operand, ...]) -> int:
+    def of(self, *operands: Operand) -> int:
+        """What operands carry."""
         bits = 0
-        for operand in operands:
-            bits |= self.of(operand)
+        for leaf in (leaf for operand in operands for leaf in leaves(operand)):
+            if isinstance(leaf, Register):
+                bits |= self.carried.get(leaf.name.partition(".")[0], 0)
+            elif isinstance(leaf, Symbol):
+                bits |= self.variables.get(leaf.name, 0)
         return bits
 
     def give(self, operand: Operand, bits: int) -> bool:
         """Let a result carry more; whether that was new."""
-        if isinstance(operand, Register):
-            name = operand.name.partition(".")[0]
-            before = self.carried.get(name, 0)
-            self.carried[name] = before | bits
-            return bool(bits & ~before)
-        if isinstance(operand, Vector):
-            return any([self.give(item, bits) for item in operand.items])
-        if isinstance(operand, Both):
-            return any([self.give(item, bits) for item in (operand.first, operand.second)])
-        return False
+        news = False
+        for leaf in () if isinstance(operand, Address) else leaves(operand):
+            if isinstance(leaf, Register):
+                name = leaf.name.partition(".")[0]
+                before = self.carried.get(name, 0)
+                self.carried[name] = before | bits
+                news |= bool(bits & ~before)
+        return news
 
     def step(self, instruction: Instruction) -> bool:
         """One instruction's results; whether anything new was learned."""
@@ -89,7 +74,7 @@ class _Flow:
             return self.give(instruction.operands[0], bits | self.guarded(instruction))
         if instruction.opcode in _LOADS | _UPDATES or not instruction.operands:
             return False
-        bits = self._all(instruction.operands[1:]) | self.guarded(instruction)
+        bits = self.of(*instruction.operands[1:]) | self.guarded(instruction)
         return self.give(instruction.operands[0], bits)
 
     def guarded(self, instruction: Instruction) -> int:

@@ -78,6 +78,24 @@ class Both:
 Operand = Register | Symbol | Immediate | Address | Vector | Group | Not | Both
 
 
+def leaves(operand: Operand) -> "Iterator[Register | Symbol | Immediate]":
+    """What an operand is made of in the end, in the order in which it is written."""
+    match operand:
+        case Vector(items) | Group(items):
+            for item in items:
+                yield from leaves(item)
+        case Address(base, _, more):
+            for part in (*((base,) if base is not None else ()), *more):
+                yield from leaves(part)
+        case Not(register):
+            yield register
+        case Both(first, second):
+            yield from leaves(first)
+            yield from leaves(second)
+        case _:
+            yield operand
+
+
 @dataclass(frozen=True)
 class Guard:
     """@p or @!p"""

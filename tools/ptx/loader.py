@@ -1,12 +1,13 @@
 """What a candidate launches its PTX with. Where launches go is decided by who is in charge of the process: a tracer
 writes them down; elsewhere they go to the GPU (`tools.ptx.gpu`)."""
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tools.ptx.binding import PtxLaunchError, bind, entry_of
-from tools.ptx.ir import PtxError
+from tools.ptx.ir import Function, PtxError
 from tools.ptx.launch import Backend, PtxLaunch
 from tools.ptx.parser import parse
 from tools.ptx.template import render
@@ -65,15 +66,15 @@ class PtxKernel:
             if not self.configs:
                 run({})
                 return
-            key = self.entry or self._entry(self.configs[0])[1]
+            key = self.entry or self._entry(self.configs[0])[1].name
             run(self.configs[backend.choose(key, args, self.configs, run)])
         except (PtxError, PtxLaunchError) as error:
             error.whole = self.text
             raise
 
-    def _entry(self, config: Mapping[str, Any]) -> tuple[str, str]:
+    def _entry(self, config: Mapping[str, Any]) -> tuple[str, Function]:
         text = render(self.text, config) if self.configs else self.text
-        return text, entry_of(parse(text), self.entry).name
+        return text, entry_of(parse(text), self.entry)
 
     def _bound(
         self,
@@ -87,16 +88,15 @@ class PtxKernel:
         cooperative: bool = False,
         pdl: bool = False,
     ) -> PtxLaunch:
-        text, name = self._entry(config)
-        entry = entry_of(parse(text), name)
+        text, entry = self._entry(config)
         wanted = config.get("block") if block is None else block
         shared = config.get("shared_bytes", 0) if shared_bytes is None else shared_bytes
         blocks = sizes("grid", _filled(grid, config), least=0)
         return PtxLaunch(
             text,
-            name,
+            entry.name,
             blocks,
-            block_of(_filled(wanted, config), entry.directives, name),
+            block_of(_filled(wanted, config), entry.directives, entry.name),
             args,
             bind(entry, args),
             _size("shared_bytes", _filled(shared, config)),
@@ -135,10 +135,10 @@ def block_of(wanted: Any, directives: Mapping[str, tuple[int, ...]], entry: str)
     if wanted is None and demanded is None:
         raise PtxLaunchError(f"say how many threads a block of {entry} has: kernel[grid](…, block=256)")
     block = sizes("block", demanded if wanted is None else wanted)
-    threads = block[0] * block[1] * block[2]
+    threads = math.prod(block)
     if demanded is not None and block != sizes("block", demanded):
         raise PtxLaunchError(f"block={block}, but the text says .reqntid {', '.join(map(str, demanded))}")
-    if bound is not None and threads > _product(bound):
+    if bound is not None and threads > math.prod(bound):
         raise PtxLaunchError(f"a block of {threads} threads, but the text says .maxntid {', '.join(map(str, bound))}")
     if threads > LARGEST_BLOCK:
         raise PtxLaunchError(f"a block of {threads} threads; the most is {LARGEST_BLOCK}")
@@ -154,15 +154,8 @@ def cluster_of(
     cluster = sizes("cluster", (demanded or (1, 1, 1)) if wanted is None else wanted)
     if demanded and cluster != sizes("cluster", demanded):
         raise PtxLaunchError(f"cluster={cluster}, but the text says .reqnctapercluster {', '.join(map(str, demanded))}")
-    if _product(cluster) > LARGEST_CLUSTER:
-        raise PtxLaunchError(f"a cluster of {_product(cluster)} blocks; the most is {LARGEST_CLUSTER}")
+    if math.prod(cluster) > LARGEST_CLUSTER:
+        raise PtxLaunchError(f"a cluster of {math.prod(cluster)} blocks; the most is {LARGEST_CLUSTER}")
     if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
         raise PtxLaunchError(f"a grid of {grid} blocks cannot be divided into clusters of {cluster}")
     return cluster
-
-
-def _product(numbers: Sequence[int]) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product

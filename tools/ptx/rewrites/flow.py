@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tools.ptx.ir import (
-    Address,
     Both,
     Function,
     Group,
     Instruction,
     Label,
-    Not,
     Operand,
     Register,
     Symbol,
     Vector,
+    leaves,
 )
 
 _NO_RESULT = frozenset(
@@ -34,20 +33,7 @@ PURE = frozenset(
 
 def registers_in(operand: Operand) -> Iterator[str]:
     """All registers of an operand."""
-    match operand:
-        case Register(name):
-            yield name
-        case Vector(items) | Group(items):
-            for item in items:
-                yield from registers_in(item)
-        case Address(base, _, more):
-            for part in (*((base,) if base else ()), *more):
-                yield from registers_in(part)
-        case Not(register):
-            yield register.name
-        case Both(first, second):
-            yield from registers_in(first)
-            yield from registers_in(second)
+    return (leaf.name for leaf in leaves(operand) if isinstance(leaf, Register))
 
 
 def has_result(instruction: Instruction) -> bool:
