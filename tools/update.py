@@ -56,15 +56,18 @@ class Update:
 
     def kernels_of(self, plan: Plan | None) -> tuple[KernelReport, ...]:
         """Compile reports of one of the plans, in launch order of first use; those that were compiled."""
-        found = (self.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
-        return tuple(a.compiled.report for a in found if a is not None)
+        return tuple(artefact.compiled.report for _, artefact in self.compiled_of(plan))
+
+    def compiled_of(self, plan: Plan | None) -> list[tuple[Kernel, Artefact]]:
+        """The kernels of one of the plans that were compiled, and what came of them, in launch order of first use."""
+        kernels = plan.kernels if plan else ()
+        return [(k, self.artefacts[k.sha256]) for k in kernels if k.sha256 in self.artefacts]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was found in the main plan's kernels without stopping them, each once, with the kernel's name."""
-        kernels = self.main_plan.kernels if self.main_plan else ()
-        made = [(k.name, a) for k in kernels if (a := self.artefacts.get(k.sha256)) is not None]
-        return tuple(dict.fromkeys(f"{name}: {note}" for name, a in made for note in a.compiled.notes))
+        made = self.compiled_of(self.main_plan)
+        return tuple(dict.fromkeys(f"{kernel.name}: {note}" for kernel, a in made for note in a.compiled.notes))
 
     def judged_plans(self, variant: str) -> tuple[Plan, ...]:
         """Each case's plan of that variant; its default where the autotuner offered other configs for the shape."""
@@ -159,8 +162,7 @@ class Updater:
     def sass(self, update: Update, variant: str = "") -> SassReply:
         """The kernels of an update's main plan disassembled, in the order of `kernels_of`; of a variant's, if named."""
         plan = (update.judged_plan(variant) if variant else None) or update.main_plan
-        found = (update.artefacts.get(k.sha256) for k in plan.kernels) if plan else ()
-        return self._compiling.sass([a for a in found if a is not None])
+        return self._compiling.sass([artefact for _, artefact in update.compiled_of(plan)])
 
     def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
         """What each of some kernels is in the end; () where one does not compile."""
