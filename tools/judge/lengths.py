@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
+from tools.judge import flops
 from tools.judge.tree import Tree, numel, tensors
 
 # Operators that move or make values and have no tag that says so; whatever is not known may add something up.
@@ -34,7 +34,7 @@ class Lengths(contextlib.ExitStack):
 
     def __enter__(self) -> "Lengths":
         super().__enter__()
-        self._flops = self.enter_context(FlopCounterMode(display=False))
+        self._flops = self.enter_context(flops.counter(whole=True))
         self._watch = self.enter_context(_Watch())
         return self
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from tools.codec import Json
 from tools.errors import TaskError
+from tools.judge import flops
 from tools.judge.execute import blame
 from tools.judge.problem import Answer, Drawn, LoadedCase
 from tools.judge.tree import Tree, is_finite, nbytes, numel, spec_of, tensor_spec
@@ -100,9 +100,9 @@ class _Size:
     def _measured(cls, problem: LoadedCase) -> "_Size":
         inputs = problem.inputs(0) or ()
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # we report what fails
-        with FlopCounterMode(display=False, custom_mapping=_CAUSAL) as counter:
+        with flops.counter() as counted:
             outputs = problem.native(inputs)
-        return cls(problem.init_args, inputs, problem.state(), outputs, int(counter.get_total_flops()))
+        return cls(problem.init_args, inputs, problem.state(), outputs, int(counted.get_total_flops()))
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -207,16 +207,3 @@ def _runs(task: TaskFile) -> bool:
         return is_finite(problem.native(problem.inputs(0) or ()))
     except TaskError:
         return False
-
-
-def _attention_flops(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Multiply-adds of attention; a causal mask leaves out what lies above the diagonal."""
-    (batch, heads, rows, depth), columns = query, key[-2]
-    causal = kwargs.get("is_causal", any(a is True for a in args[:3]))
-    seen = sum(min(row + 1, columns) for row in range(rows)) if causal else rows * columns
-    return int(2 * batch * heads * seen * (depth + value[-1]))
-
-
-_CAUSAL = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-}

@@ -9,6 +9,7 @@ import torch
 from tests.tools.judge.drawing import applying
 from tools.codec import decode, encode
 from tools.errors import TaskError
+from tools.judge import flops
 from tools.judge.reference import Problem, describe, expanded
 from tools.judge.tree import leaves
 from tools.spec import TaskSpec
@@ -55,6 +56,21 @@ def test_flops_count_contractions_and_a_causal_mask_halves_them() -> None:
     assert describe(find_task("matmul_bias_relu")).main.flops == 2 * 8192 * 4096 * 4096
     attention = describe(find_task("causal_attention")).main
     assert attention.flops == pytest.approx(4 * 4 * 16 * 4096**2 * 64 / 2, rel=1e-3)
+
+
+def test_attention_with_grouped_heads_is_counted_whichever_operator_does_it() -> None:
+    q, kv = torch.empty(2, 8, 16, 32, device="meta"), torch.empty(2, 2, 16, 32, device="meta")
+    whole = 2 * 2 * 2 * 8 * 16 * 16 * 32
+    aten = torch.ops.aten
+    plain = (None, True, 0.0, False)  # a mask, whether to keep sums, dropout, causal
+    for operator, more, seen in (
+        (aten._scaled_dot_product_flash_attention, (0.0, True), whole * 17 // 32),  # 17 of 32 pairs are seen
+        (aten._scaled_dot_product_efficient_attention, plain, whole),
+        (aten._scaled_dot_product_cudnn_attention, plain, whole),
+    ):
+        with flops.counter() as counted, flops.counter(whole=True) as all_of_it:
+            operator(q, kv, kv, *more)
+        assert (counted.get_total_flops(), all_of_it.get_total_flops()) == (seen, whole)
 
 
 def test_parameters_are_in_the_state_and_none_of_them_is_an_identity() -> None:

@@ -23,7 +23,9 @@
 
 TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles and
 over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result goes out
-in HALVES, to need less shared memory beside the stages. SPECIALISED gives loads to a warp group of their own, on GPUs
+in HALVES, to need less shared memory beside the stages. TF32 operands have to be K-major for the tensor cores of Hopper:
+a matrix that is not is turned first, by a kernel of its own; when the compiler turned each tile in shared memory instead,
+8192 x 4096 x 4096 took 2429 us on an H200. SPECIALISED gives loads to a warp group of their own, on GPUs
 and Tritons that can (the loops stay apart then). Where a row is no multiple of 16 bytes TMA cannot read it: then
 `masked_kernel` does the work.
 """
@@ -137,6 +139,22 @@ def masked_kernel(
     tl.store(c_ptr + at, acc.to(c_ptr.dtype.element_ty), mask=(i[:, None] < m) & (j[None, :] < n))
 
 
+@triton.jit
+def turn_kernel(b_ptr, t_ptr, k, n, BLOCK: tl.constexpr):
+    i, j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = (i[:, None] < k) & (j[None, :] < n)
+    tile = tl.load(b_ptr + i[:, None].to(tl.int64) * n + j[None, :], mask=inside)
+    tl.store(t_ptr + j[:, None].to(tl.int64) * k + i[None, :], tl.trans(tile), mask=tl.trans(inside))
+
+
+def k_major(b):
+    """b of (k, n) as (n, k)."""
+    k, n = b.shape
+    turned = torch.empty((n, k), dtype=b.dtype, device=b.device)
+    turn_kernel[(triton.cdiv(k, 64), triton.cdiv(n, 64))](b, turned, k, n, BLOCK=64, num_warps=8)
+    return turned
+
+
 def allocate(size, alignment, stream):
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
@@ -151,25 +169,28 @@ def matmul(
     size = a.element_size()
     options = {
         "BIAS": bias is not None, "RESIDUAL": residual is not None, "SCALES": scale_a is not None,
-        "ACTIVATION": activation, "TURNED": turned,
+        "ACTIVATION": activation,
         # float32 proper: three TF32 products are as exact and use tensor cores
         "INPUT_PRECISION": "tf32" if precision == "tf32_ok" else "tf32x3", "GROUP": GROUP_M, "num_warps": NUM_WARPS,
     }  # fmt: skip
     tensors = (a, b, c, bias, residual, scale_a, scale_b, m, n, k)
     if any(t.shape[1] * t.element_size() % 16 for t in (a, b, c)):
         grid = (triton.cdiv(m, 64) * triton.cdiv(n, 64),)
-        masked_kernel[grid](*tensors, BM=64, BN=64, BK=32, num_stages=3, **options)
+        masked_kernel[grid](*tensors, TURNED=turned, BM=64, BN=64, BK=32, num_stages=3, **options)
         return c
+    if size == 4 and not turned:
+        b, turned = k_major(b), True
+        tensors = (a, b, *tensors[2:])
     triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
     bk = BLOCK_K * 2 // size
-    # TF32 operands have to be K-major: the compiler turns b in shared memory, which takes room and registers
-    bn = BLOCK_N if size < 4 else min(BLOCK_N, 128)
-    room = (220 << 10) - BLOCK_M * bn // HALVES * c.element_size() - (bn * bk * size if size == 4 else 0)
+    bn = BLOCK_N if c.element_size() < 4 else min(BLOCK_N, 128)  # the result, too, passes through shared memory
+    room = (220 << 10) - BLOCK_M * bn // HALVES * c.element_size()
     stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + bn) * bk * size)))
     programs = torch.cuda.get_device_properties(a.device).multi_processor_count
     persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, bn)),)](
         *tensors,
         BM=BLOCK_M,
+        TURNED=turned,
         BN=bn,
         BK=bk,
         HALVES=HALVES,
