@@ -3,15 +3,16 @@
     pip download --no-deps liger-kernel==0.8.2 flag-gems==5.0.2 sglang==0.5.23      # and unzip each
     python -m benchmarks.public_kernels --into DIR --public liger=LIGER --public tutorials=triton/python/tutorials
 
-A file of `public/` is named TASK__SOURCE.py, or TASK__SOURCE_WHICH.py. It holds the `class ModelNew` that calls a public
-kernel for that task, and PUBLIC: of each source's files the definitions that it needs (as in tests/exploits/public).
-Host code is the source's own wherever the task leaves room for it; where not, the file says what it does instead.
-`public/stand_ins` takes the place of what a source asks about the machine and of its caches; tables of launch parameters
-(TUNED names them) are the source's own.
+A file of `public/` is named TASK__SOURCE.py, or TASK__SOURCE_WHICH.py. It holds the `class ModelNew` that calls a
+public kernel for that task, and PUBLIC: of each source's files the definitions that it needs (as in
+tests/exploits/public). Host code is the source's own wherever the task leaves room for it; where not, the file says
+what it does instead. `public/stand_ins` takes the place of what a source asks about the machine and of its caches;
+tables of launch parameters (TUNED names them) are the source's own.
 """
 
 import argparse
 import ast
+import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,22 @@ def _tables(packages: Mapping[str, Path], names: Sequence[str]) -> dict[str, Any
         raise InlineError("its launch parameters are YAML: pip install pyyaml") from error
     paths = [packages["flag_gems"] / _TABLES.format(part) for part in ("", "hopper/")]
     known = {name: table for path in paths for name, table in yaml.safe_load(path.read_text()).items()}
-    return {name: known[name] for name in names}
+    return {name: [choice for entry in known[name] for choice in _choices(entry)] for name in names}
+
+
+def _choices(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """An entry as it is, or, where it says how to make them, all that it stands for."""
+    if not entry.get("gen"):
+        return [entry]
+    lists = {name: values for name, values in entry.items() if name not in ("gen", "param_map")}
+    picks = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    return [_filled(entry["param_map"], pick) for pick in picks]
+
+
+def _filled(form: Any, pick: Mapping[str, Any]) -> Any:
+    if isinstance(form, dict):
+        return {name: _filled(value, pick) for name, value in form.items()}
+    return pick.get(form, form) if isinstance(form, str) else form
 
 
 def written(task: str, folders: PublicFolders, into: Path) -> tuple[list[Path], list[str]]:

@@ -9,7 +9,7 @@ timed in one session. A GPU takes the next task when it is done with one. What t
 is made from; DIR/table.jsonl keeps how each command ended, DIR/logs what it printed.
 
 The same command again goes on: a task whose run ended of itself is not run again, and neither is its session of public
-kernels, unless there are more of them now. At --deadline whatever runs is ended as by Ctrl-C, which keeps its best so far.
+kernels, unless there are more of them now. At --deadline whatever runs is ended as by Ctrl-C, and keeps its best.
 """
 
 import argparse

@@ -24,7 +24,7 @@ from tools.codec import Json
 
 _COMMAND = (sys.executable, "-c", "from agent.cli import main; main()")
 _ROOT = Path(__file__).resolve().parents[1]
-_GRACE_S = 12.0  # between Ctrl-C and SIGKILL: a run needs a second to store its end
+_GRACE_S = 12.0
 _AFTER_SEARCH_S = 40.0  # start, confirmation of the best, end: left to a run that the deadline makes shorter
 _LEAST_SEARCH_S = 8.0
 _LEAST_BENCH_S = 30.0
@@ -33,8 +33,9 @@ _TICK_S = 0.2
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of all tasks. `time_s`: of a task's search; `warm_up_s`: what a command may take beside it, or it is
-    ended; `deadline`: by time.monotonic(), when everything has to be over; `public`: folders by source."""
+    """What is asked of all tasks. `time_s`: of a task's search; `warm_up_s`: what a command may take beside it;
+    `deadline`: by time.monotonic(), when everything has to be over; `public`: folders by source; `command`:
+    `optimize`; `grace_s`: between Ctrl-C and the end by force, which a run needs to store its end."""
 
     runs_dir: Path
     time_s: float
@@ -44,6 +45,8 @@ class Plan:
     max_attempts: int = 1000
     seed: int = 0
     public: PublicFolders = field(default_factory=dict)
+    command: Sequence[str] = _COMMAND
+    grace_s: float = _GRACE_S
 
     def left_s(self) -> float:
         """Until everything has to be over; infinite without a deadline."""
@@ -52,7 +55,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. `exit_code` is None for one that never started; `why` is "" where there is nothing to say."""
+    """How a command ended. `exit_code` is None for one that never started; `why` is "" where nothing is to be said."""
 
     task: str
     step: str
@@ -87,7 +90,7 @@ class Table:
         """End what runs, as by Ctrl-C, and start nothing more."""
         self._stopping.set()
         for worker in self._workers:
-            worker.join(_GRACE_S + 5.0)
+            worker.join(self._plan.grace_s + 5.0)
 
     def _work(self, gpu: str | None) -> None:
         self._calibrate(gpu)
@@ -153,8 +156,8 @@ class Table:
         begun = time.monotonic()
         with log.open("w") as out:
             process = subprocess.Popen(
-                [*_COMMAND, *words], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=_ROOT,
-                env=_environment(gpu), start_new_session=True,
+                [*self._plan.command, *words], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                cwd=_ROOT, env=_environment(gpu), start_new_session=True,
             )  # fmt: skip
             told = self._watched(process, limit_s)
         why = told or ("" if process.returncode == 0 else _last_line(log))
@@ -168,7 +171,7 @@ class Table:
         while process.poll() is None:
             told = self._why_end(until, limit_s)
             if told:
-                return _ended(process, told)
+                return _ended(process, told, self._plan.grace_s)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_TICK_S)
         _kill(process)  # what it may have left behind
@@ -177,7 +180,7 @@ class Table:
     def _why_end(self, until: float, limit_s: float) -> str:
         if self._stopping.is_set():
             return "ended: interrupted"
-        if self._plan.left_s() < _GRACE_S:
+        if self._plan.left_s() < self._plan.grace_s:
             return "ended: the deadline came"
         return f"ended: it took more than {limit_s:.0f} s" if time.monotonic() > until else ""
 
@@ -201,11 +204,11 @@ def _environment(gpu: str | None) -> dict[str, str]:
     return env if gpu is None else env | {"CUDA_VISIBLE_DEVICES": gpu}
 
 
-def _ended(process: subprocess.Popen[bytes], why: str) -> str:
+def _ended(process: subprocess.Popen[bytes], why: str, grace_s: float) -> str:
     """End it as Ctrl-C does, so that it stores what it has; then by force."""
     process.send_signal(signal.SIGINT)
     try:
-        process.wait(_GRACE_S)
+        process.wait(grace_s)
     except subprocess.TimeoutExpired:
         why += ", by force"
     _kill(process)

@@ -12,9 +12,8 @@ class ModelNew(nn.Module):
     def __init__(self, sizes, k, n):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(len(sizes), k, n).bfloat16())
-        self.register_buffer(
-            "ends", torch.tensor(list(itertools.accumulate(sizes)), dtype=torch.int32), persistent=False
-        )
+        ends = torch.tensor(list(itertools.accumulate(sizes)), dtype=torch.int32)
+        self.register_buffer("ends", ends, persistent=False)
 
     def forward(self, x):
         return group_mm(x, self.weight, self.ends)

@@ -1,0 +1,12 @@
+"""FlagGems' attention, causal."""
+
+from torch import nn
+
+PUBLIC = {"gems": {"ops/attention.py": ["scaled_dot_product_attention_forward"]}}
+TUNED = ["attention"]
+
+
+class ModelNew(nn.Module):
+    def forward(self, q, k, v):
+        found = scaled_dot_product_attention_forward(q, k, v, is_causal=True)
+        return found[0] if isinstance(found, tuple) else found
