@@ -7,7 +7,8 @@ A file of `public/` is named TASK__SOURCE.py, or TASK__SOURCE_WHICH.py. It holds
 public kernel for that task, and PUBLIC: of each source's files the definitions that it needs (as in
 tests/exploits/public). Host code is the source's own wherever the task leaves room for it; where not, the file says
 what it does instead. `public/stand_ins` takes the place of what a source asks about the machine and of its caches;
-tables of launch parameters (TUNED names them) are the source's own.
+tables of launch parameters (TUNED names them) are the source's own. EDITS, texts and what replaces them, make a kernel
+fit that is written for one dtype or constant.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import ast
 import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Public:
-    """One of them. `wanted`: by source, then by file, the names of its definitions."""
+    """One of them. `wanted`: by source, then by file, the names of its definitions; `tuned`, `edits`: as told above."""
 
     path: Path
     wanted: Mapping[str, Mapping[str, Sequence[str]]]
     tuned: Sequence[str] = ()
+    edits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def task(self) -> str:
@@ -62,7 +64,10 @@ class Public:
 def public_kernels(task: str | None = None, folder: Path = FOLDER) -> list[Public]:
     """Those for a task, or all, by name. Raises InlineError for a file without PUBLIC."""
     found = sorted(folder.glob(f"{task or '*'}__*.py"))
-    return [Public(path, _literal(path, "PUBLIC"), _literal(path, "TUNED", [])) for path in found]
+    return [
+        Public(path, _literal(path, "PUBLIC"), _literal(path, "TUNED", []), _literal(path, "EDITS", {}))
+        for path in found
+    ]
 
 
 def source_of(name: str) -> str:
@@ -80,8 +85,17 @@ def candidate(kernel: Public, folders: PublicFolders) -> str:
         for file, names in wanted.items()
     ]
     packages = {SOURCES[s].package: folder / SOURCES[s].package for s, folder in folders.items() if SOURCES[s].package}
-    text = _WithStandIns(packages).source([*files, (kernel.path, ["ModelNew"])])
+    inliner = _WithStandIns(packages)
+    text = _edited(inliner.source(files), kernel) + inliner.source([(kernel.path, ["ModelNew"])])
     return text.replace("_TUNED = {}", f"_TUNED = {_tables(packages, kernel.tuned)!r}") if kernel.tuned else text
+
+
+def _edited(text: str, kernel: Public) -> str:
+    for old, new in kernel.edits.items():
+        if old not in text:
+            raise InlineError(f"there is no {old!r} to edit")
+        text = text.replace(old, new)
+    return text
 
 
 class _WithStandIns(Inliner):

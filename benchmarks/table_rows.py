@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,20 @@ _MEMORY_BOUND = 1.02  # the speed of light is then no more than what moving the 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a session of public kernels. `us` is None for one that was not right, or not timed."""
+    """A kernel of a session of public kernels. `timing` is None for one that was not right, or not timed."""
 
     name: str
     session: str
     status: str
     detail: str
-    us: float | None = None
-    interval_us: tuple[float, float] | None = None
+    timing: Timing | None = None
 
 
 @dataclass(frozen=True)
 class Row:
     """One task. `finished`: its search ended of itself; `why`: what came in the way of it; `receipt`: that of ours, or
-    of any attempt where none was right. Times in microseconds, `seconds` of the search, without warm-up."""
+    of any attempt where none was right; `troubles`: which public kernels were not even judged. Times in microseconds,
+    `seconds` of the search, without warm-up."""
 
     task: str
     why: str = ""
@@ -59,6 +59,7 @@ class Row:
     receipt: Mapping[str, Any] = field(default_factory=dict)
     ours_again: Kernel | None = None
     public: tuple[Kernel, ...] = ()
+    troubles: tuple[str, ...] = ()
 
     @property
     def timing(self) -> Timing | None:
@@ -102,15 +103,18 @@ class Row:
     @property
     def fastest_public(self) -> Kernel | None:
         """Of those that were right and timed."""
-        return min((k for k in self.public if k.us is not None), key=lambda k: k.us or math.inf, default=None)
+        timed = [(k.timing.median_us, k) for k in self.public if k.timing]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None
 
     @property
-    def over_public(self) -> float | None:
-        """The speed-up of ours over the fastest public kernel, both in one session."""
+    def over_public(self) -> Comparison | None:
+        """Ours over the fastest public kernel, both in one session; the interval is that of both times."""
         theirs, ours = self.fastest_public, self.ours_again
-        if not (theirs and theirs.us and ours and ours.us) or theirs.session != ours.session:
+        if not (theirs and theirs.timing and ours and ours.timing) or theirs.session != ours.session:
             return None
-        return theirs.us / ours.us
+        speedup = theirs.timing.median_us / ours.timing.median_us
+        spread = math.exp(math.hypot(_half(theirs.timing), _half(ours.timing)))
+        return Comparison(theirs.name, theirs.timing.median_us, speedup, speedup / spread, speedup * spread)
 
     @cached_property
     def _main(self) -> Mapping[str, Any]:
@@ -139,8 +143,10 @@ def _row(store: Store, runs_dir: Path, task: str, journal: Sequence[Mapping[str,
     again = next((kernel for kernel in public if kernel.name == Path(OURS).stem), None)
     run = _chosen([run for run in runs if run.author == OFFLINE])
     if run is None:
-        return Row(task, _why(journal, task, "ours") or "no run of it is stored", ours_again=again, public=theirs)
-    return _searched(store, runs_dir, run, _why(journal, task, "ours"), again, theirs)
+        why = _why(journal, task, "ours") or "no run of it is stored"
+        return Row(task, why, ours_again=again, public=theirs, troubles=_troubles(journal, task))
+    row = _searched(store, runs_dir, run, _why(journal, task, "ours"))
+    return replace(row, ours_again=again, public=theirs, troubles=_troubles(journal, task))
 
 
 def _chosen(runs: Sequence[RunSummary]) -> RunSummary | None:
@@ -149,9 +155,7 @@ def _chosen(runs: Sequence[RunSummary]) -> RunSummary | None:
     return next(iter([*ended, *(run for run in runs if run.accepted), *runs]), None)
 
 
-def _searched(
-    store: Store, runs_dir: Path, run: RunSummary, why: str, again: Kernel | None, public: tuple[Kernel, ...]
-) -> Row:
+def _searched(store: Store, runs_dir: Path, run: RunSummary, why: str) -> Row:
     folder = folder_of(runs_dir, run.run_id)
     attempts = store.attempts(run.run_id)
     leader = best(attempts)
@@ -177,8 +181,6 @@ def _searched(
         idea=leader.proposal.rationale if leader else "",
         verdict=leader.verdict if leader else None,
         receipt=_first_receipt(receipts),
-        ours_again=again,
-        public=public,
     )
 
 
@@ -199,10 +201,8 @@ def _public(store: Store, runs: Sequence[RunSummary]) -> list[Kernel]:
             continue
         for attempt in store.attempts(run.run_id):
             name, verdict = Path(attempt.proposal.rationale).stem, attempt.verdict
-            time = verdict.timing
-            interval = (time.low_us, time.high_us) if time else None
-            us = time.median_us if time else None
-            found.setdefault(name, Kernel(name, run.run_id, verdict.status.value, verdict.detail, us, interval))
+            kernel = Kernel(name, run.run_id, verdict.status.value, verdict.detail, verdict.timing)
+            found.setdefault(name, kernel)
     return list(found.values())
 
 
@@ -231,6 +231,18 @@ def _journal(path: Path) -> list[Mapping[str, Any]]:
 def _why(journal: Sequence[Mapping[str, Any]], task: str, step: str) -> str:
     found = [str(line["why"]) for line in journal if line.get("task") == task and line.get("step") in (step, "table")]
     return found[-1] if found else ""
+
+
+def _troubles(journal: Sequence[Mapping[str, Any]], task: str) -> tuple[str, ...]:
+    """Why public kernels were not judged: those that could not be made, and a session that was ended."""
+    its = [line for line in journal if line.get("task") == task and line.get("step") == "public"]
+    told = [str(line["why"]) for line in its if line.get("exit_code") is None or "ended: " in str(line["why"])]
+    return tuple(dict.fromkeys(told))
+
+
+def _half(timing: Timing) -> float:
+    """Half of the interval's width, in logarithms."""
+    return math.log(timing.high_us / timing.low_us) / 2
 
 
 def _tensor(spec: Mapping[str, Json]) -> str:

@@ -6,20 +6,22 @@ from statistics import fmean
 
 from benchmarks.public_kernels import source_of
 from benchmarks.table_rows import Kernel, Row
+from tools.verdict import Comparison
 
 BASELINES = {"eager": "eager", "compile": "compile", "compile-max": "max-autotune"}
 ATTENTION = ("causal_attention", "gqa_attention")
 GEOMEAN, LEAST, COPY, CUBLAS, SDPA, MOST_S = 1.25, 0.98, 0.90, 0.95, 0.90, 180.0
 _HEAD = (
     *("task", "timed case", "eager µs", "compile µs", "max-autotune µs", "public µs", "ours µs [95 %]"),
-    *("over the best of the three [95 %]", "over public", "speed of light", "copy", "attempts", "s"),
+    *("over the best of the three [95 %]", "over public [95 %]", "speed of light", "copy", "own", "attempts", "s"),
 )
 _NOTES = """
 Times are device time of one forward with cold L2, medians with 95 % intervals. "Over the best of the three" is paired
 with the fastest of eager, torch.compile and max-autotune. "Over public" is over the fastest public kernel that was
 right, ours judged once more in the session that judged it. "Speed of light" is what the verdict says; "copy", of tasks
-that memory bounds, is the rate at which the task's bytes moved over the measured rate of a copy. "s" is the search with
-the confirmation of the best, without start and baselines. Eager attention is scaled_dot_product_attention, with the
+that memory bounds, is the rate at which the task's bytes moved over the measured rate of a copy. "Own" is the share of
+the time in the candidate's own kernels; the rest is the library's. "s" is the search with the confirmation of the best,
+without start and baselines. Eager attention is scaled_dot_product_attention, with the
 backend that torch chooses.
 """.strip()
 
@@ -46,7 +48,7 @@ def _public_in_short(row: Row) -> str:
     if not row.public:
         return ""
     right = sum(kernel.status in ("correct", "checked") for kernel in row.public)
-    over = "" if row.over_public is None else f", {_factor(row.over_public)} over the fastest"
+    over = "" if row.over_public is None else f", {_factor(row.over_public.speedup)} over the fastest"
     return f"  public: {right} of {len(row.public)} right{over}"
 
 
@@ -66,8 +68,9 @@ def _table(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> list[str]:
     baselines = [_us(row.baselines_us.get(name)) for name in BASELINES]
     return [
-        row.task, row.sizes, *baselines, _public(row), _ours(row), _over(row), _factor(row.over_public),
-        _percent(row.verdict.sol_fraction if row.verdict else None), _percent(row.copy_share), str(row.attempts or ""),
+        row.task, row.sizes, *baselines, _public(row), _ours(row), _over(row), _ratio(row.over_public),
+        _percent(row.verdict.sol_fraction if row.verdict else None), _percent(row.copy_share),
+        _percent(row.verdict.coverage if row.verdict else None), str(row.attempts or ""),
         "" if row.seconds is None else f"{row.seconds:.0f}",
     ]  # fmt: skip
 
@@ -83,16 +86,13 @@ def _ours(row: Row) -> str:
 
 
 def _over(row: Row) -> str:
-    found = row.hardest
-    if found is None:
-        return ""
-    return f"{_factor(found.speedup)} [{found.low:.3f}, {found.high:.3f}] {_name(found.baseline)}"
+    return f"{_ratio(row.hardest)} {_name(row.hardest.baseline)}" if row.hardest else ""
 
 
 def _public(row: Row) -> str:
     theirs = row.fastest_public
     if theirs is not None:
-        return f"{_us(theirs.us)} {source_of(theirs.name)}"
+        return f"{_us(theirs.timing.median_us if theirs.timing else None)} {source_of(theirs.name)}"
     return ", ".join(f"{source_of(kernel.name)}: {kernel.status}" for kernel in row.public)
 
 
@@ -103,6 +103,7 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
         yield _mean(timed)
         yield _list("Goals", _goals(timed, len(rows)))
     yield _list("Tasks without a result, or cut short", (f"{row.task}: {row.why}" for row in rows if row.why))
+    yield _list("Public kernels that were not judged", (f"{row.task}: {why}" for row in rows for why in row.troubles))
     refused = [(row, kernel) for row in rows for kernel in row.public if kernel.status not in ("correct", "checked")]
     yield _list("Public kernels that were not right", (_refused(row, kernel) for row, kernel in refused))
 
@@ -125,10 +126,10 @@ def _mean(timed: Sequence[Row]) -> str:
     kept = sum(c.speedup >= LEAST for c in found)
     words = f"Geometric mean over the best of the three: **{math.exp(middle):.3f}x** [{low:.3f}, {high:.3f}]"
     words += f" (of the measurements); {kept} of {len(found)} at or above {LEAST}x."
-    others = [(row.over_public, row.task) for row in timed if row.over_public is not None]
+    others = [row.over_public.speedup for row in timed if row.over_public]
     if others:
-        mean = math.exp(fmean(math.log(over) for over, _ in others))
-        ahead = sum(over >= 1 for over, _ in others)
+        mean = math.exp(fmean(map(math.log, others)))
+        ahead = sum(over >= 1 for over in others)
         words += f" Over the fastest public kernel: {mean:.3f}x on {len(others)} tasks, {ahead} of them ahead."
     return words
 
@@ -171,6 +172,10 @@ def _name(baseline: str) -> str:
 
 def _factor(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}x"
+
+
+def _ratio(found: Comparison | None) -> str:
+    return "" if found is None else f"{_factor(found.speedup)} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def _percent(value: float | None) -> str:

@@ -131,7 +131,7 @@ def test_a_row_is_the_best_attempt_against_the_fastest_of_the_three(record: Reco
     assert found.copy_share == pytest.approx(1.0)  # 400 MB in 100 us are 4000 GB/s
     text = table_text([found])
     assert "| softmax | 2 x 8x4 bfloat16 | 200.0 | 120.0 | 110.0 |  | **100.0** [99.90, 100.1] |" in text
-    assert "| 1.100x [1.089, 1.111] max-autotune |  | 90 % | 100 % | 3 | 62 |" in text
+    assert "| 1.100x [1.089, 1.111] max-autotune |  | 90 % | 100 % | 100 % | 3 | 62 |" in text
 
 
 def test_a_task_that_arithmetic_bounds_has_no_share_of_the_copy_s_bandwidth(record: Recorded) -> None:
@@ -170,7 +170,9 @@ def test_public_kernels_are_compared_with_ours_of_their_own_session(record: Reco
         ("softmax__liger", "correct"),
         ("softmax__tutorials", "wrong"),
     ]
-    assert found.over_public == pytest.approx(1.5)
+    assert found.over_public is not None
+    assert found.over_public.speedup == pytest.approx(1.5)
+    assert 1.495 < found.over_public.low < 1.5 < found.over_public.high < 1.505
     text = table_text([found])
     assert "| 147.0 Liger-Kernel 0.8.2 |" in text
     assert "softmax, Triton's tutorials: wrong, case ragged: 3 elements wrong" in text
@@ -209,6 +211,15 @@ def test_a_task_that_failed_is_a_row_that_says_why(record: Recorded) -> None:
     assert "rope: GpuLost: the judge's process ended" in text
     assert "softmax: none accepted (2 wrong); the last: case ragged: 3 elements wrong" in text
     assert "geglu: no run of it is stored" in text
+
+
+def test_public_kernels_that_were_not_judged_are_named_with_the_reason(record: Recorded) -> None:
+    record.run("softmax", [timed(100.0)])
+    record.journal(task="softmax", step="public", exit_code=None, why="softmax__gems.py cannot be made: no such file")
+    record.journal(task="softmax", step="public", exit_code=1, why="1 of 2 accepted")  # is told by their verdicts
+    record.journal(task="softmax", step="public", exit_code=130, why="ended: the deadline came")
+    assert row(record).troubles == ("softmax__gems.py cannot be made: no such file", "ended: the deadline came")
+    assert "- softmax: softmax__gems.py cannot be made: no such file" in table_text([row(record)])
 
 
 def test_a_journal_whose_last_line_was_cut_off_is_read(record: Recorded) -> None:
@@ -337,7 +348,7 @@ def test_ctrl_c_ends_the_table_with_130_and_leaves_nothing_behind(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def run_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A real run of the table on this machine, without its GPU: softmax, and one kernel in the place of a public one."""
+    """A real table, without this machine's GPU: softmax, and one kernel in the place of a public one."""
     folder = tmp_path_factory.mktemp("table")
     visible, os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES"), ""
     try:
@@ -409,6 +420,20 @@ def test_a_source_that_has_changed_is_a_problem_and_no_more(tmp_path: Path) -> N
     assert problems[1].startswith("softmax__tutorials.py cannot be made: ")
 
 
+def test_an_edit_that_finds_nothing_is_a_problem(tmp_path: Path) -> None:
+    source = tmp_path / "sglang" / "kernels" / "ops" / "quantization" / "int8_kernel.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("def per_token_quant_int8(x):\n    return x.abs().clamp_min(1e-10)\n")
+    (path,), problems = written("quantize_int8", {"sglang": tmp_path}, tmp_path / "made")
+    assert problems == []
+    assert "clamp_min(1e-8)" in path.read_text()
+    source.write_text("def per_token_quant_int8(x):\n    return x\n")
+    assert written("quantize_int8", {"sglang": tmp_path}, tmp_path / "made") == (
+        [],
+        ["quantize_int8__sglang.py cannot be made: there is no '1e-10' to edit"],
+    )
+
+
 GEMS_LIKE = """
 import logging
 import triton
@@ -434,7 +459,7 @@ def test_a_source_s_own_tables_and_heuristics_go_into_the_candidate(tmp_path: Pa
     files = {
         "ops/bmm.py": GEMS_LIKE,
         "utils/triton_lang_extension.py": "import triton\n@triton.jit\ndef program_id(a): pass\nnum_programs = 1\n",
-        "utils/shape_utils.py": "def dim_compress(): ...\n",
+        "utils/shape_utils.py": "broadcastable_to = dim_compress = print\n",
         f"{nvidia}/heuristics_config_utils.py": "HEURISTICS_CONFIGS = {'bmm': {'EVEN': max}}\n",
         f"{nvidia}/tune_configs.yaml": "bmm: [{META: {TILE: 1}, num_warps: 4}]\nmm: [{META: {TILE: 9}}]\n",
         f"{nvidia}/hopper/tune_configs.yaml": HOPPER,

@@ -1,9 +1,10 @@
-"""Triton's tutorial 09, persistent."""
+"""Triton's tutorial 09, persistent, with results in bfloat16."""
 
 import torch
 from torch import nn
 
 PUBLIC = {"tutorials": {"09-persistent-matmul.py": ["matmul_persistent"]}}
+EDITS = {"tl.float16": "tl.bfloat16"}
 
 
 class ModelNew(nn.Module):

@@ -6,7 +6,7 @@ import torch
 import triton
 from triton.language.extra import libdevice as tl_extra_shim
 
-from flag_gems.utils.shape_utils import dim_compress
+from flag_gems.utils.shape_utils import broadcastable_to, dim_compress
 from flag_gems.utils.triton_lang_extension import num_programs, program_id
 
 
