@@ -7,7 +7,8 @@ A file of `public/` is named TASK__SOURCE.py, or TASK__SOURCE_WHICH.py. It holds
 public kernel for that task, and PUBLIC: of each source's files the definitions that it needs (as in
 tests/exploits/public). Host code is the source's own wherever the task leaves room for it; where not, the file says
 what it does instead. `public/stand_ins` takes the place of what a source asks about the machine and of its caches;
-tables of launch parameters (TUNED names them) are the source's own. EDITS, texts and what replaces them, make a kernel
+tables of launch parameters are the source's own, and TUNED names them, with the values that are tried where the judge
+would not try all (it takes 16 of a kernel). EDITS, texts and what replaces them, make a kernel
 fit that is written for one dtype or constant.
 """
 
@@ -52,7 +53,7 @@ class Public:
 
     path: Path
     wanted: Mapping[str, Mapping[str, Sequence[str]]]
-    tuned: Sequence[str] = ()
+    tuned: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     edits: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -65,7 +66,7 @@ def public_kernels(task: str | None = None, folder: Path = FOLDER) -> list[Publi
     """Those for a task, or all, by name. Raises InlineError for a file without PUBLIC."""
     found = sorted(folder.glob(f"{task or '*'}__*.py"))
     return [
-        Public(path, _literal(path, "PUBLIC"), _literal(path, "TUNED", []), _literal(path, "EDITS", {}))
+        Public(path, _literal(path, "PUBLIC"), _literal(path, "TUNED", {}), _literal(path, "EDITS", {}))
         for path in found
     ]
 
@@ -110,7 +111,7 @@ class _WithStandIns(Inliner):
         super()._claim(path, set(names) - _IN_EACH)
 
 
-def _tables(packages: Mapping[str, Path], names: Sequence[str]) -> dict[str, Any]:
+def _tables(packages: Mapping[str, Path], tuned: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, Any]:
     """FlagGems' launch parameters for Hopper, else for any NVIDIA GPU. Raises InlineError and OSError."""
     try:
         import yaml
@@ -118,7 +119,13 @@ def _tables(packages: Mapping[str, Path], names: Sequence[str]) -> dict[str, Any
         raise InlineError("its launch parameters are YAML: pip install pyyaml") from error
     paths = [packages["flag_gems"] / _TABLES.format(part) for part in ("", "hopper/")]
     known = {name: table for path in paths for name, table in yaml.safe_load(path.read_text()).items()}
-    return {name: [choice for entry in known[name] for choice in _choices(entry)] for name in names}
+    return {
+        name: [
+            choice for entry in known[name] for choice in _choices(entry)
+            if all(choice["META"].get(key) in values for key, values in tried.items())
+        ]
+        for name, tried in tuned.items()
+    }  # fmt: skip
 
 
 def _choices(entry: dict[str, Any]) -> list[dict[str, Any]]:

@@ -197,8 +197,6 @@ def _public(store: Store, runs: Sequence[RunSummary]) -> list[Kernel]:
     """The latest verdict on each file."""
     found: dict[str, Kernel] = {}
     for run in runs:
-        if run.why in _NOT_OF_ITSELF or run.why is None:
-            continue
         for attempt in store.attempts(run.run_id):
             name, verdict = Path(attempt.proposal.rationale).stem, attempt.verdict
             kernel = Kernel(name, run.run_id, verdict.status.value, verdict.detail, verdict.timing)

@@ -74,7 +74,9 @@ class Table:
         for task in tasks:
             self._tasks.put(task)
         self._stopping, self._lock = threading.Event(), threading.Lock()
-        self._workers = [threading.Thread(target=self._work, args=(gpu,), daemon=True) for gpu in gpus]
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._over = threading.Semaphore(0)
+        self._workers = [threading.Thread(target=self._worker, args=(gpu,), daemon=True) for gpu in gpus]
 
     def run(self) -> None:
         """Until no task is left or the deadline has come."""
@@ -82,15 +84,25 @@ class Table:
             (self._plan.runs_dir / folder).mkdir(parents=True, exist_ok=True)
         for worker in self._workers:
             worker.start()
-        while any(worker.is_alive() for worker in self._workers):  # joined in ticks: Ctrl-C reaches this thread
-            for worker in self._workers:
-                worker.join(_TICK_S)
+        for _ in self._workers:  # no join, which Ctrl-C would break: Python 3.11 then takes the thread for ended
+            while not self._over.acquire(timeout=_TICK_S):
+                pass
 
     def stop(self) -> None:
-        """End what runs, as by Ctrl-C, and start nothing more."""
+        """End what runs, as by Ctrl-C, and start nothing more. A second Ctrl-C ends it at once."""
         self._stopping.set()
-        for worker in self._workers:
-            worker.join(self._plan.grace_s + 5.0)
+        try:
+            for worker in self._workers:
+                worker.join(self._plan.grace_s + 5.0)
+        finally:
+            for process in tuple(self._running):
+                _kill(process)
+
+    def _worker(self, gpu: str | None) -> None:
+        try:
+            self._work(gpu)
+        finally:
+            self._over.release()
 
     def _work(self, gpu: str | None) -> None:
         self._calibrate(gpu)
@@ -159,7 +171,9 @@ class Table:
                 [*self._plan.command, *words], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 cwd=_ROOT, env=_environment(gpu), start_new_session=True,
             )  # fmt: skip
+            self._running.add(process)
             told = self._watched(process, limit_s)
+            self._running.discard(process)
         why = told or ("" if process.returncode == 0 else _last_line(log))
         ended = Ended(task, step, gpu, process.returncode, round(time.monotonic() - begun, 1), why)
         self._journal(ended)

@@ -16,7 +16,7 @@ import pytest
 from agent.record.events import Judged, Proposed, RunEnded, RunStarted
 from agent.record.receipts import receipt_path
 from agent.record.store import Store
-from benchmarks.public_kernels import FOLDER, SOURCES, candidate, public_kernels, source_of, written
+from benchmarks.public_kernels import FOLDER, SOURCES, _tables, candidate, public_kernels, source_of, written
 from benchmarks.table import main
 from benchmarks.table_rows import JOURNAL, Row, rows_of
 from benchmarks.table_run import Plan, Table
@@ -181,9 +181,10 @@ def test_public_kernels_are_compared_with_ours_of_their_own_session(record: Reco
     assert row(record).over_public is None  # theirs is of a later session than ours
 
 
-def test_an_interrupted_session_of_public_kernels_does_not_count(record: Recorded) -> None:
-    record.run("softmax", [timed(147.0)], author="files", names=["softmax__liger.py"], why="interrupted")
-    assert row(record).public == ()
+def test_what_was_judged_before_a_session_was_ended_counts(record: Recorded) -> None:
+    names = ["ours.py", "softmax__liger.py"]
+    record.run("softmax", [timed(100.0), timed(147.0)], author="files", names=names, why="interrupted")
+    assert [kernel.name for kernel in row(record).public] == ["softmax__liger"]
 
 
 def test_the_latest_run_that_ended_of_itself_counts(record: Recorded) -> None:
@@ -475,6 +476,16 @@ def test_a_source_s_own_tables_and_heuristics_go_into_the_candidate(tmp_path: Pa
     assert "import flag_gems" not in text
     assert "from flag_gems" not in text
     compile(text, "candidate", "exec")
+
+
+def test_of_a_long_table_the_named_values_are_tried(tmp_path: Path) -> None:
+    nvidia = tmp_path / "flag_gems" / "runtime" / "backend" / "_nvidia"
+    (nvidia / "hopper").mkdir(parents=True)
+    (nvidia / "hopper" / "tune_configs.yaml").write_text("other: []")
+    (nvidia / "tune_configs.yaml").write_text(HOPPER)
+    packages = {"flag_gems": tmp_path / "flag_gems"}
+    assert [c["META"]["TILE"] for c in _tables(packages, {"bmm": {}})["bmm"]] == [32, 64]
+    assert [c["META"]["TILE"] for c in _tables(packages, {"bmm": {"TILE": [64, 128]}})["bmm"]] == [64]
 
 
 def test_a_file_without_a_source_is_an_error(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from torch import nn
 PUBLIC = {"gems": {"ops/bmm.py": ["bmm"]}}
 
 
-TUNED = ["bmm"]
+TUNED = {"bmm": {}}
 
 
 class ModelNew(nn.Module):
