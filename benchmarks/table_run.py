@@ -114,13 +114,16 @@ class Table:
             try:
                 self._task(task, gpu)
             except Exception as error:  # noqa: BLE001  a fault of ours in one task must not end the table
-                self._journal(Ended(task, "table", gpu, None, 0.0, f"{type(error).__name__}: {error}"))
+                ended = Ended(task, "table", gpu, None, 0.0, f"{type(error).__name__}: {error}")
+                self._journal(ended)
+                self._say(f"{task}: {ended.why}")
 
     def _calibrate(self, gpu: str | None) -> None:
         """Measure this GPU's ceilings, which the speed of light is told by; without a GPU the command says so."""
         if gpu is not None and self._plan.left_s() > _LEAST_BENCH_S:
             ended = self._command("", "calibrate", gpu, ["doctor", "--calibrate"], limit_s=120.0)
-            self._say(f"GPU {gpu}: calibrated in {ended.seconds:.0f} s" + (f"; {ended.why}" if ended.why else ""))
+            what = f"not calibrated: {ended.why}" if ended.exit_code else "calibrated"
+            self._say(f"GPU {gpu}: {what} ({ended.seconds:.0f} s)")
 
     def _task(self, task: str, gpu: str | None) -> None:
         begun = time.monotonic()

@@ -3,7 +3,7 @@
 from torch import nn
 
 PUBLIC = {"gems": {"ops/attention.py": ["scaled_dot_product_attention_forward"]}}
-TUNED = {"attention": {"BLOCK_M": [32], "BLOCK_N": [64, 128], "PRE_LOAD_V": [False]}}
+TUNED = {"attention": {"BLOCK_M": [32], "BLOCK_N": [32, 64], "PRE_LOAD_V": [False]}}
 
 
 class ModelNew(nn.Module):
