@@ -1,0 +1,115 @@
+"""All built-in tasks in one table: eager, torch.compile, max-autotune, public kernels, ours, intervals, speed of light.
+
+    python -m benchmarks.table --runs-dir DIR --gpus 0,1 --time 60 --deadline 570 --public liger=LIGER
+    python -m benchmarks.table --runs-dir DIR --render > table.md
+
+For each task two commands run, one after the other, on one GPU: `optimize --task T --model offline`, and `optimize
+bench` of what that found beside the public kernels (`benchmarks.public_kernels` says which), so that all of them are
+timed in one session. A GPU takes the next task when it is done with one. What they record in DIR is all that the table
+is made from; DIR/table.jsonl keeps how each command ended, DIR/logs what it printed.
+
+The same command again goes on: a task whose run ended of itself is not run again, and neither is its session of public
+kernels, unless there are more of them now. At --deadline whatever runs is ended as by Ctrl-C, and keeps its best.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.public_kernels import SOURCES, PublicFolders
+from benchmarks.table_rows import rows_of
+from benchmarks.table_run import Plan, Table
+from benchmarks.table_text import table_text
+from tools.task import builtin_names
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run or render: 0; 1 when some task has no row with a result; 2 for a mistake; 130 after Ctrl-C."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    tasks = _names(given.tasks) or builtin_names()
+    if unknown := sorted(set(tasks) - set(builtin_names())):
+        parser.error(f"no built-in task {unknown[0]!r}; known: {', '.join(builtin_names())}")
+    if given.render:
+        if not (given.runs_dir / "runs.db").is_file():
+            parser.error(f"--runs-dir {given.runs_dir}: there is no runs.db in it")
+        print(table_text(rows_of(given.runs_dir, tasks)))
+        return 0
+    return _run(given, tasks, _folders(parser, given.public))
+
+
+def _run(given: argparse.Namespace, tasks: Sequence[str], public: PublicFolders) -> int:
+    started = time.monotonic()
+    gpus: list[str | None] = [*_names(given.gpus)] or [None]
+    plan = Plan(
+        given.runs_dir.resolve(),
+        given.time,
+        deadline=started + given.deadline if given.deadline else None,
+        warm_up_s=given.warm_up,
+        width=given.width or max(2, min(12, (os.cpu_count() or 2) // len(gpus) - 2)),
+        max_attempts=given.max_attempts,
+        seed=given.seed,
+        public=public,
+    )
+    table = Table(plan, tasks, gpus)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        table.run()
+    except KeyboardInterrupt:
+        print("ending what runs; the same command goes on later", file=sys.stderr)
+        table.stop()
+        return 130
+    rows = rows_of(plan.runs_dir, tasks)
+    good = sum(row.accepted > 0 for row in rows)
+    print(f"{good} of {len(rows)} tasks have a kernel after {time.monotonic() - started:.0f} s", flush=True)
+    return int(good < len(rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs-dir", type=Path, required=True, metavar="DIR", help="where the runs are kept")
+    parser.add_argument("--render", action="store_true", help="print the table of DIR in Markdown, run nothing")
+    parser.add_argument("--tasks", default="", metavar="A,B", help="these tasks; else all that are built in")
+    parser.add_argument("--gpus", default="", metavar="0,1", help="a worker each; else one, on whatever there is")
+    parser.add_argument("--time", type=_seconds, default=60.0, metavar="S", help="search time of a task")
+    parser.add_argument("--deadline", type=_seconds, metavar="S", help="be done with everything after so many seconds")
+    parser.add_argument(
+        "--warm-up", type=_seconds, default=300.0, metavar="S", help="what a command may take beside its search"
+    )
+    parser.add_argument("--max-attempts", type=int, default=1000, metavar="N", help="of a task")
+    parser.add_argument("--width", type=int, metavar="N", help="candidates compiled side by side; else by the cores")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--public", action="append", default=[], metavar="SOURCE=DIR",
+        help=f"where a public source lies; may be repeated. Sources: {', '.join(SOURCES)}",
+    )  # fmt: skip
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def _folders(parser: argparse.ArgumentParser, given: Sequence[str]) -> PublicFolders:
+    found: dict[str, Path] = {}
+    for text in given:
+        name, _, folder = text.partition("=")
+        if name not in SOURCES or not Path(folder).is_dir() or not folder:
+            parser.error(f"--public {text}: give SOURCE=DIR, a folder that is there; sources: {', '.join(SOURCES)}")
+        found[name] = Path(folder).resolve()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
