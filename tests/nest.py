@@ -12,7 +12,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +21,7 @@ from typing import NoReturn
 from tools import machine as machines
 from tools import wire, workers
 from tools.codec import Json
+from tools.machine import Machine
 
 
 class Hatched:
@@ -59,19 +61,21 @@ def use(path: str) -> None:
 
 
 @contextlib.contextmanager
-def used() -> Iterator[None]:
-    """Meanwhile, this process's first zygotes come from a nest of its own."""
-    use(address())
-    try:
-        yield
-    finally:
-        workers.first.pop()
+def started(start: Callable[[], AbstractContextManager[Machine]] = machines.started) -> Iterator[Machine]:
+    """As tools.machine.started or started_base, from a nest of this process's own; other machines are not."""
+    with contextlib.ExitStack() as stack:
+        use(address())
+        try:
+            machine = stack.enter_context(start())
+        finally:
+            workers.first.pop()
+        yield machine
 
 
 def answer(target: str, body: dict[str, Json], *, timeout_s: float) -> dict[str, Json]:
     """What `target` ("package.module:function", called with a zygote's Channel) answers in a process of its own; torch
     and Triton are loaded there. Raises WorkerError with the end of what it printed when it fails."""
-    with used(), machines.started_base() as machine, machine.trusted(target) as worker:
+    with started(machines.started_base) as machine, machine.trusted(target) as worker:
         return worker.call(body, timeout_s=timeout_s).body
 
 
