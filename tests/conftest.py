@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 
 def pytest_configure() -> None:
     """One thread for torch's operators here: the tensors are small, and on a machine that has other work to do threads
@@ -13,3 +15,9 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: tests wait a third of their time, for limits to pass and processes to end."""
+    return (os.cpu_count() or 1) + 1

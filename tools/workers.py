@@ -14,10 +14,10 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from tools import wire
 from tools.bubblewrap import Keeper
@@ -260,6 +260,19 @@ class Zygote:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+class Process(Protocol):
+    """A first zygote's process, as far as its supervisor deals with it; subprocess.Popen is one."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Nothing happens when it is gone."""
+
+
+Start = Callable[[socket.socket, Path], Process]  # with the zygote's end of its line, and the scratch folder
+
+
 class Workers:
     """The root of all worker processes of this program, and their scratch folder."""
 
@@ -267,7 +280,7 @@ class Workers:
         self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
         self._keepers: list[Keeper] = []
         ours, theirs = socket.socketpair()
-        self._process = _start(theirs, self._root)
+        self._process = first[-1](theirs, self._root)
         theirs.close()
         self.base = Zygote(ours, self._root, allow_unconfined=allow_unconfined)
 
@@ -299,20 +312,33 @@ class Workers:
         self.close()
 
 
-def _start(theirs: socket.socket, root: Path) -> "subprocess.Popen[bytes]":
+def start_fresh(theirs: socket.socket, root: Path) -> Process:
     """Start the first zygote isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
+    code = f"from tools.zygote import main; main({theirs.fileno()})"
+    return subprocess.Popen(
+        isolated(code),
+        pass_fds=[theirs.fileno()],
+        env=environment(root),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+first: list[Start] = [start_fresh]  # the last one starts the first zygotes of this process
+
+
+def isolated(code: str) -> list[str]:
+    """The argument vector of an isolated interpreter that runs `code` with this one's path."""
     path = [p for p in map(os.path.abspath, filter(None, sys.path)) if os.path.exists(p)]
     here = str(Path(__file__).resolve().parent.parent)
-    code = f"import sys; sys.path[:] = {[here, *path]!r}; from tools.zygote import main; main({theirs.fileno()})"
+    return [sys.executable, "-I", "-B", "-c", f"import sys; sys.path[:] = {[here, *path]!r}; {code}"]
+
+
+def environment(root: Path) -> dict[str, str]:
+    """What a first zygote with that scratch folder has for an environment."""
     env = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
     env |= {"HOME": str(root), "TMPDIR": str(root), "TRITON_CACHE_DIR": str(root / "triton")}
     env |= {"TORCHINDUCTOR_CACHE_DIR": str(root / "inductor"), "TRITON_DEFAULT_FP_FUSION": "1"}
     env["OMP_NUM_THREADS"] = str(os.cpu_count() or 1)
     env["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait by spinning take turns on a busy machine: ten times slower
-    return subprocess.Popen(
-        [sys.executable, "-I", "-B", "-c", code],
-        pass_fds=[theirs.fileno()],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    return env

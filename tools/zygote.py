@@ -199,9 +199,12 @@ def idle(channel: Channel) -> None:
 
 
 def warm() -> None:
-    """Import what every worker needs. One thread: an OpenMP pool would not survive the forks."""
+    """Import what every worker needs. One thread: an OpenMP pool would not survive the forks.
+
+    Each mode of fake tensors loads torch._dynamo: 1.6 s that the tracer and every desk would spend on their own."""
     import numpy  # noqa: F401
     import torch
+    import torch._dynamo  # touches no CUDA
     import torch._subclasses.fake_tensor
     import triton.backends.nvidia.compiler
     import triton.compiler  # noqa: F401

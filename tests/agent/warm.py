@@ -1,5 +1,6 @@
 """The command in a process of its own, without the second that an interpreter and its imports take: a process that has
-the modules forks a child for each call. How the command starts, and signals, are no subject for it.
+the modules forks a child for each call, and its workers come from a nest. How those start, and signals, are no subject
+for it.
 
 As a program, `python -I -S warm.py SOCKET ARGUMENTS` is the command on its own descriptors.
 """
@@ -55,12 +56,14 @@ def command(*arguments: str) -> list[str]:
 @cache
 def address() -> str:
     """Where the process that forks listens. It ends with this one."""
+    from tests import nest  # not at the top: the small program has no path
+
     folder = tempfile.TemporaryDirectory(prefix="warm-")
     path = str(Path(folder.name) / "socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(path)
         listening.listen(64)
-        code = f"from tests.agent.warm import serve; serve({listening.fileno()}, {os.getpid()})"
+        code = f"from tests.agent.warm import serve; serve({listening.fileno()}, {os.getpid()}, {nest.address()!r})"
         variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
         words = [sys.executable, "-c", code]
         process = subprocess.Popen(words, env=variables, pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL)
@@ -84,10 +87,12 @@ def _asked(
     return line
 
 
-def serve(listening: int, parent: int) -> NoReturn:
-    """Load what the commands load, and fork for each call; the children are nobody's to wait for."""
+def serve(listening: int, parent: int, workers: str) -> NoReturn:
+    """Load what the commands load, and fork for each call; the children are nobody's to wait for. `workers`: where the
+    nest of theirs listens."""
     import agent.cli
     import agent.compose
+    from tests import nest
     from tools.sandbox_linux import die_with_parent
 
     die_with_parent(parent)
@@ -97,6 +102,7 @@ def serve(listening: int, parent: int) -> NoReturn:
         for name in _EXPORT:
             importlib.import_module(name)
     assert threading.active_count() == 1  # threads do not survive a fork; those of OpenBLAS and jemalloc are made anew
+    nest.use(workers)
     gc.freeze()  # what is shared with the children stays so
     with socket.socket(fileno=listening) as server:
         while True:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,11 +28,12 @@ def test_every_lack_comes_with_what_mends_it(tmp_path: Path) -> None:
 
 def test_a_look_takes_under_a_second_and_loads_neither_torch_nor_triton() -> None:
     code = "import sys; from pathlib import Path; from tools.doctor import *; findings(Patient(Path('runs')))"
-    started = time.perf_counter()
+    before = os.times()
     done = subprocess.run(
         [sys.executable, "-c", code + "; print(*sys.modules)"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert time.perf_counter() - started < 3  # with the interpreter's start, on a busy machine
+    after = os.times()  # of the processor, with the interpreter's start: a busy machine makes anything wait
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 1
     assert {"torch", "triton", "numpy"} & set(done.stdout.split()) == set()
 
 

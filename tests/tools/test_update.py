@@ -23,7 +23,7 @@ PRODUCT = """\
     for k in range(0, 8):
         acc += tl.dot(tl.load(p + k), tl.load(p + 2 * k))
     tl.store(p, acc)
-"""  # with 8 stages of 128 x 128 it needs more shared memory than a block can have
+"""  # with 9 stages of 64 x 64 it needs more shared memory than a block can have
 GOOD = "class ModelNew(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
 
 Updates = Callable[[str], Update]
@@ -62,7 +62,7 @@ def big(x, B: tl.constexpr):
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        big[(1,)](x, B=128, num_stages=8)
+        big[(1,)](x, B=64, num_stages=9)
         return x
 """
     )
@@ -347,7 +347,7 @@ TELLS = {
     "hangs": "if x.shape[0] == 131: import time; time.sleep(60)",
     "forges a failure": "if x.shape[0] == 131: forge({'status': 'crashed', 'message': 'rows 131', 'line': 131})",
     "forges a variant": "if x.shape[0] == 131: forge(None, ['rows 131'])",
-    "needs too much": "if x.shape[0] == 131: big_131[(1,)](x, B=128, num_stages=8)",
+    "needs too much": "if x.shape[0] == 131: big_131[(1,)](x, B=64, num_stages=9)",
 }
 TELLTALES = (
     """
@@ -510,7 +510,7 @@ def test_kernels_compiled_side_by_side_are_the_same_as_one_after_another(machine
 def test_configs_that_no_block_has_room_for_are_passed_over_as_an_autotuner_does(machine: Machine) -> None:
     source = (
         """
-@triton.autotune([triton.Config({"B": 128}, num_stages=8), triton.Config({"B": 16}, num_stages=2)], key=[])
+@triton.autotune([triton.Config({"B": 64}, num_stages=9), triton.Config({"B": 16}, num_stages=2)], key=[])
 @triton.jit
 def product(x, B: tl.constexpr):
 """

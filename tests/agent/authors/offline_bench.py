@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests import nest
 from tools.codec import Json, decode, encode
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
+from tools.zygote import Channel
 
 CASE_KEYS = ("name", "cpu", "held_out")
 
@@ -182,15 +184,27 @@ def compare_experts(traced: list[Json]) -> Json:
     ]
 
 
+STEPS: dict[str, Callable[[Any], Json]] = {
+    "propose": propose,
+    "trace": trace,
+    "check": check,
+    "trace_experts": trace_experts,
+    "compare_experts": compare_experts,
+}
+
+
+def run(step: str, body: Json) -> Any:
+    """What that step answers in a process of its own."""
+    return nest.answer(f"{__name__}:main", {"step": step, "body": body}, timeout_s=600)["answer"]
+
+
+def main(channel: Channel) -> None:
+    """Answer one step."""
+    asked = channel.receive().body
+    warnings.simplefilter("ignore")
+    channel.send({"answer": STEPS[asked["step"]](asked["body"])})
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    steps: dict[str, Callable[[Any], Json]] = {
-        "propose": propose,
-        "trace": trace,
-        "check": check,
-        "trace_experts": trace_experts,
-        "compare_experts": compare_experts,
-    }
-    step = steps[sys.argv[1]]
-    answer = step(json.loads(sys.stdin.read()))
-    print("\n" + json.dumps(answer))
+    print("\n" + json.dumps(STEPS[sys.argv[1]](json.loads(sys.stdin.read()))))

@@ -1,15 +1,12 @@
 """The offline author's candidates, from a task's text to compiled kernels and numbers, without a GPU."""
 
 import ast
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.agent.authors.offline_bench import run
 from tools.codec import Json
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,21 +84,6 @@ def get_inputs(): return [torch.randn(2, 3, 16, 16)]
 def get_init_inputs(): return [8]
 """,
 }
-
-
-def run(step: str, body: Json, **env: str) -> Json:
-    script = Path(__file__).with_name("offline_bench.py")
-    done = subprocess.run(
-        [sys.executable, str(script), step],
-        input=json.dumps(body),
-        text=True,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        timeout=170,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @cache

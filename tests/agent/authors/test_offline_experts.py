@@ -1,10 +1,6 @@
 """Expert kernels: which task files get which, and that what they compute is right on a small case of each."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +9,7 @@ import pytest
 
 from agent.authors.offline.library import experts
 from agent.authors.offline.sketch import Sketch
+from tests.agent.authors.offline_bench import run
 from tools.codec import Json
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.task import builtin_names
@@ -52,21 +49,6 @@ def names(task: TaskSpec) -> set[str]:
 
 def call_of(sketch: Sketch) -> str:
     return sketch.source.rstrip().splitlines()[-1].strip()
-
-
-def run(step: str, body: Json) -> Json:
-    script = Path(__file__).with_name("offline_bench.py")
-    done = subprocess.run(
-        [sys.executable, str(script), step],
-        input=json.dumps(body),
-        text=True,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def problems(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
