@@ -32,7 +32,8 @@ class Deadlock(SimError):
 
 
 class Race(SimError):
-    """Two warps of a block used the same shared memory, one wrote, and no barrier lies between them."""
+    """Two warps of a block used the same shared memory, one wrote, and no barrier lies between them; or a block ended
+    before a copy had read it."""
 
 
 class Trap(SimError):

@@ -12,6 +12,7 @@ from tools.ptx.sim.lanes import Words
 from tools.ptx.sim.machine import Machine, Shape
 from tools.ptx.sim.memory import PARAM, Memory
 from tools.ptx.sim.operands import Scope
+from tools.ptx.sim.ops_async import check_all_sent
 from tools.ptx.sim.program import labels_of, steps_of
 from tools.ptx.sim.rounding import nearest
 from tools.ptx.sim.schedule import Schedule
@@ -119,6 +120,7 @@ def _run(module: Module, function: Function, launch: Launch, args: Sequence[Argu
         machine = Machine(shape, kinds, memory)
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
+        check_all_sent(machine)
         work, batches = machine.work, batches + 1
     return Stats(ctas, batches, work)
 

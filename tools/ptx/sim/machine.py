@@ -81,15 +81,17 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Bulk:
-    """One cp.async.bulk into shared memory, which has not happened yet."""
+    """One cp.async.bulk into shared memory or out of it, which has not happened yet. `barrier`: where its arrival is
+    counted, `group`: of its lane, that which waits for it."""
 
     lane: int
     block: int
     target: int
     source: int
     nbytes: int
-    barrier: int
     ins: Instruction
+    barrier: int = 0
+    group: int = 0
 
 
 class Machine:
@@ -112,7 +114,9 @@ class Machine:
         self.arrived: dict[tuple[int, int], int] = {}  # by bar.arrive
         self.copies: list[Copies] = []
         self.groups = np.zeros(self.count, np.int64)  # cp.async groups committed
-        self.bulk: list[Bulk] = []
+        self.bulk: list[Bulk] = []  # into shared memory
+        self.sent: list[Bulk] = []  # out of it
+        self.sent_groups = np.zeros(self.count, np.int64)  # bulk groups committed
         self.tensors: list[Tensor] = []
         self.tensor_groups = np.zeros(self.count, np.int64)  # wgmma groups committed
         self.yields = False  # the group at work waits for others

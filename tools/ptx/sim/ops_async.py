@@ -1,13 +1,16 @@
-"""cp.async, mbarriers and bulk copies into shared memory.
+"""cp.async, mbarriers and bulk copies into shared memory and out of it.
 
 A copy happens as late as PTX allows: at the wait that covers its group, or when somebody waits at its mbarrier. A
-kernel that forgets the wait therefore reads what was there before. Copies that nobody waits for never happen.
+kernel that forgets the wait therefore reads what was there before, or sends what was written there since. Copies into
+shared memory that nobody waits for never happen; those out of it must be waited for.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
 from tools.ptx.ir import Operand
-from tools.ptx.sim.errors import IllFormed, place
+from tools.ptx.sim.errors import IllFormed, Race, place
 from tools.ptx.sim.machine import Bulk, Copies, Machine
 from tools.ptx.sim.mbarriers import SHARED, barrier, barrier_address, keep, move, state_of
 from tools.ptx.sim.operands import Ins, Read, Run
@@ -121,9 +124,12 @@ def _arrive_after(ins: Ins) -> Run:
 
 
 def _bulk(ins: Ins) -> Run:
-    """cp.async.bulk of plain memory: into shared memory with an mbarrier, or out of it."""
-    if ins.flag("commit_group", "wait_group"):
-        return lambda m: None  # what leaves shared memory has left it at once
+    """cp.async.bulk of plain memory: into shared memory with an mbarrier, or out of it in groups."""
+    if ins.flag("commit_group"):
+        return _commit_sent
+    if ins.flag("wait_group"):
+        count = ins.bits(ins.operands[0], "b32")
+        return lambda m: _deliver(m, m.lanes.numbers, int(count(m).flat[0]))
     hinted = ignore_hints(ins)
     inward = ins.ins.modifiers[2:3] != ("global",)
     ins.ignore(*SHARED, "global", "mbarrier::complete_tx::bytes", "bulk_group")
@@ -137,14 +143,40 @@ def _bulk(ins: Ins) -> Run:
         rows = (m.lanes.numbers, m.full(target(m)), m.full(source(m)), m.full(size(m)))
         places = m.full(barrier_at(m)) if barrier_at is not None else np.zeros(m.n, np.int64)
         for lane, to, at, nbytes, watch in zip(*rows, places, strict=True):
-            one = Bulk(int(lane), int(m.blocks[lane]), int(to), int(at), int(nbytes), int(watch) & 0xFFFFFFFF, ins.ins)
+            one = Bulk(int(lane), int(m.blocks[lane]), int(to), int(at), int(nbytes), ins.ins)
             _check_bulk(m, one, inward=inward)
             if inward:
-                m.bulk.append(one)
+                m.bulk.append(replace(one, barrier=int(watch) & 0xFFFFFFFF))
             else:
-                move(m, one, "shared", "global")
+                m.memory.shadow.sent(one.block, one.source & 0xFFFFFFFF, one.nbytes, ins.ins)
+                m.sent.append(replace(one, group=int(m.sent_groups[lane])))
 
     return run
+
+
+def _commit_sent(m: Machine) -> None:
+    """Close the bulk group of the lanes at work."""
+    m.sent_groups[m.lanes.numbers] += 1
+
+
+def _deliver(m: Machine, numbers: Array, open_groups: int) -> None:
+    """Copies out of shared memory happen: of some lanes, all but their last `open_groups` groups. What .read waits for
+    less, no thread of the block can tell."""
+    limit = np.full(m.count, -1)
+    limit[numbers] = m.sent_groups[numbers] - open_groups
+    for one in (ready := [one for one in m.sent if one.group < limit[one.lane]]):
+        with m.memory.shadow.off():
+            move(m, one, "shared", "global")
+    m.sent = [one for one in m.sent if one not in ready]
+
+
+def check_all_sent(m: Machine) -> None:
+    """The blocks have ended, and their shared memory with them. Raises Race where a copy had still to read it."""
+    if m.sent:
+        raise Race(
+            f"{place(m.sent[0].ins)}: the block may end before its shared memory has been read; the thread that copies "
+            "needs cp.async.bulk.commit_group and, before it ends, cp.async.bulk.wait_group.read 0"
+        )
 
 
 def _check_bulk(m: Machine, one: Bulk, *, inward: bool) -> None:

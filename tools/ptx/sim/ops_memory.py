@@ -118,6 +118,13 @@ def nothing(ins: Ins) -> Run:
     return lambda m: None
 
 
+def fence(ins: Ins) -> Run:
+    """fence.proxy.async lets bulk copies see what threads have stored; the others tell nobody anything new."""
+    if not ins.flag("proxy") or not ins.flag("async"):
+        return nothing(ins)
+    return lambda m: m.memory.shadow.fence(m.lanes.blocks)
+
+
 def policy(ins: Ins) -> Run:
     """createpolicy: a number that only hints use."""
     write = ins.write_bits(ins.operands[0], "b64")
@@ -156,7 +163,8 @@ def mapped(ins: Ins) -> Run:
 
 OPS = {
     "ld": load, "ldu": load, "st": store, "isspacep": is_space, "createpolicy": policy, "mapa": mapped,
+    "fence": fence,
     **dict.fromkeys(
-        ("prefetch", "prefetchu", "applypriority", "discard", "membar", "fence", "griddepcontrol", "nanosleep",
+        ("prefetch", "prefetchu", "applypriority", "discard", "membar", "griddepcontrol", "nanosleep",
          "setmaxnreg", "pmevent"), nothing),
 }  # fmt: skip

@@ -27,6 +27,7 @@ class Shadow:
         size = blocks * stride // granule
         self._writer, self._reader = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._line = np.zeros(size, np.int32)  # of the last access
+        self._unfenced = np.zeros((blocks, stride // granule), bool)  # stored, and copies may not see it yet
         self._stretch = np.ones(blocks, np.int64)
         self._on = True
 
@@ -42,6 +43,20 @@ class Shadow:
     def barrier(self, blocks: Array | slice) -> None:
         """A new stretch begins for some blocks (each number once)."""
         self._stretch[blocks] += 1
+
+    def fence(self, blocks: Array) -> None:
+        """What threads of some blocks have stored is seen by bulk copies."""
+        self._unfenced[np.unique(blocks)] = False
+
+    def sent(self, block: int, at: int, nbytes: int, ins: Instruction) -> None:
+        """A bulk copy is about to read a block's memory. Raises Race where it may see what was there before."""
+        part = slice(at // self.granule, (at + nbytes) // self.granule)
+        if (unseen := np.flatnonzero(self._unfenced[block, part])).size:
+            line = self._line[block * self._unfenced.shape[1] + part.start + int(unseen[0])]
+            raise Race(
+                f"{place(ins)}: bulk copies need not see what threads have stored (PTX line {int(line)}); after the "
+                "store each thread needs fence.proxy.async.shared::cta, then a barrier"
+            )
 
     def read(self, at: Array, width: int, lanes: Lanes, ins: Instruction) -> None:
         """Lanes read `width` bytes at `at` of the memory of all blocks."""
@@ -67,6 +82,7 @@ class Shadow:
         if not (self._on and len(at)):
             return
         cells, mark, warps = self._cells(at, width, lanes)
+        self._unfenced.reshape(-1)[cells] = True
         changed, lost = (np.repeat(which, max(1, width // self.granule)) for which in (changed, lost))
         for kept, done in ((self._writer, "wrote"), (self._reader, "read")):
             foreign = changed & (kept[cells] // _STEP == mark // _STEP) & (kept[cells] != mark)

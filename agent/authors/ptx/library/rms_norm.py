@@ -2,10 +2,11 @@
 # ruff: noqa: ANN001, ANN002, ANN201, ANN204
 r"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
 
-Rows of a few KiB are too short to keep HBM busy by themselves. So a block takes BATCH rows: it issues the loads of all
-of them before it uses the first, reduces all their sums across one barrier, and loads the weight once for all.
-16-bit numbers stay packed in registers between the sum and the scaling: half of the registers, so more rows in flight.
-With LANES 32, a warp has a row for itself and there is no barrier at all.
+Rows of a few KiB are too short to keep HBM busy by themselves. So a thread takes BATCH rows, 16 bytes of each: it
+issues all loads before it uses the first, reduces all sums across one barrier, and loads the weight once, after the
+barrier, when the rows no longer need the memory. ROWS groups of LANES threads share a block.
+16-bit numbers stay packed in registers between the sum and the scaling. With LANES 32, a warp has a row for itself and
+there is no barrier at all.
 The text is made for a row length (COLS), so that only the last access of a row asks whether it is inside.
 """
 
@@ -48,12 +49,21 @@ ld.global${hints}${wide(WORDS, TYPE)} ${several(name, first, WORDS)}, ${address}
     cvt.f32.f16         ${high}, %h1;
 //: endif
 //: endmacro
+//: macro widen_for_sum(low, high, word)
+//: if T == "bf16"
+    // as widen, in other words, so that the compiler does not keep these floats until the row is scaled
+    prmt.b32            ${low}, ${word}, 0, 0x1044;
+    prmt.b32            ${high}, ${word}, 0, 0x3244;
+//: else
+${widen(low, high, word)}
+//:- endif
+//: endmacro
 //: macro squares(sum, name, first)
 //: for i in range(first, first + WORDS)
 //: if BITS == 32
     fma.rn.f32          ${sum}, %${name}${i}, %${name}${i}, ${sum};
 //: else
-${widen("%low", "%high", "%" ~ name ~ i)}    fma.rn.f32          ${sum}, %low, %low, ${sum};
+${widen_for_sum("%low", "%high", "%" ~ name ~ i)}    fma.rn.f32          ${sum}, %low, %low, ${sum};
 //: if VEC > 1
     fma.rn.f32          ${sum}, %high, %high, ${sum};
 //: endif
@@ -97,6 +107,9 @@ ${widen("%glow", "%ghigh", g)}    mul.f32             %low, %low, ${scale};
     and.b32             %at, %lane, 31;
     shr.u32             %slot, %lane, 5;
     mov.u32             %part, part;
+//: if ROWS > 1
+    mad.lo.u32          %part, %group, ${WARPS * 4 * count}, %part;
+//: endif
     mad.lo.u32          %slot, %slot, ${4 * count}, %part;
     setp.eq.u32         %p, %at, 0;
     @%p st.shared${wide(count, "f32")} [%slot], ${several("s", 0, count)};
@@ -123,20 +136,18 @@ ${widen("%glow", "%ghigh", g)}    mul.f32             %low, %low, ${scale};
 {
     .reg .pred  %p, %inside, %there<${batch}>;
     .reg .b16   %h<2>;
-    .reg .b32   %row, %rows, %lane, %at, %slot, %part, %i;
+    .reg .b32   %row, %rows, %group, %lane, %at, %slot, %part, %i;
     .reg .b32   %w<${batch * held}>, %g<${held}>;
     .reg .b64   %in, %out, %weight, %from;
     .reg .f32   %s<${batch}>, %other, %inverse, %eps, %low, %high, %glow, %ghigh;
-    .shared .align 16 .b8 part[${WARPS * batch * 4}];
+    .shared .align 16 .b8 part[${ROWS * WARPS * batch * 4}];
 
-    // this block's first row; a warp never straddles two groups of rows
+    // this group's first row; a warp never straddles two groups
     mov.u32             %row, %ctaid.x;
-    mov.u32             %at, %tid.y;
-    mad.lo.u32          %row, %row, ${ROWS}, %at;
+    mov.u32             %group, %tid.y;
+    mad.lo.u32          %row, %row, ${ROWS}, %group;
     mul.lo.u32          %row, %row, ${batch};
     ld.param.u32        %rows, [rows];
-    setp.ge.u32         %p, %row, %rows;
-    @%p ret;
 
     // this thread's first element: row * COLS + lane * VEC, in bytes; 64 bits, a tensor may pass 4 GiB
     mov.u32             %lane, %tid.x;
@@ -187,15 +198,6 @@ ${begin("rms_norm_rows", BATCH, HELD)}
     @%p ${load(LOAD, "w", b * HELD + FULL * WORDS, "[%in+" ~ (b * ROW_BYTES + FULL * STRIDE) ~ "]")}
 //: endif
 //: endfor
-    // the weight is the same for all rows: the L1 shall keep it
-//: for c in range(CHUNKS)
-//: if c >= FULL
-//: for i in range(WORDS)
-    mov.b32             %g${c * WORDS + i}, 0;
-//: endfor
-//: endif
-    ${"@%inside " if c >= FULL}${load(".nc", "g", c * WORDS, "[%weight+" ~ c * STRIDE ~ "]")}
-//: endfor
 
     // sums of squares of the thread, of the warp, of the row
 //: for b in range(BATCH)
@@ -208,6 +210,16 @@ ${across("%s" ~ b)}
 //: if WARPS > 1
 ${across_warps(BATCH)}
 //:- endif
+
+    // the weight is the same for all rows: the L1 shall keep it
+//: for c in range(CHUNKS)
+//: if c >= FULL
+//: for i in range(WORDS)
+    mov.b32             %g${c * WORDS + i}, 0;
+//: endfor
+//: endif
+    ${"@%inside " if c >= FULL}${load(".L1::evict_last", "g", c * WORDS, "[%weight+" ~ c * STRIDE ~ "]")}
+//: endfor
 
     // 1 / sqrt(mean + eps), then each row is scaled, weighted and stored
 //: for b in range(BATCH)
@@ -266,12 +278,6 @@ done:
 """
 )
 
-HINTS = (
-    (".nc.L1::no_allocate.L2::256B", ".cs"),
-    (".nc.L1::no_allocate.L2::128B", ".L1::no_allocate"),
-    (".L1::evict_first", ""),
-)
-
 
 def vector(cols, *tensors):
     """Elements of one access: as many as 16 bytes hold and every row's first address allows."""
@@ -280,19 +286,32 @@ def vector(cols, *tensors):
     return next(v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors)))
 
 
+# (accesses of a thread on a row, threads of a block, BATCH)
+SHAPES = (
+    (1, 512, 2), (1, 1024, 2), (2, 1024, 1), (2, 512, 1), (2, 256, 2), (1, 512, 4), (1, 1024, 1), (4, 512, 1),
+    (4, 1024, 1), (2, 256, 1),
+)  # fmt: skip
+NARROW = ((1, 1024, 4), (1, 1024, 2))  # with accesses of half the width: more threads on a row
+
+
+def shaped(fixed, size, shapes):
+    """Configs with those shapes for rows of that length, each once."""
+    words, vectors = max(fixed["VEC"] * size // 4, 1), -(-fixed["COLS"] // fixed["VEC"])
+    whole = next((n for n in (32, 64, 128, 256, 512) if n >= vectors), 1024)
+    made = {}
+    for accesses, threads, batch in shapes:
+        lanes = max(32, whole // accesses)
+        if -(-vectors // lanes) * words * batch <= MOST_WORDS // 2:
+            made[lanes, max(1, threads // lanes), batch] = None
+    return [{**fixed, "LANES": n, "ROWS": rows, "BATCH": batch, "LOAD": "", "STORE": ""} for n, rows, batch in made]
+
+
 def configs(fixed, size, n_bytes):
-    """(LANES, BATCH) that keep 4 to 32 words of x in a thread, with the hints that may matter to a long stream."""
-    words = max(fixed["VEC"] * size // 4, 1)
-    held = {n: -(-fixed["COLS"] // (n * fixed["VEC"])) * words for n in (256, 128, 512, 1024, 64, 32)}
-    fits = [n for n in held if held[n] <= MOST_WORDS]
-    pairs = [(n, b) for b in (2, 4, 1) for n in fits if 4 <= held[n] * b <= 32 and held[n] * n * b >= 512]
-    pairs = pairs or [(fits[-1], 1)]
-    hints = HINTS if n_bytes > 2**25 else HINTS[:1]
-    tried = [(lanes, batch, *hint) for hint in hints for lanes, batch in pairs]
-    return [
-        {**fixed, "LANES": lanes, "ROWS": 4 if lanes == 32 else 1, "BATCH": batch, "LOAD": load, "STORE": store}
-        for lanes, batch, load, store in tried[:16]
-    ]
+    """All shapes; for long streams also with narrower accesses. No hints: each of those tried on an H200 cost time."""
+    made = shaped(fixed, size, SHAPES)
+    if n_bytes > 2**25 and fixed["VEC"] * size == 16:
+        made += shaped({**fixed, "VEC": fixed["VEC"] // 2}, size, NARROW)[: len(NARROW)]
+    return made[:12]
 
 
 class ModelNew(nn.Module):
@@ -312,7 +331,7 @@ class ModelNew(nn.Module):
         if -(-cols // (1024 * fixed["VEC"])) * max(fixed["VEC"] * x.element_size() // 4, 1) <= MOST_WORDS // 2:
             kernel = PtxKernel(ROW, entry="rms_norm_rows", configs=configs(fixed, x.element_size(), x.nbytes))
         else:
-            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LOAD": "", "STORE": ".cs"}
+            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LOAD": "", "STORE": ""}
             kernel = PtxKernel(LONG, entry="rms_norm_long", configs=[only])
         grid = lambda config: -(-rows // (config["ROWS"] * config["BATCH"]))  # noqa: E731
         kernel[grid](y, x, weight, rows, 1.0 / cols, self.eps)

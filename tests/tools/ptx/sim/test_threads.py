@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.tools.ptx.sim.threads import HEAD, compute, pointer, start, u32
+from tests.tools.ptx.sim.threads import HEAD, Array, compute, pointer, start, u32
 from tools.ptx import PtxError, parse
 from tools.ptx.sim import (
     Deadlock,
@@ -306,6 +306,52 @@ WAIT = "wait: mbarrier.try_wait.parity.shared::cta.b64 p, [b], 0; @!p bra wait;"
 def test_a_bulk_copy_arrives_at_its_mbarrier() -> None:
     assert compute(BULK.format(WAIT), NUMBERS).tolist() == NUMBERS.tolist()
     assert set(compute(BULK.format(""), NUMBERS).tolist()) == {0x7FFD7FFD}
+
+
+SEND = """
+.shared .align 128 .b8 tile[256]; .reg .b32 w, x; .reg .b64 to; .reg .pred first;
+setp.eq.u32 first, %t, 0; mad.wide.u32 to, %t, 4, %p1; ld.global.b32 x, [to];
+mov.b32 w, tile; mad.lo.u32 w, %t, 4, w; st.shared.b32 [w], x;
+fence.proxy.async.shared::cta; bar.sync 0;
+@first cp.async.bulk.global.shared::cta.bulk_group [%p0], [tile], 256;
+@first cp.async.bulk.commit_group;
+{} @first cp.async.bulk.wait_group.read 0; ret;
+"""
+
+
+def _sent(body: str) -> Array:
+    out = np.zeros(64, np.uint32)
+    start(".reg .b32 %t; .reg .pred p; mov.u32 %t, %tid.x;" + body, out, NUMBERS, threads=64)
+    return out
+
+
+def test_a_bulk_copy_out_of_shared_memory_has_read_it_when_its_group_has_been_waited_for() -> None:
+    assert _sent(SEND.format("")).tolist() == NUMBERS.tolist()
+    again = "@first cp.async.bulk.wait_group.read 0; bar.sync 0; st.shared.b32 [w], 7;"
+    assert _sent(SEND.format(again)).tolist() == NUMBERS.tolist()
+    assert set(_sent(SEND.format("st.shared.b32 [w], 7;")).tolist()) == {7}
+
+
+def test_a_wait_leaves_the_last_groups_of_bulk_copies_open() -> None:
+    second = (
+        "@first cp.async.bulk.global.shared::cta.bulk_group [%p0+16], [tile], 16; @first cp.async.bulk.commit_group;"
+    )
+    body = SEND.format(f"{second} @first cp.async.bulk.wait_group.read 1; @first st.shared.b32 [tile], 9;")
+    first, later = _sent(body)[[0, 4]].tolist()
+    assert (first, later) == (NUMBERS[0], 9)
+
+
+@pytest.mark.parametrize("left_out", ["cp.async.bulk.wait_group.read 0;", "cp.async.bulk.commit_group;"])
+def test_a_block_does_not_end_before_bulk_copies_have_read_its_shared_memory(left_out: str) -> None:
+    with pytest.raises(Race, match="may end before its shared memory has been read"):
+        _sent(SEND.format("").replace("@first " + left_out, ""))
+
+
+def test_bulk_copies_see_stores_after_a_fence_only() -> None:
+    with pytest.raises(Race, match=r"bulk copies need not see what threads have stored \(PTX line 9\)"):
+        _sent(SEND.format("").replace("fence.proxy.async.shared::cta;", ""))
+    with pytest.raises(Race, match="need not see"):
+        _sent(SEND.format("").replace("fence.proxy.async.shared::cta;", "fence.acq_rel.cta;"))
 
 
 def test_an_mbarrier_that_nobody_arrives_at_is_waited_for_to_the_limit() -> None:
