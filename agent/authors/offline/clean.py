@@ -15,6 +15,7 @@ from agent.authors.offline.sketch import CannotLower, Sketch
 from agent.authors.offline.trailer import Facts, split
 from tools.codec import Json
 
+MOST_OF_STATE = 4  # parameters that a forward looks at before it runs; a few tell constructors apart
 _LIMITS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024, "R0_BLOCK": 16384}
 _HEADER = '''"""{task}: the kernels that TorchInductor writes, made self-contained{scope}.
 
@@ -42,8 +43,7 @@ def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") 
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
     lowered = [split(code) for code in codes]
     taken: set[str] = set()
-    first = lowered[0][1]
-    forwards = [_forward(i, text, facts, first, arguments, taken) for i, (text, facts) in enumerate(lowered)]
+    forwards = [_forward(i, text, facts, arguments, taken) for i, (text, facts) in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     if not forwards[0].kernels:
         raise CannotLower("Inductor writes no kernel for this task, only library calls")
@@ -65,19 +65,19 @@ def _says(forward: _Forward) -> str:
     return f"TorchInductor's own kernels, {scope}: {names}"
 
 
-def _forward(number: int, text: str, facts: Facts, first: Facts, arguments: list[str], taken: set[str]) -> _Forward:
+def _forward(number: int, text: str, facts: Facts, arguments: list[str], taken: set[str]) -> _Forward:
     sources = _kernel_texts(text)
     kernels = {old: clean_kernel(old, body, facts.kernels[old], taken) for old, body in sources.items()}
     leaves = _leaf_texts(arguments, facts.inputs)
-    state = [_state_text(path, dtype, first.state.get(path)) for path, dtype in facts.state.items()]
-    bare = [*(_state_text(path, dtype, dtype) for path, dtype in facts.state.items()), *leaves]
-    symbols = {s: f"{bare[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()}
     if not leaves:
         raise CannotLower("forward takes no tensor")
-    names = Names([*state, *leaves], symbols, kernels, f"{leaves[0]}.device")
+    tensors = [*map(_state_text, facts.state), *leaves]
+    sizes = {symbol: _state_text(path) for path, symbol in facts.sizes.items()}
+    symbols = {s: f"{tensors[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()} | sizes
+    names = Names([*tensors, *sizes.values()], symbols, kernels, f"{leaves[0]}.device")
     body = [*_contiguous(arguments, leaves, facts), *forward_body(text, names, facts.outputs)]
     name = f"forward_any_{number}" if facts.symbols else f"forward_case_{number}"
-    return _Forward(name, _condition(facts, leaves, symbols), body, kernels, facts)
+    return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts)
 
 
 def _kernel_texts(code: str) -> dict[str, str]:
@@ -105,12 +105,11 @@ def _walk(tree: Json, text: str, found: list[str]) -> None:
             _walk(value, f"{text}[{key!r}]", found)
 
 
-def _state_text(path: str, dtype: str, usual: str | None) -> str:
+def _state_text(path: str) -> str:
     text = "self"
     for part in path.split("."):
         text += f".{part}" if part.isidentifier() else f"[{part}]"
-    # parameters have the timed case's dtype; a cast to the same dtype does nothing
-    return text if dtype == usual else f"{text}.to(torch.{dtype})"
+    return text
 
 
 def _contiguous(arguments: list[str], leaves: list[str], facts: Facts) -> list[str]:
@@ -118,19 +117,26 @@ def _contiguous(arguments: list[str], leaves: list[str], facts: Facts) -> list[s
     return [f"{leaf} = {leaf}.contiguous()" for leaf in rows if leaf in arguments]
 
 
-def _condition(facts: Facts, leaves: list[str], symbols: dict[str, str]) -> list[str]:
+def _condition(facts: Facts, tensors: list[str], symbols: dict[str, str]) -> list[str]:
+    """What has to hold for these kernels: dtypes, sizes and attributes that they were written for."""
+    count, free = len(facts.state), set(facts.symbols.values())
+    telling = [index for index, path in enumerate(facts.state) if path in facts.differs][:MOST_OF_STATE]
+    dtypes: dict[str, list[str]] = {}
+    shapes: dict[tuple[int, ...], list[str]] = {}
     tests = []
-    free = {(i - len(facts.state), d) for i, d in facts.symbols.values()}
-    for index, (leaf, (shape, dtype, _)) in enumerate(zip(leaves, facts.tensors, strict=True)):
+    for index in [*range(count, len(tensors)), *telling]:
+        text, (shape, dtype) = tensors[index], facts.own[index]
+        dtypes.setdefault(dtype, []).append(f"{text}.dtype")
         fixed = [d for d in range(len(shape)) if (index, d) not in free]
-        tests.append(f"{leaf}.dtype == torch.{dtype}")
         if len(fixed) == len(shape):
-            tests.append(f"{leaf}.shape == {tuple(shape)}")
-            continue
-        tests.append(f"{leaf}.dim() == {len(shape)}")
-        tests += [f"{leaf}.shape[{d}] == {shape[d]}" for d in fixed]
-    tests += [_substitute(guard, symbols) for guard in facts.guards]
-    return list(dict.fromkeys(tests))
+            shapes.setdefault(shape, []).append(f"{text}.shape")
+        else:
+            tests += [f"{text}.dim() == {len(shape)}", *(f"{text}.shape[{d}] == {shape[d]}" for d in fixed)]
+    alike = [" == ".join([*texts, f"torch.{dtype}"]) for dtype, texts in dtypes.items()]
+    alike += [" == ".join([*texts, str(shape)]) for shape, texts in shapes.items()]
+    baked = [f"{_state_text(path)} == {text}" for path, text in facts.baked.items()]
+    guards = [_substitute(guard, symbols) for guard in facts.guards]
+    return list(dict.fromkeys([*alike, *tests, *baked, *guards]))
 
 
 def _substitute(text: str, symbols: dict[str, str]) -> str:

@@ -24,8 +24,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
+from agent.authors.offline.attributes import different_tensors, plain, put, text, varying
 from agent.authors.offline.harvest import helpers_of, launch_configs
 from agent.authors.offline.trailer import MARK
+from agent.authors.offline.written_out import written_out
 from tools.codec import Json
 
 _CONFIG = {
@@ -55,23 +57,32 @@ class _Written(BaseException):
 
 @dataclass
 class _Call:
-    """A model ready to be traced: all tensors it reads, as flat arguments, and how to call it with them."""
+    """A model ready to be traced: all that it reads, as flat arguments, and how to call it with them.
+
+    `sizes`: attributes that are symbols, with the symbol's name; `cases`: those that differ between the task's cases,
+    as text; `differs`: tensors of the state that do."""
 
     model: nn.Module
     state: dict[str, torch.Tensor]
     inputs: Any
     symbols: Symbols = field(default_factory=dict)
+    sizes: dict[str, tuple[str, torch.SymInt]] = field(default_factory=dict)
+    cases: dict[str, dict[str, str]] = field(default_factory=dict)
+    differs: list[str] = field(default_factory=list)
     outputs: Any = None
 
-    def flat(self) -> list[torch.Tensor]:
-        """State first, then the tensors among the inputs."""
+    def flat(self) -> list[Any]:
+        """State first, then the tensors among the inputs, then attributes."""
         leaves = pytree.tree_leaves(self.inputs)
-        return [*self.state.values(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [*self.state.values(), *tensors, *(size for _, size in self.sizes.values())]
 
-    def __call__(self, *flat: torch.Tensor) -> tuple[Any, ...]:
+    def __call__(self, *flat: Any) -> tuple[Any, ...]:
         leaves, spec = pytree.tree_flatten(self.inputs)
         given = iter(flat[len(self.state) :])
         inputs = pytree.tree_unflatten([next(given) if isinstance(v, torch.Tensor) else v for v in leaves], spec)
+        for path, value in zip(self.sizes, given, strict=True):
+            put(self.model, path, value)
         state = dict(zip(self.state, flat, strict=False))
         result = torch.func.functional_call(self.model, state, tuple(inputs))
         leaves, self.outputs = pytree.tree_flatten(result)
@@ -92,17 +103,17 @@ def main(channel: Any) -> None:
 def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
     """Inductor's output codes for the task.
 
-    `overrides`: "inputs" and "init_args" (specs of a case; otherwise the task's own functions are asked), "dynamic"
-    (any sizes instead of these), "config" (Inductor settings); every other key replaces a module-level constant.
+    `overrides`: "inputs" and "init_args" (specs of a case; otherwise the task's own functions are asked), "cases"
+    (overrides of the task's cases by name: attributes that differ between them are told apart), "dynamic" (any sizes
+    instead of these), "config" (Inductor settings); every other key replaces a module-level constant.
     """
     from agent.authors.offline.no_gpu import pretend_gpu  # here: it imports Inductor, which takes a second
 
-    constants = {k: v for k, v in overrides.items() if k not in ("inputs", "init_args", "dynamic", "config")}
     known = inductor_config.get_config_copy()  # settings differ between versions of torch
     config = {k: v for k, v in {**_CONFIG, **overrides.get("config", {})}.items() if k in known}
     dynamic = bool(overrides.get("dynamic"))
     with pretend_gpu(arch), inductor_config.patch(config), _no_grad_fakes(dynamic) as fake_mode:
-        call = _prepare(_load(source, constants), overrides, fake_mode.shape_env if dynamic else None)
+        call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
         code = _inductor(call)
         return [f"{code.rstrip()}\n{MARK}{json.dumps(_facts(call, code, fake_mode.shape_env))}\n"]
 
@@ -121,14 +132,42 @@ def _load(source: str, constants: dict[str, Json]) -> types.ModuleType:
     return module
 
 
-def _prepare(module: types.ModuleType, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> _Call:
-    arguments = _given(overrides, "init_args") if "init_args" in overrides else module.get_init_inputs()
+def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> _Call:
+    module = _load(source, _constants(overrides))
+    model = _built(module, overrides)
     inputs = _given(overrides, "inputs") if "inputs" in overrides else module.get_inputs()
-    model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
     symbols: Symbols = {}
     held = _state(model)
     state = {name: _fake(t, index, shape_env, symbols) for index, (name, t) in enumerate(held.items())}
-    return _Call(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
+    call = _Call(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
+    cases = {n: _built(_load(source, _constants(o)), o) for n, o in overrides.get("cases", {}).items()}
+    call.cases, call.differs = varying(cases), different_tensors(cases.values())
+    if shape_env is not None:
+        call.sizes = _sizes_among(call, shape_env)
+    return call
+
+
+def _constants(overrides: dict[str, Json]) -> dict[str, Json]:
+    return {k: v for k, v in overrides.items() if k not in ("inputs", "init_args", "cases", "dynamic", "config")}
+
+
+def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
+    arguments = _given(overrides, "init_args") if "init_args" in overrides else module.get_init_inputs()
+    model: nn.Module = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+    return model
+
+
+def _sizes_among(call: _Call, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
+    """A symbol for each integer attribute that differs between cases, so that the code reads it at run time."""
+    values = plain(call.model)
+    sizes = {}
+    for path in (p for p in next(iter(call.cases.values()), {}) if type(values.get(p)) is int):
+        source = ConstantSource(f"attribute_{len(sizes)}")
+        symbol = shape_env.create_symbol(
+            values[path], source=source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+        )
+        sizes[path] = str(symbol), shape_env.create_symintnode(symbol, hint=values[path], source=source)
+    return sizes
 
 
 def _given(overrides: dict[str, Json], key: str) -> list[Any]:
@@ -198,7 +237,7 @@ def _inductor(call: _Call) -> str:
 
     flat = call.flat()
     # kernels are named after the operators they came from; attention is written out, or it would be one library call
-    with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH):
+    with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), written_out():
         functional = torch.func.functionalize(call, remove="mutations")
         graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
 
@@ -222,15 +261,26 @@ def _facts(call: _Call, code: str, shape_env: ShapeEnv | None) -> dict[str, Json
     guards = [printer.doprint(guard.expr) for guard in shape_env.guards] if shape_env is not None else []
     guards = [guard.replace("torch.sym_", "") for guard in guards]  # sizes are plain integers to a candidate
     return {
-        "state": {name: str(t.dtype).removeprefix("torch.") for name, t in call.state.items()},
+        "state": {name: [_sizes(t), str(t.dtype).removeprefix("torch.")] for name, t in call.state.items()},
         "inputs": _shape_tree(call.inputs, iter(range(len(leaves)))),
         "tensors": [[_sizes(t), str(t.dtype).removeprefix("torch."), t.is_contiguous()] for t in leaves],
+        "sizes": {path: symbol for path, (symbol, _) in call.sizes.items()},
+        "baked": _baked(call),
+        "cases": call.cases,
+        "differs": call.differs,
         "symbols": {name: list(place) for name, place in call.symbols.items()},
         "guards": list(dict.fromkeys(guards)),
         "outputs": _output_tree(call.outputs),
         "kernels": launch_configs(code),
         "helpers": helpers_of(code),
     }
+
+
+def _baked(call: _Call) -> dict[str, Json]:
+    """What of the attributes that differ the code has for a constant, as text."""
+    values = plain(call.model)
+    paths = next(iter(call.cases.values()), {})
+    return {path: text(values[path]) for path in paths if path not in call.sizes}
 
 
 def _sizes(tensor: torch.Tensor) -> list[int]:
