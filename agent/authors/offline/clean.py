@@ -4,22 +4,27 @@ Several lowerings go into one file: the first is the timed case's, the others se
 """
 
 import ast
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.authors.offline.host import Names, forward_body
-from agent.authors.offline.kernels import OWN_MATH, Kernel, clean_helper, clean_kernel
+from agent.authors.offline.host import Names, forward_body, fused_operators, launches
+from agent.authors.offline.kernels import OWN_MATH, Kernel, Role, clean_helper, clean_kernel, runtime_parameters
 from agent.authors.offline.module_source import model_parts
 from agent.authors.offline.sketch import CannotLower, Sketch
 from agent.authors.offline.trailer import Facts, split
+from agent.authors.offline.wrap import wrapped
 from tools.codec import Json
 
+_MOST_OF_A_NAME = 40
 MOST_OF_STATE = 4  # parameters that a forward looks at before it runs; a few tell constructors apart
 _LIMITS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024, "R0_BLOCK": 16384}
 _HEADER = '''"""{task}: the kernels that TorchInductor writes, made self-contained{scope}.
 
-Matrix multiplications and convolutions stay library calls. Launch parameters are the constants below.
+{does}
+
+Launch parameters are the constants below.
 """'''
 _VIEW = '''def view(tensor, size, stride, offset=0):
     """The same memory with another shape."""
@@ -43,12 +48,16 @@ def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") 
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
     lowered = [split(code) for code in codes]
     taken: set[str] = set()
-    forwards = [_forward(i, text, facts, arguments, taken) for i, (text, facts) in enumerate(lowered)]
+    forwards = [_forward(task, i, text, facts, arguments, taken) for i, (text, facts) in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     if not forwards[0].kernels:
         raise CannotLower("Inductor writes no kernel for this task, only library calls")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
-    parts = [_HEADER.format(task=task, scope=scope), _imports(statements, kernels, lowered), *_plain(statements)]
+    parts = [
+        _HEADER.format(task=task, scope=scope, does=_does(forwards[0])),
+        _imports(statements, kernels, lowered),
+        *_plain(statements),
+    ]
     parts += [_constants(kernels), *_helpers(lowered, kernels), *(k.text for k in kernels)]
     if any("view(" in line for f in forwards for line in f.body):
         parts.append(_VIEW)
@@ -56,7 +65,21 @@ def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") 
     main = forwards[0].kernels.values()
     params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
     space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
-    return Sketch(name, "\n\n\n".join(p for p in parts if p) + "\n", _says(forwards[0]), params, space)
+    return Sketch(
+        name, wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n", _says(forwards[0]), params, space
+    )
+
+
+def _does(forward: _Forward) -> str:
+    """The steps of the first forward, in words: what is fused where, and what is left to torch."""
+    steps = []
+    for line in forward.body:
+        if kernel := next((k for k in forward.kernels.values() if line.startswith(f"{k.name}[")), None):
+            steps.append(f"{kernel.name}: {kernel.says}")
+        elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
+            steps.append(f"torch.{library[1]}: a library call")
+    lines = [textwrap.wrap(f"{n}. {step}", 110, subsequent_indent="   ") for n, step in enumerate(steps, 1)]
+    return "\n".join(line for wrapped_step in lines for line in wrapped_step)
 
 
 def _says(forward: _Forward) -> str:
@@ -65,19 +88,50 @@ def _says(forward: _Forward) -> str:
     return f"TorchInductor's own kernels, {scope}: {names}"
 
 
-def _forward(number: int, text: str, facts: Facts, arguments: list[str], taken: set[str]) -> _Forward:
-    sources = _kernel_texts(text)
-    kernels = {old: clean_kernel(old, body, facts.kernels[old], taken) for old, body in sources.items()}
+def _forward(task: str, number: int, text: str, facts: Facts, arguments: list[str], taken: set[str]) -> _Forward:
     leaves = _leaf_texts(arguments, facts.inputs)
     if not leaves:
         raise CannotLower("forward takes no tensor")
     tensors = [*map(_state_text, facts.state), *leaves]
     sizes = {symbol: _state_text(path) for path, symbol in facts.sizes.items()}
     symbols = {s: f"{tensors[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()} | sizes
+    name = f"forward_any_{number}" if facts.symbols else f"forward_case_{number}"
+    roles = _roles(task, name if number else "", text, facts, [*tensors, *sizes.values()], symbols)
+    sources = _kernel_texts(text)
+    kernels = {old: clean_kernel(old, body, facts.kernels[old], taken, roles[old]) for old, body in sources.items()}
     names = Names([*tensors, *sizes.values()], symbols, kernels, f"{leaves[0]}.device")
     body = [*_contiguous(arguments, leaves, facts), *forward_body(text, names, facts.outputs)]
-    name = f"forward_any_{number}" if facts.symbols else f"forward_case_{number}"
     return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts)
+
+
+def _roles(
+    task: str, forward: str, text: str, facts: Facts, arguments: list[str], symbols: dict[str, str]
+) -> dict[str, Role]:
+    """What each kernel does. One that does all the work is called after the task, and parameters are called after what
+    they are given. `forward`: the method, unless it is the first."""
+    given, fused, sources = launches(text, arguments), fused_operators(text), _kernel_texts(text)
+    alone = len(sources) == 1 and "extern_kernels." not in text
+    stem = re.sub(r"\W+|^\d+_", "", task).strip("_").lower()[:_MOST_OF_A_NAME] if alone else ""
+    order = {name: index for index, name in enumerate(facts.operators)}
+    roles = {}
+    for kernel, source in sources.items():
+        pairs = zip(runtime_parameters(source, kernel), given.get(kernel, ()), strict=False)
+        names = {old: _parameter(old, value, symbols) for old, value in pairs}
+        operators = sorted(fused.get(kernel, ()), key=lambda name: order.get(name, len(order)))
+        renamed = {old: new for old, new in names.items() if new != old}
+        roles[kernel] = Role(operators, stem, forward.removeprefix("forward"), renamed)
+    return roles
+
+
+def _parameter(old: str, given: str, symbols: dict[str, str]) -> str:
+    """`in_ptr0` given `self.norm.weight` -> `weight_ptr`, `ks0` given the symbol of `x.shape[1]` -> `x_size1`."""
+    text = symbols.get(given, given)
+    if size := re.fullmatch(r"([\w.]+)\.shape\[(\d+)\]", text):
+        text = f"{size[1]}_size{size[2]}"
+    word = text.rpartition(".")[2]
+    if not word.isidentifier() or old.endswith("numel"):
+        return old
+    return f"{word}_ptr" if "ptr" in old else word
 
 
 def _kernel_texts(code: str) -> dict[str, str]:

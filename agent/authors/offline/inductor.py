@@ -69,6 +69,7 @@ class _Call:
     sizes: dict[str, tuple[str, torch.SymInt]] = field(default_factory=dict)
     cases: dict[str, dict[str, str]] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)
+    operators: list[str] = field(default_factory=list)
     outputs: Any = None
 
     def flat(self) -> list[Any]:
@@ -240,6 +241,7 @@ def _inductor(call: _Call) -> str:
     with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), written_out():
         functional = torch.func.functionalize(call, remove="mutations")
         graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+        call.operators = _operators(graph)
 
     def save(code: str) -> None:
         raise _Written(code)
@@ -253,6 +255,12 @@ def _inductor(call: _Call) -> str:
     finally:
         GraphLowering.save_output_code = before
     raise RuntimeError("Inductor wrote no code: the model computes nothing from its inputs")
+
+
+def _operators(graph: torch.fx.GraphModule) -> list[str]:
+    """What forward called, before it was taken apart, each once."""
+    called = (node.meta.get("original_aten") for node in graph.graph.nodes)
+    return list(dict.fromkeys(op._overloadpacket.__name__.strip("_") for op in called if op is not None))
 
 
 def _facts(call: _Call, code: str, shape_env: ShapeEnv | None) -> dict[str, Json]:
@@ -273,6 +281,7 @@ def _facts(call: _Call, code: str, shape_env: ShapeEnv | None) -> dict[str, Json
         "outputs": _output_tree(call.outputs),
         "kernels": launch_configs(code),
         "helpers": helpers_of(code),
+        "operators": call.operators,
     }
 
 

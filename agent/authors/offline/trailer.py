@@ -31,7 +31,7 @@ class Arguments:
 @dataclass(frozen=True)
 class Facts:
     """`state`: shape and dtype of each tensor that the model holds; `tensors`: shape, dtype, row-major? of each tensor
-    input; `symbols`: size symbol -> (argument, dimension), where the arguments are the state's tensors, then the inputs'.
+    input; `symbols`: size symbol -> (argument, dimension), arguments being the state's tensors, then the inputs'.
 
     Attributes that differ between cases: `sizes` has the symbols of those that the code reads at run time, `baked` the
     values, as text, of those that it took for constants; `cases` has all of them in each of the task's cases.
@@ -45,6 +45,7 @@ class Facts:
     outputs: str
     kernels: dict[str, KernelFacts]
     helpers: dict[str, str]
+    operators: list[str] = field(default_factory=list)  # of torch, in the order in which the forward calls them
     sizes: dict[str, str] = field(default_factory=dict)
     baked: dict[str, str] = field(default_factory=dict)
     cases: dict[str, dict[str, str]] = field(default_factory=dict)

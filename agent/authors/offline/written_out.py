@@ -5,24 +5,37 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 
 
 @contextlib.contextmanager
 def written_out() -> Iterator[None]:
-    """A norm of a symbol's groups is written out, padding by a symbol becomes padding by its value (which is then a
-    condition), and a number that becomes a tensor on the GPU is filled in there, as long as this lasts."""
-    before = F.group_norm, F.pad, torch.tensor
-    F.group_norm, F.pad, torch.tensor = _group_norm(F.group_norm), _pad(F.pad), _tensor(torch.tensor)
-    try:
+    """As long as this lasts: a norm of a symbol's groups is written out; padding is joining with zeros where sizes are
+    symbols, whose values the operator would take, and its amounts become numbers; and a number that becomes a tensor on
+    the GPU is filled in there."""
+    instead: list[tuple[Any, str, Callable[[Any], Any]]] = [
+        (functional, "group_norm", _group_norm),
+        (functional, "pad", _pad),
+        (torch, "tensor", _tensor),
+    ]
+    with contextlib.ExitStack() as stack:
+        for owner, name, wrap in instead:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, wrap(getattr(owner, name)))
         yield
-    finally:
-        F.group_norm, F.pad, torch.tensor = before
 
 
 def _pad(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def pad(x: torch.Tensor, pad: Sequence[Any], *rest: Any, **options: Any) -> torch.Tensor:
-        return usual(x, [int(amount) for amount in pad], *rest, **options)
+    def pad(x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> torch.Tensor:
+        amounts = [int(amount) for amount in pad]
+        known = not any(isinstance(size, torch.SymInt) for size in x.shape)
+        if known or mode != "constant" or min(amounts, default=0) < 0:
+            return usual(x, amounts, mode, value)
+        for place, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
+            dim = x.dim() - 1 - place
+            ends = [x.new_full([*x.shape[:dim], n, *x.shape[dim + 1 :]], value or 0.0) for n in (before, after)]
+            x = torch.cat([end for end in (ends[0], x, ends[1]) if end is x or end.shape[dim] > 0], dim)
+        return x
 
     return pad
 
