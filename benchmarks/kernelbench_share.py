@@ -167,7 +167,7 @@ def _try(
     line: dict[str, Any],
     proposals: Sequence[Proposal],
 ) -> None:
-    """Judge the proposals up to the first that is right; `line` gets what came of each, and how far the best one got."""
+    """Judge the proposals up to the first that is right; `line` gets what came of each, and the best stage."""
     if not proposals:
         line["cause"] = (line["problems"] or ["no expert fits, and Inductor adds nothing"])[0]
         return

@@ -83,6 +83,7 @@ class OfflineAuthor:
         for name, config in _SETTINGS.items():
             try:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
+                clean(task.name, task.source, main)  # raises where there is nothing to add kernels for other cases to
                 others = self._other_cases(task, main) if others is None else others
                 found.append(clean(task.name, task.source, [*main, *others], name))
             except (CannotLower, WorkerError) as error:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.authors.offline.host import Names, forward_body, fused_operators, launches
+from agent.authors.offline.host import Names, forward_body, fused_operators, launches, library_calls
 from agent.authors.offline.kernels import OWN_MATH, Kernel, Role, clean_helper, clean_kernel, runtime_parameters
 from agent.authors.offline.module_source import model_parts
 from agent.authors.offline.sketch import CannotLower, Sketch
@@ -51,7 +51,9 @@ def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") 
     forwards = [_forward(task, i, text, facts, arguments, taken) for i, (text, facts) in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     if not forwards[0].kernels:
-        raise CannotLower("Inductor writes no kernel for this task, only library calls")
+        called = library_calls(lowered[0][0])
+        why = f"TorchInductor leaves all of it to a library ({called})" if called else "forward makes nothing but views"
+        raise CannotLower(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
     parts = [
         _HEADER.format(task=task, scope=scope, does=_does(forwards[0])),

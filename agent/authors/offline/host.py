@@ -52,6 +52,12 @@ def fused_operators(code: str) -> dict[str, list[str]]:
     return found
 
 
+def library_calls(code: str) -> str:
+    """What the forward leaves to torch's libraries, in words: `mm, convolution`; "" where it is all views."""
+    called = re.findall(r"(?:extern_kernels|torch\.ops\.aten|aten)\.(\w+)", code[code.find("def call(") :])
+    return ", ".join(dict.fromkeys(called))
+
+
 def _base(node: ast.expr) -> str:
     """The tensor that a view is of."""
     while isinstance(node, ast.Call) and ast.unparse(node.func) == "reinterpret_tensor":

@@ -8,8 +8,7 @@ does not say.
 import contextlib
 import json
 import types
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,10 +21,10 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.printers import PythonPrinter
 
-from agent.authors.offline.attributes import different_tensors, plain, put, text, varying
-from agent.authors.offline.harvest import helpers_of, launch_configs
+from agent.authors.offline.attributes import different_tensors, plain, varying
+from agent.authors.offline.call import Call, Symbols, facts_of, operators_of
+from agent.authors.offline.limit import TooLong, processor_time
 from agent.authors.offline.trailer import MARK
 from agent.authors.offline.written_out import written_out
 from tools.codec import Json
@@ -44,7 +43,16 @@ _CONFIG = {
 }
 
 
-Symbols = dict[str, tuple[int, int]]  # size symbol -> (flat argument, dimension)
+DYNAMIC_S = (
+    20.0  # of processor time; usually 2. Pooling in three dimensions takes minutes: then known shapes have to do
+)
+_IN_WORDS = {
+    "DataDependentOutputException": "forward looks at a tensor's values on the host (an `if`, `.item()`, a slice), "
+    "which no fixed sequence of kernels can do; torch.where computes both",
+    "DynamicOutputShapeException": "the shape of a result depends on a tensor's values, which no fixed sequence of "
+    "kernels can have",
+    "replace_random.py": "forward draws random numbers, so there is no right answer to compare with",
+}
 
 
 class _Written(BaseException):
@@ -55,50 +63,24 @@ class _Written(BaseException):
         self.code = code
 
 
-@dataclass
-class _Call:
-    """A model ready to be traced: all that it reads, as flat arguments, and how to call it with them.
-
-    `sizes`: attributes that are symbols, with the symbol's name; `cases`: those that differ between the task's cases,
-    as text; `differs`: tensors of the state that do."""
-
-    model: nn.Module
-    state: dict[str, torch.Tensor]
-    inputs: Any
-    symbols: Symbols = field(default_factory=dict)
-    sizes: dict[str, tuple[str, torch.SymInt]] = field(default_factory=dict)
-    cases: dict[str, dict[str, str]] = field(default_factory=dict)
-    differs: list[str] = field(default_factory=list)
-    operators: list[str] = field(default_factory=list)
-    outputs: Any = None
-
-    def flat(self) -> list[Any]:
-        """State first, then the tensors among the inputs, then attributes."""
-        leaves = pytree.tree_leaves(self.inputs)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        return [*self.state.values(), *tensors, *(size for _, size in self.sizes.values())]
-
-    def __call__(self, *flat: Any) -> tuple[Any, ...]:
-        leaves, spec = pytree.tree_flatten(self.inputs)
-        given = iter(flat[len(self.state) :])
-        inputs = pytree.tree_unflatten([next(given) if isinstance(v, torch.Tensor) else v for v in leaves], spec)
-        for path, value in zip(self.sizes, given, strict=True):
-            put(self.model, path, value)
-        state = dict(zip(self.state, flat, strict=False))
-        result = torch.func.functional_call(self.model, state, tuple(inputs))
-        leaves, self.outputs = pytree.tree_flatten(result)
-        return tuple(leaves)
-
-
 def main(channel: Any) -> None:
     """Answer {"source", "overrides", "arch"} with {"codes": […]} or {"error": "…"} until the supervisor is gone."""
     while True:
         body = channel.receive().body
         try:
             reply: dict[str, Json] = {"codes": lower(body["source"], body.get("overrides") or {}, int(body["arch"]))}
+        except TooLong:
+            reply = {"error": f"more than {DYNAMIC_S:g} s of processor time for kernels of all shapes"}
         except Exception as error:  # noqa: BLE001 - the task's code and Inductor may raise anything; the author goes on
-            reply = {"error": f"{type(error).__name__}: {str(error).strip()[:2000]}"}
+            reply = {"error": in_words(error)}
         channel.send(reply)
+
+
+def in_words(error: BaseException) -> str:
+    """Why a lowering failed; where we know the cause, what it means comes first."""
+    text = f"{type(error).__name__}: {str(error).strip()[:2000]}"
+    known = next((words for mark, words in _IN_WORDS.items() if mark in text), "")
+    return f"{known} ({text.partition(chr(10))[0][:200]})" if known else text
 
 
 def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
@@ -113,10 +95,11 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
     known = inductor_config.get_config_copy()  # settings differ between versions of torch
     config = {k: v for k, v in {**_CONFIG, **overrides.get("config", {})}.items() if k in known}
     dynamic = bool(overrides.get("dynamic"))
-    with pretend_gpu(arch), inductor_config.patch(config), _no_grad_fakes(dynamic) as fake_mode:
+    limit = processor_time(DYNAMIC_S) if dynamic else contextlib.nullcontext()
+    with pretend_gpu(arch), inductor_config.patch(config), limit, _no_grad_fakes(dynamic) as fake_mode:
         call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
         code = _inductor(call)
-        return [f"{code.rstrip()}\n{MARK}{json.dumps(_facts(call, code, fake_mode.shape_env))}\n"]
+        return [f"{code.rstrip()}\n{MARK}{json.dumps(facts_of(call, code, fake_mode.shape_env))}\n"]
 
 
 @contextlib.contextmanager
@@ -133,14 +116,14 @@ def _load(source: str, constants: dict[str, Json]) -> types.ModuleType:
     return module
 
 
-def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> _Call:
+def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> Call:
     module = _load(source, _constants(overrides))
     model = _built(module, overrides)
     inputs = _given(overrides, "inputs") if "inputs" in overrides else module.get_inputs()
     symbols: Symbols = {}
     held = _state(model)
     state = {name: _fake(t, index, shape_env, symbols) for index, (name, t) in enumerate(held.items())}
-    call = _Call(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
+    call = Call(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
     cases = {n: _built(_load(source, _constants(o)), o) for n, o in overrides.get("cases", {}).items()}
     call.cases, call.differs = varying(cases), different_tensors(cases.values())
     if shape_env is not None:
@@ -158,7 +141,7 @@ def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
     return model
 
 
-def _sizes_among(call: _Call, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
+def _sizes_among(call: Call, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
     """A symbol for each integer attribute that differs between cases, so that the code reads it at run time."""
     values = plain(call.model)
     sizes = {}
@@ -231,7 +214,7 @@ def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: S
     return torch.empty(sizes, dtype=like.dtype, device="cuda")
 
 
-def _inductor(call: _Call) -> str:
+def _inductor(call: Call) -> str:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
@@ -241,7 +224,10 @@ def _inductor(call: _Call) -> str:
     with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), written_out():
         functional = torch.func.functionalize(call, remove="mutations")
         graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
-        call.operators = _operators(graph)
+        if written := _written_into(graph):
+            call.written = written
+            graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+    call.operators = operators_of(graph)
 
     def save(code: str) -> None:
         raise _Written(code)
@@ -257,66 +243,7 @@ def _inductor(call: _Call) -> str:
     raise RuntimeError("Inductor wrote no code: the model computes nothing from its inputs")
 
 
-def _operators(graph: torch.fx.GraphModule) -> list[str]:
-    """What forward called, before it was taken apart, each once."""
-    called = (node.meta.get("original_aten") for node in graph.graph.nodes)
-    return list(dict.fromkeys(op._overloadpacket.__name__.strip("_") for op in called if op is not None))
-
-
-def _facts(call: _Call, code: str, shape_env: ShapeEnv | None) -> dict[str, Json]:
-    leaves = [v for v in pytree.tree_leaves(call.inputs) if isinstance(v, torch.Tensor)]
-    printer = PythonPrinter()
-    guards = [printer.doprint(guard.expr) for guard in shape_env.guards] if shape_env is not None else []
-    guards = [guard.replace("torch.sym_", "") for guard in guards]  # sizes are plain integers to a candidate
-    return {
-        "state": {name: [_sizes(t), str(t.dtype).removeprefix("torch.")] for name, t in call.state.items()},
-        "inputs": _shape_tree(call.inputs, iter(range(len(leaves)))),
-        "tensors": [[_sizes(t), str(t.dtype).removeprefix("torch."), t.is_contiguous()] for t in leaves],
-        "sizes": {path: symbol for path, (symbol, _) in call.sizes.items()},
-        "baked": _baked(call),
-        "cases": call.cases,
-        "differs": call.differs,
-        "symbols": {name: list(place) for name, place in call.symbols.items()},
-        "guards": list(dict.fromkeys(guards)),
-        "outputs": _output_tree(call.outputs),
-        "kernels": launch_configs(code),
-        "helpers": helpers_of(code),
-        "operators": call.operators,
-    }
-
-
-def _baked(call: _Call) -> dict[str, Json]:
-    """What of the attributes that differ the code has for a constant, as text."""
-    values = plain(call.model)
-    paths = next(iter(call.cases.values()), {})
-    return {path: text(values[path]) for path in paths if path not in call.sizes}
-
-
-def _sizes(tensor: torch.Tensor) -> list[int]:
-    sizes: Iterable[Any] = tensor.shape
-    return [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in sizes]
-
-
-def _shape_tree(tree: Any, numbers: Iterator[int]) -> Json:
-    """The inputs with {"$i": n} for tensors, in the order of the flat arguments."""
-    if isinstance(tree, torch.Tensor):
-        return {"$i": next(numbers)}
-    if isinstance(tree, list | tuple):
-        return [_shape_tree(value, numbers) for value in tree]
-    if isinstance(tree, dict):
-        return {"$dict": {str(key): _shape_tree(value, numbers) for key, value in tree.items()}}
-    return str(tree)
-
-
-def _output_tree(spec: Any) -> Json:
-    """The result's structure as Python text with `{}` for each leaf."""
-    if spec.is_leaf():
-        return "{}"
-    children = [_output_tree(child) for child in (spec.children() if callable(spec.children) else spec.children_specs)]
-    kind = spec.type
-    if kind is list:
-        return f"[{', '.join(children)}]"
-    if kind is dict:
-        pairs = zip(spec.context, children, strict=True)
-        return "{{" + ", ".join(f"{key!r}: {child}" for key, child in pairs) + "}}"
-    return f"({', '.join(children)}{',' if len(children) == 1 else ''})"
+def _written_into(graph: torch.fx.GraphModule) -> set[int]:
+    arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    targets = {n.args[0] for n in graph.graph.nodes if n.target is torch.ops.aten.copy_.default}
+    return {index for index, node in enumerate(arguments) if node in targets}

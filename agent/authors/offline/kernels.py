@@ -51,6 +51,7 @@ _HOW = {
     "triton_red_": "each row in steps",
     "triton_spl_": "rows in parts, each of which waits for those before it",
 }
+_TRITON_CONSTEXPR = ast.Attribute(ast.Name("triton", ast.Load()), "constexpr_function", ast.Load())
 _TL_CAST = ast.Attribute(ast.Name("tl", ast.Load()), "cast", ast.Load())
 _NOISE = set("to copy view unsafe fused default t transpose permute unsqueeze expand clone".split())
 
@@ -187,6 +188,10 @@ class Rewrite(ast.NodeTransformer):
         if ast.unparse(node).startswith("tl.device_assert"):
             return None
         return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Inductor imports it from Triton under its bare name."""
+        return _TRITON_CONSTEXPR if node.id == "constexpr_function" else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """`triton_helpers.max2` -> `max2`, `libdevice.exp` -> `tl.exp`."""
