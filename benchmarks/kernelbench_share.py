@@ -29,7 +29,7 @@ from agent.authors.offline.author import OfflineAuthor, through
 from tools import machine as machines
 from tools.bench import CpuBench
 from tools.codec import Json, decode, encode
-from tools.errors import KerneltuneError, TaskError
+from tools.errors import KerneltuneError, TaskError, WorkerError
 from tools.gpus import DEFAULT_ARCH, arch_number
 from tools.judge.protocol import Open, Opened
 from tools.machine import Machine
@@ -67,10 +67,13 @@ class Lowering:
         """The answer of `agent.authors.offline.inductor`; the errors of `Worker.call`."""
         if body["overrides"].get("config"):
             return {"error": OTHER_SETTING}
-        if self._worker is None or self._worker.exited.is_set():
-            self.close()
+        if self._worker is None:
             self._worker = self._machine.trusted("agent.authors.offline.inductor:main")
-        return self._worker.call(body, timeout_s=timeout_s).body
+        try:
+            return self._worker.call(body, timeout_s=timeout_s).body
+        except WorkerError:
+            self.close()  # its late answer must not be taken for the next question's
+            raise
 
     def close(self) -> None:
         """End the worker."""

@@ -205,11 +205,11 @@ def _substitute(text: str, symbols: dict[str, str]) -> str:
 
 def _imports(statements: list[str], kernels: list[Kernel], lowered: list[tuple[str, Facts]]) -> str:
     own = [s for s in statements if s.startswith(("import ", "from ")) and "__future__" not in s]
-    lines = ["import torch", "import triton", "import triton.language as tl"]
+    lines = ["import torch", *own, "import triton", "import triton.language as tl"]
     texts = [*(k.text for k in kernels), *(clean_helper(t) for _, f in lowered for t in f.helpers.values())]
     if any("libdevice." in text for text in texts):
         lines.append("from triton.language.extra import libdevice")
-    return "\n".join([*lines, *(s for s in own if s not in lines)])
+    return "\n".join(dict.fromkeys(lines))
 
 
 def _plain(statements: list[str]) -> list[str]:

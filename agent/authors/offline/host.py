@@ -54,7 +54,7 @@ def fused_operators(code: str) -> dict[str, list[str]]:
 
 def library_calls(code: str) -> str:
     """What the forward leaves to torch's libraries, in words: `mm, convolution`; "" where it is all views."""
-    called = re.findall(r"(?:extern_kernels|torch\.ops\.aten|aten)\.(\w+)", code[code.find("def call(") :])
+    called = re.findall(r"(?:extern_kernels|torch\.ops\.aten)\.(\w+)[\w.]*\(", code[code.find("def call(") :])
     return ", ".join(dict.fromkeys(called))
 
 
@@ -140,8 +140,18 @@ class _Host(ast.NodeTransformer):
     def _launch(self, kernel: Kernel, node: ast.Call) -> ast.AST:
         given = dict(zip(kernel.runtime, (ast.unparse(self.visit(a)) for a in node.args), strict=True))
         options = [f"{key}={kernel.parameter(key)}" for key in kernel.defaults]
-        arguments = ", ".join([*(given[name] for name in kernel.kept), *options])
+        computed = [_filled(text, given) for text in kernel.computed]
+        arguments = ", ".join([*(given[name] for name in kernel.kept), *computed, *options])
         return _expression(f"{kernel.name}[{grid(kernel, given)}]({arguments})")
+
+
+def _filled(text: str, given: Mapping[str, str]) -> str:
+    """An expression in a kernel's parameters, with what it is given for them."""
+    tree = _expression(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = given[node.id]  # an attribute's text is as good: it is only written down
+    return ast.unparse(tree)
 
 
 def grid(kernel: Kernel, given: Mapping[str, str]) -> str:

@@ -144,13 +144,15 @@ def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
 def _sizes_among(call: Call, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
     """A symbol for each integer attribute that differs between cases, so that the code reads it at run time."""
     values = plain(call.model)
-    sizes = {}
+    sizes: dict[str, tuple[str, torch.SymInt]] = {}
     for path in (p for p in next(iter(call.cases.values()), {}) if type(values.get(p)) is int):
         source = ConstantSource(f"attribute_{len(sizes)}")
         symbol = shape_env.create_symbol(
             values[path], source=source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
         )
-        sizes[path] = str(symbol), shape_env.create_symintnode(symbol, hint=values[path], source=source)
+        size = shape_env.create_symintnode(symbol, hint=values[path], source=source)
+        assert isinstance(size, torch.SymInt)
+        sizes[path] = str(symbol), size
     return sizes
 
 

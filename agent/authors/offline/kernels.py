@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agent.authors.offline.hoist import Hoist
 from agent.authors.offline.sketch import CannotLower
 from agent.authors.offline.tidy import tidy
 from agent.authors.offline.trailer import KernelFacts
@@ -58,7 +59,8 @@ _NOISE = set("to copy view unsafe fused default t transpose permute unsqueeze ex
 
 @dataclass(frozen=True)
 class Kernel:
-    """A cleaned kernel: `runtime` names its original positional arguments, `kept` those it still takes."""
+    """A cleaned kernel: `runtime` names its original positional arguments, `kept` those it still takes; after them come
+    those that the host computes from them, as Python."""
 
     name: str
     text: str
@@ -67,6 +69,7 @@ class Kernel:
     facts: KernelFacts
     defaults: dict[str, int]
     says: str
+    computed: tuple[str, ...] = ()
 
     def parameter(self, key: str) -> str:
         """The module constant that holds a launch parameter."""
@@ -118,12 +121,15 @@ def clean_kernel(original: str, text: str, facts: KernelFacts, taken: set[str], 
     runtime = runtime_parameters(text, original)
     function.decorator_list = [ast.parse("triton.jit", mode="eval").body]
     function.name = readable_name(original, taken, role)
-    function = Rewrite({p for p in runtime if "ptr" not in p}).visit(function)
+    sizes = {p for p in runtime if "ptr" not in p}
+    hoist = Hoist(sizes)
+    function = hoist.visit(Rewrite(sizes).visit(function))
     _drop_unread(function)
     read = _reads_of_arguments(function)
     kept = tuple(p for p in runtime if p in read)
     constants = [p for p in parameters if p.annotation is not None]
-    function.args.args = [p for p in parameters if p.arg in kept or p in constants]
+    passed = [p for p in parameters if p.arg in kept]
+    function.args.args = [*passed, *map(ast.arg, hoist.hoisted), *constants]
     wanted = {p.arg for p in constants} | {"num_warps", "num_stages"}
     defaults = {k: v for k, v in facts.configs[0].items() if k in wanted}
     if missing := wanted - set(defaults):
@@ -132,7 +138,8 @@ def clean_kernel(original: str, text: str, facts: KernelFacts, taken: set[str], 
     combiners = _combiners(functions, function)
     function.body.insert(0, ast.Expr(ast.Constant(_docstring(original, role))))
     whole = "\n\n\n".join([*combiners, ast.unparse(ast.fix_missing_locations(function))])
-    return Kernel(function.name, whole, runtime, kept, facts, defaults, _docstring(original, role))
+    says, computed = _docstring(original, role), tuple(hoist.hoisted.values())
+    return Kernel(function.name, whole, runtime, kept, facts, defaults, says, computed)
 
 
 def _free(names: Mapping[str, str], function: ast.FunctionDef) -> dict[str, str]:
@@ -188,6 +195,11 @@ class Rewrite(ast.NodeTransformer):
         if ast.unparse(node).startswith("tl.device_assert"):
             return None
         return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """A choice between two spellings of libdevice that have become the same."""
+        self.generic_visit(node)
+        return node.body if list(map(ast.dump, node.body)) == list(map(ast.dump, node.orelse)) else node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """Inductor imports it from Triton under its bare name."""

@@ -18,6 +18,7 @@ def tidy(function: ast.FunctionDef, names: Mapping[str, str]) -> None:
     _put_aliases_in_place(function)
     for body in _blocks(function):
         _put_steps_in_place(function, body)
+    _Plain(set()).visit(function)
     _Rename(_named_loads(function)).visit(function)
     ast.fix_missing_locations(function)
 
@@ -73,10 +74,11 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
             yield getattr(child, "orelse", [])
 
 
-def _stores(function: ast.FunctionDef) -> Counter[str]:
+def _stores(function: ast.AST) -> Counter[str]:
     """How often each name is set; a parameter counts as set once."""
-    found = Counter(n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-    found.update(a.arg for a in function.args.args)
+    nodes = list(ast.walk(function))
+    found = Counter(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    found.update(n.arg for n in nodes if isinstance(n, ast.arg))
     return found
 
 
@@ -145,12 +147,20 @@ def _put_constants_in_place(function: ast.FunctionDef) -> None:
 
 
 def _put_aliases_in_place(function: ast.FunctionDef) -> None:
-    stores, aliases = _stores(function), {}
-    for name, value in filter(None, (_single(s) for body in _blocks(function) for s in body)):
-        if isinstance(value, ast.Name) and stores[name] == stores[value.id] == 1:
-            aliases[name] = aliases.get(value.id, value)
-    _Put(aliases).visit(function)
-    _drop_unread(function, set(aliases))
+    """`a = b`, in a block that sets neither again; `a` is read nowhere but in blocks that set it first."""
+    blocks = list(_blocks(function))
+    reads = _loads(function)
+    for body in blocks:
+        stores = _stores(ast.Module(body, []))
+        for statement in list(body):
+            name, value = _single(statement) or ("", None)
+            if not isinstance(value, ast.Name) or stores[name] != 1 or stores[value.id] > 1:
+                continue
+            setters = [b for b in blocks if any((found := _single(s)) and found[0] == name for s in b)]
+            if sum(_loads(ast.Module(b, []))[name] for b in setters) == reads[name]:
+                body.remove(statement)
+                body[:] = [_Put({name: value}).visit(s) for s in body]
+                reads = _loads(function)
 
 
 def _drop_unread(function: ast.FunctionDef, names: set[str]) -> None:
