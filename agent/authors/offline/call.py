@@ -1,11 +1,13 @@
 """A model that is being lowered: how a trace calls it, and the facts that the lowered code's text does not say."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
@@ -50,7 +52,10 @@ class Call:
         for path, value in zip(self.sizes, given, strict=True):
             put(self.model, path, value)
         state = dict(zip(self.state, flat, strict=False))
-        result = torch.func.functional_call(self.model, state, tuple(inputs))
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        # in steps that can be fused, where the operator is one that only a GPU has
+        with enable_python_dispatcher() if recurrent else contextlib.nullcontext():
+            result = torch.func.functional_call(self.model, state, tuple(inputs))
         leaves, self.outputs = pytree.tree_flatten(result)
         return tuple(leaves)
 

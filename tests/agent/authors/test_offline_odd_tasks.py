@@ -42,6 +42,15 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(19, 64)]
 """
     + PLAIN,
+    "recurrent": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(16, 16, batch_first=True)
+    def forward(self, x): return self.lstm(x)[0]
+def get_inputs(): return [torch.randn(4, 5, 16)]
+"""
+    + PLAIN,
     "sorts": """
 class Model(nn.Module):
     def forward(self, x): return torch.sort(torch.relu(x) + x, dim=-1)[0] * 2
