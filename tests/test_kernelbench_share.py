@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def get_inputs(): return [torch.randn(rows, 32)]
 def get_init_inputs(): return []
 rows = 16
 """
-LINES = [
+LINES: list[dict[str, Any]] = [
     {"problem": "level1/1_A", "stage": "proposed", "cause": "wrong: row 3", "attempts": []},
     {"problem": "level1/2_B", "stage": "checked", "cause": "", "attempts": []},
     {"problem": "level2/9_C", "stage": "", "cause": "after reading: TaskError: no", "attempts": []},

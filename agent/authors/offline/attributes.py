@@ -11,14 +11,20 @@ from torch import nn
 Path = str  # "groups", "norm.num_groups", "layers.0.eps"
 
 _OF_EVERY_MODULE = {*vars(nn.Module()), "training"}
+_SAID_BY_PARAMETERS = {  # of torch's own modules, whose forward does not read them
+    *("in_features", "out_features", "in_channels", "out_channels", "num_features", "num_channels"),
+    *("num_embeddings", "embedding_dim"),
+}
 
 
 def plain(model: nn.Module) -> dict[Path, Any]:
     """Numbers, texts, dtypes and sequences of them that the model and its submodules hold, by path."""
     found = {}
     for prefix, module in model.named_modules():
+        torchs_own = type(module).__module__.startswith("torch.nn.")
+        left_out = _OF_EVERY_MODULE | (_SAID_BY_PARAMETERS if torchs_own else set())
         for name, value in vars(module).items():
-            if name not in _OF_EVERY_MODULE and _is_plain(value):
+            if name not in left_out and _is_plain(value):
                 found[f"{prefix}.{name}" if prefix else name] = value
     return found
 
