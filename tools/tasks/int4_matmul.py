@@ -16,7 +16,7 @@ CASES = [
     {"name": "one_token", "TOKENS": 1, "K": 128, "N": 200, "GROUP": 32, "cpu": True},
     {"name": "llama3_8b_one_token", "TOKENS": 1, "K": 4096, "N": 14336},
     {"name": "prefill", "TOKENS": 4096, "K": 4096, "N": 14336},
-    {"name": "odd", "TOKENS": 7, "K": 256, "N": 131, "held_out": True, "cpu": True},
+    {"name": "odd", "TOKENS": 7, "K": 192, "N": 131, "GROUP": 64, "held_out": True, "cpu": True},
 ]
 
 

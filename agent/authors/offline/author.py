@@ -9,7 +9,7 @@ from agent.authors.offline.clean import clean
 from agent.authors.offline.library import experts
 from agent.authors.offline.search import Move, moves
 from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
-from agent.authors.offline.trailer import split
+from agent.authors.offline.trailer import Arguments, Facts, split
 from agent.authors.offline.words import describe
 from tools.codec import Json, decode, encode
 from tools.errors import WorkerError
@@ -83,6 +83,7 @@ class OfflineAuthor:
         for name, config in _SETTINGS.items():
             try:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
+                clean(task.name, task.source, main)  # raises where there is nothing to add kernels for other cases to
                 others = self._other_cases(task, main) if others is None else others
                 found.append(clean(task.name, task.source, [*main, *others], name))
             except (CannotLower, WorkerError) as error:
@@ -96,16 +97,15 @@ class OfflineAuthor:
         if len(task.cases) == 1:
             return []
         codes: list[str] = []
-        for case in (c for c in task.cases if not c.held_out):
-            facts = [split(code)[1] for code in codes]  # the timed case counts as uncovered: its shape may vary
-            if not any(f.covers(*_arguments(case, list(f.state))) for f in facts):
+        for case in (c for c in task.cases if not c.held_out):  # the timed one counts as uncovered: its shape may vary
+            if not any(facts.covers(_arguments(case, facts)) for _, facts in map(split, codes)):
                 codes += self._lower_case(task, case)
         return [code for code in codes if code not in main]
 
     def _lower_case(self, task: TaskSpec, case: CaseSpec) -> list[str]:
         try:
             codes = self._lower(task.source, {**overrides(task, case), "dynamic": True}, self._arch)
-            if all(f.covers(*_arguments(case, list(f.state))) for f in (split(code)[1] for code in codes)):
+            if all(facts.covers(_arguments(case, facts)) for _, facts in map(split, codes)):
                 clean(task.name, task.source, codes)
                 return codes
         except (CannotLower, WorkerError) as error:
@@ -121,9 +121,16 @@ def _proposal(move: Move, source: str) -> Proposal:
 
 
 def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
-    """What `inductor.lower` needs to see one case: its inputs, its constructor's arguments, its module constants."""
+    """What `inductor.lower` needs to see one case: its inputs, its constructor's arguments, its module constants, and
+    the same without the inputs of every case that may be known, if there are several."""
+    known = {c.name: _made(task, c) for c in task.cases if not c.held_out}
+    several: dict[str, Json] = {"cases": known} if len(known) > 1 else {}
+    return {**_made(task, case), **several, "inputs": encode(case.inputs)}
+
+
+def _made(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
     constants = {k: v for k, v in _constants(task.source, case.name).items() if k not in ("name", "cpu", "held_out")}
-    return {**constants, "inputs": encode(case.inputs), "init_args": encode(case.init_args)}
+    return {**constants, "init_args": encode(case.init_args)}
 
 
 def _constants(source: str, name: str) -> dict[str, Any]:
@@ -134,11 +141,10 @@ def _constants(source: str, name: str) -> dict[str, Any]:
     return {}
 
 
-def _arguments(case: CaseSpec, state: list[str]) -> tuple[list[tuple[int, ...]], list[str]]:
-    """Shapes of the state and the inputs, and the inputs' dtypes, as `Facts.covers` wants them."""
-    inputs = list(_tensors(encode(case.inputs)))
-    held = [case.state[name].shape if name in case.state else () for name in state]
-    return [*held, *(spec.shape for spec in inputs)], [spec.dtype for spec in inputs]
+def _arguments(case: CaseSpec, facts: Facts) -> Arguments:
+    state = {name: (spec.shape, spec.dtype) for name, spec in case.state.items()}
+    inputs = [(spec.shape, spec.dtype) for spec in _tensors(encode(case.inputs))]
+    return Arguments(state, inputs, facts.cases.get(case.name, {}))
 
 
 def _tensors(tree: Json) -> list[TensorSpec]:

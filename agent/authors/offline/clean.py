@@ -4,21 +4,27 @@ Several lowerings go into one file: the first is the timed case's, the others se
 """
 
 import ast
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.authors.offline.host import Names, forward_body
-from agent.authors.offline.kernels import OWN_MATH, Kernel, clean_helper, clean_kernel
+from agent.authors.offline.host import Names, forward_body, fused_operators, launches, library_calls
+from agent.authors.offline.kernels import OWN_MATH, Kernel, Role, clean_helper, clean_kernel, runtime_parameters
 from agent.authors.offline.module_source import model_parts
 from agent.authors.offline.sketch import CannotLower, Sketch
 from agent.authors.offline.trailer import Facts, split
+from agent.authors.offline.wrap import wrapped
 from tools.codec import Json
 
+_MOST_OF_A_NAME = 40
+MOST_OF_STATE = 4  # parameters that a forward looks at before it runs; a few tell constructors apart
 _LIMITS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024, "R0_BLOCK": 16384}
 _HEADER = '''"""{task}: the kernels that TorchInductor writes, made self-contained{scope}.
 
-Matrix multiplications and convolutions stay library calls. Launch parameters are the constants below.
+{does}
+
+Launch parameters are the constants below.
 """'''
 _VIEW = '''def view(tensor, size, stride, offset=0):
     """The same memory with another shape."""
@@ -42,13 +48,18 @@ def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") 
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
     lowered = [split(code) for code in codes]
     taken: set[str] = set()
-    first = lowered[0][1]
-    forwards = [_forward(i, text, facts, first, arguments, taken) for i, (text, facts) in enumerate(lowered)]
+    forwards = [_forward(task, i, text, facts, arguments, taken) for i, (text, facts) in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     if not forwards[0].kernels:
-        raise CannotLower("Inductor writes no kernel for this task, only library calls")
+        called = library_calls(lowered[0][0])
+        why = f"TorchInductor leaves all of it to a library ({called})" if called else "forward makes nothing but views"
+        raise CannotLower(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
-    parts = [_HEADER.format(task=task, scope=scope), _imports(statements, kernels, lowered), *_plain(statements)]
+    parts = [
+        _HEADER.format(task=task, scope=scope, does=_does(forwards[0])),
+        _imports(statements, kernels, lowered),
+        *_plain(statements),
+    ]
     parts += [_constants(kernels), *_helpers(lowered, kernels), *(k.text for k in kernels)]
     if any("view(" in line for f in forwards for line in f.body):
         parts.append(_VIEW)
@@ -56,7 +67,21 @@ def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") 
     main = forwards[0].kernels.values()
     params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
     space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
-    return Sketch(name, "\n\n\n".join(p for p in parts if p) + "\n", _says(forwards[0]), params, space)
+    return Sketch(
+        name, wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n", _says(forwards[0]), params, space
+    )
+
+
+def _does(forward: _Forward) -> str:
+    """The steps of the first forward, in words: what is fused where, and what is left to torch."""
+    steps = []
+    for line in forward.body:
+        if kernel := next((k for k in forward.kernels.values() if line.startswith(f"{k.name}[")), None):
+            steps.append(f"{kernel.name}: {kernel.says}")
+        elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
+            steps.append(f"torch.{library[1]}: a library call")
+    lines = [textwrap.wrap(f"{n}. {step}", 110, subsequent_indent="   ") for n, step in enumerate(steps, 1)]
+    return "\n".join(line for wrapped_step in lines for line in wrapped_step)
 
 
 def _says(forward: _Forward) -> str:
@@ -65,19 +90,50 @@ def _says(forward: _Forward) -> str:
     return f"TorchInductor's own kernels, {scope}: {names}"
 
 
-def _forward(number: int, text: str, facts: Facts, first: Facts, arguments: list[str], taken: set[str]) -> _Forward:
-    sources = _kernel_texts(text)
-    kernels = {old: clean_kernel(old, body, facts.kernels[old], taken) for old, body in sources.items()}
+def _forward(task: str, number: int, text: str, facts: Facts, arguments: list[str], taken: set[str]) -> _Forward:
     leaves = _leaf_texts(arguments, facts.inputs)
-    state = [_state_text(path, dtype, first.state.get(path)) for path, dtype in facts.state.items()]
-    bare = [*(_state_text(path, dtype, dtype) for path, dtype in facts.state.items()), *leaves]
-    symbols = {s: f"{bare[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()}
     if not leaves:
         raise CannotLower("forward takes no tensor")
-    names = Names([*state, *leaves], symbols, kernels, f"{leaves[0]}.device")
-    body = [*_contiguous(arguments, leaves, facts), *forward_body(text, names, facts.outputs)]
+    tensors = [*map(_state_text, facts.state), *leaves]
+    sizes = {symbol: _state_text(path) for path, symbol in facts.sizes.items()}
+    symbols = {s: f"{tensors[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()} | sizes
     name = f"forward_any_{number}" if facts.symbols else f"forward_case_{number}"
-    return _Forward(name, _condition(facts, leaves, symbols), body, kernels, facts)
+    roles = _roles(task, name if number else "", text, facts, [*tensors, *sizes.values()], symbols)
+    sources = _kernel_texts(text)
+    kernels = {old: clean_kernel(old, body, facts.kernels[old], taken, roles[old]) for old, body in sources.items()}
+    names = Names([*tensors, *sizes.values()], symbols, kernels, f"{leaves[0]}.device")
+    body = [*_contiguous(arguments, leaves, facts), *forward_body(text, names, facts.outputs)]
+    return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts)
+
+
+def _roles(
+    task: str, forward: str, text: str, facts: Facts, arguments: list[str], symbols: dict[str, str]
+) -> dict[str, Role]:
+    """What each kernel does. One that does all the work is called after the task, and parameters are called after what
+    they are given. `forward`: the method, unless it is the first."""
+    given, fused, sources = launches(text, arguments), fused_operators(text), _kernel_texts(text)
+    alone = len(sources) == 1 and "extern_kernels." not in text
+    stem = re.sub(r"\W+|^\d+_", "", task).strip("_").lower()[:_MOST_OF_A_NAME] if alone else ""
+    order = {name: index for index, name in enumerate(facts.operators)}
+    roles = {}
+    for kernel, source in sources.items():
+        pairs = zip(runtime_parameters(source, kernel), given.get(kernel, ()), strict=False)
+        names = {old: _parameter(old, value, symbols) for old, value in pairs}
+        operators = sorted(fused.get(kernel, ()), key=lambda name: order.get(name, len(order)))
+        renamed = {old: new for old, new in names.items() if new != old}
+        roles[kernel] = Role(operators, stem, forward.removeprefix("forward"), renamed)
+    return roles
+
+
+def _parameter(old: str, given: str, symbols: dict[str, str]) -> str:
+    """`in_ptr0` given `self.norm.weight` -> `weight_ptr`, `ks0` given the symbol of `x.shape[1]` -> `x_size1`."""
+    text = symbols.get(given, given)
+    if size := re.fullmatch(r"([\w.]+)\.shape\[(\d+)\]", text):
+        text = f"{size[1]}_size{size[2]}"
+    word = text.rpartition(".")[2]
+    if not word.isidentifier() or old.endswith("numel"):
+        return old
+    return f"{word}_ptr" if "ptr" in old else word
 
 
 def _kernel_texts(code: str) -> dict[str, str]:
@@ -105,12 +161,11 @@ def _walk(tree: Json, text: str, found: list[str]) -> None:
             _walk(value, f"{text}[{key!r}]", found)
 
 
-def _state_text(path: str, dtype: str, usual: str | None) -> str:
+def _state_text(path: str) -> str:
     text = "self"
     for part in path.split("."):
         text += f".{part}" if part.isidentifier() else f"[{part}]"
-    # parameters have the timed case's dtype; a cast to the same dtype does nothing
-    return text if dtype == usual else f"{text}.to(torch.{dtype})"
+    return text
 
 
 def _contiguous(arguments: list[str], leaves: list[str], facts: Facts) -> list[str]:
@@ -118,19 +173,26 @@ def _contiguous(arguments: list[str], leaves: list[str], facts: Facts) -> list[s
     return [f"{leaf} = {leaf}.contiguous()" for leaf in rows if leaf in arguments]
 
 
-def _condition(facts: Facts, leaves: list[str], symbols: dict[str, str]) -> list[str]:
+def _condition(facts: Facts, tensors: list[str], symbols: dict[str, str]) -> list[str]:
+    """What has to hold for these kernels: dtypes, sizes and attributes that they were written for."""
+    count, free = len(facts.state), set(facts.symbols.values())
+    telling = [index for index, path in enumerate(facts.state) if path in facts.differs][:MOST_OF_STATE]
+    dtypes: dict[str, list[str]] = {}
+    shapes: dict[tuple[int, ...], list[str]] = {}
     tests = []
-    free = {(i - len(facts.state), d) for i, d in facts.symbols.values()}
-    for index, (leaf, (shape, dtype, _)) in enumerate(zip(leaves, facts.tensors, strict=True)):
+    for index in [*range(count, len(tensors)), *telling]:
+        text, (shape, dtype) = tensors[index], facts.own[index]
+        dtypes.setdefault(dtype, []).append(f"{text}.dtype")
         fixed = [d for d in range(len(shape)) if (index, d) not in free]
-        tests.append(f"{leaf}.dtype == torch.{dtype}")
         if len(fixed) == len(shape):
-            tests.append(f"{leaf}.shape == {tuple(shape)}")
-            continue
-        tests.append(f"{leaf}.dim() == {len(shape)}")
-        tests += [f"{leaf}.shape[{d}] == {shape[d]}" for d in fixed]
-    tests += [_substitute(guard, symbols) for guard in facts.guards]
-    return list(dict.fromkeys(tests))
+            shapes.setdefault(shape, []).append(f"{text}.shape")
+        else:
+            tests += [f"{text}.dim() == {len(shape)}", *(f"{text}.shape[{d}] == {shape[d]}" for d in fixed)]
+    alike = [" == ".join([*texts, f"torch.{dtype}"]) for dtype, texts in dtypes.items()]
+    alike += [" == ".join([*texts, str(shape)]) for shape, texts in shapes.items()]
+    baked = [f"{_state_text(path)} == {text}" for path, text in facts.baked.items()]
+    guards = [_substitute(guard, symbols) for guard in facts.guards]
+    return list(dict.fromkeys([*alike, *tests, *baked, *guards]))
 
 
 def _substitute(text: str, symbols: dict[str, str]) -> str:
@@ -143,11 +205,11 @@ def _substitute(text: str, symbols: dict[str, str]) -> str:
 
 def _imports(statements: list[str], kernels: list[Kernel], lowered: list[tuple[str, Facts]]) -> str:
     own = [s for s in statements if s.startswith(("import ", "from ")) and "__future__" not in s]
-    lines = ["import torch", "import triton", "import triton.language as tl"]
+    lines = ["import torch", *own, "import triton", "import triton.language as tl"]
     texts = [*(k.text for k in kernels), *(clean_helper(t) for _, f in lowered for t in f.helpers.values())]
     if any("libdevice." in text for text in texts):
         lines.append("from triton.language.extra import libdevice")
-    return "\n".join([*lines, *(s for s in own if s not in lines)])
+    return "\n".join(dict.fromkeys(lines))
 
 
 def _plain(statements: list[str]) -> list[str]:

@@ -34,7 +34,9 @@ _MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "SiLU": ("silu", (), ()),
     "Linear": ("linear", (), ("weight", "bias")),
 }
-_WHOLE = {"Conv1d"}  # `Conv1d(x, self.layer)`: an expert asks the module itself for stride, padding and the like
+_WHOLE = {
+    f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3)
+}  # `Conv1d(x, self.layer)`: an expert asks the module itself for stride, padding and the like
 
 
 def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | None:

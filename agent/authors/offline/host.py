@@ -1,6 +1,7 @@
 """Turns the `call` of Inductor's wrapper into the body of a `forward`. Text in, text out; imports no torch."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,48 @@ class Names:
     symbols: Mapping[str, str]
     kernels: Mapping[str, Kernel]
     device: str
+
+
+def launches(code: str, arguments: list[str]) -> dict[str, list[str]]:
+    """What each kernel that is launched just once is given, by position: an argument's text, or that of Inductor."""
+    call = _find_call(ast.parse(code))
+    given: dict[str, str] = {}
+    found: dict[str, list[list[str]]] = {}
+    for statement in _statements(call.body):
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == "args":
+            target = statement.targets[0]
+            parameters = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+            given = dict(zip(map(ast.unparse, parameters), arguments, strict=True))
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".run"):
+                texts = [given.get(text, text) for text in (_base(a) for a in node.args)]
+                found.setdefault(ast.unparse(node.func).removesuffix(".run"), []).append(texts)
+    return {kernel: texts[0] for kernel, texts in found.items() if len(texts) == 1}
+
+
+def fused_operators(code: str) -> dict[str, list[str]]:
+    """The operators of torch that each kernel stands for, from the comments above the launches."""
+    found: dict[str, list[str]] = {}
+    operators: list[str] = []
+    for line in code.splitlines():
+        if comment := re.search(r"# Topologically Sorted .* Original ATen: \[(.*)\]", line):
+            operators = [name.rpartition(".")[2] for name in comment[1].split(", ") if name]
+        elif launch := re.match(r"\s*(\w+)\.run\(", line):
+            found.setdefault(launch[1], [o.strip("_") for o in operators])
+    return found
+
+
+def library_calls(code: str) -> str:
+    """What the forward leaves to torch's libraries, in words: `mm, convolution`; "" where it is all views."""
+    called = re.findall(r"(?:extern_kernels|torch\.ops\.aten)\.(\w+)[\w.]*\(", code[code.find("def call(") :])
+    return ", ".join(dict.fromkeys(called))
+
+
+def _base(node: ast.expr) -> str:
+    """The tensor that a view is of."""
+    while isinstance(node, ast.Call) and ast.unparse(node.func) == "reinterpret_tensor":
+        node = node.args[0]
+    return ast.unparse(node)
 
 
 def forward_body(code: str, names: Names, outputs: str) -> list[str]:
@@ -97,8 +140,18 @@ class _Host(ast.NodeTransformer):
     def _launch(self, kernel: Kernel, node: ast.Call) -> ast.AST:
         given = dict(zip(kernel.runtime, (ast.unparse(self.visit(a)) for a in node.args), strict=True))
         options = [f"{key}={kernel.parameter(key)}" for key in kernel.defaults]
-        arguments = ", ".join([*(given[name] for name in kernel.kept), *options])
+        computed = [_filled(text, given) for text in kernel.computed]
+        arguments = ", ".join([*(given[name] for name in kernel.kept), *computed, *options])
         return _expression(f"{kernel.name}[{grid(kernel, given)}]({arguments})")
+
+
+def _filled(text: str, given: Mapping[str, str]) -> str:
+    """An expression in a kernel's parameters, with what it is given for them."""
+    tree = _expression(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = given[node.id]  # an attribute's text is as good: it is only written down
+    return ast.unparse(tree)
 
 
 def grid(kernel: Kernel, given: Mapping[str, str]) -> str:
@@ -138,8 +191,9 @@ def _empty(node: ast.Call, device: str) -> ast.AST:
 def _row_major(shape: ast.expr, stride: ast.expr) -> bool:
     try:
         sizes, steps = ast.literal_eval(shape), ast.literal_eval(stride)
-    except ValueError:
-        return False
+    except ValueError:  # sizes that are names: a row is as long as its last size says
+        texts = [[ast.unparse(e) for e in node.elts] for node in (shape, stride) if isinstance(node, ast.Tuple)]
+        return len(texts) == 2 and texts[1] == [*texts[0][1:], "1"][: len(texts[0])] and len(texts[0]) <= 2
     wanted = 1
     for size, step in zip(reversed(sizes), reversed(steps), strict=True):
         if step != wanted and size != 1:

@@ -8,8 +8,7 @@ does not say.
 import contextlib
 import json
 import types
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,10 +21,12 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.printers import PythonPrinter
 
-from agent.authors.offline.harvest import helpers_of, launch_configs
+from agent.authors.offline.attributes import different_tensors, plain, varying
+from agent.authors.offline.call import Call, Symbols, facts_of, operators_of
+from agent.authors.offline.limit import TooLong, processor_time
 from agent.authors.offline.trailer import MARK
+from agent.authors.offline.written_out import written_out
 from tools.codec import Json
 
 _CONFIG = {
@@ -42,7 +43,16 @@ _CONFIG = {
 }
 
 
-Symbols = dict[str, tuple[int, int]]  # size symbol -> (flat argument, dimension)
+# Seconds of processor time; usually two. Pooling in three dimensions takes minutes: then known shapes have to do.
+DYNAMIC_S = 10.0
+STATIC_S = 60.0  # for known shapes; a recurrent layer of hundreds of steps takes longer
+_IN_WORDS = {
+    "DataDependentOutputException": "forward looks at a tensor's values on the host (an `if`, `.item()`, a slice), "
+    "which no fixed sequence of kernels can do; torch.where computes both",
+    "DynamicOutputShapeException": "the shape of a result depends on a tensor's values, which no fixed sequence of "
+    "kernels can have",
+    "replace_random.py": "forward draws random numbers, so there is no right answer to compare with",
+}
 
 
 class _Written(BaseException):
@@ -53,58 +63,47 @@ class _Written(BaseException):
         self.code = code
 
 
-@dataclass
-class _Call:
-    """A model ready to be traced: all tensors it reads, as flat arguments, and how to call it with them."""
-
-    model: nn.Module
-    state: dict[str, torch.Tensor]
-    inputs: Any
-    symbols: Symbols = field(default_factory=dict)
-    outputs: Any = None
-
-    def flat(self) -> list[torch.Tensor]:
-        """State first, then the tensors among the inputs."""
-        leaves = pytree.tree_leaves(self.inputs)
-        return [*self.state.values(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
-
-    def __call__(self, *flat: torch.Tensor) -> tuple[Any, ...]:
-        leaves, spec = pytree.tree_flatten(self.inputs)
-        given = iter(flat[len(self.state) :])
-        inputs = pytree.tree_unflatten([next(given) if isinstance(v, torch.Tensor) else v for v in leaves], spec)
-        state = dict(zip(self.state, flat, strict=False))
-        result = torch.func.functional_call(self.model, state, tuple(inputs))
-        leaves, self.outputs = pytree.tree_flatten(result)
-        return tuple(leaves)
-
-
 def main(channel: Any) -> None:
     """Answer {"source", "overrides", "arch"} with {"codes": […]} or {"error": "…"} until the supervisor is gone."""
     while True:
         body = channel.receive().body
         try:
             reply: dict[str, Json] = {"codes": lower(body["source"], body.get("overrides") or {}, int(body["arch"]))}
+        except TooLong:
+            reply = {"error": f"Inductor takes more than {_limit_s(body):g} s of processor time for it"}
         except Exception as error:  # noqa: BLE001 - the task's code and Inductor may raise anything; the author goes on
-            reply = {"error": f"{type(error).__name__}: {str(error).strip()[:2000]}"}
+            reply = {"error": in_words(error)}
         channel.send(reply)
+
+
+def _limit_s(body: dict[str, Json]) -> float:
+    return DYNAMIC_S if (body.get("overrides") or {}).get("dynamic") else STATIC_S
+
+
+def in_words(error: BaseException) -> str:
+    """Why a lowering failed; where we know the cause, what it means comes first."""
+    text = f"{type(error).__name__}: {str(error).strip()[:2000]}"
+    known = next((words for mark, words in _IN_WORDS.items() if mark in text), "")
+    return f"{known} ({text.partition(chr(10))[0][:200]})" if known else text
 
 
 def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
     """Inductor's output codes for the task.
 
-    `overrides`: "inputs" and "init_args" (specs of a case; otherwise the task's own functions are asked), "dynamic"
-    (any sizes instead of these), "config" (Inductor settings); every other key replaces a module-level constant.
+    `overrides`: "inputs" and "init_args" (specs of a case; otherwise the task's own functions are asked), "cases"
+    (overrides of the task's cases by name: attributes that differ between them are told apart), "dynamic" (any sizes
+    instead of these), "config" (Inductor settings); every other key replaces a module-level constant.
     """
     from agent.authors.offline.no_gpu import pretend_gpu  # here: it imports Inductor, which takes a second
 
-    constants = {k: v for k, v in overrides.items() if k not in ("inputs", "init_args", "dynamic", "config")}
     known = inductor_config.get_config_copy()  # settings differ between versions of torch
     config = {k: v for k, v in {**_CONFIG, **overrides.get("config", {})}.items() if k in known}
     dynamic = bool(overrides.get("dynamic"))
-    with pretend_gpu(arch), inductor_config.patch(config), _no_grad_fakes(dynamic) as fake_mode:
-        call = _prepare(_load(source, constants), overrides, fake_mode.shape_env if dynamic else None)
+    limited = processor_time(DYNAMIC_S if dynamic else STATIC_S)
+    with pretend_gpu(arch), inductor_config.patch(config), limited, _no_grad_fakes(dynamic) as fake_mode:
+        call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
         code = _inductor(call)
-        return [f"{code.rstrip()}\n{MARK}{json.dumps(_facts(call, code, fake_mode.shape_env))}\n"]
+        return [f"{code.rstrip()}\n{MARK}{json.dumps(facts_of(call, code, fake_mode.shape_env))}\n"]
 
 
 @contextlib.contextmanager
@@ -121,14 +120,44 @@ def _load(source: str, constants: dict[str, Json]) -> types.ModuleType:
     return module
 
 
-def _prepare(module: types.ModuleType, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> _Call:
-    arguments = _given(overrides, "init_args") if "init_args" in overrides else module.get_init_inputs()
+def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> Call:
+    module = _load(source, _constants(overrides))
+    model = _built(module, overrides)
     inputs = _given(overrides, "inputs") if "inputs" in overrides else module.get_inputs()
-    model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
     symbols: Symbols = {}
     held = _state(model)
     state = {name: _fake(t, index, shape_env, symbols) for index, (name, t) in enumerate(held.items())}
-    return _Call(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
+    call = Call(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
+    cases = {n: _built(_load(source, _constants(o)), o) for n, o in overrides.get("cases", {}).items()}
+    call.cases, call.differs = varying(cases), different_tensors(cases.values())
+    if shape_env is not None:
+        call.sizes = _sizes_among(call, shape_env)
+    return call
+
+
+def _constants(overrides: dict[str, Json]) -> dict[str, Json]:
+    return {k: v for k, v in overrides.items() if k not in ("inputs", "init_args", "cases", "dynamic", "config")}
+
+
+def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
+    arguments = _given(overrides, "init_args") if "init_args" in overrides else module.get_init_inputs()
+    model: nn.Module = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+    return model
+
+
+def _sizes_among(call: Call, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
+    """A symbol for each integer attribute that differs between cases, so that the code reads it at run time."""
+    values = plain(call.model)
+    sizes: dict[str, tuple[str, torch.SymInt]] = {}
+    for path in (p for p in next(iter(call.cases.values()), {}) if type(values.get(p)) is int):
+        source = ConstantSource(f"attribute_{len(sizes)}")
+        symbol = shape_env.create_symbol(
+            values[path], source=source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+        )
+        size = shape_env.create_symintnode(symbol, hint=values[path], source=source)
+        assert isinstance(size, torch.SymInt)
+        sizes[path] = str(symbol), size
+    return sizes
 
 
 def _given(overrides: dict[str, Json], key: str) -> list[Any]:
@@ -191,16 +220,20 @@ def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: S
     return torch.empty(sizes, dtype=like.dtype, device="cuda")
 
 
-def _inductor(call: _Call) -> str:
+def _inductor(call: Call) -> str:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
 
     flat = call.flat()
     # kernels are named after the operators they came from; attention is written out, or it would be one library call
-    with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH):
+    with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), written_out():
         functional = torch.func.functionalize(call, remove="mutations")
         graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+        if written := _written_into(graph):
+            call.written = written
+            graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+    call.operators = operators_of(graph)
 
     def save(code: str) -> None:
         raise _Written(code)
@@ -216,48 +249,7 @@ def _inductor(call: _Call) -> str:
     raise RuntimeError("Inductor wrote no code: the model computes nothing from its inputs")
 
 
-def _facts(call: _Call, code: str, shape_env: ShapeEnv | None) -> dict[str, Json]:
-    leaves = [v for v in pytree.tree_leaves(call.inputs) if isinstance(v, torch.Tensor)]
-    printer = PythonPrinter()
-    guards = [printer.doprint(guard.expr) for guard in shape_env.guards] if shape_env is not None else []
-    guards = [guard.replace("torch.sym_", "") for guard in guards]  # sizes are plain integers to a candidate
-    return {
-        "state": {name: str(t.dtype).removeprefix("torch.") for name, t in call.state.items()},
-        "inputs": _shape_tree(call.inputs, iter(range(len(leaves)))),
-        "tensors": [[_sizes(t), str(t.dtype).removeprefix("torch."), t.is_contiguous()] for t in leaves],
-        "symbols": {name: list(place) for name, place in call.symbols.items()},
-        "guards": list(dict.fromkeys(guards)),
-        "outputs": _output_tree(call.outputs),
-        "kernels": launch_configs(code),
-        "helpers": helpers_of(code),
-    }
-
-
-def _sizes(tensor: torch.Tensor) -> list[int]:
-    sizes: Iterable[Any] = tensor.shape
-    return [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in sizes]
-
-
-def _shape_tree(tree: Any, numbers: Iterator[int]) -> Json:
-    """The inputs with {"$i": n} for tensors, in the order of the flat arguments."""
-    if isinstance(tree, torch.Tensor):
-        return {"$i": next(numbers)}
-    if isinstance(tree, list | tuple):
-        return [_shape_tree(value, numbers) for value in tree]
-    if isinstance(tree, dict):
-        return {"$dict": {str(key): _shape_tree(value, numbers) for key, value in tree.items()}}
-    return str(tree)
-
-
-def _output_tree(spec: Any) -> Json:
-    """The result's structure as Python text with `{}` for each leaf."""
-    if spec.is_leaf():
-        return "{}"
-    children = [_output_tree(child) for child in (spec.children() if callable(spec.children) else spec.children_specs)]
-    kind = spec.type
-    if kind is list:
-        return f"[{', '.join(children)}]"
-    if kind is dict:
-        pairs = zip(spec.context, children, strict=True)
-        return "{{" + ", ".join(f"{key!r}: {child}" for key, child in pairs) + "}}"
-    return f"({', '.join(children)}{',' if len(children) == 1 else ''})"
+def _written_into(graph: torch.fx.GraphModule) -> set[int]:
+    arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    targets = {n.args[0] for n in graph.graph.nodes if n.target is torch.ops.aten.copy_.default}
+    return {index for index, node in enumerate(arguments) if node in targets}

@@ -2,9 +2,12 @@
 
 import ast
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from agent.authors.offline.hoist import Hoist
 from agent.authors.offline.sketch import CannotLower
+from agent.authors.offline.tidy import tidy
 from agent.authors.offline.trailer import KernelFacts
 
 # libdevice functions with a Triton operator that is as exact as the tolerances need, and that needs no bitcode
@@ -41,12 +44,23 @@ _NAMES = {
     "prepare_softmax_online": "softmax", "nll_loss_forward": "nll_loss", "max_pool2d_with_indices": "max_pool2d",
     "low_memory_max_pool_with_offsets": "max_pool",
 }  # fmt: skip
+_WORDS = 6  # of a kernel's name
+_KINDS = {"triton_poi_": "elements", "triton_per_": "rows", "triton_red_": "sums", "triton_spl_": "scan"}
+_HOW = {
+    "triton_poi_": "one pass over the elements",
+    "triton_per_": "each row at once",
+    "triton_red_": "each row in steps",
+    "triton_spl_": "rows in parts, each of which waits for those before it",
+}
+_TRITON_CONSTEXPR = ast.Attribute(ast.Name("triton", ast.Load()), "constexpr_function", ast.Load())
+_TL_CAST = ast.Attribute(ast.Name("tl", ast.Load()), "cast", ast.Load())
 _NOISE = set("to copy view unsafe fused default t transpose permute unsqueeze expand clone".split())
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A cleaned kernel: `runtime` names its original positional arguments, `kept` those it still takes."""
+    """A cleaned kernel: `runtime` names its original positional arguments, `kept` those it still takes; after them come
+    those that the host computes from them, as Python."""
 
     name: str
     text: str
@@ -54,47 +68,97 @@ class Kernel:
     kept: tuple[str, ...]
     facts: KernelFacts
     defaults: dict[str, int]
+    says: str
+    computed: tuple[str, ...] = ()
 
     def parameter(self, key: str) -> str:
         """The module constant that holds a launch parameter."""
         return f"{self.name.removesuffix('_kernel')}_{key}".upper()
 
 
-def readable_name(name: str, taken: set[str]) -> str:
-    """`triton_per_fused__softmax_add_0` -> `softmax_add_kernel`."""
+@dataclass(frozen=True)
+class Role:
+    """What a kernel is for: the operators it fuses, in the graph's order, the `stem` of its name where that is known
+    better, an `ending` that tells variants apart, and names for its parameters."""
+
+    operators: Sequence[str] = ()
+    stem: str = ""
+    ending: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def readable_name(name: str, taken: set[str], role: Role) -> str:
+    """`triton_per_fused__softmax_add_0` -> `add_softmax_kernel`."""
     body = re.sub(r"^triton_(?:poi|red|per|tem|spl)_fused_|_\d+$", "", name)
+    listed = "_".join(role.operators) or body
     for long, short in _NAMES.items():
-        body = body.replace(long, short)
-    words = list(dict.fromkeys(w for w in body.split("_") if w and w not in _NOISE))[:6]
-    stem = "_".join(words) or "copy"
+        listed = listed.replace(long, short)
+    words = list(dict.fromkeys(w for w in listed.split("_") if w and w not in _NOISE))[:_WORDS]
+    stem = role.stem or "_".join(words) or "copy"
     stem = f"op_{stem}" if stem[0].isdigit() else stem
-    number, found = 2, f"{stem}_kernel"
-    while found in taken:
-        found, number = f"{stem}_{number}_kernel", number + 1
-    taken.add(found)
-    return found
+    kind = next((f"_{word}" for mark, word in _KINDS.items() if mark in name), "")
+    found = f"{stem}{role.ending}"
+    if f"{found}_kernel" in taken:  # the same operators in two kernels: sums first, then what uses them
+        found = f"{stem}{kind}{role.ending}"
+    number, base = 2, found
+    while f"{found}_kernel" in taken:
+        found, number = f"{base}_{number}", number + 1
+    taken.add(f"{found}_kernel")
+    return f"{found}_kernel"
 
 
-def clean_kernel(original: str, text: str, facts: KernelFacts, taken: set[str]) -> Kernel:
+def runtime_parameters(text: str, kernel: str) -> tuple[str, ...]:
+    """What a kernel of Inductor's takes by position."""
+    function = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == kernel)
+    return tuple(p.arg for p in function.args.args if p.annotation is None)
+
+
+def clean_kernel(original: str, text: str, facts: KernelFacts, taken: set[str], role: Role) -> Kernel:
     """The kernel named `original` in Inductor's module text."""
     functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
     function = next(f for f in functions if f.name == original)
     parameters = function.args.args
-    runtime = tuple(p.arg for p in parameters if p.annotation is None)
+    runtime = runtime_parameters(text, original)
     function.decorator_list = [ast.parse("triton.jit", mode="eval").body]
-    function.name = readable_name(original, taken)
-    function = Rewrite().visit(function)
+    function.name = readable_name(original, taken, role)
+    sizes = {p for p in runtime if "ptr" not in p}
+    hoist = Hoist(sizes)
+    function = hoist.visit(Rewrite(sizes).visit(function))
     _drop_unread(function)
     read = _reads_of_arguments(function)
     kept = tuple(p for p in runtime if p in read)
     constants = [p for p in parameters if p.annotation is not None]
-    function.args.args = [p for p in parameters if p.arg in kept or p in constants]
+    passed = [p for p in parameters if p.arg in kept]
+    function.args.args = [*passed, *map(ast.arg, hoist.hoisted), *constants]
     wanted = {p.arg for p in constants} | {"num_warps", "num_stages"}
     defaults = {k: v for k, v in facts.configs[0].items() if k in wanted}
     if missing := wanted - set(defaults):
         raise CannotLower(f"kernel {original}: no value for {sorted(missing)}")
-    whole = "\n\n\n".join([*_combiners(functions, function), ast.unparse(ast.fix_missing_locations(function))])
-    return Kernel(function.name, whole, runtime, kept, facts, defaults)
+    tidy(function, _free(role.names, function))
+    combiners = _combiners(functions, function)
+    function.body.insert(0, ast.Expr(ast.Constant(_docstring(original, role))))
+    whole = "\n\n\n".join([*combiners, ast.unparse(ast.fix_missing_locations(function))])
+    says, computed = _docstring(original, role), tuple(hoist.hoisted.values())
+    return Kernel(function.name, whole, runtime, kept, facts, defaults, says, computed)
+
+
+def _free(names: Mapping[str, str], function: ast.FunctionDef) -> dict[str, str]:
+    """The names that mean nothing else in the function, each once."""
+    taken = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {a.arg for a in function.args.args}
+    found: dict[str, str] = {}
+    for old, wanted in names.items():
+        new, number = wanted, 2
+        while new in taken:
+            new, number = f"{wanted.removesuffix('_ptr')}_{number}{'_ptr' * wanted.endswith('_ptr')}", number + 1
+        taken.add(new)
+        found[old] = new
+    return found
+
+
+def _docstring(original: str, role: Role) -> str:
+    how = next((words for mark, words in _HOW.items() if mark in original), "")
+    what = ", ".join(role.operators) or "copies"
+    return f"{what}: {how}." if how else f"{what}."
 
 
 def _combiners(functions: list[ast.FunctionDef], kernel: ast.FunctionDef) -> list[str]:
@@ -112,13 +176,34 @@ def _combiners(functions: list[ast.FunctionDef], kernel: ast.FunctionDef) -> lis
 
 
 class Rewrite(ast.NodeTransformer):
-    """Replaces what only Inductor's runtime has by plain Triton."""
+    """Replaces what only Inductor's runtime has by plain Triton. `sizes`: parameters that are numbers."""
+
+    def __init__(self, sizes: set[str] | None = None) -> None:
+        self._sizes = sizes or set()
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """`(ks0 * ks1).to(t)` -> `tl.cast(ks0 * ks1, t)`: a size of 1 is a constant to Triton, and has no `to`."""
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+            names = {n.id for n in ast.walk(node.func.value) if isinstance(n, ast.Name)}
+            if names and names <= self._sizes:
+                return ast.Call(_TL_CAST, [node.func.value, *node.args], node.keywords)
+        return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         """No bounds checks: they cost, and what they check are the task's own indices."""
         if ast.unparse(node).startswith("tl.device_assert"):
             return None
         return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """A choice between two spellings of libdevice that have become the same."""
+        self.generic_visit(node)
+        return node.body if list(map(ast.dump, node.body)) == list(map(ast.dump, node.orelse)) else node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Inductor imports it from Triton under its bare name."""
+        return _TRITON_CONSTEXPR if node.id == "constexpr_function" else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """`triton_helpers.max2` -> `max2`, `libdevice.exp` -> `tl.exp`."""

@@ -72,6 +72,29 @@ def propose(tasks: dict[str, str]) -> Json:
     return found
 
 
+def propose_inductor(tasks: dict[str, str]) -> Json:
+    """The same of Inductor alone, as it comes."""
+    from agent.authors.offline.author import OfflineAuthor
+    from agent.authors.offline.inductor import in_words, lower
+    from agent.authors.offline.sketch import CannotLower
+
+    def lowered(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+        if overrides.get("config"):
+            raise CannotLower("another setting")
+        try:
+            return lower(source, overrides, arch)
+        except Exception as error:
+            raise CannotLower(in_words(error)) from error
+
+    found: dict[str, Json] = {}
+    for name, source in tasks.items():
+        author = OfflineAuthor(lowered, 90)
+        proposals = author.propose(task_spec(name, source), [], 1)
+        candidates = {str(p.params["sketch"]): p.source for p in proposals if p.params["sketch"] == "inductor"}
+        found[name] = {"source": source, "candidates": candidates, "problems": author.problems}
+    return found
+
+
 def trace(work: dict[str, Json]) -> Json:
     """[[task, sketch, plan or failure]] for every case of every candidate."""
     from tools.gpus import gpu_named
@@ -186,6 +209,7 @@ def compare_experts(traced: list[Json]) -> Json:
 
 STEPS: dict[str, Callable[[Any], Json]] = {
     "propose": propose,
+    "propose_inductor": propose_inductor,
     "trace": trace,
     "check": check,
     "trace_experts": trace_experts,

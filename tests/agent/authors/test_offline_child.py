@@ -4,7 +4,7 @@ import pytest
 
 from agent.authors.offline.author import through
 from agent.authors.offline.sketch import CannotLower
-from agent.authors.offline.trailer import split
+from agent.authors.offline.trailer import Arguments, split
 from tools.codec import Json
 from tools.machine import started_base
 
@@ -31,6 +31,6 @@ def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
         assert facts.tensors == [([7, 4], "float32", True)]
         assert "def call(" in text
         _, anything = split(lower(SOURCE, {"dynamic": True}, 90)[0])
-        assert anything.covers([(100, 100)], ["float32"])
-        assert not anything.covers([(100, 100)], ["float16"])
-        assert not anything.covers([(100,)], ["float32"])
+        assert anything.covers(Arguments({}, [((100, 100), "float32")], {}))
+        assert not anything.covers(Arguments({}, [((100, 100), "float16")], {}))
+        assert not anything.covers(Arguments({}, [((100,), "float32")], {}))

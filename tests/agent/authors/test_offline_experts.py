@@ -60,7 +60,7 @@ def problems(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
 def test_every_expert_computes_what_torch_computes_on_a_small_case_of_its_tasks() -> None:
     found = problems([ROOT / "tools" / "tasks" / f"{name}.py" for name in builtin_names()])
     assert [row for row in found if row[2]] == []
-    assert set(FILES) - {expert for _, expert, _ in found} == {"middle_norm", "conv1d_implicit"}  # no built-in task
+    assert set(FILES) - {expert for _, expert, _ in found} == set(OWN)  # no built-in task
     assert {task for task, _, _ in found} == set(builtin_names())
 
 
@@ -76,7 +76,34 @@ OWN = {
         "    def forward(self, x): return self.layer(x)\n"
         "def get_inputs(): return [torch.randn(2, 6, 37)]\n"
     ),
+    "conv_implicit": (
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.ConvTranspose2d(6, 10, (3, 2), stride=(2, 3), padding=1, output_padding=1, "
+        "dilation=2, groups=2)\n"
+        "    def forward(self, x): return self.layer(x)\n"
+        "def get_inputs(): return [torch.randn(2, 6, 5, 7)]\n"
+    ),
 }
+LAYERS = {
+    "plain": ("Conv2d(3, 5, 3)", (2, 3, 9, 8)),
+    "strided": ("Conv2d(4, 6, (5, 3), stride=(2, 1), padding=(2, 0), dilation=(1, 2), groups=2)", (1, 4, 11, 9)),
+    "depthwise": ("Conv2d(5, 5, 3, padding=1, groups=5, bias=False)", (2, 5, 6, 7)),
+    "cube": ("Conv3d(3, 4, (1, 3, 2), stride=2, padding=1)", (1, 3, 4, 6, 5)),
+    "back_in_one": ("ConvTranspose1d(4, 3, 5, stride=3, padding=2, output_padding=1)", (2, 4, 9)),
+    "back_in_three": ("ConvTranspose3d(4, 6, 3, stride=2, padding=1, groups=2)", (1, 4, 3, 4, 2)),
+}
+
+
+def test_the_expert_for_convolutions_computes_all_kinds_of_them(tmp_path: Path) -> None:
+    for name, (layer, shape) in LAYERS.items():
+        (tmp_path / f"own_{name}.py").write_text(
+            "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        self.layer = nn.{layer}\n"
+            "    def forward(self, x): return self.layer(x)\n"
+            f"def get_inputs(): return [torch.randn{shape}]\ndef get_init_inputs(): return []\n"
+        )
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == [(f"own_{name}", "conv_implicit", "") for name in sorted(LAYERS)]
 
 
 def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_path: Path) -> None:

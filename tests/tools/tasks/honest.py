@@ -44,7 +44,7 @@ def log_softmax(x: Tensor) -> Tensor:
 
 
 def group_norm(x: Tensor, *, weight: Tensor, bias: Tensor) -> Tensor:
-    groups = {320: 32, 12: 3, 64: 32, 96: 32}[x.shape[1]]
+    groups = {320: 32, 12: 3, 64: 32, 35: 7}[x.shape[1]]
     rows = x.float().reshape(x.shape[0] * groups, -1)
     centred = rows - block_sum(rows)[:, None] / rows.shape[1]
     scale = (block_sum(centred * centred) / rows.shape[1] + 1e-5).rsqrt()
@@ -237,7 +237,7 @@ def causal_conv1d(x: Tensor, *, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def adam_step(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    step = {77: 1}.get(weight.numel(), 10)
+    step = {77: 1, 16411: 1000}.get(weight.numel(), 10)
     g = gradient.float()
     first = first + 0.1 * (g - first)
     second = 0.95 * second + 0.05 * (g * g)

@@ -1,0 +1,114 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, B905, N803
+# says: convolution as matrix products, one for each place of the window; nothing is unfolded in memory
+# fits: conv(x, layer, PRECISION) = Conv2d(x, layer) where x: B C H W
+# fits: conv(x, layer, PRECISION) = Conv3d(x, layer) where x: B C D H W
+# fits: conv(x, layer, PRECISION) = ConvTranspose1d(x, layer) where x: B C W
+# fits: conv(x, layer, PRECISION) = ConvTranspose2d(x, layer) where x: B C H W
+# fits: conv(x, layer, PRECISION) = ConvTranspose3d(x, layer) where x: B C D H W
+# search: BLOCK_M = 32 64 128
+# search: BLOCK_N = 64 128 256
+# search: BLOCK_K = 16 32 64
+# search: NUM_WARPS = 4 8
+# search: NUM_STAGES = 2 3 4
+"""Convolutions of one to three dimensions, transposed ones too, as implicit matrix products.
+
+For each place of the window, its weights times the values that it meets is a product over input channels; all are added
+in one accumulator. A convolution meets x[o * stride - padding + w * dilation]; a transposed one, asked for what reaches
+an output, x[(o + padding - w * dilation) / stride] where that division leaves nothing. Reads of neighbouring places
+overlap, so all but the first come from the caches. Groups have products of their own.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_M = 64  # output channels
+BLOCK_N = 128  # places
+BLOCK_K = 32  # input channels
+NUM_WARPS = 4
+NUM_STAGES = 3
+
+
+@triton.jit
+def met(place, w, size, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """Where along one dimension a place meets the window's step w, and whether there is anything."""
+    if TRANSPOSED:
+        reached = place + PADDING - w * DILATION
+        at = reached // STRIDE
+        inside = (reached >= 0) & (reached % STRIDE == 0) & (at < size)
+    else:
+        at = place * STRIDE - PADDING + w * DILATION
+        inside = (at >= 0) & (at < size)
+    return at, inside
+
+
+@triton.jit
+def conv_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, inner, each, depth, height, width, depths, heights, widths,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    GROUPS: tl.constexpr, BIAS: tl.constexpr, TRANSPOSED: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    places = depths * heights * widths
+    tiles = tl.cdiv(places, BN)
+    image = (tl.program_id(0) // tiles).to(tl.int64)  # a group of a sample: its channels lie together, in x and in y
+    group = (image % GROUPS).to(tl.int32)
+    o = tl.program_id(1) * BM + tl.arange(0, BM)
+    place = tl.program_id(0) % tiles * BN + tl.arange(0, BN)
+    column, row, slab = place % widths, place // widths % heights, place // (widths * heights)
+    own = group * each + o  # the output channel among all
+    acc = tl.zeros((BM, BN), tl.float32)
+    for step in range(tl.cdiv(inner, BK) * KD * KH * KW):
+        w = step % (KD * KH * KW)
+        c = step // (KD * KH * KW) * BK + tl.arange(0, BK)
+        z, z_inside = met(slab, w // (KH * KW), depth, SD, PD, DD, TRANSPOSED)
+        v, v_inside = met(row, w // KW % KH, height, SH, PH, DH, TRANSPOSED)
+        u, u_inside = met(column, w % KW, width, SW, PW, DW, TRANSPOSED)
+        if TRANSPOSED:
+            weight_at = ((group * inner + c[None, :]).to(tl.int64) * each + o[:, None]) * (KD * KH * KW) + w
+        else:
+            weight_at = (own[:, None].to(tl.int64) * inner + c[None, :]) * (KD * KH * KW) + w
+        p = tl.load(weight_ptr + weight_at, mask=(o[:, None] < each) & (c[None, :] < inner), other=0.0)
+        inside = (c[:, None] < inner) & (z_inside & v_inside & u_inside & (place < places))[None, :]
+        x_at = (image * inner + c[:, None]) * depth * height * width + ((z * height + v) * width + u)[None, :]
+        q = tl.load(x_ptr + x_at, mask=inside, other=0.0)
+        acc = tl.dot(p, q, acc, input_precision=INPUT_PRECISION)
+    if BIAS:
+        acc += tl.load(bias_ptr + own, mask=o < each, other=0.0).to(tl.float32)[:, None]
+    y_at = (image * each + o[:, None]) * places + place[None, :]
+    tl.store(y_ptr + y_at, acc.to(y_ptr.dtype.element_ty), mask=(o[:, None] < each) & (place[None, :] < places))
+
+
+def filled(values, one):
+    """Three numbers, the first of which are those of the dimensions that there are not."""
+    return (one,) * (3 - len(values)) + tuple(values)
+
+
+def conv(x, layer, precision):
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        raise NotImplementedError("padding with zeros only, as many as a number says")
+    x, weight, groups, transposed = x.contiguous(), layer.weight, layer.groups, layer.transposed
+    inner = weight.shape[0] // groups if transposed else weight.shape[1]
+    each = weight.shape[1] if transposed else weight.shape[0] // groups
+    window, stride, dilation = filled(weight.shape[2:], 1), filled(layer.stride, 1), filled(layer.dilation, 1)
+    padding, more = filled(layer.padding, 0), filled(layer.output_padding, 0)
+    sizes, reach = filled(x.shape[2:], 1), [d * (k - 1) for d, k in zip(dilation, window)]
+    if transposed:
+        out = [(n - 1) * s - 2 * p + r + m + 1 for n, s, p, r, m in zip(sizes, stride, padding, reach, more)]
+    else:
+        out = [(n + 2 * p - r - 1) // s + 1 for n, s, p, r in zip(sizes, stride, padding, reach)]
+    places = out[0] * out[1] * out[2]
+    y = torch.empty((x.shape[0], each * groups, *out[5 - x.dim():]), dtype=x.dtype, device=x.device)  # fmt: skip
+    bm = min(BLOCK_M, max(16, triton.next_power_of_2(each)))
+    bn = min(BLOCK_N, max(16, triton.next_power_of_2(places)))
+    bk = min(BLOCK_K, max(16, triton.next_power_of_2(inner)))
+    grid = (triton.cdiv(places, bn) * x.shape[0] * groups, triton.cdiv(each, bm))
+    conv_kernel[grid](
+        x, weight, layer.bias, y, inner, each, *sizes, *out, *window, *stride, *padding, *dilation,
+        GROUPS=groups, BIAS=layer.bias is not None, TRANSPOSED=transposed,
+        INPUT_PRECISION="tf32" if precision == "tf32_ok" else "tf32x3", BM=bm, BN=bn, BK=bk,
+        num_warps=NUM_WARPS, num_stages=NUM_STAGES,
+    )  # fmt: skip
+    return y

@@ -1,0 +1,162 @@
+"""How Inductor's text becomes text that a person would have written: kernels, lines, names. No torch here."""
+
+import ast
+import textwrap
+
+from agent.authors.offline.hoist import Hoist
+from agent.authors.offline.host import library_calls
+from agent.authors.offline.kernels import Rewrite, Role, readable_name
+from agent.authors.offline.tidy import tidy
+from agent.authors.offline.wrap import WIDTH, wrapped
+
+
+def tidied(body: str, **names: str) -> str:
+    """A kernel's body after `tidy`."""
+    text = "def kernel(in_ptr0, in_ptr1, out_ptr0, n):\n" + textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    function = ast.parse(text).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    tidy(function, names)
+    return ast.unparse(function).partition("\n")[2]
+
+
+def test_steps_that_are_read_once_move_to_where_they_are_read() -> None:
+    assert tidied(
+        """
+        tmp0 = tl.load(in_ptr0 + x0, None)
+        tmp1 = tl.full([1], 0.5, tl.float32)
+        tmp2 = tmp0 * tmp1
+        tmp3 = tl.exp(tmp2)
+        tl.store(out_ptr0 + x0, tmp3, None)
+        """,
+        in_ptr0="scores_ptr",
+    ).split("\n    ") == [
+        "    scores = tl.load(scores_ptr + x0)",
+        "tl.store(out_ptr0 + x0, tl.exp(scores * 0.5))",
+    ]
+
+
+def test_a_sum_that_goes_on_in_a_loop_is_not_moved_out_of_its_place() -> None:
+    text = tidied(
+        """
+        _tmp1 = tl.zeros([8], tl.float32)
+        for r in tl.range(0, n, 8):
+            tmp0 = tl.load(in_ptr0 + r)
+            tmp5 = _tmp1 * 2
+            _tmp1 = _tmp1 + tmp0
+            tl.store(out_ptr0 + r, tmp5)
+        """
+    )
+    assert "tmp5 = _tmp1 * 2\n        _tmp1 = _tmp1 + tmp0" in text
+
+
+def test_names_for_the_same_thing_in_two_loops_are_one() -> None:
+    loop = """
+        for r0_offset in tl.range(0, n, 8):
+            roffset = r0_offset
+            tl.store(out_ptr0 + roffset, 1)
+        """
+    text = tidied(textwrap.dedent(loop) + textwrap.dedent(loop))
+    assert "roffset =" not in text.replace("r0_offset =", "")
+    assert text.count("tl.store(out_ptr0 + r0_offset, 1)") == 2
+
+
+def test_a_name_that_is_read_after_its_block_stays() -> None:
+    text = tidied(
+        """
+        for r in tl.range(0, n, 8):
+            last = r
+        tl.store(out_ptr0 + last, 1)
+        """
+    )
+    assert "last = r" in text
+    assert "out_ptr0 + last" in text
+
+
+def test_integers_are_put_in_place_only_where_they_are_compared() -> None:
+    text = tidied(
+        """
+        tmp1 = tl.full([1], 7, tl.int64)
+        tmp2 = x0 + tmp1
+        tmp3 = x0 < tmp1
+        tl.store(out_ptr0 + tmp2, x0, tmp3)
+        """
+    )
+    assert "x0 + tl.full([1], 7, tl.int64)" in text
+    assert "x0 < 7" in text
+
+
+def test_two_constants_beside_one_operator_stay_tensors() -> None:
+    text = tidied(
+        """
+        tmp1 = tl.full([1], 1.0, tl.float32)
+        tmp2 = tl.full([1], 2.0, tl.float32)
+        tmp3 = tmp1 / tmp2
+        tl.store(out_ptr0 + x0, tmp3.to(tl.bfloat16))
+        """
+    )
+    assert "1.0 / 2.0" not in text
+
+
+def test_two_loads_of_one_pointer_have_two_names() -> None:
+    text = tidied(
+        """
+        tmp0 = tl.load(in_ptr0 + x0)
+        tmp1 = tl.load(in_ptr0 + x1)
+        tl.store(out_ptr0 + x0, tmp0 + tmp1 * tmp0)
+        """,
+        in_ptr0="x_ptr",
+    )
+    assert "x = tl.load(x_ptr + x0)" in text
+    assert "x_2 = tl.load(x_ptr + x1)" in text
+    assert "x + x_2 * x" in text
+
+
+def test_a_size_of_one_is_cast_by_a_function() -> None:
+    """Triton takes an argument of 1 for a constant, which has no `to`."""
+    node = Rewrite({"ks0"}).visit(ast.parse("a = (ks0 * 2).to(tl.float32) + tmp0.to(tl.float32)"))
+    assert ast.unparse(node) == "a = tl.cast(ks0 * 2, tl.float32) + tmp0.to(tl.float32)"
+
+
+def test_powers_of_plain_numbers_are_computed_by_the_host() -> None:
+    power = "libdevice.pow(tl.full([], 0.9, tl.float64), tl.cast(ks0, tl.float64))"
+    text = f"a = tmp0 / (tl.full([], 1.0, tl.float64) + -1 * {power}).to(tl.float32)"
+    hoist = Hoist({"ks0"})
+    assert ast.unparse(hoist.visit(ast.parse(text))) == "a = tmp0 / factor0"
+    assert {name: eval(value, {"ks0": 10}) for name, value in hoist.hoisted.items()} == {"factor0": 1 - 0.9**10}
+
+
+def test_powers_of_elements_stay_in_the_kernel() -> None:
+    text = "a = libdevice.pow(tmp0, tl.cast(ks0, tl.float32)).to(tl.float32)"
+    hoist = Hoist({"ks0"})
+    assert ast.unparse(hoist.visit(ast.parse(text))) == text
+    assert hoist.hoisted == {}
+
+
+def test_a_kernel_is_named_after_its_operators_in_the_order_of_the_forward() -> None:
+    taken: set[str] = set()
+    role = Role(["native_layer_norm", "mul", "relu"])
+    assert readable_name("triton_red_fused_mul_native_layer_norm_relu_0", taken, role) == "layer_norm_mul_relu_kernel"
+    again = readable_name("triton_poi_fused_mul_native_layer_norm_relu_1", taken, role)
+    assert again == "layer_norm_mul_relu_elements_kernel"
+    alone = Role(["mul"], stem="softmax", ending="_any_1")
+    assert readable_name("triton_poi_fused_mul_0", taken, alone) == "softmax_any_1_kernel"
+
+
+def test_long_lines_are_broken_between_arguments_and_mean_the_same() -> None:
+    call = (
+        f"    run_kernel[triton.cdiv(n, 4),]({', '.join(f'argument_{i}' for i in range(20))}, key='a, b', num_warps=4)"
+    )
+    text = wrapped("def f():\n" + call)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "[(triton.cdiv(n, 4),)](" in text
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse("def f():\n" + call))
+
+
+def test_what_a_library_does_is_said_without_the_views() -> None:
+    code = """
+def call(args):
+    # Topologically Sorted Source Nodes: [], Original ATen: [aten.permute, aten.mm]
+    extern_kernels.mm(arg0, reinterpret_tensor(arg1, (4, 4), (1, 4), 0), out=buf0)
+    buf1 = torch.ops.aten.sort.default(buf0)
+"""
+    assert library_calls(code) == "mm, sort"
