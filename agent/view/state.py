@@ -300,6 +300,8 @@ def _best_id(state: ViewState) -> str | None:
 
 def verification(event: Verified) -> str:
     """What became of a verdict that was repeated."""
+    if event.held and event.purpose == "confirm" and event.verdict.tier == "judged":
+        return "judged in full"
     done = "confirmed" if event.purpose == "confirm" else "verified"
     return done if event.held else f"not {done}"
 
