@@ -34,9 +34,7 @@ class Expected:
 def expected(seen: Levels, values: Floats, noises: Floats, asked: Levels) -> Expected:
     """What the values at `asked` are likely to be, given `values` at `seen`. `values` are to be centred by the caller:
     far from every point the mean goes to 0. `noises`: standard deviations that are known, in units of the values."""
-    fits = [
-        _Fit.of(seen, values, noises, smoothness, alone) for smoothness in _SMOOTHNESS for alone in _SHARES_ALONE
-    ]
+    fits = [_Fit.of(seen, values, noises, smoothness, alone) for smoothness in _SMOOTHNESS for alone in _SHARES_ALONE]
     most = max(fit.likelihood for fit in fits)
     weights = np.exp(np.array([fit.likelihood - most for fit in fits]))
     weights /= weights.sum()

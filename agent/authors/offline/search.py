@@ -177,9 +177,14 @@ def _promising(rated: Sequence[_Rated], points: Sequence[Tried], put_off: Counte
     """Points by what is expected of them, put-off ones last."""
     put_off.update(why for r in rated for why in r.late if why)
     timed = any(p.attempt is not None and p.attempt.verdict.timing is not None for p in points)
-    every = [(bool(r.late[i]), -r.gain[i], at, i) for at, r in enumerate(rated) for i in range(len(r.levels))]
+    every = [(bool(r.late[i]), -_coarse(r.gain[i]), at, i) for at, r in enumerate(rated) for i in range(len(r.levels))]
     for _, _, at, i in sorted(every):
         yield _move(rated[at], i, points, timed=timed)
+
+
+def _coarse(gain: float) -> float:
+    """To two digits: the model knows no more, chance decides between equals, and no sum's last bit does."""
+    return float(f"{gain:.1e}")
 
 
 def _move(rated: _Rated, i: int, points: Sequence[Tried], *, timed: bool) -> Move:
