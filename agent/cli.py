@@ -121,6 +121,10 @@ def run(
     ] = None,
     width: Annotated[Width, Parameter(group=_HOW)] = None,
     seed: Annotated[int | None, Parameter(metavar="N", group=_AUTHOR, help="Seed of the author's search.")] = None,
+    warm_start: Annotated[
+        bool | None,
+        Parameter(group=_AUTHOR, help="Begin a search with what earlier runs on this GPU found, not to repeat it."),
+    ] = None,
     arch: Annotated[Arch, Parameter(group=_HOW)] = None,
     runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,
     json: Annotated[AsLines, Parameter(group=_SHOWN)] = False,
@@ -135,7 +139,7 @@ def run(
         "target_speedup": target_speedup, "target_sol": target_sol, "max_attempts": max_attempts,
         "max_time_s": max_time, "patience": patience, "width": width, "seed": seed, "arch": arch,
         "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
-        "confirm": confirm, "language": language, "from_": from_,
+        "confirm": confirm, "language": language, "from_": from_, "warm_start": warm_start,
     }  # fmt: skip
     if task is None and resume is None and not (json or plain or any(v is not None for v in flags.values())):
         from agent.compose.teach import teach

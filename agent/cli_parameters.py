@@ -12,7 +12,7 @@ Task = Annotated[
     Parameter(metavar="TASK", help="A built-in task's name or a KernelBench problem file.", completer=complete.tasks),
 ]
 Tier = Annotated[Literal["screened", "judged", "confirmed"] | None, Parameter(help="How thoroughly to judge on a GPU.")]
-Width = Annotated[int | None, Parameter(metavar="N", help="Candidates traced and compiled side by side.")]
+Width = Annotated[int | None, Parameter(metavar="N", help="Candidates under way at a time.")]
 Arch = Annotated[str | None, Parameter(metavar="ARCH", help="Compile target when there is no GPU, such as sm_90.")]
 Unsandboxed = Annotated[bool, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
 RunsDir = Annotated[Path | None, Parameter(metavar="DIR", help="Where runs are kept.")]

@@ -1,29 +1,30 @@
 """One run of an author that proposes and looks at results, but holds no conversation: the page to read first.
 
-    author -> update -> bench -> reflect -> author … -> confirm
+    author -> update -> bench -> reflect -> author … -> conclude
 
 The workbench emits events and nothing else; the store, the screen and the exports are folds over them.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from agent.authors.base import Author, Proposal
+from agent.authors.base import Author
 from agent.controls import Controls
 from agent.policy import Limits
-from agent.workbench import GivenUp, Workbench
+from agent.workbench import Draft, GivenUp, Workbench
 
 
 @dataclass
 class Run:
-    """A run in progress."""
+    """A run in progress. `width`: candidates that are under way at a time: compiled, waiting for the judge, judged."""
 
     bench: Workbench
     author: Author
     limits: Limits
     width: int = 1
     controls: Controls = field(default_factory=Controls)
+    overtaken_after_s: float = 10.0  # tracing and compiling take 1.1 s; a minute is a kernel of thousands of steps
 
     def __post_init__(self) -> None:
         self.started = self.controls.clock_s
@@ -44,48 +45,68 @@ class Run:
 
 
 def optimize(run: Run) -> str:
-    """Drive a run until a limit is reached or the author has nothing left, and confirm its best; returns why it ended.
+    """Drive a run until a limit is reached or the author has nothing left, and conclude it; returns why it ended.
 
     KeyboardInterrupt passes through: every finished attempt has been emitted by then.
     """
     why = _attempt_all(run)
-    if run.bench.tiers.confirm:
-        run.bench.confirm()
+    run.bench.conclude()
     return why
 
 
 def _attempt_all(run: Run) -> str:
+    """Keep `width` candidates under way, and judge them in the order of their numbers.
+
+    So the judge works while the next ones are compiled, and what is proposed depends on no clock: the n-th proposal
+    knows the verdicts of all but the `width - 1` before it, however long each takes. Only a candidate that keeps the
+    judge waiting for `overtaken_after_s` is overtaken by later ones.
+    """
     pool = ThreadPoolExecutor(run.width, thread_name_prefix="update")
+    line: list[Future[Draft]] = []
     try:
-        while not (why := _next_stop(run)):
-            proposals = run.author.propose(run.bench.task, run.bench.attempts, _room(run))
-            if not proposals:
-                return "author_done"
-            _round(run, pool, proposals[: _room(run)])
-        return why
+        while True:
+            if (why := _next_stop(run)) is None:
+                line += _proposed(run, pool, _room(run, len(line)))
+            elif why == "time":
+                run.controls.skip()  # what is still being compiled might take minutes
+            if not line:
+                return why or "author_done"
+            _judge(run, line.pop(_next_in(line, run.overtaken_after_s)))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for what is being compiled
 
 
 def _next_stop(run: Run) -> str | None:
-    """Between two rounds: wait while the run is paused, then ask whether it is over."""
+    """Between two attempts: wait while the run is paused, then ask whether it is over."""
     run.controls.wait()
     return run.why_stop()
 
 
-def _room(run: Run) -> int:
-    return max(1, min(run.width, run.limits_now.max_attempts - len(run.bench.attempts)))
+def _room(run: Run, under_way: int) -> int:
+    return min(run.width, run.limits_now.max_attempts - len(run.bench.attempts)) - under_way
 
 
-def _round(run: Run, pool: ThreadPoolExecutor, proposals: Sequence[Proposal]) -> None:
-    """Update all proposals side by side; bench each as it becomes ready; reflect on it. One given up is left."""
-    named = [(proposal, run.bench.propose(proposal)) for proposal in proposals]
-    waiting = [pool.submit(run.bench.update, proposal, name) for proposal, name in named]
-    for future in as_completed(waiting):
-        try:
-            attempt = run.bench.bench(future.result())
-        except GivenUp:
-            continue
-        proposal = attempt.proposal
-        if proposal.hypothesis:  # without one there is nothing to reflect on
-            run.bench.reflect(attempt, proposal.hypothesis, proposal.prediction)
+def _proposed(run: Run, pool: ThreadPoolExecutor, room: int) -> list[Future[Draft]]:
+    """What the author wants next, being traced and compiled."""
+    proposals = run.author.propose(run.bench.task, run.bench.attempts, room) if room > 0 else []
+    named = [(proposal, run.bench.propose(proposal)) for proposal in proposals[:room]]
+    return [pool.submit(run.bench.update, proposal, name) for proposal, name in named]
+
+
+def _next_in(line: Sequence[Future[Draft]], overtaken_after_s: float) -> int:
+    """Whose turn it is: the first, or where that takes too long the first that is ready."""
+    if not wait(line[:1], overtaken_after_s).done:
+        wait(line, return_when=FIRST_COMPLETED)
+    return next(at for at, each in enumerate(line) if each.done())
+
+
+def _judge(run: Run, draft: Future[Draft]) -> None:
+    """Bench a candidate and reflect on it. One given up is left."""
+    try:
+        attempt = run.bench.bench(draft.result())
+    except GivenUp:
+        return
+    proposal = attempt.proposal
+    if proposal.hypothesis:  # without one there is nothing to reflect on
+        run.bench.reflect(attempt, proposal.hypothesis, proposal.prediction)
+    run.bench.settle()

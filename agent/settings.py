@@ -34,10 +34,10 @@ class Settings:
     """What flags left open. `flag_of` tells the name of a field elsewhere."""
 
     runs_dir: Path = Path("runs")
-    max_attempts: int = 24
+    max_attempts: int | None = None  # None = as many as suit the author: see agent.compose.budget
     max_time_s: float | None = None
     patience: int | None = None
-    width: int = 2
+    width: int | None = None  # candidates under way at a time; None = 2, on a GPU by its host's cores
     seed: int = 0
     arch: str = ""  # "" = the GPU's, or sm_90 without one
     model: str = ""  # "" = the first provider whose key is set, else offline
@@ -53,6 +53,7 @@ class Settings:
     allow_unsandboxed: bool = False
     tier: Tier | None = None  # how thoroughly to judge on a GPU; None = screen all, judge the promising
     confirm: bool = True  # judge the best of a run again in fresh processes
+    warm_start: bool = True  # a search begins with what earlier runs on the same GPU found
     cache_dir: Path = field(default_factory=_cache_dir)  # what was measured once and holds for this machine
 
 

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agent.authors.base import Attempt, Proposal
-from agent.policy import Tiers, best, deserves_judging, judged_again, next_to_confirm, rank_key
+from agent.policy import (
+    Tiers,
+    best,
+    deserves_judging,
+    judged_again,
+    lasting,
+    next_finalist,
+    next_to_confirm,
+    rank_key,
+)
 from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified
 from agent.repeat import repeated
 from tools.codec import Json, encode
@@ -241,22 +250,41 @@ class Workbench:
         facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
         return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
 
+    def settle(self) -> None:
+        """Between two attempts of a search: judge a best in full when much has been built on it."""
+        if (attempt := lasting(self.attempts, self.tiers)) is not None:
+            self._judge_again(attempt, "judged", "judging")
+
+    def conclude(self) -> None:
+        """Judge the best of a search in full, as far as the tiers say, and confirm the best of all."""
+        tried = 0
+        while (attempt := next_finalist(self.attempts, self.tiers, tried)) is not None:
+            tried += 1
+            self._judge_again(attempt, "judged", "judging")
+        if self.tiers.confirm:
+            self.confirm()
+
     def confirm(self) -> None:
         """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best."""
         tried: set[str] = set()
         while (attempt := next_to_confirm(self.attempts, tried)) is not None:
             tried.add(attempt.attempt_id)
-            self.emit(Progress(self.run_id, "confirming", f"#{attempt.number}"))
-            source = attempt.proposal.source
-            update = self.tools.update(source)
+            self._judge_again(attempt, "confirmed", "confirming")
+
+    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> None:
+        """More thoroughly than before; that verdict counts from now on."""
+        self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
+        source = attempt.proposal.source
+        update = self.tools.update(source)
+        with self._judging:
             started = time.perf_counter()
-            verdict = update.failure or self.tools.bench(update, "confirmed")
+            verdict = update.failure or self.tools.bench(update, tier)
             bench_s = time.perf_counter() - started
             self.bench_s += bench_s
-            self.keep(attempt.attempt_id, source, update, verdict, "confirmed")
-            again = judged_again(attempt, verdict, update)
-            self.attempts[self.attempts.index(attempt)] = again
-            self.emit(self._confirmed(attempt, again, bench_s))
+        self.keep(attempt.attempt_id, source, update, verdict, tier)
+        again = judged_again(attempt, verdict, update)
+        self.attempts[self.attempts.index(attempt)] = again
+        self.emit(self._confirmed(attempt, again, bench_s))
 
     def _confirmed(self, before: Attempt, after: Attempt, bench_s: float) -> Verified:
         found = repeated(before.verdict, after.verdict)

@@ -40,5 +40,6 @@ class Author(Protocol):
     name: str
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
-        """Up to `width` candidates to try next; an empty list means that the author has nothing left to try."""
+        """Up to `width` candidates to try next. An empty list: nothing before more verdicts are known, and nothing ever
+        when none is awaited."""
         ...

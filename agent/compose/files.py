@@ -107,7 +107,7 @@ class _Bench:
         return int(not all(a.verdict.accepted for a in self._attempts))
 
     def _judgements(self, candidates: Sequence[Candidate]) -> Iterator[Judgement]:
-        width = self._settings.width
+        width = self._opened.workshop.width
         return judge_all(
             self._opened.tools, self._proposed(candidates), width=width, tier=self._tier, progress=self._view.stage
         )

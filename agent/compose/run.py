@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.authors.base import Attempt
+from agent.compose.budget import USUAL_ATTEMPTS, budgeted, limits_of
 from agent.compose.choice import OFFLINE, Choice, chosen, named, require_price
 from agent.compose.session import Session, session, workshop
 from agent.compose.start import NOTHING, Start, Where, checked, found
@@ -17,7 +18,7 @@ from agent.compose.writers import Work, writing
 from agent.controls import Change, Controls
 from agent.llm.choose import PROVIDERS
 from agent.llm.errors import LlmError
-from agent.policy import Limits, tiers_for
+from agent.policy import Limits, search_tiers, tiers_for
 from agent.record.alive import alive, is_plain
 from agent.record.best import write_best
 from agent.record.events import Event, Progress, RunEnded, RunResumed, RunStarted, Warned
@@ -64,11 +65,13 @@ def run_task(
     """Start a new run on a task. Raises UsageError before anything is written when something is wrong with the task,
     the settings or the runs directory."""
     task_file = find_task(task)
-    limits = _limits(settings)
+    limits_of(settings)
     with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
         require_price(choice, settings)
         named_start = checked(settings.from_, store, task_file)
         with workshop(settings, show) as shop, session(shop, task_file) as opened:
+            settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
+            limits = limits_of(settings)
             beginning = _beginning(opened, settings, store, named_start)
             facts = encode(asdict(limits)) | _manner(choice, settings)
             event = run_started(opened, choice.name, choice.why, facts, settings.seed)
@@ -90,7 +93,7 @@ def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
     manner: dict[str, Json] = {"language": "ptx"} if settings.language == "ptx" else {}
     manner |= {"from": settings.from_} if settings.from_ else {}
     if choice.model is None:
-        return manner
+        return manner | ({} if settings.warm_start else {"warm_start": False})
     return manner | {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 
@@ -119,7 +122,8 @@ def resume_run(
         ):
             require_price(choice, settings)
             with workshop(settings, show) as shop, session(shop, task_file) as opened:
-                limits = _limits(settings)
+                settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
+                limits = limits_of(settings)
                 begun = Beginning(NOTHING, settings.language)  # what it began with is among its attempts
                 started.beginning = begun if started.attempts else _beginning(opened, settings, store, named_start)
                 return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
@@ -132,22 +136,23 @@ def _as_then(settings: Settings, event: RunStarted) -> Settings:
         then.pop("base_url", None)
     if start := event.limits.get("from"):
         then["from_"] = start
+    if event.limits.get("warm_start") is False:
+        then["warm_start"] = False
     return replace(settings, **then)
 
 
 def limits_as_then(settings: Settings, event: RunStarted, attempts: list[Attempt]) -> Settings:
     """The settings with the run's limits where none is given, but those that would end it again at once: then it may
     make as many attempts again, and patience or goal are no more."""
-    default = Settings()
     names = ("max_time_s", "patience", "max_cost_usd", "target_speedup", "target_sol")
     then: dict[str, Json] = {
         name: value for name in names if getattr(settings, name) is None and (value := event.limits.get(name))
     }
     most = event.limits.get("max_attempts")
-    if settings.max_attempts == default.max_attempts and isinstance(most, int):
-        then["max_attempts"] = most if len(attempts) < most else max(default.max_attempts, len(attempts) + most)
+    if settings.max_attempts is None and isinstance(most, int):
+        then["max_attempts"] = most if len(attempts) < most else max(USUAL_ATTEMPTS, len(attempts) + most)
     kept = replace(settings, **then)
-    match _limits(kept).why_stop(attempts, 0.0):
+    match limits_of(kept).why_stop(attempts, 0.0):
         case "goal":
             return replace(kept, target_speedup=settings.target_speedup, target_sol=settings.target_sol)
         case "patience":
@@ -167,30 +172,6 @@ def _stored(store: Store, run_id: str) -> Started:
         )
     numbers = [e.number for e in events if hasattr(e, "number")]
     return Started(event, store.attempts(event.run_id), max(numbers, default=0) + 1, tuple(events))
-
-
-def _limits(settings: Settings) -> Limits:
-    if settings.max_attempts < 1:
-        raise UsageError(f"--max-attempts {settings.max_attempts}: a run needs at least 1 attempt")
-    if settings.max_time_s is not None and not settings.max_time_s > 0:
-        raise UsageError(f"--max-time {settings.max_time_s:g}: give a number of seconds above 0")
-    if settings.patience is not None and settings.patience < 1:
-        raise UsageError(f"--patience {settings.patience}: give at least 1 attempt")
-    for flag, value in (
-        ("--max-cost", settings.max_cost_usd),
-        ("--target-speedup", settings.target_speedup),
-        ("--target-sol", settings.target_sol),
-    ):
-        if value is not None and not value > 0:
-            raise UsageError(f"{flag} {value:g}: give a number above 0")
-    return Limits(
-        settings.max_attempts,
-        settings.max_time_s,
-        settings.patience,
-        settings.max_cost_usd,
-        settings.target_speedup,
-        settings.target_sol,
-    )
 
 
 def run_started(opened: Session, author: str, why: str, limits: dict[str, Json], seed: int = 0) -> RunStarted:
@@ -234,19 +215,18 @@ def _drive(
     warn(opened, event.run_id, emit)
     bench = Workbench(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
-        tiers=tiers_for(opened.gpu is not None, settings.tier, confirm=settings.confirm),
+        tiers=(search_tiers if choice.model is None else tiers_for)(
+            opened.gpu is not None, settings.tier, confirm=settings.confirm
+        ),
         keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
         place=opened.workshop.place,
     )  # fmt: skip
     listen(controls, bench, opened, limits, show)
+    known = store.earlier(event) if settings.warm_start else []
+    work = Work(opened, bench, limits, settings, event.seed, started.events, controls, started.beginning, known)
     begun_s, why = controls.clock_s, "failed"
     try:
-        with (
-            gpu_line(opened.gpu, event.run_id, show),
-            writing(
-                choice, Work(opened, bench, limits, settings, event.seed, started.events, controls, started.beginning)
-            ) as drive,
-        ):
+        with gpu_line(opened.gpu, event.run_id, show), writing(choice, work) as drive:
             why = drive()
     except KeyboardInterrupt:
         why = "interrupted"

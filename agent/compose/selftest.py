@@ -78,7 +78,7 @@ def _all(
         show(Progress("", "task", f"{task}: {len(of_task)} files"))
         with session(shop, find_task(task), _SHORT) as opened:
             run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
-            for done, result in enumerate(run.results(of_task, settings.width), 1):
+            for done, result in enumerate(run.results(of_task, shop.width), 1):
                 show(Progress("", f"{done}/{len(of_task)}", told(result)))
                 yield result
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from agent.compose.budget import width_of
 from agent.compose.ceilings import stored
 from agent.record.events import Progress
 from agent.settings import Settings
@@ -14,7 +15,7 @@ from tools.bench import Bench, CpuBench
 from tools.children import Children
 from tools.codec import Json, decode, encode
 from tools.device import GpuInfo, gpu_info
-from tools.errors import TaskError, Unconfined, UsageError
+from tools.errors import TaskError, Unconfined
 from tools.gpu_bench import gpu_bench
 from tools.gpus import DEFAULT_ARCH
 from tools.judge.gpu_protocol import BASELINES
@@ -41,6 +42,11 @@ class Workshop:
     arch: str
     sandbox: Enforced
     settings: Settings
+
+    @property
+    def width(self) -> int:
+        """Candidates that are under way at a time."""
+        return width_of(self.settings, gpu=self.gpu is not None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -125,8 +131,7 @@ def _why(sandbox: Enforced) -> str:
 @contextlib.contextmanager
 def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
     """Start the workers. Raises UsageError before that when they cannot be confined, or the width makes no sense."""
-    if not 1 <= settings.width <= 64:
-        raise UsageError(f"--width {settings.width}: give 1 to 64 candidates")
+    width_of(settings, gpu=False)
     sandbox = available()
     require_confinement(sandbox, allow=settings.allow_unsandboxed)
     gpu = gpu_info()

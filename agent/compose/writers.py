@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from agent.authors.base import Author
 from agent.authors.offline.author import OfflineAuthor, through
+from agent.authors.offline.earlier import Earlier
+from agent.compose.budget import USUAL_WIDTH
 from agent.compose.choice import Choice
 from agent.compose.ptx_author import ptx_author
 from agent.compose.session import Session
@@ -21,7 +23,7 @@ from agent.llm.dialogue import Model
 from agent.llm.scripted import ScriptedModel
 from agent.loop import Run, optimize
 from agent.policy import Limits
-from agent.record.events import Event, Reflected, Replied, Warned
+from agent.record.events import Event, Progress, Reflected, Replied, Warned
 from agent.settings import Settings, Strategy
 from agent.strategies.best_of import best_of
 from agent.strategies.evolve import evolve
@@ -48,6 +50,7 @@ class Work:
     events: Sequence[Event] = ()
     controls: Controls = field(default_factory=Controls)
     beginning: Beginning = field(default_factory=Beginning)
+    earlier: Sequence[Earlier] = ()  # of other runs, for a search to begin with
 
 
 @contextlib.contextmanager
@@ -74,7 +77,11 @@ def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
     def call(body: dict[str, Json]) -> dict[str, Json]:
         return lowering.call(body, timeout_s=LOWER_TIMEOUT_S).body
 
-    author = OfflineAuthor(through(call), arch=arch_number(work.opened.workshop.arch), seed=work.seed)
+    def told(words: str) -> None:
+        work.bench.emit(Progress(work.bench.run_id, "search", words))
+
+    arch = arch_number(work.opened.workshop.arch)
+    author = OfflineAuthor(through(call), arch, work.seed, work.earlier, told)
     try:
         yield author
     finally:
@@ -86,7 +93,7 @@ def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
 def _drive_offline(work: Work, offline: Callable[[], Author]) -> str:
     if work.settings.language == "ptx":
         return _drive_ptx(work, offline)
-    run = Run(work.bench, offline(), work.limits, work.settings.width, work.controls)
+    run = Run(work.bench, offline(), work.limits, work.opened.workshop.width, work.controls)
     begin(work.beginning, work.bench, offline, run.why_stop)
     return optimize(run)
 
@@ -99,7 +106,7 @@ def _drive_ptx(work: Work, offline: Callable[[], Author]) -> str:
         return [p.source for p in offline().propose(work.bench.task, work.bench.attempts, more)] if more else []
 
     author = ptx_author(work.opened, triton, work.seed, own=more > 0)
-    run = Run(work.bench, author, work.limits, work.settings.width, work.controls)
+    run = Run(work.bench, author, work.limits, work.opened.workshop.width, work.controls)
     begin(work.beginning, work.bench, offline, run.why_stop)
     try:
         return optimize(run)
@@ -134,7 +141,7 @@ def _studio(model: Model, work: Work) -> Studio:
         ledger.note(reply.cost_usd)
         if isinstance(model, ScriptedModel):
             model.skip(1, reply.conversation)
-    bench, width = work.bench, work.settings.width
+    bench, width = work.bench, work.settings.width or USUAL_WIDTH  # conversations are bound by the model, not by cores
     arch, gpu = work.opened.workshop.arch, work.opened.gpu
     bench.predictions += [e for e in work.events if isinstance(e, Reflected) and e.outcome != "open"]
     return Studio(

@@ -21,10 +21,12 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from agent.authors.base import Attempt
+from agent.authors.offline.earlier import Earlier
 from agent.policy import best
 from agent.record import attempts as folds
 from agent.record import listing
 from agent.record import tables as t
+from agent.record.earlier import earlier
 from agent.record.events import Event, Proposed, RunStarted, Updated
 from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, machines, sources, task_sources
 from agent.record.lookup import NotFound, attempt_named, run_named
@@ -156,6 +158,11 @@ class Store:
         if started := next((e for e in events if isinstance(e, RunStarted)), None):
             return started
         raise StoreError(f"{self.path}: no run {run_id!r}")
+
+    def earlier(self, run: RunStarted) -> list[Earlier]:
+        """What searches of other runs found on this run's GPU before it began."""
+        with self._reading() as connection:
+            return earlier(connection, run)
 
     def load_messages(self, run_id: str) -> list[Event]:
         """How a run began, and what was said in it: all that its conversations are made of."""

@@ -63,6 +63,8 @@ def rerun(run: RunStarted) -> str:
         value = run.limits.get(name)
         if value is not None and (name not in _OF_MODELS or _is_model(run)):
             words += [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+    if run.limits.get("warm_start") is False:
+        words.append("--no-warm-start")
     if run.gpu is None:
         words += ["--arch", run.arch]
     return _line(*words)

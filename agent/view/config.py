@@ -19,6 +19,8 @@ _LEFT_OPEN = {  # what it means that nobody said
     "base-url": "the provider's own",
     "arch": "the GPU's, or sm_90 without one",
     "tier": "screen all, judge the promising",
+    "width": "2; on a GPU up to 5, by its host's cores",
+    "max-attempts": "24; of a search on a GPU, 300 within 120 s",
     "max-time": "no limit",
     "max-cost": "no limit",
     "patience": "no limit",

@@ -300,8 +300,8 @@ def _best_id(state: ViewState) -> str | None:
 
 def verification(event: Verified) -> str:
     """What became of a verdict that was repeated."""
-    done = "confirmed" if event.purpose == "confirm" else "verified"
-    return done if event.held else f"not {done}"
+    counts = "judged in full" if event.held and event.verdict.tier == "judged" else "confirmed"  # a search's finalist
+    return f"{'' if event.held else 'not '}{counts if event.purpose == 'confirm' else 'verified'}"
 
 
 def _said(state: ViewState, event: Said) -> ViewState:

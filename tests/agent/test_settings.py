@@ -64,10 +64,10 @@ def test_the_nearest_file_counts_and_none_above_the_repository(tmp_path: Path) -
     (tmp_path / NAME).write_text("width = 4\n")
     assert load_settings(folder).width == 3
     (folder / NAME).write_text("seed = 9\n")
-    assert (load_settings(folder).width, load_settings(folder).seed) == (2, 9)
+    assert (load_settings(folder).width, load_settings(folder).seed) == (None, 9)
     (tmp_path / "loose" / "inner").mkdir(parents=True)
     (tmp_path / "loose" / NAME).write_text("width = 5\n")
-    assert load_settings(tmp_path / "loose" / "inner").width == 2  # somebody else's, for all we know
+    assert load_settings(tmp_path / "loose" / "inner").width is None  # somebody else's, for all we know
     assert load_settings(tmp_path / "loose").width == 5
 
 

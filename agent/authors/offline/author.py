@@ -1,18 +1,21 @@
 """The author that needs no key and no network: Inductor's kernels, expert kernels, and a search over both."""
 
 import ast
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent.authors.base import Attempt, Proposal
 from agent.authors.offline.clean import clean
+from agent.authors.offline.earlier import Earlier, Remembered
 from agent.authors.offline.library import experts
-from agent.authors.offline.search import Move, moves
+from agent.authors.offline.search import SHARED_LIMIT_BYTES, Found, Move, View, search
 from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
 from agent.authors.offline.trailer import Arguments, Facts, split
 from agent.authors.offline.words import describe
 from tools.codec import Json, decode, encode
 from tools.errors import WorkerError
+from tools.gpus import GPUS
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 
 Lower = Callable[[str, dict[str, Json], int], list[str]]
@@ -38,43 +41,83 @@ def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
 
 
 class OfflineAuthor:
-    """Proposes Inductor's candidate, then the experts', then neighbours of the best by launch parameters.
+    """Proposes Inductor's candidate and the experts', then the points from which a model of all attempts expects most.
 
-    What comes next depends on the seed and the history only, so that a resumed run goes on where it was.
+    What comes next depends on the seed, the history, what is under way and what `earlier` runs found, and on nothing
+    else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears how many
+    points were put off, and why, whenever that changes.
     """
 
     name = "offline"
 
-    def __init__(self, lower: Lower, arch: int, seed: int = 0) -> None:
-        self._lower, self._arch, self._seed = lower, arch, seed
+    def __init__(
+        self,
+        lower: Lower,
+        arch: int,
+        seed: int = 0,
+        earlier: Sequence[Earlier] = (),
+        told: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._lower, self._arch, self._seed, self._earlier, self._told = lower, arch, seed, earlier, told
         self._sketches: dict[str, list[Sketch]] = {}
-        self._given: dict[str, set[str]] = {}
+        self._given: dict[str, dict[str, Move]] = {}  # by task, what was proposed, by fingerprint
+        self._memory: dict[str, Remembered] = {}
+        self._put_off = ""
         self.problems: list[str] = []  # why Inductor's kernels are missing, for a warning to the user
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
         """Up to `width` candidates that were not proposed before; [] when there is nothing left."""
         sketches = self._sketches_of(task)
-        seen = self._given.setdefault(task.sha256, set())
-        seen |= {fingerprint(a.proposal.source) for a in history}
+        given = self._given.setdefault(task.sha256, {})
+        finished = {_fingerprint(a.proposal.source) for a in history}
+        earlier = self._remembered(task, sketches)
         found: list[Proposal] = []
         while len(found) < width:
-            proposal = self._next(sketches, history, seen)
+            view = View(
+                sketches,
+                history,
+                [(m.sketch.name, m.params) for print_, m in given.items() if print_ not in finished],
+                earlier,
+                _shared_limit(self._arch),
+                self._seed,
+                len(finished | set(given)),
+            )
+            proposal = self._next(view, finished, given)
             if proposal is None:
                 break
-            seen.add(fingerprint(proposal.source))
             found.append(proposal)
         return found
 
-    def _next(self, sketches: Sequence[Sketch], history: Sequence[Attempt], seen: set[str]) -> Proposal | None:
-        for move in moves(sketches, history, seed=self._seed, turn=len(seen)):
+    def _next(self, view: View, finished: set[str], given: dict[str, Move]) -> Proposal | None:
+        choices = search(view)
+        for move in choices.moves:
             source = move.sketch.render(move.params)
-            if fingerprint(source) not in seen:
+            print_ = _fingerprint(source)
+            if print_ not in finished and print_ not in given:
+                given[print_] = move
+                self._say(choices)
                 return _proposal(move, source)
         return None
 
+    def _say(self, choices: Found) -> None:
+        words = ", ".join(f"{count} for {why}" for why, count in sorted(choices.put_off.items()))
+        if words and words != self._put_off:
+            self._put_off = words
+            self._told(f"points put off: {words}")
+
+    def _remembered(self, task: TaskSpec, sketches: Sequence[Sketch]) -> Remembered:
+        if task.sha256 not in self._memory:
+            found = Remembered.of(self._earlier, {sketch.name: sketch for sketch in sketches})
+            self._memory[task.sha256] = found
+            if found.words:
+                self._told(found.words)
+        return self._memory[task.sha256]
+
     def _sketches_of(self, task: TaskSpec) -> list[Sketch]:
         if task.sha256 not in self._sketches:
-            self._sketches[task.sha256] = [*self._inductor(task), *experts(task)]
+            made = [*self._inductor(task), *experts(task)]
+            texts = {_fingerprint(sketch.source): sketch for sketch in reversed(made)}
+            self._sketches[task.sha256] = [s for s in made if texts[_fingerprint(s.source)] is s]
         return self._sketches[task.sha256]
 
     def _inductor(self, task: TaskSpec) -> list[Sketch]:
@@ -113,10 +156,18 @@ class OfflineAuthor:
         return [] if case is task.main else self._lower(task.source, overrides(task, case), self._arch)
 
 
+_fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal
+
+
+def _shared_limit(arch: int) -> int:
+    """Bytes of shared memory that a block may have."""
+    return next((gpu.shared_per_block_bytes for gpu in GPUS if gpu.arch == arch), SHARED_LIMIT_BYTES)
+
+
 def _proposal(move: Move, source: str) -> Proposal:
     rationale, hypothesis, prediction = describe(move)
     params: dict[str, Json] = {"sketch": move.sketch.name, **move.params}
-    parent_id = move.parent.attempt_id if move.parent else None
+    parent_id = move.parent.attempt_id if move.parent else move.origin
     return Proposal(source, rationale, parent_id, params, hypothesis, prediction)
 
 

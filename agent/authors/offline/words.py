@@ -97,15 +97,29 @@ _REASONS = {
 }
 
 
+MOST_TOGETHER = 3  # changes that can still be told apart in a hypothesis; more are a jump
+
+
 def describe(move: Move) -> tuple[str, str, str]:
     """Rationale, hypothesis and prediction."""
+    if move.parent is None or not 0 < len(move.steps) <= MOST_TOGETHER:
+        jump = "" if move.parent is None else "a jump, away from what was tried: "
+        return _and_why(f"{jump}{move.sketch.says}{_values(move)}", move), "", ""
+    reasons = [_reason(name, up) for name, up in move.steps]
+    hypothesis, prediction = ("; ".join(dict.fromkeys(words)) for words in zip(*reasons, strict=True))
+    changes = ", ".join(f"{name} = {move.params[name]}" for name, _ in move.steps)
+    return _and_why(f"{changes} in attempt {move.parent.number}: {hypothesis}", move), hypothesis, prediction
+
+
+def _reason(name: str, up: bool) -> tuple[str, str]:
+    grows, shrinks = next((r for key, r in _REASONS.items() if key in name), _REASONS["BLOCK"])
+    return grows if up else shrinks
+
+
+def _values(move: Move) -> str:
     values = ", ".join(f"{name.lower()} {value}" for name, value in move.params.items() if len(move.params) <= 6)
-    at = f" ({values})" if values else ""
-    if move.parent is None and move.params == move.sketch.params:
-        return f"{move.sketch.says}{at}", "", ""
-    if move.parent is None or move.changed is None:
-        return f"a jump, to leave the neighbourhood of the best so far: {move.sketch.says}{at}", "", ""
-    grows, shrinks = next((r for key, r in _REASONS.items() if key in move.changed), _REASONS["BLOCK"])
-    hypothesis, prediction = grows if move.up else shrinks
-    rationale = f"{move.changed} = {move.params[move.changed]} in attempt {move.parent.number}: {hypothesis}"
-    return rationale, hypothesis, prediction
+    return f" ({values})" if values else ""
+
+
+def _and_why(rationale: str, move: Move) -> str:
+    return f"{rationale}; {move.why}" if move.why else rationale

@@ -1,0 +1,55 @@
+"""How much a run does where nobody said."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.compose.budget import budgeted, limits_of, width_of
+from agent.settings import Settings
+from tools.errors import UsageError
+
+PLAIN = Settings()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "search", "given", "attempts", "time_s"),
+    [
+        (True, True, {}, 300, 120.0),
+        (True, True, {"max_attempts": 8}, 8, None),
+        (True, True, {"max_time_s": 30.0}, 300, 30.0),
+        (True, True, {"max_time_s": 600.0}, 1500, 600.0),
+        (True, False, {}, 24, None),
+        (False, True, {}, 24, None),
+        (False, True, {"max_time_s": 60.0}, 24, 60.0),
+    ],
+)
+def test_a_search_on_a_gpu_ends_within_minutes_and_others_after_the_usual_attempts(
+    gpu: bool, search: bool, given: dict[str, float], attempts: int, time_s: float | None
+) -> None:
+    limits = limits_of(budgeted(replace(PLAIN, **given), gpu=gpu, search=search))  # type: ignore[arg-type]
+    assert (limits.max_attempts, limits.max_time_s) == (attempts, time_s)
+
+
+def test_the_default_budget_of_a_search_ends_within_three_minutes_on_an_h200() -> None:
+    limits = limits_of(budgeted(PLAIN, gpu=True, search=True))
+    ready_s, judged_s, confirmed_s = 11.0, 3.3, 10.6  # docs/benchmarks.md
+    assert limits.max_time_s is not None
+    assert ready_s + limits.max_time_s + 3 * judged_s + 3 * confirmed_s < 180
+
+
+@pytest.mark.parametrize(("cores", "width"), [(1, 2), (4, 2), (8, 4), (16, 5), (128, 5)])
+def test_the_width_on_a_gpu_follows_the_cores(cores: int, width: int) -> None:
+    assert width_of(PLAIN, gpu=True, cores=cores) == width
+    assert width_of(PLAIN, gpu=False, cores=cores) == 2
+    assert width_of(replace(PLAIN, width=9), gpu=True, cores=cores) == 9
+
+
+@pytest.mark.parametrize("width", [0, -1, 65])
+def test_a_width_that_makes_no_sense_is_refused(width: int) -> None:
+    with pytest.raises(UsageError, match=f"--width {width}"):
+        width_of(replace(PLAIN, width=width), gpu=False)
+
+
+def test_a_limit_that_nothing_keeps_to_is_refused() -> None:
+    with pytest.raises(UsageError, match="--max-attempts 0: a run needs at least 1"):
+        limits_of(replace(PLAIN, max_attempts=0))

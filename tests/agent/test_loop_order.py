@@ -1,0 +1,225 @@
+"""What is proposed, and in which order it is judged, depends on verdicts and never on how long anything takes."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from agent.authors.base import Attempt, Proposal
+from agent.loop import Run, optimize
+from agent.policy import Limits, Tiers, lasting, next_finalist, search_tiers
+from agent.record.attempts import finished
+from agent.record.events import Judged, Progress, Proposed, Verified
+from agent.workbench import Workbench
+from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, TieredBench, run, tiered, timed
+from tools.spec import TaskSpec
+from tools.tooling import Tools
+from tools.update import Update
+from tools.verdict import Status, Tier, Verdict
+
+
+@dataclass
+class SlowUpdater:
+    """Takes as long as the source says: "5 0.2" is ready after 0.2 s and takes 5 us."""
+
+    busy: int = 0
+    busiest: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def update(self, source: str, told: object = None) -> Update:
+        us, seconds = source.split()
+        with self.lock:
+            self.busy += 1
+            self.busiest = max(self.busiest, self.busy)
+        time.sleep(float(seconds))
+        with self.lock:
+            self.busy -= 1
+        return Update(trace_s=float(us))
+
+
+@dataclass
+class CountingAuthor:
+    """Proposes candidates that tell how many verdicts were known."""
+
+    delays: Sequence[float]
+    name: str = "counting"
+    known: list[int] = field(default_factory=list)
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        at = len(self.known)
+        made = [f"{100 - len(history)} {delay}" for delay in self.delays[at : at + width]]
+        self.known += [len(history)] * len(made)
+        return [Proposal(source, "") for source in made]
+
+
+def slow(author: object, width: int, updater: SlowUpdater | None = None, **more: float) -> tuple[Run, Log]:
+    log = Log()
+    tools = Tools(updater or SlowUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
+    limits = Limits(40, max_time_s=more.pop("max_time_s", None))
+    return Run(Workbench("r", TASK, tools, log), author, limits, width, **more), log  # type: ignore[arg-type]
+
+
+def order(log: Log) -> list[str]:
+    return [e.attempt_id.partition("/")[2] for e in log.events if isinstance(e, Judged)]
+
+
+def test_verdicts_come_in_the_order_of_the_proposals_whatever_is_compiled_first() -> None:
+    running, log = slow(ListAuthor(["9 0.3", "8 0.0", "7 0.2", "6 0.0", "5 0.1"]), 3)
+    assert optimize(running) == "author_done"
+    assert order(log) == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("delays", [(0.0,) * 9, (0.2, 0.0, 0.0, 0.1, 0.0, 0.0, 0.2, 0.0, 0.0)])
+def test_each_proposal_knows_all_verdicts_but_those_of_the_width_before_it(delays: tuple[float, ...]) -> None:
+    author = CountingAuthor(delays)
+    optimize(slow(author, 4)[0])
+    assert author.known == [0, 0, 0, 0, 1, 2, 3, 4, 5]
+
+
+def test_as_many_are_compiled_side_by_side_as_the_width_says() -> None:
+    updater = SlowUpdater()
+    optimize(slow(ListAuthor(["1 0.05"] * 12), 4, updater)[0])
+    assert updater.busiest == 4
+
+
+def test_the_next_ones_are_compiled_while_one_is_judged() -> None:
+    class SlowBench(NoteBench):
+        def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+            time.sleep(0.1)
+            return super().bench(update, tier)
+
+    tools = Tools(SlowUpdater(), SlowBench(), "timing")  # type: ignore[arg-type]
+    bench = Workbench("r", TASK, tools, Log())
+    began = time.monotonic()
+    optimize(Run(bench, ListAuthor(["1 0.1"] * 10), Limits(10), 4))
+    assert time.monotonic() - began < 1.6  # one after the other it takes 2 s; the judge alone 1 s
+
+
+def test_a_candidate_that_compiles_for_minutes_is_overtaken() -> None:
+    running, log = slow(ListAuthor(["9 0.6", "8 0.0", "7 0.0"]), 3, overtaken_after_s=0.1)
+    optimize(running)
+    assert order(log) == ["2", "3", "1"]
+
+
+@dataclass
+class WaitingAuthor(ListAuthor):
+    """Has nothing to say before its first candidate is judged."""
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        if not history and len(self.sources) < 3:
+            return []
+        return super().propose(task, history, 1)
+
+
+def test_an_author_that_waits_for_verdicts_is_asked_again_when_there_is_one() -> None:
+    running, log = slow(WaitingAuthor(["9 0.0", "8 0.0", "7 0.0"]), 2)
+    assert optimize(running) == "author_done"
+    assert order(log) == ["1", "2", "3"]
+
+
+def test_no_more_are_begun_than_the_limit_allows() -> None:
+    running, log = run([str(n) for n in range(1, 21)], max_attempts=5)
+    running.width = 4
+    assert optimize(running) == "attempts"
+    assert len([e for e in log.events if isinstance(e, Proposed)]) == len(order(log)) == 5
+
+
+def test_what_is_still_being_compiled_when_the_time_is_up_is_given_up() -> None:
+    running, log = slow(ListAuthor(["9 0.0", "8 0.0", "7 1.5"]), 3, max_time_s=0.3)
+    running.controls.connect(lambda _: None, running.bench.skip)
+    running.bench.tools.benches.bench = lambda update, tier="judged": _after(0.35, update)  # type: ignore[method-assign]
+    began = time.monotonic()
+    assert optimize(running) == "time"
+    assert order(log) == ["1", "2"]
+    assert [e.attempt_id for e in log.events if isinstance(e, Progress) and e.stage == "skipped"] == ["r/3"]
+    assert time.monotonic() - began < 2.5
+
+
+def _after(seconds: float, update: Update) -> Verdict:
+    time.sleep(seconds)
+    return NoteBench().bench(update)
+
+
+def test_a_run_that_goes_on_proposes_with_all_verdicts_that_there_are() -> None:
+    author = CountingAuthor([0.0] * 3)
+    running, _ = slow(author, 3)
+    running.bench.attempts += slow_history()
+    optimize(running)
+    assert author.known == [2, 2, 2]
+
+
+def slow_history() -> list[Attempt]:
+    before, _ = slow(ListAuthor(["9 0.0", "8 0.0"]), 1)
+    optimize(before)
+    return list(before.bench.attempts)
+
+
+def search(bench: TieredBench, sources: list[str], *, confirm: bool = True) -> tuple[Run, Log]:
+    return tiered(bench, sources, search_tiers(gpu=True, confirm=confirm))
+
+
+def test_a_search_screens_all_and_judges_a_few_of_the_best_at_its_end() -> None:
+    bench = TieredBench()
+    running, log = search(bench, ["10", "9.9", "9.8", "9.7", "20", "30"], confirm=False)
+    optimize(running)
+    assert [tier for _, tier in bench.asked[:6]] == ["screened"] * 6
+    assert bench.asked[6:] == [(9.7, "judged"), (9.8, "judged"), (9.9, "judged")]  # the fourth could be as fast, too
+    leader = running.bench.best
+    assert leader is not None
+    assert (leader.attempt_id, leader.verdict.tier) == ("r/4", "judged")
+    assert finished(log.events) == running.bench.attempts
+
+
+def test_what_was_only_lucky_when_it_was_screened_gives_way_to_the_next_best() -> None:
+    @dataclass
+    class Lucky(TieredBench):
+        """The fastest at first sight is slower when it is judged."""
+
+        def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+            self.asked.append((update.trace_s, tier))
+            us = {("screened", 9.0): 8.0}.get((tier, update.trace_s), update.trace_s)
+            return timed(us, tier, width=0.1)
+
+    bench = Lucky()
+    running, log = search(bench, ["9", "8.5", "20"])
+    optimize(running)
+    assert bench.asked[3:] == [(9.0, "judged"), (8.5, "judged"), (8.5, "confirmed")]
+    assert [(e.attempt_id, e.held) for e in log.events if isinstance(e, Verified)][-1] == ("r/2", True)
+
+
+def test_the_best_that_is_wrong_on_other_inputs_is_found_out_before_the_end() -> None:
+    @dataclass
+    class WrongInFull(TieredBench):
+        """The fastest passes a screening and nothing more."""
+
+        def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+            self.asked.append((update.trace_s, tier))
+            if update.trace_s == 5.0 and tier != "screened":
+                return Verdict(Status.WRONG, "one element")
+            return timed(update.trace_s, tier)
+
+    bench = WrongInFull()
+    running, _ = search(bench, ["7", "5", *(str(10 + n) for n in range(30))])
+    optimize(running)
+    assert bench.asked.index((5.0, "judged")) < len(bench.asked) - 6
+    leader = running.bench.best
+    assert leader is not None
+    assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
+
+
+def test_a_best_that_lasts_is_judged_once() -> None:
+    bench = TieredBench()
+    running, _ = search(bench, ["5", *(str(10 + n) for n in range(60))])
+    optimize(running)
+    assert [asked for asked in bench.asked if asked[1] != "screened"] == [(5.0, "judged"), (5.0, "confirmed")]
+
+
+def test_there_are_no_finalists_where_none_are_wanted() -> None:
+    running, _ = search(TieredBench(), ["5", "6"])
+    optimize(running)
+    assert next_finalist(running.bench.attempts, Tiers("screened"), 0) is None
+    assert lasting(running.bench.attempts, Tiers("screened")) is None
+    assert search_tiers(gpu=False) == Tiers()
+    assert search_tiers(gpu=True, tier="judged") == Tiers("judged", confirm=True)
