@@ -6,7 +6,8 @@ from functools import cache
 import pytest
 
 from agent.authors.offline.attributes import different_tensors, plain, varying
-from tests.agent.authors.test_offline_candidates import HEAD, run
+from tests.agent.authors.offline_bench import run
+from tests.agent.authors.test_offline_candidates import HEAD
 from tools.codec import Json
 
 PLAIN = "def get_init_inputs(): return []\n"
