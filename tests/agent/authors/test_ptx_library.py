@@ -11,11 +11,12 @@ import torch
 
 from agent.authors.ptx.library import experts
 from tests.agent.shell import optimize
-from tools.ptx import loader, parse
+from tools.ptx import loader, parse, sim
 from tools.ptx.assemble import assemble
 from tools.ptx.binding import entry_of
 from tools.ptx.checks import findings, first_fatal
 from tools.ptx.launch import PtxLaunch
+from tools.ttir import Pointer
 
 TASKS = ("softmax", "rms_norm", "swiglu")
 SHAPES = (
@@ -113,3 +114,38 @@ def test_it_is_right_on_all_small_cases(task: str) -> None:
 
 def test_other_tasks_have_none() -> None:
     assert experts("matmul_bias_relu") == []
+
+
+REFERENCES = {
+    "softmax": lambda x, _: torch.softmax(x, -1),
+    "rms_norm": lambda x, weight: torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6),
+    "swiglu": lambda gate, up: torch.nn.functional.silu(gate) * up,
+}
+
+
+def _answer(launch: PtxLaunch) -> torch.Tensor:
+    """What a recorded launch leaves in its first argument."""
+    out = launch.values[0].fill_(float("nan"))
+    args = [
+        Pointer(a.detach().view(torch.uint8).numpy().reshape(-1), 0, f"argument {i}") if torch.is_tensor(a) else a
+        for i, a in enumerate(launch.values)
+    ]
+    sim.run(parse(launch.text), sim.Launch(launch.grid, launch.block, launch.shared_bytes), args)
+    return out.double()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("rows", "cols", "dtype"), [(37, 4096, torch.bfloat16), (5, 77, torch.float32)])
+def test_every_config_computes_the_same(
+    task: str, rows: int, cols: int, dtype: torch.dtype, launches: Launches
+) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(rows, cols).to(dtype), torch.randn(rows, cols).to(dtype)
+    made = model(task, cols, dtype)
+    made(*([x, y] if task == "swiglu" else [x]))
+    other = made.weight.detach() if task == "rms_norm" else y
+    want = REFERENCES[task](x.double(), other.double())
+    for launch in launches.seen:
+        error = (_answer(launch) - want).abs() / (want.abs() + 1e-3)
+        assert error.max() < (1e-2 if dtype is torch.bfloat16 else 1e-5), (launch.grid, launch.block)
