@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from agent.authors.ptx.library import experts
 from tests.agent.shell import optimize
@@ -116,16 +117,17 @@ def test_other_tasks_have_none() -> None:
     assert experts("matmul_bias_relu") == []
 
 
-REFERENCES = {
-    "softmax": lambda x, _: torch.softmax(x, -1),
-    "rms_norm": lambda x, weight: torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6),
-    "swiglu": lambda gate, up: torch.nn.functional.silu(gate) * up,
-}
+def _reference(task: str, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """In float64; `other`: the weight, or what goes up."""
+    x, other = x.double(), other.double()
+    if task == "softmax":
+        return torch.softmax(x, -1)
+    return nn.functional.rms_norm(x, other.shape, other, 1e-6) if task == "rms_norm" else nn.functional.silu(x) * other
 
 
 def _answer(launch: PtxLaunch) -> torch.Tensor:
     """What a recorded launch leaves in its first argument."""
-    out = launch.values[0].fill_(float("nan"))
+    out: torch.Tensor = launch.values[0].fill_(float("nan"))
     args = [
         Pointer(a.detach().view(torch.uint8).numpy().reshape(-1), 0, f"argument {i}") if torch.is_tensor(a) else a
         for i, a in enumerate(launch.values)
@@ -144,8 +146,7 @@ def test_every_config_computes_the_same(
     x, y = torch.randn(rows, cols).to(dtype), torch.randn(rows, cols).to(dtype)
     made = model(task, cols, dtype)
     made(*([x, y] if task == "swiglu" else [x]))
-    other = made.weight.detach() if task == "rms_norm" else y
-    want = REFERENCES[task](x.double(), other.double())
+    want = _reference(task, x, next(iter(made.parameters())).detach() if task == "rms_norm" else y)
     for launch in launches.seen:
         error = (_answer(launch) - want).abs() / (want.abs() + 1e-3)
         assert error.max() < (1e-2 if dtype is torch.bfloat16 else 1e-5), (launch.grid, launch.block)
