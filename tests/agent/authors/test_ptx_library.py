@@ -51,10 +51,15 @@ class Launches:
         return 0
 
 
-def model(task: str, cols: int, dtype: torch.dtype) -> torch.nn.Module:
+def scope_of(task: str) -> dict[str, Any]:
     scope: dict[str, Any] = {}
     ((source, _),) = experts(task)
     exec(compile(source, task, "exec"), scope)  # our own file
+    return scope
+
+
+def model(task: str, cols: int, dtype: torch.dtype) -> torch.nn.Module:
+    scope = scope_of(task)
     made: torch.nn.Module = scope["ModelNew"](cols, 1e-6) if task == "rms_norm" else scope["ModelNew"]()
     return made.to(dtype)
 
@@ -138,7 +143,9 @@ def _answer(launch: PtxLaunch) -> torch.Tensor:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(("rows", "cols", "dtype"), [(37, 4096, torch.bfloat16), (5, 77, torch.float32)])
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype"), [(37, 4096, torch.bfloat16), (5, 77, torch.float32), (3, 8192, torch.float32)]
+)
 def test_every_config_computes_the_same(
     task: str, rows: int, cols: int, dtype: torch.dtype, launches: Launches
 ) -> None:
@@ -150,3 +157,30 @@ def test_every_config_computes_the_same(
     for launch in launches.seen:
         error = (_answer(launch) - want).abs() / (want.abs() + 1e-3)
         assert error.max() < (1e-2 if dtype is torch.bfloat16 else 1e-5), (launch.grid, launch.block)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shift", [0.0, -200.0])
+def test_the_configs_for_long_streams_of_softmax_compute_the_same(shift: float, launches: Launches) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4096) * 5 + shift
+    x[1], x[2, 7] = -float("inf"), -0.0
+    x[1, 100] = -1e30
+    scope = scope_of("softmax")
+    configs = scope["row_configs"]({"COLS": 4096, "VEC": 4, "BITS": 32, "T": "f32"}, 1 << 26)
+    assert {config["REDUX"] for config in configs} == {0, 1}
+    loader.PtxKernel(scope["ROW"], configs=configs)[3](torch.empty_like(x), x, 3)
+    for launch in launches.seen:
+        assert ((_answer(launch) - torch.softmax(x.double(), -1)).abs() < 1e-6).all(), launch.block
+
+
+def test_a_row_with_a_nan_becomes_nan(launches: Launches) -> None:
+    x = torch.randn(2, 4096)
+    x[0, 4095] = float("nan")
+    scope = scope_of("softmax")
+    configs = scope["row_configs"]({"COLS": 4096, "VEC": 4, "BITS": 32, "T": "f32"}, 1 << 26)
+    loader.PtxKernel(scope["ROW"], configs=configs)[2](torch.empty_like(x), x, 2)
+    for launch in launches.seen:
+        answer = _answer(launch)
+        assert answer[0].isnan().all()
+        assert not answer[1].isnan().any()

@@ -331,7 +331,7 @@ class ModelNew(nn.Module):
         if -(-cols // (1024 * fixed["VEC"])) * max(fixed["VEC"] * x.element_size() // 4, 1) <= MOST_WORDS // 2:
             kernel = PtxKernel(ROW, entry="rms_norm_rows", configs=configs(fixed, x.element_size(), x.nbytes))
         else:
-            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LOAD": "", "STORE": ""}
+            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LOAD": "", "STORE": ".cs"}
             kernel = PtxKernel(LONG, entry="rms_norm_long", configs=[only])
         grid = lambda config: -(-rows // (config["ROWS"] * config["BATCH"]))  # noqa: E731
         kernel[grid](y, x, weight, rows, 1.0 / cols, self.eps)
