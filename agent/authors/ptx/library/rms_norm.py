@@ -151,21 +151,16 @@ ${widen("%glow", "%ghigh", g)}    mul.f32             %low, %low, ${scale};
 
     // this thread's first element: row * COLS + lane * VEC, in bytes; 64 bits, a tensor may pass 4 GiB
     mov.u32             %lane, %tid.x;
-    ld.param.u64        %in, [x];
-    ld.param.u64        %out, [out];
-    ld.param.u64        %weight, [weight];
+    mul.wide.u32        %from, %row, ${COLS * SIZE};
+//: for register, name in (("%in", "x"), ("%out", "out"), ("%weight", "weight"))
+    ld.param.u64        ${register}, [${name}];
+    cvta.to.global.u64  ${register}, ${register};
+    mad.wide.u32        ${register}, %lane, ${VEC * SIZE}, ${register};
+//: endfor
+    add.s64             %in, %in, %from;
+    add.s64             %out, %out, %from;
     ld.param.f32        %inverse, [inverse];
     ld.param.f32        %eps, [eps];
-    cvta.to.global.u64  %in, %in;
-    cvta.to.global.u64  %out, %out;
-    cvta.to.global.u64  %weight, %weight;
-    mul.wide.u32        %from, %row, ${COLS * SIZE};
-    add.s64             %in, %in, %from;
-    add.s64             %out, %out, %from;
-    mul.wide.u32        %from, %lane, ${VEC * SIZE};
-    add.s64             %in, %in, %from;
-    add.s64             %out, %out, %from;
-    add.s64             %weight, %weight, %from;
 //: endmacro
 """
 
@@ -213,11 +208,6 @@ ${across_warps(BATCH)}
 
     // the weight is the same for all rows: the L1 shall keep it
 //: for c in range(CHUNKS)
-//: if c >= FULL
-//: for i in range(WORDS)
-    mov.b32             %g${c * WORDS + i}, 0;
-//: endfor
-//: endif
     ${"@%inside " if c >= FULL}${load(".L1::evict_last", "g", c * WORDS, "[%weight+" ~ c * STRIDE ~ "]")}
 //: endfor
 
