@@ -27,11 +27,8 @@ ACCESS = r"""
 //: set WORD = "%v" if BITS == 32 else "%w"
 //: set MINUS_INF = {"f32": "0xFF800000", "bf16": "0xFF80FF80", "f16": "0xFC00FC00"}[T]
 //: set WIDTH = "" if WORDS == 1 else ".v" ~ WORDS
-//: macro registers(first)
-{<%- for i in range(WORDS) %>${WORD}${first + i}${", " if not loop.last}<%- endfor %>}
-//:- endmacro
-//: macro one(first)
-${registers(first) if WORDS > 1 else registers(first)[1:-1]}
+//: macro one(at)
+${"{" if WORDS > 1}<%- for i in range(WORDS) %>${WORD}${at + i}${", " if not loop.last}<%- endfor %>${"}" if WORDS > 1}
 //:- endmacro
 //: macro load(chunk, guard)
 //: set type = "b32" if VEC * BITS >= 32 else "u16"
