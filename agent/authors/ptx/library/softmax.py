@@ -106,25 +106,6 @@ COMMON = r"""
     mul.f32             ${register}, ${register}, 0f3FB8AA3B;
     ex2.approx.ftz.f32  ${register}, ${register};
 //: endmacro
-//: macro warp_max(register, lanes)
-//: if REDUX
-    // one instruction for whole numbers, once floats are in their order: of negative ones, all bits but the sign turn
-    mov.b32             %at, ${register};
-    shr.s32             %slot, %at, 31;
-    and.b32             %slot, %slot, 0x7FFFFFFF;
-    xor.b32             %at, %at, %slot;
-    redux.sync.max.s32  %at, %at, -1;
-    shr.s32             %slot, %at, 31;
-    and.b32             %slot, %slot, 0x7FFFFFFF;
-    xor.b32             %at, %at, %slot;
-    mov.b32             ${register}, %at;
-//: else
-//: for step in (16, 8, 4, 2, 1) if step < lanes
-    shfl.sync.bfly.b32  %a, ${register}, ${step}, 31, -1;
-    max.f32             ${register}, ${register}, %a;
-//: endfor
-//: endif
-//: endmacro
 //: macro rescale()
     max.f32             %top, %m, %a;
 ${exponential("%m", "%top")}${exponential("%a", "%top")}    mul.f32             %s, %s, %m;
@@ -173,7 +154,10 @@ ${unpack(c)}
 //: for i in range(CHUNKS * VEC)
     max.f32             %m, %m, %v${i};
 //: endfor
-${warp_max("%m", 32)}
+//: for step in (16, 8, 4, 2, 1)
+    shfl.sync.bfly.b32  %a, %m, ${step}, 31, -1;
+    max.f32             %m, %m, %a;
+//: endfor
 
     // exponentials and their sum; four sums side by side, so that additions need not wait for each other
 //: for s in ("%s", "%a", "%b", "%sum")
@@ -195,7 +179,11 @@ ${exponential("%v" ~ i, "%m")}    add.f32             ${s}, ${s}, %v${i};
     mov.f32             %scale, %m;
 ${across_warps()}
     mov.f32             %top, %m;
-${warp_max("%top", LANES // 32)}${exponential("%m", "%top")}    mul.f32             %s, %s, %m;
+//: for step in (16, 8, 4, 2, 1) if step < LANES // 32
+    shfl.sync.bfly.b32  %a, %top, ${step}, 31, -1;
+    max.f32             %top, %top, %a;
+//: endfor
+${exponential("%m", "%top")}    mul.f32             %s, %s, %m;
 //: for step in (16, 8, 4, 2, 1) if step < LANES // 32
     shfl.sync.bfly.b32  %a, %s, ${step}, 31, -1;
     add.f32             %s, %s, %a;
@@ -297,8 +285,9 @@ ${advance("write")}    ret;
 )
 
 # Plain accesses first. On an H200 (8192x8192 float32) plain ones took 128.0 us, .cs stores 129.0, loads with .L2::256B
-# 134.4, loads with an L2 policy of evict_first 133.5; 512 threads instead of 1024 on a row 130.8.
-HINTS = (("", "", 0), ("", "", 1), (".nc", "", 0), (".nc", ".cs", 0))  # loads, stores, REDUX
+# 134.4, loads with an L2 policy of evict_first 133.5; 512 threads instead of 1024 on a row 130.8. Maxima by redux.sync
+# on integers that are ordered as the floats changed nothing.
+HINTS = (("", ""), (".nc", ""), (".nc", ".cs"))
 
 
 def vector(cols, *tensors):
@@ -314,18 +303,14 @@ def row_configs(fixed, n_bytes):
     floats = {lanes: -(-cols // (lanes * vec)) * vec for lanes in (1024, 512, 256, 128, 64, 32)}
     fits = [lanes for lanes, n in floats.items() if n <= MOST_FLOATS]
     good = [lanes for lanes in fits if 8 <= floats[lanes] <= 32] or fits[-1:]
-    made = [
-        {**fixed, "LANES": lanes, "ROWS": 4 if lanes == 32 else 1, "LOAD": load, "STORE": store, "REDUX": redux}
-        for load, store, redux in HINTS[: None if n_bytes > 2**25 else 1]
-        for lanes in good
-    ]
-    return made[:12]
+    made = [(lanes, load, store) for load, store in HINTS[: None if n_bytes > 2**25 else 1] for lanes in good]
+    return [{**fixed, "LANES": n, "ROWS": 4 if n == 32 else 1, "LOAD": a, "STORE": b} for n, a, b in made[:12]]
 
 
 def long_configs(fixed):
     """Rows that no block can hold: few large blocks, so that the rows at work fit the L2 together."""
     tried = [(lanes, 16 // fixed["VEC"]) for lanes in (1024, 512)]
-    same = {"ROWS": 1, "LOAD": "", "STORE": ".cs", "REDUX": 0}
+    same = {"ROWS": 1, "LOAD": "", "STORE": ".cs"}
     return [{**fixed, **same, "LANES": lanes, "UNROLL": unroll} for lanes, unroll in tried]
 
 
