@@ -168,7 +168,7 @@ def test_the_configs_for_long_streams_of_softmax_compute_the_same(shift: float, 
     x[1, 100] = -1e30
     scope = scope_of("softmax")
     configs = scope["row_configs"]({"COLS": 4096, "VEC": 4, "BITS": 32, "T": "f32"}, 1 << 26)
-    assert {config["STORE"] for config in configs} == {"", ".cs"}
+    assert len({(config["LOAD"], config["STORE"]) for config in configs}) == 4
     loader.PtxKernel(scope["ROW"], configs=configs)[3](torch.empty_like(x), x, 3)
     for launch in launches.seen:
         assert ((_answer(launch) - torch.softmax(x.double(), -1)).abs() < 1e-6).all(), launch.block
@@ -184,3 +184,24 @@ def test_a_row_with_a_nan_becomes_nan(launches: Launches) -> None:
         answer = _answer(launch)
         assert answer[0].isnan().all()
         assert not answer[1].isnan().any()
+
+
+@pytest.mark.timeout(300)
+def test_the_configs_for_long_streams_of_the_others_compute_the_same(launches: Launches) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 2048).to(torch.bfloat16), torch.randn(9, 2048).to(torch.bfloat16)
+    weight = y[0].clone()
+    rms, swiglu = scope_of("rms_norm"), scope_of("swiglu")
+    rms_configs = rms["configs"]({"COLS": 2048, "VEC": 8, "T": "bf16"}, 2, 1 << 26)
+    swiglu_configs = swiglu["configs"]("bf16", 2, 1 << 26)
+    for configs in (rms_configs, swiglu_configs):
+        assert any("cache_hint" in config["LOAD"] for config in configs)
+    rms_kernel = loader.PtxKernel(rms["ROW"], configs=rms_configs)
+    rms_kernel[lambda c: -(-9 // (c["ROWS"] * c["BATCH"]))](torch.empty_like(x), x, weight, 9, 1 / 2048, 1e-6)
+    for launch in launches.seen:
+        assert ((_answer(launch) - _reference("rms_norm", x, weight)).abs() < 0.05).all(), launch.block
+    launches.seen.clear()
+    swiglu_kernel = loader.PtxKernel(swiglu["TEXT"], configs=swiglu_configs)
+    swiglu_kernel[lambda c: -(-x.numel() // (c["block"] * c["UNROLL"] * 8))](torch.empty_like(x), x, y, x.numel())
+    for launch in launches.seen:
+        assert ((_answer(launch) - _reference("swiglu", x, y)).abs() < 0.05).all(), launch.block
