@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from agent.authors.ptx.library import experts
 from tests.agent.shell import optimize
-from tools.ptx import loader, parse
+from tools.ptx import loader, parse, sim
 from tools.ptx.assemble import assemble
 from tools.ptx.binding import entry_of
 from tools.ptx.checks import findings, first_fatal
 from tools.ptx.launch import PtxLaunch
+from tools.ttir import Pointer
 
 TASKS = ("softmax", "rms_norm", "swiglu")
 SHAPES = (
@@ -49,10 +51,15 @@ class Launches:
         return 0
 
 
-def model(task: str, cols: int, dtype: torch.dtype) -> torch.nn.Module:
+def scope_of(task: str) -> dict[str, Any]:
     scope: dict[str, Any] = {}
     ((source, _),) = experts(task)
     exec(compile(source, task, "exec"), scope)  # our own file
+    return scope
+
+
+def model(task: str, cols: int, dtype: torch.dtype) -> torch.nn.Module:
+    scope = scope_of(task)
     made: torch.nn.Module = scope["ModelNew"](cols, 1e-6) if task == "rms_norm" else scope["ModelNew"]()
     return made.to(dtype)
 
@@ -113,3 +120,88 @@ def test_it_is_right_on_all_small_cases(task: str) -> None:
 
 def test_other_tasks_have_none() -> None:
     assert experts("matmul_bias_relu") == []
+
+
+def _reference(task: str, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """In float64; `other`: the weight, or what goes up."""
+    x, other = x.double(), other.double()
+    if task == "softmax":
+        return torch.softmax(x, -1)
+    return nn.functional.rms_norm(x, other.shape, other, 1e-6) if task == "rms_norm" else nn.functional.silu(x) * other
+
+
+def _answer(launch: PtxLaunch) -> torch.Tensor:
+    """What a recorded launch leaves in its first argument."""
+    out: torch.Tensor = launch.values[0].fill_(float("nan"))
+    args = [
+        Pointer(a.detach().view(torch.uint8).numpy().reshape(-1), 0, f"argument {i}") if torch.is_tensor(a) else a
+        for i, a in enumerate(launch.values)
+    ]
+    sim.run(parse(launch.text), sim.Launch(launch.grid, launch.block, launch.shared_bytes), args)
+    return out.double()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype"), [(37, 4096, torch.bfloat16), (5, 77, torch.float32), (3, 8192, torch.float32)]
+)
+def test_every_config_computes_the_same(
+    task: str, rows: int, cols: int, dtype: torch.dtype, launches: Launches
+) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(rows, cols).to(dtype), torch.randn(rows, cols).to(dtype)
+    made = model(task, cols, dtype)
+    made(*([x, y] if task == "swiglu" else [x]))
+    want = _reference(task, x, next(iter(made.parameters())).detach() if task == "rms_norm" else y)
+    for launch in launches.seen:
+        error = (_answer(launch) - want).abs() / (want.abs() + 1e-3)
+        assert error.max() < (1e-2 if dtype is torch.bfloat16 else 1e-5), (launch.grid, launch.block)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shift", [0.0, -200.0])
+def test_the_configs_for_long_streams_of_softmax_compute_the_same(shift: float, launches: Launches) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4096) * 5 + shift
+    x[1], x[2, 7] = -float("inf"), -0.0
+    x[1, 100] = -1e30
+    scope = scope_of("softmax")
+    configs = scope["row_configs"]({"COLS": 4096, "VEC": 4, "BITS": 32, "T": "f32"}, 1 << 26)
+    assert len({(config["LOAD"], config["STORE"]) for config in configs}) == 4
+    loader.PtxKernel(scope["ROW"], configs=configs)[3](torch.empty_like(x), x, 3)
+    for launch in launches.seen:
+        assert ((_answer(launch) - torch.softmax(x.double(), -1)).abs() < 1e-6).all(), launch.block
+
+
+def test_a_row_with_a_nan_becomes_nan(launches: Launches) -> None:
+    x = torch.randn(2, 4096)
+    x[0, 4095] = float("nan")
+    scope = scope_of("softmax")
+    configs = scope["row_configs"]({"COLS": 4096, "VEC": 4, "BITS": 32, "T": "f32"}, 1 << 26)
+    loader.PtxKernel(scope["ROW"], configs=configs)[2](torch.empty_like(x), x, 2)
+    for launch in launches.seen:
+        answer = _answer(launch)
+        assert answer[0].isnan().all()
+        assert not answer[1].isnan().any()
+
+
+@pytest.mark.timeout(300)
+def test_the_configs_for_long_streams_of_the_others_compute_the_same(launches: Launches) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 2048).to(torch.bfloat16), torch.randn(9, 2048).to(torch.bfloat16)
+    weight = y[0].clone()
+    rms, swiglu = scope_of("rms_norm"), scope_of("swiglu")
+    rms_configs = rms["configs"]({"COLS": 2048, "VEC": 8, "T": "bf16"}, 2, 1 << 26)
+    swiglu_configs = swiglu["configs"]("bf16", 2, 1 << 26)
+    for configs in (rms_configs, swiglu_configs):
+        assert any("cache_hint" in config["LOAD"] for config in configs)
+    rms_kernel = loader.PtxKernel(rms["ROW"], configs=rms_configs)
+    rms_kernel[lambda c: -(-9 // (c["ROWS"] * c["BATCH"]))](torch.empty_like(x), x, weight, 9, 1 / 2048, 1e-6)
+    for launch in launches.seen:
+        assert ((_answer(launch) - _reference("rms_norm", x, weight)).abs() < 0.05).all(), launch.block
+    launches.seen.clear()
+    swiglu_kernel = loader.PtxKernel(swiglu["TEXT"], configs=swiglu_configs)
+    swiglu_kernel[lambda c: -(-x.numel() // (c["block"] * c["UNROLL"] * 8))](torch.empty_like(x), x, y, x.numel())
+    for launch in launches.seen:
+        assert ((_answer(launch) - _reference("swiglu", x, y)).abs() < 0.05).all(), launch.block
