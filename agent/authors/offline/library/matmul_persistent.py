@@ -81,7 +81,9 @@ def put(
     BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SCALES: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     i, j = row + tl.arange(0, acc.shape[0]), column + tl.arange(0, acc.shape[1])
-    acc = finished(acc, i, j, m, n, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, BIAS, RESIDUAL, SCALES, ACTIVATION)
+    acc = finished(
+        acc, i, j, m, n, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, BIAS, RESIDUAL, SCALES, ACTIVATION
+    )
     c.store([row, column], acc.to(c.dtype))
 
 
