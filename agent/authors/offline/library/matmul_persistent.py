@@ -22,13 +22,15 @@
 """Matrix product by a fixed grid that walks over the tiles of the result, with operands moved by TMA.
 
 TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles and
-over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result is finished
-and goes out in PIECES, to need less shared memory beside the stages and fewer registers for residuals: float32 results
-get 128 x 256 tiles so, with 128 x 128 ones 8192 x 4096 x 4096 took 1080 us on an H200 (cuBLAS 980). TF32 operands have to be K-major for the tensor cores of Hopper:
-a matrix that is not is turned first, by a kernel of its own; when the compiler turned each tile in shared memory instead,
-8192 x 4096 x 4096 took 2429 us on an H200. SPECIALISED gives loads to a warp group of their own, on GPUs
-and Tritons that can (the loops stay apart then). Where a row is no multiple of 16 bytes TMA cannot read it: then
-`masked_kernel` does the work.
+over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result is
+finished and goes out in PIECES, to need less shared memory beside the stages and fewer registers for a residual; float32
+results get 128 x 256 tiles so, with 128 x 128 ones 8192 x 4096 x 4096 took 1080 us on an H200 (cuBLAS 980).
+
+TF32 operands have to be K-major for the tensor cores of Hopper: a matrix that is not is turned first, by a kernel of its
+own; when the compiler turned each tile in shared memory instead, the same product took 2429 us. SPECIALISED gives loads
+to a warp group of their own and half of each tile to each of two others: Triton 3.6 and 3.7 do that on Hopper for 4 warps
+alone, 3.6 only where the result goes out whole, and the loops stay apart then. Where a row is no multiple of 16 bytes TMA
+cannot read it: then `masked_kernel` does the work.
 """
 
 import torch
@@ -189,32 +191,34 @@ def matmul(
         "BIAS": bias is not None, "RESIDUAL": residual is not None, "SCALES": scale_a is not None,
         "ACTIVATION": activation,
         # float32 proper: three TF32 products are as exact and use tensor cores
-        "INPUT_PRECISION": "tf32" if precision == "tf32_ok" else "tf32x3", "GROUP": GROUP_M, "num_warps": NUM_WARPS,
+        "INPUT_PRECISION": "tf32" if precision == "tf32_ok" else "tf32x3", "GROUP": GROUP_M,
     }  # fmt: skip
     tensors = (a, b, c, bias, residual, scale_a, scale_b, m, n, k)
     if any(t.shape[1] * t.element_size() % 16 for t in (a, b, c)):
         grid = (triton.cdiv(m, 64) * triton.cdiv(n, 64),)
-        masked_kernel[grid](*tensors, TURNED=turned, BM=64, BN=64, BK=32, num_stages=3, **options)
+        masked_kernel[grid](*tensors, TURNED=turned, BM=64, BN=64, BK=32, num_warps=NUM_WARPS, num_stages=3, **options)
         return c
     if size == 4 and not turned:
         b, turned = k_major(b), True
         tensors = (a, b, *tensors[2:])
     triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
     bk = BLOCK_K * 2 // size
-    pieces = min(4, PIECES * max(1, c.element_size() // 2))
+    pieces = 1 if SPECIALISED else min(4, PIECES * max(1, c.element_size() // 2))
+    bn = min(BLOCK_N, 128) if SPECIALISED and c.element_size() == 4 else BLOCK_N
     # the result passes through shared memory, too, and so does a residual
-    room = (224 << 10) - BLOCK_M * BLOCK_N // pieces * (c.element_size() + (0 if residual is None else 4))
-    stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + BLOCK_N) * bk * size)))
+    room = (224 << 10) - BLOCK_M * bn // pieces * (c.element_size() + (0 if residual is None else 4))
+    stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + bn) * bk * size)))
     programs = torch.cuda.get_device_properties(a.device).multi_processor_count
-    persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, BLOCK_N)),)](
+    persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, bn)),)](
         *tensors,
         BM=BLOCK_M,
         TURNED=turned,
-        BN=BLOCK_N,
+        BN=bn,
         BK=bk,
         PIECES=pieces,
         SPECIALISED=SPECIALISED != 0,
         FLAT=SPECIALISED == 0,
+        num_warps=4 if SPECIALISED else NUM_WARPS,
         num_stages=stages,
         **options,
     )

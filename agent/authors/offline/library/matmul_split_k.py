@@ -79,8 +79,8 @@ def stream_add_kernel(
     blocks = tl.cdiv(k, BK)
     line = (high * tl.cdiv(n, BN) * blocks).to(tl.int64)
     # the programs that hold the first and the last block of this tile
-    first = ((tile * blocks + 1) * programs.to(tl.int64) - 1) // line
-    last = ((tile + 1) * blocks * programs.to(tl.int64) - 1) // line
+    first = ((tile * blocks + 1).to(tl.int64) * programs - 1) // line
+    last = (((tile + 1) * blocks).to(tl.int64) * programs - 1) // line
     inner = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     own = inner[:, None] * BN + tl.arange(0, BN)[None, :]
     total = tl.zeros((ROWS, BN), tl.float32)

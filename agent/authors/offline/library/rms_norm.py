@@ -6,8 +6,8 @@
 # search: NUM_WARPS = 2 4 8 16 32
 """RMS normalisation over the last dimension: a row is read once and stays in registers.
 
-Two rows a program by 16 warps, one 16-byte access of each row a thread: 64.3 us for 16384 x 4096 of bfloat16 on an H200,
-65.4-65.8 with one row by 8 warps. The weight is read once for both.
+Two rows a program by 16 warps, one 16-byte access of each row a thread: 16384 x 4096 of bfloat16 took 64.3 us on an
+H200 so, 65.4-65.8 with one row by 8 warps. The weight is read once for both.
 """
 
 import torch
