@@ -64,14 +64,34 @@ _REASONS = {
             "faster if the other operand is the larger",
         ),
     ),
-    "HALVES": (
+    "ROWS": (
         (
-            "a result that is stored in halves needs less shared memory beside the operands",
+            "more rows a program keep more loads in flight and share what all rows read",
+            "more registers; faster if one row left threads waiting",
+        ),
+        (
+            "fewer rows a program make more programs, which balance better",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "PIECES": (
+        (
+            "a result that is stored in more pieces needs less shared memory beside the operands",
             "room for a deeper pipeline",
         ),
         (
-            "a result that is stored at once needs no exchange between halves",
+            "a result that is stored in fewer pieces waits less often for the store before",
             "fewer instructions after each tile",
+        ),
+    ),
+    "LEAVES_FIRST": (
+        (
+            "what is not needed again leaves the cache first, so that what is stays",
+            "less traffic to memory; faster if the second read missed the L2 cache",
+        ),
+        (
+            "without hints the cache keeps what was used last",
+            "faster if the second read hit the L2 cache anyway",
         ),
     ),
     "SPECIALISED": (

@@ -114,6 +114,62 @@ def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_p
     assert sorted(found) == [(f"own_{name}", name, "") for name in sorted(OWN)]
 
 
+HARD = {
+    "long_sums": ("x.t() @ y", ((300, 264), (300, 40))),  # two tiles, and a last block of the sum that is not full
+    "long_sums_of_odd_rows": ("x.t() @ y", ((509, 37), (509, 29))),  # which TMA cannot read
+    "one_block": ("x @ y", ((64, 32), (32, 16))),
+    "few_rows": ("x @ y", ((24, 1000), (1000, 272))),
+    "one_row": ("F.linear(x, y)", ((1, 384), (200, 384))),
+    "more_keys_than_queries": ("F.scaled_dot_product_attention(x, y, z)", ((1, 2, 70, 32), *[(1, 2, 131, 32)] * 2)),
+    "odd_heads": ("F.scaled_dot_product_attention(x, y, z, is_causal=True)", ((2, 1, 45, 24),) * 3),
+}
+
+
+def hard_task(value: str, shapes: Sequence[tuple[int, ...]]) -> str:
+    """A task file in bfloat16: `value` of operands x, y and z."""
+    names = ", ".join("xyz"[: len(shapes)])
+    made = ", ".join(f"torch.randn{shape}.bfloat16()" for shape in shapes)
+    return (
+        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\nPRECISION = 'bfloat16'\n"
+        f"class Model(nn.Module):\n    def forward(self, {names}):\n        return {value}\n"
+        f"def get_inputs(): return [{made}]\ndef get_init_inputs(): return []\n"
+    )
+
+
+def test_ragged_sums_and_heads_are_right_whichever_kernel_of_an_expert_can_read_them(tmp_path: Path) -> None:
+    for name, (value, shapes) in HARD.items():
+        (tmp_path / f"{name}.py").write_text(hard_task(value, shapes))
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert {name for name, _, _ in found} == set(HARD)
+    assert {"matmul_split_k", "attention_flash"} <= {expert for _, expert, _ in found}
+    assert [row for row in found if row[2]] == []
+
+
+@pytest.mark.parametrize(
+    ("expert", "value", "shapes"),
+    [
+        ("matmul_persistent", "x @ y", ((200, 96), (96, 264))),
+        (
+            "attention_flash",
+            "F.scaled_dot_product_attention(x, y, z, is_causal=True, enable_gqa=True)",
+            ((1, 4, 200, 64), (1, 2, 200, 64), (1, 2, 200, 64)),
+        ),
+    ],
+)
+def test_an_expert_whose_loads_have_warps_of_their_own_compiles_and_computes_the_same(
+    expert: str, value: str, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    source = hard_task(value, shapes)
+    specs = [{"$tensor": TensorSpec(shape, "bfloat16")} for shape in shapes]
+    task = TaskSpec("mine", "0", "bfloat16", source, (CaseSpec("main", tuple(specs), (), None),))
+    (own,) = (sketch.source for sketch in experts(task) if sketch.name == expert)
+    assert own.count("SPECIALISED = 0\n") == 1
+    specialised = own.replace("SPECIALISED = 0\n", "SPECIALISED = 1\n")
+    traced = run("trace", {"mine": {"source": source, "candidates": {expert: specialised}}})
+    work = [[name, source, sketch, plans, failure] for name, sketch, plans, failure in traced]
+    assert run("check", work) == [["mine", expert, "main", ""]]
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_an_expert_says_its_idea_its_tasks_and_a_space_around_its_defaults(file: str) -> None:
     text = (LIBRARY / f"{file}.py").read_text()

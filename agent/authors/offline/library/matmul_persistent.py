@@ -17,17 +17,20 @@
 # search: GROUP_M = 4 8 16
 # search: NUM_WARPS = 4 8
 # search: NUM_STAGES = 2 3 4 5
-# search: HALVES = 1 2
+# search: PIECES = 1 2 4
 # search: SPECIALISED = 0 1
 """Matrix product by a fixed grid that walks over the tiles of the result, with operands moved by TMA.
 
 TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles and
-over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result goes out
-in HALVES, to need less shared memory beside the stages. TF32 operands have to be K-major for the tensor cores of Hopper:
-a matrix that is not is turned first, by a kernel of its own; when the compiler turned each tile in shared memory instead,
-8192 x 4096 x 4096 took 2429 us on an H200. SPECIALISED gives loads to a warp group of their own, on GPUs
-and Tritons that can (the loops stay apart then). Where a row is no multiple of 16 bytes TMA cannot read it: then
-`masked_kernel` does the work.
+over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result is
+finished and goes out in PIECES, to need less shared memory beside the stages and fewer registers for a residual; float32
+results get 128 x 256 tiles so, with 128 x 128 ones 8192 x 4096 x 4096 took 1080 us on an H200 (cuBLAS 980).
+
+TF32 operands have to be K-major for the tensor cores of Hopper: a matrix that is not is turned first, by a kernel of its
+own; when the compiler turned each tile in shared memory instead, the same product took 2429 us. SPECIALISED gives loads
+to a warp group of their own and half of each tile to each of two others: Triton 3.6 and 3.7 do that on Hopper for 4 warps
+alone, 3.6 only where the result goes out whole, and the loops stay apart then. Where a row is no multiple of 16 bytes TMA
+cannot read it: then `masked_kernel` does the work.
 """
 
 import torch
@@ -40,7 +43,7 @@ BLOCK_K = 64  # for 16-bit operands; the same number of bytes for others
 GROUP_M = 8
 NUM_WARPS = 8
 NUM_STAGES = 3
-HALVES = 2
+PIECES = 2  # of a 16-bit result; twice as many, 4 at most, of a float32 one
 SPECIALISED = 0
 
 
@@ -70,6 +73,23 @@ def finished(
 
 
 @triton.jit
+def halves(x, BM: tl.constexpr, BN: tl.constexpr):
+    return tl.split(tl.permute(tl.reshape(x, (BM, 2, BN // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def put(
+    c, acc, row, column, m, n, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SCALES: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    i, j = row + tl.arange(0, acc.shape[0]), column + tl.arange(0, acc.shape[1])
+    acc = finished(
+        acc, i, j, m, n, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, BIAS, RESIDUAL, SCALES, ACTIVATION
+    )
+    c.store([row, column], acc.to(c.dtype))
+
+
+@triton.jit
 def place(tile, m, n, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
     """First row and column of a tile; tiles with neighbouring numbers share operands in the L2 cache."""
     high, wide = tl.cdiv(m, BM), tl.cdiv(n, BN)
@@ -84,14 +104,14 @@ def persistent_kernel(
     a_ptr, b_ptr, c_ptr, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, m, n, k,
     BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SCALES: tl.constexpr, ACTIVATION: tl.constexpr, TURNED: tl.constexpr,
     INPUT_PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    HALVES: tl.constexpr, SPECIALISED: tl.constexpr, FLAT: tl.constexpr,
+    PIECES: tl.constexpr, SPECIALISED: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     a = tl.make_tensor_descriptor(a_ptr, [m, k], [k.to(tl.int64), 1], [BM, BK])
     if TURNED:
         b = tl.make_tensor_descriptor(b_ptr, [n, k], [k.to(tl.int64), 1], [BN, BK])
     else:
         b = tl.make_tensor_descriptor(b_ptr, [k, n], [n.to(tl.int64), 1], [BK, BN])
-    c = tl.make_tensor_descriptor(c_ptr, [m, n], [n.to(tl.int64), 1], [BM, BN // HALVES])
+    c = tl.make_tensor_descriptor(c_ptr, [m, n], [n.to(tl.int64), 1], [BM, BN // PIECES])
     tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLAT, warp_specialize=SPECIALISED):
         row, column = place(tile, m, n, BM, BN, GROUP)
@@ -103,17 +123,17 @@ def persistent_kernel(
             else:
                 q = b.load([start, column])
             acc = tl.dot(p, q, acc, input_precision=INPUT_PRECISION)
-        i, j = row + tl.arange(0, BM), column + tl.arange(0, BN)
-        acc = finished(
-            acc, i, j, m, n, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, BIAS, RESIDUAL, SCALES, ACTIVATION
-        )
-        out = acc.to(c_ptr.dtype.element_ty)
-        if HALVES == 2:
-            left, right = tl.split(tl.permute(tl.reshape(out, (BM, 2, BN // 2)), (0, 2, 1)))
-            c.store([row, column], left)
-            c.store([row, column + BN // 2], right)
+        if PIECES == 1:
+            parts = (acc,)
         else:
-            c.store([row, column], out)
+            parts = halves(acc, BM, BN)
+            if PIECES == 4:
+                parts = halves(parts[0], BM, BN // 2) + halves(parts[1], BM, BN // 2)
+        for piece in tl.static_range(PIECES):
+            put(
+                c, parts[piece], row, column + piece * (BN // PIECES), m, n,
+                bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, BIAS, RESIDUAL, SCALES, ACTIVATION,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -171,20 +191,22 @@ def matmul(
         "BIAS": bias is not None, "RESIDUAL": residual is not None, "SCALES": scale_a is not None,
         "ACTIVATION": activation,
         # float32 proper: three TF32 products are as exact and use tensor cores
-        "INPUT_PRECISION": "tf32" if precision == "tf32_ok" else "tf32x3", "GROUP": GROUP_M, "num_warps": NUM_WARPS,
+        "INPUT_PRECISION": "tf32" if precision == "tf32_ok" else "tf32x3", "GROUP": GROUP_M,
     }  # fmt: skip
     tensors = (a, b, c, bias, residual, scale_a, scale_b, m, n, k)
     if any(t.shape[1] * t.element_size() % 16 for t in (a, b, c)):
         grid = (triton.cdiv(m, 64) * triton.cdiv(n, 64),)
-        masked_kernel[grid](*tensors, TURNED=turned, BM=64, BN=64, BK=32, num_stages=3, **options)
+        masked_kernel[grid](*tensors, TURNED=turned, BM=64, BN=64, BK=32, num_warps=NUM_WARPS, num_stages=3, **options)
         return c
     if size == 4 and not turned:
         b, turned = k_major(b), True
         tensors = (a, b, *tensors[2:])
     triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
     bk = BLOCK_K * 2 // size
-    bn = BLOCK_N if c.element_size() < 4 else min(BLOCK_N, 128)  # the result, too, passes through shared memory
-    room = (220 << 10) - BLOCK_M * bn // HALVES * c.element_size()
+    pieces = 1 if SPECIALISED else min(4, PIECES * max(1, c.element_size() // 2))
+    bn = min(BLOCK_N, 128) if SPECIALISED and c.element_size() == 4 else BLOCK_N
+    # the result passes through shared memory, too, and so does a residual
+    room = (224 << 10) - BLOCK_M * bn // pieces * (c.element_size() + (0 if residual is None else 4))
     stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + bn) * bk * size)))
     programs = torch.cuda.get_device_properties(a.device).multi_processor_count
     persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, bn)),)](
@@ -193,9 +215,10 @@ def matmul(
         TURNED=turned,
         BN=bn,
         BK=bk,
-        HALVES=HALVES,
+        PIECES=pieces,
         SPECIALISED=SPECIALISED != 0,
         FLAT=SPECIALISED == 0,
+        num_warps=4 if SPECIALISED else NUM_WARPS,
         num_stages=stages,
         **options,
     )

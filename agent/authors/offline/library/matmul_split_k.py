@@ -1,37 +1,99 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803
 # order: 1
-# says: the sum is shared by several programs, whose parts a second kernel adds: few tiles of result still fill the GPU
+# says: the sum is shared: every program takes an even stretch of all tiles' sums by TMA, a second kernel adds the parts
 # fits: split_matmul(a, b) = a @ b where a: M K, b: K N<257
 # fits: split_matmul(a, b) = a @ b where a: M<257 K, b: K N
 # fits: split_matmul(a, b.t()) = F.linear(a, weight=b) where a: M<257 K, b: N K
-# search: BLOCK_M = 16 32 64 128
+# search: BLOCK_M = 64 128
 # search: BLOCK_N = 16 32 64 128 256
-# search: BLOCK_K = 32 64 128 256
-# search: PROGRAMS_PER_SM = 1 2 4 8
-# search: NUM_WARPS = 2 4 8
-# search: NUM_STAGES = 2 3 4 5
+# search: BLOCK_K = 64 128 256
+# search: PROGRAMS_PER_SM = 1 2 4
+# search: NUM_WARPS = 4 8
+# search: NUM_STAGES = 2 3 4 5 6
 """Matrix product for a result of few tiles and a long sum: a few tokens times a weight, or the gradient of a narrow one.
 
-The tensor cores idle here whatever is done; what counts is that enough loads are in flight, so blocks are long in k and
-the sum is cut until there are PROGRAMS_PER_SM programs for each multiprocessor. Parts are float32 and are added in a
-fixed order by a second kernel: the same result every time, which atomics would not give.
+The blocks of all sums, tile after tile, are one line that is cut into as many even stretches as there are programs
+(stream-k): no wave is half empty, and at most programs + tiles parts are written, where a cut of each sum into equal
+shares writes more or leaves multiprocessors idle. Parts are float32 and are added in a fixed order by a second kernel:
+the same result every time, which atomics would not give.
+
+The side of the result that is long is always the tiles' BLOCK_M: of a few tokens the transposed product is computed,
+because a tensor core's rows are 64 at least and 16 tokens would waste most of them. Operands come by TMA whichever way
+they lie, the tensor cores turn 16-bit ones: with loads by pointers, masks and 64-bit addresses, 32768 x 7168 x 256
+took 300-336 us on an H200 (cuBLAS 177), and 16 tokens times 8192 x 28672 took 130-144 us (cuBLAS 110). What TMA cannot
+read (rows of no multiple of 16 bytes, float32, whose transposed tiles the tensor cores do not take) goes to
+`masked_kernel`.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-BLOCK_M = 64
-BLOCK_N = 64
-BLOCK_K = 128
-PROGRAMS_PER_SM = 2
-NUM_WARPS = 4
-NUM_STAGES = 4
+BLOCK_M = 128
+BLOCK_N = 256
+BLOCK_K = 64
+PROGRAMS_PER_SM = 1  # for tiles more than 64 wide; twice as many for narrow ones, which memory holds up
+NUM_WARPS = 8
+NUM_STAGES = 5
 
 
 @triton.jit
-def part_kernel(
+def stream_kernel(
+    a_ptr, b_ptr, part_ptr, m, n, k, a_step, b_step,
+    A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    if A_TURNED:
+        a = tl.make_tensor_descriptor(a_ptr, [k, m], [a_step.to(tl.int64), 1], [BK, BM])
+    else:
+        a = tl.make_tensor_descriptor(a_ptr, [m, k], [a_step.to(tl.int64), 1], [BM, BK])
+    if B_TURNED:
+        b = tl.make_tensor_descriptor(b_ptr, [n, k], [b_step.to(tl.int64), 1], [BN, BK])
+    else:
+        b = tl.make_tensor_descriptor(b_ptr, [k, n], [b_step.to(tl.int64), 1], [BK, BN])
+    high = tl.cdiv(m, BM)
+    blocks = tl.cdiv(k, BK)
+    line = (high * tl.cdiv(n, BN) * blocks).to(tl.int64)
+    first = (tl.program_id(0) * line // tl.num_programs(0)).to(tl.int32)
+    last = ((tl.program_id(0) + 1) * line // tl.num_programs(0)).to(tl.int32)
+    own = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    for tile in tl.range(first // blocks, tl.cdiv(last, blocks)):
+        row, column = tile % high * BM, tile // high * BN
+        acc = tl.zeros((BM, BN), tl.float32)
+        for block in tl.range(tl.maximum(first - tile * blocks, 0), tl.minimum(last - tile * blocks, blocks)):
+            start = block * BK
+            p = a.load([start, row]).T if A_TURNED else a.load([row, start])
+            q = b.load([column, start]).T if B_TURNED else b.load([start, column])
+            acc = tl.dot(p, q, acc)
+        # a part begins where a program or a tile does: program + tile numbers them without a gap in their order
+        tl.store(part_ptr + (tl.program_id(0) + tile).to(tl.int64) * (BM * BN) + own, acc)
+
+
+@triton.jit
+def stream_add_kernel(
+    part_ptr, y_ptr, m, n, k, programs, y_row, y_col,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    high = tl.cdiv(m, BM)
+    blocks = tl.cdiv(k, BK)
+    line = (high * tl.cdiv(n, BN) * blocks).to(tl.int64)
+    # the programs that hold the first and the last block of this tile
+    first = ((tile * blocks + 1).to(tl.int64) * programs - 1) // line
+    last = (((tile + 1) * blocks).to(tl.int64) * programs - 1) // line
+    inner = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    own = inner[:, None] * BN + tl.arange(0, BN)[None, :]
+    total = tl.zeros((ROWS, BN), tl.float32)
+    for program in range(first, last + 1):
+        total += tl.load(part_ptr + (program + tile) * (BM * BN) + own)
+    i = (tile % high * BM + inner).to(tl.int64)
+    j = (tile // high * BN + tl.arange(0, BN)).to(tl.int64)
+    at = i[:, None] * y_row + j[None, :] * y_col
+    tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=(i[:, None] < m) & (j[None, :] < n))
+
+
+@triton.jit
+def masked_kernel(
     a_ptr, b_ptr, part_ptr, m, n, k, share, a_row, a_col, b_row, b_col,
     INPUT_PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -60,22 +122,68 @@ def add_kernel(part_ptr, y_ptr, size, parts, BLOCK: tl.constexpr):
     tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=at < size)
 
 
+def allocate(size, alignment, stream):
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def multiprocessors(x):
+    return torch.cuda.get_device_properties(x.device).multi_processor_count
+
+
+def readable(x):
+    """Whether TMA can read x, or x transposed: 16-bit elements, lines that are multiples of 16 bytes."""
+    return x.element_size() == 2 and 1 in x.stride() and max(x.stride()) % 8 == 0 and x.data_ptr() % 16 == 0
+
+
 def split_matmul(a, b):
+    y = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    if not (readable(a) and readable(b)):
+        return masked(a, b, y)
+    if a.shape[0] < b.shape[1]:
+        stream(b.t(), a.t(), y.t())
+    else:
+        stream(a, b, y)
+    return y
+
+
+def stream(a, b, y):
+    """y = a @ b, where b has few columns."""
     (m, k), n = a.shape, b.shape[1]
-    y = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    bm = min(BLOCK_M, max(16, triton.next_power_of_2(m)))
+    bm = min(BLOCK_M, max(64, triton.next_power_of_2(m)))
     bn = min(BLOCK_N, max(16, triton.next_power_of_2(n)))
-    bk = max(32, BLOCK_K * 2 // a.element_size())
+    blocks = triton.cdiv(k, BLOCK_K)
     tiles = triton.cdiv(m, bm) * triton.cdiv(n, bn)
-    wanted = PROGRAMS_PER_SM * torch.cuda.get_device_properties(a.device).multi_processor_count
+    per_sm = PROGRAMS_PER_SM if bn > 64 else 2 * PROGRAMS_PER_SM
+    programs = min(per_sm * multiprocessors(a), tiles * blocks)
+    parts = torch.empty((programs + tiles, bm, bn), dtype=torch.float32, device=a.device)
+    room = (220 << 10) // (per_sm * (bm + bn) * BLOCK_K * 2)
+    triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
+    stream_kernel[(programs,)](
+        a, b, parts, m, n, k, max(a.stride()), max(b.stride()),
+        A_TURNED=a.stride(1) != 1, B_TURNED=b.stride(1) != 1, BM=bm, BN=bn, BK=BLOCK_K,
+        num_warps=NUM_WARPS if bm > 64 else 4, num_stages=max(1, min(NUM_STAGES, room)),
+    )  # fmt: skip
+    rows = min(bm, max(1, 4096 // bn))
+    stream_add_kernel[(tiles, bm // rows)](
+        parts, y, m, n, k, programs, *y.stride(), BM=bm, BN=bn, BK=BLOCK_K, ROWS=rows, num_warps=4
+    )
+
+
+def masked(a, b, y):
+    """The product by plain loads, each sum cut into equal shares."""
+    (m, k), n = a.shape, b.shape[1]
+    size = a.element_size()
+    bm = min(64, max(16, triton.next_power_of_2(m)))
+    bn = min(64, max(16, triton.next_power_of_2(n)))
+    bk = 256 // size
+    tiles = triton.cdiv(m, bm) * triton.cdiv(n, bn)
     blocks = triton.cdiv(k, bk)
-    share = triton.cdiv(blocks, max(1, min(wanted // tiles, blocks))) * bk
+    share = triton.cdiv(blocks, max(1, min(2 * multiprocessors(a) // tiles, blocks))) * bk
     splits = triton.cdiv(k, share)
     parts = torch.empty((splits, m, n), dtype=torch.float32, device=a.device) if splits > 1 else y
-    stages = max(1, min(NUM_STAGES, (200 << 10) // ((bm + bn) * bk * a.element_size())))
-    part_kernel[(tiles, splits)](
+    masked_kernel[(tiles, splits)](
         a, b, parts, m, n, k, share, *a.stride(), *b.stride(),
-        INPUT_PRECISION="tf32x3", BM=bm, BN=bn, BK=bk, num_warps=NUM_WARPS, num_stages=stages,
+        INPUT_PRECISION="tf32x3", BM=bm, BN=bn, BK=bk, num_warps=4, num_stages=4,
     )  # fmt: skip
     if splits > 1:
         add_kernel[(triton.cdiv(m * n, 512),)](parts, y, m * n, splits, BLOCK=512, num_warps=4)

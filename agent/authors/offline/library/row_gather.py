@@ -24,7 +24,7 @@ def gather_kernel(token_ptr, weight_ptr, y_ptr, tokens, cols, TOKENS: tl.constex
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = (i[:, None] < tokens) & (column[None, :] < cols)
     row = tl.load(weight_ptr + token[:, None] * cols + column[None, :], mask=inside, other=0.0)
-    tl.store(y_ptr + i[:, None] * cols + column[None, :], row, mask=inside, eviction_policy="evict_first")
+    tl.store(y_ptr + i[:, None] * cols + column[None, :], row, mask=inside)
 
 
 def embedding(tokens, weight):

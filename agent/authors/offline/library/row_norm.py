@@ -4,20 +4,21 @@
 # fits: rms_norm(x, weight, eps, residual=r) = (F.rms_norm(x + r, _, weight, eps), x + r) where x: R C, r: R C, weight: C<65537
 # fits: layer_norm(x, weight, bias, eps, residual=r) = (F.layer_norm(x + r, _, weight, bias, eps), x + r) where x: R C, r: R C, weight: C<65537
 # fits: layer_norm(x, weight, bias, eps) = F.layer_norm(x, _, weight, bias, eps) where x: ... C, weight: C<65537, bias: C
-# search: TILE = 1024 2048 4096 8192
-# search: NUM_WARPS = 1 2 4 8 16
+# search: TILE = 1024 2048 4096 8192 16384
+# search: NUM_WARPS = 1 2 4 8 16 32
 """RMS and layer normalisation over the last dimension, with or without a residual that is added first.
 
 Rows are read once and stay in registers; mean and variance are taken in two passes over registers, never as E[x^2] -
-E[x]^2, which loses everything where the mean is large. Short rows go several to a program (TILE elements).
+E[x]^2, which loses everything where the mean is large. Rows go several to a program (TILE elements):
+two rows of 4096 by 16 warps, one 16-byte access of each a thread, is what was best for RMS normalisation on an H200.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-TILE = 1024
-NUM_WARPS = 4
+TILE = 8192
+NUM_WARPS = 16
 
 
 @triton.jit

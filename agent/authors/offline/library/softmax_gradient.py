@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 TILE = 4096
-NUM_WARPS = 8
+NUM_WARPS = 16
 
 
 @triton.jit
@@ -20,8 +20,8 @@ def softmax_backward_kernel(dy_ptr, y_ptr, dx_ptr, rows, cols, ROWS: tl.constexp
     column = tl.arange(0, COLS)[None, :]
     at = row * cols + column
     inside = (row < rows) & (column < cols)
-    y = tl.load(y_ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    dy = tl.load(dy_ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
     product = y * dy
     tl.store(dx_ptr + at, product - y * tl.sum(product, axis=1)[:, None], mask=inside)
 
