@@ -74,6 +74,16 @@ _REASONS = {
             "fewer registers, higher occupancy",
         ),
     ),
+    "HELD": (
+        (
+            "rows that stay in registers are read once",
+            "less traffic; faster unless too few rows fit a multiprocessor",
+        ),
+        (
+            "rows that are read twice need few registers, so more programs fit",
+            "faster if the second read hits the L2 cache",
+        ),
+    ),
     "PIECES": (
         (
             "a result that is stored in more pieces needs less shared memory beside the operands",

@@ -94,7 +94,8 @@ def tma_kernel(
             acc, top, total = walk(acc, top, total, q, k, v, own, i, 0, bare, keys, scale, False, CAUSAL, D, BN, False)
             acc, top, total = walk(acc, top, total, q, k, v, own, i, bare, end, keys, scale, True, CAUSAL, D, BN, False)
         at = head.to(tl.int64) * queries * D + i[:, None].to(tl.int64) * D + tl.arange(0, D)[None, :]
-        tl.store(y_ptr + at, (acc / total[:, None]).to(y_ptr.dtype.element_ty), mask=i[:, None] < queries)
+        y = acc * (1.0 / total)[:, None]
+        tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=i[:, None] < queries)
 
 
 @triton.jit
@@ -164,7 +165,9 @@ def attention(q, k, v, causal):
     if q.element_size() == 2 and depth in (16, 32, 64, 128, 256) and all(t.data_ptr() % 16 == 0 for t in tensors):
         triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
         room = (220 << 10) // depth // 2 - BLOCK_M  # rows of shared memory beside the queries
-        bn = min(BLOCK_N, triton.next_power_of_2(room // 4 + 1) // 2)
+        # of short heads two programs fit where scores are no more than 128 x 64: 120 registers, 175 with 128 x 128
+        bn = BLOCK_N if SPECIALISED or depth > 64 else min(BLOCK_N, 64)
+        bn = min(bn, triton.next_power_of_2(room // 4 + 1) // 2)
         programs = PROGRAMS_PER_SM * torch.cuda.get_device_properties(q.device).multi_processor_count
         tma_kernel[(min(programs, batch * heads * triton.cdiv(queries, BLOCK_M)),)](
             *tensors, batch * heads, heads, heads // k.shape[1], queries, keys, scale,

@@ -1,21 +1,28 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
-# says: maximum and sum in one walk over the row, then a second read that hits the L2 cache
+# says: rows in registers with the next on its way; wider ones in two walks, the second from the L2 cache
 # fits: log_softmax(x) = torch.log_softmax(x, -1)
 # fits: log_softmax(x) = torch.log_softmax(x, 1) where x: R C
+# search: HELD = 0 8192 32768
 # search: BLOCK = 1024 2048 4096 8192 16384
 # search: NUM_WARPS = 4 8 16 32
 # search: NUM_STAGES = 1 2 3 4
-"""Log-softmax over the last dimension for rows that do not fit the registers of a program, a vocabulary wide.
+"""Log-softmax over the last dimension, rows of a vocabulary.
 
-The first walk keeps the row in the L2 cache if it can (evict last), the second is its last use (evict first). What is
-subtracted is the maximum first and then the logarithm: both at once would round the larger away.
+Rows of up to HELD columns stay in registers and are read once: a fixed grid walks over them, and the next row travels
+to shared memory (128 kB of 32000 float32 numbers) while this one is reduced and written. Only one such row fits a
+multiprocessor, so without the next on its way memory would idle.
+
+Wider rows are walked over twice. The first walk keeps the row in the L2 cache if it can (evict last), the second is its
+last use (evict first). What is subtracted is the maximum first and then the logarithm: both at once would round the
+larger away.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+HELD = 32768
 BLOCK = 4096
 NUM_WARPS = 8
 NUM_STAGES = 2
@@ -45,11 +52,30 @@ def log_softmax_kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr, STAGES: tl.const
         tl.store(y_ptr + column, (x - row_top) - log_total, mask=inside)
 
 
+@triton.jit
+def held_kernel(x_ptr, y_ptr, rows, cols, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    column = tl.arange(0, BLOCK)
+    inside = column < cols
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        first = row.to(tl.int64) * cols
+        x = tl.load(x_ptr + first + column, mask=inside, other=-float("inf")).to(tl.float32)
+        x -= tl.max(x, axis=0)
+        tl.store(y_ptr + first + column, x - tl.log(tl.sum(tl.exp(x), axis=0)), mask=inside)
+
+
 def log_softmax(x):
     x = x.contiguous()
     y = torch.empty_like(x)
     cols = x.shape[-1]
-    block = min(BLOCK, triton.next_power_of_2(cols))
-    grid = (x.numel() // cols,)
+    rows = x.numel() // cols
+    whole = triton.next_power_of_2(cols)
+    if cols <= HELD:
+        warps = min(32, max(4, whole // 1024))  # 32 elements a thread
+        fitting = max(1, 32 // warps)  # programs that a multiprocessor holds
+        programs = fitting * torch.cuda.get_device_properties(x.device).multi_processor_count
+        held_kernel[(min(rows, programs),)](x, y, rows, cols, BLOCK=whole, STAGES=2, num_warps=warps)
+        return y
+    block = min(BLOCK, whole)
+    grid = (rows,)
     log_softmax_kernel[grid](x, y, cols, BLOCK=block, STAGES=NUM_STAGES, num_warps=NUM_WARPS)
     return y
