@@ -20,7 +20,7 @@ from agent.record.events import Event, Progress, RunResumed, RunStarted
 from agent.record.store import FILE_NAME, Store
 from tests.agent.shell import ROOT, command, env, optimize
 from tests.agent.view.scripts import ENDED, NOW, many_attempts
-from tests.agent.view.test_replay import OVER, RUN
+from tests.agent.view.test_replay import OVER, RUN, timeline
 
 WRITER = """
 import sys, time
@@ -179,7 +179,7 @@ def test_a_speed_paces_the_lines(store: Store, tmp_path: Path) -> None:
     begun = time.monotonic()
     done = optimize("watch", "--plain", "--speed", "20", cwd=tmp_path)
     assert done.returncode == 0
-    assert time.monotonic() - begun > 66.0 / 20
+    assert time.monotonic() - begun > timeline(OVER).length_s / 20  # 3.2 s
 
 
 def test_a_reader_that_leaves_ends_the_watcher(store: Store, tmp_path: Path) -> None:

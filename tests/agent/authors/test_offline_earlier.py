@@ -75,7 +75,7 @@ def test_the_best_on_other_shapes_comes_after_the_defaults() -> None:
     worse = found({"NUM_WARPS": 1}, 7.0, same_task=False, task="softmax_wide", source_sha256="2" * 64)
     proposals = author([other, worse]).propose(TASK, [], len(SKETCHES) + 1)
     assert [p.params["sketch"] for p in proposals[:-1]] == list(SKETCHES)
-    assert proposals[-1].params == {"sketch": "softmax_row", "NUM_WARPS": 32}
+    assert proposals[-1].params == {"sketch": "softmax_row", **SKETCHES["softmax_row"].params, "NUM_WARPS": 32}
     assert "softmax_wide" in proposals[-1].rationale
 
 
