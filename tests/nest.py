@@ -121,10 +121,11 @@ def serve(listening: int, parent: int) -> NoReturn:
                 server.close()
                 _hatch(line)
             line.close()
-            _reap()
+            reap()
 
 
-def _reap() -> None:
+def reap() -> None:
+    """Forget the children that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

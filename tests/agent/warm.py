@@ -111,15 +111,7 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
                 server.close()
                 _attend(line)
             line.close()
-            _reap()
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+            nest.reap()
 
 
 def _attend(line: socket.socket) -> NoReturn:

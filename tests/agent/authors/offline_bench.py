@@ -222,6 +222,12 @@ def run(step: str, body: Json) -> Any:
     return nest.answer(f"{__name__}:main", {"step": step, "body": body}, timeout_s=600)["answer"]
 
 
+def checked(work: dict[str, Json]) -> list[tuple[str, str, str, str]]:
+    """(task, sketch, case, problem) of every case of what was proposed."""
+    traced = [[name, work[name]["source"], *rest] for name, *rest in run("trace", work)]
+    return [(row[0], row[1], row[2], row[3]) for row in run("check", traced)]
+
+
 def main(channel: Channel) -> None:
     """Answer one step."""
     asked = channel.receive().body

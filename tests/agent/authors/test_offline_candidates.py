@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.authors.offline_bench import run
+from tests.agent.authors.offline_bench import checked, run
 from tools.codec import Json
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -93,10 +93,8 @@ def proposed() -> dict[str, Json]:
 
 
 @cache
-def checked() -> list[tuple[str, str, str, str]]:
-    work = proposed()
-    traced = [[name, work[name]["source"], *rest] for name, *rest in run("trace", work)]
-    return [(row[0], row[1], row[2], row[3]) for row in run("check", traced)]
+def judged() -> list[tuple[str, str, str, str]]:
+    return checked(proposed())
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -112,11 +110,11 @@ def test_a_candidate_is_self_contained_python(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_candidates_trace_compile_for_the_target_and_compute_what_torch_computes(task: str) -> None:
-    rows = [row for row in checked() if row[0] == task]
+    rows = [row for row in judged() if row[0] == task]
     assert {row[1] for row in rows} == set(proposed()[task]["candidates"])
     assert [row for row in rows if row[3]] == []
 
 
 def test_inductors_candidate_serves_shapes_that_the_author_never_saw() -> None:
-    rows = [row for row in checked() if row[2] == "unseen" and row[1] == "inductor"]
+    rows = [row for row in judged() if row[2] == "unseen" and row[1] == "inductor"]
     assert {row[0] for row in rows} == {"softmax", "layer_norm"}

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from agent.authors.offline.attributes import different_tensors, plain, varying
-from tests.agent.authors.offline_bench import run
+from tests.agent.authors.offline_bench import checked, run
 from tests.agent.authors.test_offline_candidates import HEAD
 from tools.codec import Json
 
@@ -148,15 +148,13 @@ def refused() -> dict[str, Json]:
 
 
 @cache
-def checked() -> list[tuple[str, str, str, str]]:
-    work = proposed()
-    traced = [[name, work[name]["source"], *rest] for name, *rest in run("trace", work)]
-    return [(row[0], row[1], row[2], row[3]) for row in run("check", traced)]
+def judged() -> list[tuple[str, str, str, str]]:
+    return checked(proposed())
 
 
 @pytest.mark.parametrize("task", RIGHT)
 def test_the_candidate_is_right_in_every_case_also_in_those_it_was_not_made_for(task: str) -> None:
-    rows = [row for row in checked() if row[0] == task]
+    rows = [row for row in judged() if row[0] == task]
     assert rows, json.dumps(proposed()[task]["problems"])
     assert [row for row in rows if row[3]] == []
     if "held_out" in RIGHT[task]:
