@@ -26,10 +26,11 @@ from typing import Any
 
 from agent.authors.base import Proposal
 from agent.authors.offline.author import OfflineAuthor, through
+from agent.compose.lowering import Lowering
 from tools import machine as machines
 from tools.bench import CpuBench
 from tools.codec import Json, decode, encode
-from tools.errors import KerneltuneError, TaskError, WorkerError
+from tools.errors import KerneltuneError, TaskError
 from tools.gpus import DEFAULT_ARCH, arch_number
 from tools.judge.protocol import Open, Opened
 from tools.machine import Machine
@@ -53,33 +54,12 @@ class Limits:
     attempts: int = 2
 
 
-class Lowering:
-    """Inductor's worker, kept from problem to problem (its imports take seconds), and replaced when it has died.
-
-    Only Inductor's kernels as they come are asked for: its other settings are the same kernels launched otherwise.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._worker: Worker | None = None
+class AsItComes(Lowering):
+    """Only Inductor's kernels as they come: its other settings are the same kernels launched otherwise."""
 
     def call(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
-        """The answer of `agent.authors.offline.inductor`; the errors of `Worker.call`."""
-        if body["overrides"].get("config"):
-            return {"error": OTHER_SETTING}
-        if self._worker is None:
-            self._worker = self._machine.trusted("agent.authors.offline.inductor:main")
-        try:
-            return self._worker.call(body, timeout_s=timeout_s).body
-        except WorkerError:
-            self.close()  # its late answer must not be taken for the next question's
-            raise
-
-    def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
-        self._worker = None
+        """The same for a request without settings; a refusal for others."""
+        return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s)
 
 
 class Deadline:
@@ -239,7 +219,7 @@ def stored(out: Path) -> dict[str, dict[str, Any]]:
 
 def run(paths: Iterable[Path], out: Path, limits: Limits) -> None:
     """Try each problem and append its line."""
-    with machines.started() as machine, contextlib.closing(Lowering(machine)) as lowering, out.open("a") as file:
+    with machines.started() as machine, contextlib.closing(AsItComes(machine)) as lowering, out.open("a") as file:
         for path in paths:
             line = tried(machine, lowering, path, limits)
             file.write(json.dumps(line) + "\n")

@@ -10,6 +10,7 @@ from agent.authors.offline.author import OfflineAuthor, through
 from agent.authors.offline.earlier import Earlier
 from agent.compose.budget import USUAL_WIDTH
 from agent.compose.choice import Choice
+from agent.compose.lowering import Lowering
 from agent.compose.ptx_author import ptx_author
 from agent.compose.session import Session
 from agent.compose.start import NOTHING
@@ -72,10 +73,10 @@ def writing(choice: Choice, work: Work) -> Iterator[Drive]:
 
 @contextlib.contextmanager
 def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
-    lowering = work.opened.workshop.machine.trusted("agent.authors.offline.inductor:main")
+    lowering = Lowering(work.opened.workshop.machine)
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
-        return lowering.call(body, timeout_s=LOWER_TIMEOUT_S).body
+        return lowering.call(body, LOWER_TIMEOUT_S)
 
     def told(words: str) -> None:
         work.bench.emit(Progress(work.bench.run_id, "search", words))

@@ -1,11 +1,15 @@
 """Lowering in the child process that the product uses."""
 
+import contextlib
+
 import pytest
 
 from agent.authors.offline.author import through
 from agent.authors.offline.sketch import CannotLower
 from agent.authors.offline.trailer import Arguments, split
+from agent.compose.lowering import Lowering
 from tools.codec import Json
+from tools.errors import WorkerTimeout
 from tools.machine import started_base
 
 SOURCE = """
@@ -34,3 +38,12 @@ def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
         assert anything.covers(Arguments({}, [((100, 100), "float32")], {}))
         assert not anything.covers(Arguments({}, [((100, 100), "float16")], {}))
         assert not anything.covers(Arguments({}, [((100,), "float32")], {}))
+
+
+def test_after_a_request_that_took_too_long_the_next_one_gets_its_own_answer() -> None:
+    with started_base() as machine, contextlib.closing(Lowering(machine)) as lowering:
+        asked = {"source": SOURCE, "overrides": {"SIZE": 7}, "arch": 90}
+        with pytest.raises(WorkerTimeout):
+            lowering.call(asked, 0.001)
+        codes = lowering.call({**asked, "overrides": {"SIZE": 5}}, 120.0)["codes"]
+        assert split(codes[0])[1].tensors == [([5, 4], "float32", True)]
