@@ -82,18 +82,27 @@ def answer(target: str, body: dict[str, Json], *, timeout_s: float) -> dict[str,
 @cache
 def address() -> str:
     """Where this process's nest listens. It ends with this process."""
-    folder = tempfile.TemporaryDirectory(prefix="nest-")
-    path = str(Path(folder.name) / "socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        listening.bind(path)
-        listening.listen(64)
-        process = subprocess.Popen(
-            workers.isolated(f"from tests.nest import serve; serve({listening.fileno()}, {os.getpid()})"),
-            env=workers.environment(Path(folder.name)),
-            pass_fds=[listening.fileno()],
+
+    def start(listening: int, folder: Path) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            workers.isolated(f"from tests.nest import serve; serve({listening}, {os.getpid()})"),
+            env=workers.environment(folder),
+            pass_fds=[listening],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    return served("nest-", socket.SOCK_STREAM, start)
+
+
+def served(prefix: str, kind: socket.SocketKind, start: Callable[[int, Path], "subprocess.Popen[bytes]"]) -> str:
+    """Where a process listens that ends with this one. `start` gets the listening descriptor and a scratch folder."""
+    folder = tempfile.TemporaryDirectory(prefix=prefix)
+    path = str(Path(folder.name) / "socket")
+    with socket.socket(socket.AF_UNIX, kind) as listening:
+        listening.bind(path)
+        listening.listen(64)
+        process = start(listening.fileno(), Path(folder.name))
 
     def end() -> None:
         process.terminate()

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from agent.authors.offline.earlier import Earlier
+from agent.authors.offline.sketch import as_params
 from agent.record.events import RunStarted
 from tools.codec import Json
 
@@ -52,7 +53,7 @@ def _earlier(row: Any, run: RunStarted) -> Earlier | None:
         row["task_sha256"] == run.task_sha256,
         json.loads(row["versions"]) == run.versions,
         sketch,
-        {n: v for n, v in params.items() if isinstance(v, int) and not isinstance(v, bool)},
+        as_params(params),
         row["source_ref"],
         row["median_us"] if timed else None,
         row["task"],

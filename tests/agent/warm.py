@@ -58,23 +58,13 @@ def address() -> str:
     """Where the process that forks listens. It ends with this one."""
     from tests import nest  # not at the top: the small program has no path
 
-    folder = tempfile.TemporaryDirectory(prefix="warm-")
-    path = str(Path(folder.name) / "socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(path)
-        listening.listen(64)
-        code = f"from tests.agent.warm import serve; serve({listening.fileno()}, {os.getpid()}, {nest.address()!r})"
+    def start(listening: int, _: Path) -> "subprocess.Popen[bytes]":
+        code = f"from tests.agent.warm import serve; serve({listening}, {os.getpid()}, {nest.address()!r})"
         variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
         words = [sys.executable, "-c", code]
-        process = subprocess.Popen(words, env=variables, pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL)
+        return subprocess.Popen(words, env=variables, pass_fds=[listening], stdin=subprocess.DEVNULL)
 
-    def end() -> None:
-        process.terminate()
-        process.wait()
-        folder.cleanup()
-
-    atexit.register(end)
-    return path
+    return nest.served("warm-", socket.SOCK_SEQPACKET, start)
 
 
 def _asked(

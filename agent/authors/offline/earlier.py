@@ -36,7 +36,6 @@ class Remembered:
     points: tuple[Tried, ...] = ()
     best: tuple[Earlier, ...] = ()
     elsewhere: tuple[Earlier, ...] = ()
-    left: frozenset[tuple[str, tuple[tuple[str, int], ...]]] = frozenset()  # not to be tried: it failed
     runs: int = 0
 
     @classmethod
@@ -50,7 +49,6 @@ class Remembered:
             tuple(_point(e) for e in [*ranked, *failed]),
             tuple(_distinct(ranked))[:BEGIN_WITH],
             tuple(_distinct(_elsewhere([e for e in ours if not e.same_task], known))),
-            frozenset((e.sketch, key_of(e.params)) for e in failed),
             len({e.attempt_id.rpartition("/")[0] for e in same}),
         )
 
@@ -65,7 +63,8 @@ class Remembered:
         if self.points:
             runs = "an earlier run" if self.runs == 1 else f"{self.runs} earlier runs"
             parts.append(f"begins with {_counted(len(self.best), 'best point')} of {runs} of this task on this GPU")
-            parts.append(f"{len(self.points)} points known from there, {len(self.left)} of them failed and are left")
+            failed = {(p.sketch, _key_of(p.params)) for p in self.points if p.value is None}
+            parts.append(f"{len(self.points)} points known from there, {len(failed)} of them failed and are left")
         if self.elsewhere:
             parts.append(f"{_counted(len(self.elsewhere), 'best point')} of other tasks come after the defaults")
         return "; ".join(parts)
@@ -75,7 +74,7 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def key_of(params: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+def _key_of(params: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """A point's parameters as something to look up."""
     return tuple(sorted(params.items()))
 
@@ -92,8 +91,8 @@ def _point(one: Earlier) -> Tried:
 
 
 def _distinct(ranked: Sequence[Earlier]) -> list[Earlier]:
-    found = {(e.sketch, key_of(e.params)): e for e in reversed(ranked)}
-    return [e for e in ranked if found[(e.sketch, key_of(e.params))] is e]
+    found = {(e.sketch, _key_of(e.params)): e for e in reversed(ranked)}
+    return [e for e in ranked if found[(e.sketch, _key_of(e.params))] is e]
 
 
 def _elsewhere(others: Sequence[Earlier], known: Mapping[str, Sketch]) -> list[Earlier]:

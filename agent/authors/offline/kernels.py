@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.authors.offline.hoist import Hoist
+from agent.authors.offline.module_source import loads
 from agent.authors.offline.sketch import CannotLower
 from agent.authors.offline.tidy import tidy
 from agent.authors.offline.trailer import KernelFacts
@@ -224,8 +225,7 @@ def clean_helper(text: str) -> str:
 def _drop_unread(function: ast.FunctionDef) -> None:
     """Remove assignments to names that nothing reads, until there is none."""
     while True:
-        read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-        drop = _DropAssignments(read)
+        drop = _DropAssignments(set(loads(function)))
         drop.visit(function)
         if not drop.dropped:
             return
@@ -252,4 +252,4 @@ def _reads_of_arguments(function: ast.FunctionDef) -> set[str]:
     """Names read that the body does not set itself (a specialised kernel sets `xnumel` in its first line)."""
     targets = [statement.targets[0] for statement in function.body if isinstance(statement, ast.Assign)]
     set_here = {target.id for target in targets if isinstance(target, ast.Name)}
-    return {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - set_here
+    return set(loads(function)) - set_here

@@ -86,18 +86,19 @@ def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
 
 def _reachable(start: ast.AST, definitions: dict[str, list[ast.stmt]]) -> set[str]:
     seen: set[str] = set()
-    todo = list(_loads(start))
+    todo = list(loads(start))
     while todo:
         name = todo.pop()
         if name in seen or name not in definitions:
             continue
         seen.add(name)
         for node in definitions[name]:
-            todo += _loads(_without_forward(node))
+            todo += loads(_without_forward(node))
     return seen
 
 
-def _loads(node: ast.AST) -> Iterator[str]:
+def loads(node: ast.AST) -> Iterator[str]:
+    """The names that are read in it, each as often as it is."""
     return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
 
 

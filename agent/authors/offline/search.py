@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agent.authors.base import Attempt
-from agent.authors.offline.earlier import OF_OTHER_SHAPES, Earlier, Remembered, key_of
+from agent.authors.offline.earlier import OF_OTHER_SHAPES, Earlier, Remembered
 from agent.authors.offline.model import Expected, Floats, Levels, as_levels, expected, improvement, likely_fine
 from agent.authors.offline.put_off import Judge
 from agent.authors.offline.sketch import Sketch
@@ -77,7 +77,9 @@ def _moves(view: View, put_off: Counter[str]) -> Iterator[Move]:
     yield from (_again(e, known, "the best of an earlier run here") for e in view.earlier.best)
     yield from (Move(s, s.params) for s in view.sketches if not view.earlier.knows(s.name, s.params))
     yield from _from_other_shapes(view.earlier.elsewhere, known, points)
-    rated = [r for s in view.sketches if s.space and (r := _rate(Space(s), points, view)) is not None]
+    every = [*points, *view.earlier.points]
+    best = min((p.value for p in every if p.value is not None), default=0.0)
+    rated = [r for s in view.sketches if s.space and (r := _rate(Space(s), every, best, view)) is not None]
     yield from _promising(rated, points, put_off)
 
 
@@ -106,16 +108,14 @@ class _Rated:
     late: list[str]  # why each comes last, "" where it does not
 
 
-def _rate(space: Space, points: Sequence[Tried], view: View) -> _Rated | None:
+def _rate(space: Space, every: Sequence[Tried], best: float, view: View) -> _Rated | None:
     name = space.sketch.name
-    mine = [p for p in [*points, *view.earlier.points] if p.sketch == name]
+    mine = [p for p in every if p.sketch == name]
     pending = [space.level(params) for sketch, params in view.under_way if sketch == name]
     closed = {space.level(p.params) for p in mine if p.attempt is not None or p.value is None} | set(pending)
     levels = _open_points(space, mine, closed, view)
-    levels = [at for at in levels if (name, key_of(space.params(at))) not in view.earlier.left]
     if not levels:
         return None
-    best = min((p.value for p in [*points, *view.earlier.points] if p.value is not None), default=0.0)
     found = _expected(space, [p for p in mine if p.value is not None], pending, levels, best)
     fine = as_levels([space.level(p.params) for p in mine if p.value is not None], len(space.names))
     failed = as_levels([space.level(p.params) for p in mine if p.value is None], len(space.names))

@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from agent.authors.offline.module_source import loads
+
 WIDTH = 92  # of a statement that takes in another's expression
 _KEPT_APART = {"load", "store", "sum", "max", "min", "argmax", "argmin", "reduce", "associative_scan", "broadcast_to"}
 
@@ -83,7 +85,7 @@ def _stores(function: ast.AST) -> Counter[str]:
 
 
 def _loads(node: ast.AST) -> Counter[str]:
-    return Counter(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return Counter(loads(node))
 
 
 class _Put(ast.NodeTransformer):
