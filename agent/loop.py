@@ -5,7 +5,6 @@
 The workbench emits events and nothing else; the store, the screen and the exports are folds over them.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -13,6 +12,31 @@ from agent.authors.base import Author
 from agent.controls import Controls
 from agent.policy import Limits
 from agent.workbench import Draft, GivenUp, Workbench
+
+
+@dataclass
+class _Line:
+    """Candidates under way: in the order of their numbers, and those that kept the judge waiting for too long, once.
+    Waiting again at each turn for the same one cost 10 s a verdict while it was compiled, 96 s of a search of 120."""
+
+    overtaken_after_s: float
+    waiting: list[Future[Draft]] = field(default_factory=list)
+    overtaken: list[Future[Draft]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.overtaken)
+
+    def pop(self) -> Future[Draft] | None:
+        """Whose turn it is: an overtaken one that is ready by now, else the first. None when that one is overtaken now,
+        so that its place is free; where nobody takes it, the first overtaken one to be ready."""
+        if not self.waiting or any(late.done() for late in self.overtaken):
+            ready = wait(self.overtaken, return_when=FIRST_COMPLETED).done
+            return self.overtaken.pop(next(at for at, late in enumerate(self.overtaken) if late in ready))
+        first = self.waiting.pop(0)
+        if wait([first], self.overtaken_after_s).done:
+            return first
+        self.overtaken.append(first)
+        return None
 
 
 @dataclass
@@ -59,19 +83,20 @@ def _attempt_all(run: Run) -> str:
 
     So the judge works while the next ones are compiled, and what is proposed depends on no clock: the n-th proposal
     knows the verdicts of all but the `width - 1` before it, however long each takes. Only a candidate that keeps the
-    judge waiting for `overtaken_after_s` is overtaken by later ones.
+    judge waiting for `overtaken_after_s` leaves the line: another takes its place, and it is judged once it is ready.
     """
-    pool = ThreadPoolExecutor(run.width, thread_name_prefix="update")
-    line: list[Future[Draft]] = []
+    pool = ThreadPoolExecutor(2 * run.width, thread_name_prefix="update")
+    line = _Line(run.overtaken_after_s)
     try:
         while True:
             if (why := _next_stop(run)) is None:
-                line += _proposed(run, pool, _room(run, len(line)))
+                line.waiting += _proposed(run, pool, _room(run, line))
             elif why == "time":
                 run.controls.skip()  # what is still being compiled might take minutes
             if not line:
                 return why or "author_done"
-            _judge(run, line.pop(_next_in(line, run.overtaken_after_s)))
+            if (draft := line.pop()) is not None:
+                _judge(run, draft)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for what is being compiled
 
@@ -82,8 +107,9 @@ def _next_stop(run: Run) -> str | None:
     return run.why_stop()
 
 
-def _room(run: Run, under_way: int) -> int:
-    return min(run.width, run.limits_now.max_attempts - len(run.bench.attempts)) - under_way
+def _room(run: Run, line: "_Line") -> int:
+    left = run.limits_now.max_attempts - len(run.bench.attempts) - len(line)
+    return min(left, run.width - len(line.waiting), 2 * run.width - len(line))
 
 
 def _proposed(run: Run, pool: ThreadPoolExecutor, room: int) -> list[Future[Draft]]:
@@ -91,13 +117,6 @@ def _proposed(run: Run, pool: ThreadPoolExecutor, room: int) -> list[Future[Draf
     proposals = run.author.propose(run.bench.task, run.bench.attempts, room) if room > 0 else []
     named = [(proposal, run.bench.propose(proposal)) for proposal in proposals[:room]]
     return [pool.submit(run.bench.update, proposal, name) for proposal, name in named]
-
-
-def _next_in(line: Sequence[Future[Draft]], overtaken_after_s: float) -> int:
-    """Whose turn it is: the first, or where that takes too long the first that is ready."""
-    if not wait(line[:1], overtaken_after_s).done:
-        wait(line, return_when=FIRST_COMPLETED)
-    return next(at for at, each in enumerate(line) if each.done())
 
 
 def _judge(run: Run, draft: Future[Draft]) -> None:

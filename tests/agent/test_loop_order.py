@@ -103,6 +103,18 @@ def test_a_candidate_that_compiles_for_minutes_is_overtaken() -> None:
     assert order(log) == ["2", "3", "1"]
 
 
+def test_the_judge_waits_for_a_slow_candidate_once_and_not_at_each_verdict() -> None:
+    running, log = slow(ListAuthor(["9 1.5", *["8 0.0"] * 8]), 3, overtaken_after_s=0.3)
+    optimize(running)
+    assert order(log) == [*"23456789", "1"]  # waiting 0.3 s at each turn, it was ready before the last of them
+
+
+def test_an_overtaken_candidate_gives_its_place_to_another() -> None:
+    running, log = slow(ListAuthor(["9 0.8", "8 0.0", "7 0.0"]), 1, overtaken_after_s=0.1)
+    optimize(running)
+    assert order(log) == ["2", "3", "1"]
+
+
 @dataclass
 class WaitingAuthor(ListAuthor):
     """Has nothing to say before its first candidate is judged."""
