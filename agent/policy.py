@@ -1,5 +1,6 @@
 """Pure choices: when to stop, which attempt is better, how thoroughly to judge it."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 FINALISTS = 3  # of a search
 LASTING = 24  # attempts without a better one, 8 s of screening, after which a best is judged in full for 3 s
+FINAL_S = (
+    45.0  # for all that a search judges at its end; a matmul takes 6 s in full and 18 s to be confirmed
+)
+CONFIRMATION = 3.0  # times as long as judging in full takes: in three fresh processes
 MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, and the one after it
 
 
@@ -19,12 +24,14 @@ MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, 
 class Tiers:
     """How a run judges. `first`: the tier of every attempt; `promote`: those that may be the best are judged in full at
     once; `finalists`: at the end so many of the best are, and before it a best that lasts; `confirm`: at the end the
-    best is confirmed. Without a GPU there is one way to judge, and `first` is None."""
+    best is confirmed. `final_s`: what comes at the end takes so long at most, but the best is confirmed all the same.
+    Without a GPU there is one way to judge, and `first` is None."""
 
     first: Tier | None = None
     promote: bool = False
     finalists: int = 0
     confirm: bool = False
+    final_s: float = math.inf
 
 
 def tiers_for(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -> Tiers:
@@ -38,7 +45,7 @@ def search_tiers(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -
     """The same for a search of many cheap attempts, of which a new best is nothing special: judging takes ten times as
     long as screening and tells no other order (an A/A resolution of 0.1 % against one of 0.3 %)."""
     found = tiers_for(gpu, tier, confirm=confirm)
-    return replace(found, promote=False, finalists=FINALISTS) if found.promote else found
+    return replace(found, promote=False, finalists=FINALISTS, final_s=FINAL_S) if found.promote else found
 
 
 def deserves_judging(screened: Verdict, leader: Attempt | None) -> bool:
@@ -124,8 +131,12 @@ class Limits:
 
 def best(attempts: Sequence[Attempt]) -> Attempt | None:
     """The accepted attempt with the smallest rank key; the earlier one on a tie."""
-    accepted = [a for a in attempts if a.verdict.accepted]
-    return min(accepted, key=lambda a: (a.rank_key, a.number), default=None)
+    return min((a for a in attempts if a.verdict.accepted), key=rank_order, default=None)
+
+
+def rank_order(attempt: Attempt) -> tuple[tuple[float, ...], int]:
+    """Smaller is better, among accepted ones."""
+    return attempt.rank_key, attempt.number
 
 
 def since_improvement(attempts: Sequence[Attempt]) -> int:

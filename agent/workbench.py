@@ -5,6 +5,7 @@ overlap, and one bench at a time has the judge.
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import Literal
 
 from agent.authors.base import Attempt, Proposal
 from agent.policy import (
+    CONFIRMATION,
+    FINALISTS,
     Tiers,
     best,
     deserves_judging,
@@ -21,6 +24,7 @@ from agent.policy import (
     next_finalist,
     next_to_confirm,
     rank_key,
+    rank_order,
 )
 from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified
 from agent.repeat import repeated
@@ -80,6 +84,7 @@ class Workbench:
         self._given_up: set[str] = set()
         self._closed = False
         self._expected: dict[str, Reflected] = {}  # by the attempt that the next one is to be derived from
+        self._leading: dict[str, Update] = {}  # of the best, which are judged again
         self.predictions: list[Reflected] = []  # those that were decided
         self.bench_s = 0.0  # time that the judge was busy
 
@@ -204,8 +209,15 @@ class Workbench:
             with self._numbering:  # after it is stored, and at no moment both finished and under way
                 self.attempts.append(attempt)
                 self._open.discard(attempt.attempt_id)
+            self._remember(attempt, update)
             self._hold_against(attempt)
         return attempt
+
+    def _remember(self, attempt: Attempt, update: Update) -> None:
+        """Keep what the best were compiled to, so that no judge waits while that is done again."""
+        self._leading[attempt.attempt_id] = update
+        leaders = sorted((a for a in self.attempts if a.attempt_id in self._leading and a.rank_key), key=rank_order)
+        self._leading = {a.attempt_id: self._leading[a.attempt_id] for a in leaders[: 2 * FINALISTS]}
 
     def expect(self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None) -> Reflected:
         """Note what is expected of the next attempt that is derived from this one, which is held against it."""
@@ -256,26 +268,32 @@ class Workbench:
             self._judge_again(attempt, "judged", "judging")
 
     def conclude(self) -> None:
-        """Judge the best of a search in full, as far as the tiers say, and confirm the best of all."""
-        tried = 0
+        """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
+        ends, tried, took_s = time.perf_counter() + self.tiers.final_s, 0, 0.0
         while (attempt := next_finalist(self.attempts, self.tiers, tried)) is not None:
+            if time.perf_counter() + took_s * (1 + CONFIRMATION * self.tiers.confirm) > ends:
+                break
             tried += 1
-            self._judge_again(attempt, "judged", "judging")
+            took_s = self._judge_again(attempt, "judged", "judging")
         if self.tiers.confirm:
-            self.confirm()
+            self.confirm(ends)
 
-    def confirm(self) -> None:
-        """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best."""
+    def confirm(self, ends: float = math.inf) -> None:
+        """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best, if
+        that too ends in time (by perf_counter)."""
         tried: set[str] = set()
+        took_s = 0.0
         while (attempt := next_to_confirm(self.attempts, tried)) is not None:
+            if tried and time.perf_counter() + took_s > ends:
+                break
             tried.add(attempt.attempt_id)
-            self._judge_again(attempt, "confirmed", "confirming")
+            took_s = self._judge_again(attempt, "confirmed", "confirming")
 
-    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> None:
-        """More thoroughly than before; that verdict counts from now on."""
+    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
+        """More thoroughly than before; that verdict counts from now on. Returns the seconds that it took."""
         self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
         source = attempt.proposal.source
-        update = self.tools.update(source)
+        update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
         with self._judging:
             started = time.perf_counter()
             verdict = update.failure or self.tools.bench(update, tier)
@@ -285,6 +303,7 @@ class Workbench:
         again = judged_again(attempt, verdict, update)
         self.attempts[self.attempts.index(attempt)] = again
         self.emit(self._confirmed(attempt, again, bench_s))
+        return bench_s
 
     def _confirmed(self, before: Attempt, after: Attempt, bench_s: float) -> Verified:
         found = repeated(before.verdict, after.verdict)

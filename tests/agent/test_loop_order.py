@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -235,3 +235,36 @@ def test_there_are_no_finalists_where_none_are_wanted() -> None:
     assert lasting(running.bench.attempts, Tiers("screened")) is None
     assert search_tiers(gpu=False) == Tiers()
     assert search_tiers(gpu=True, tier="judged") == Tiers("judged", confirm=True)
+
+
+def in_time(final_s: float, *, judged_s: float) -> list[Tier]:
+    """The tiers asked for at the end of a search whose three best are about equal."""
+
+    class Slow(TieredBench):
+        def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+            time.sleep(judged_s if tier == "judged" else 0.0)
+            return super().bench(update, tier)
+
+    bench = Slow()
+    running, _ = tiered(bench, ["10", "9.9", "9.8"], replace(search_tiers(gpu=True), final_s=final_s))
+    optimize(running)
+    return [tier for _, tier in bench.asked if tier != "screened"]
+
+
+def test_as_many_finalists_are_judged_as_the_time_allows_and_the_best_is_confirmed_in_any_case() -> None:
+    assert in_time(60.0, judged_s=0.0) == ["judged", "judged", "judged", "confirmed"]
+    assert in_time(0.5, judged_s=0.2) == ["judged", "confirmed"]  # another one and its confirmation: 0.8 s
+    assert in_time(0.0, judged_s=0.0) == ["confirmed"]
+
+
+def test_the_best_are_not_compiled_again_when_they_are_judged_again() -> None:
+    updater = SlowUpdater()
+    asked: list[str] = []
+    first = updater.update
+    updater.update = lambda source, told=None: (asked.append(source), first(source, told))[1]  # type: ignore[method-assign]
+    tools = Tools(updater, TieredBench(), "timing")  # type: ignore[arg-type]
+    bench = Workbench("r", TASK, tools, Log(), tiers=search_tiers(gpu=True))
+    optimize(Run(bench, ListAuthor(["9 0.0", "8 0.0", "7 0.0"]), Limits(3)))
+    assert asked == ["9 0.0", "8 0.0", "7 0.0"]
+    assert bench.best is not None
+    assert bench.best.verdict.tier == "confirmed"
