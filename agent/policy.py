@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 FINALISTS = 3  # of a search
 LASTING = 24  # attempts without a better one, 8 s of screening, after which a best is judged in full for 3 s
-FINAL_S = (
-    45.0  # for all that a search judges at its end; a matmul takes 6 s in full and 18 s to be confirmed
-)
+FINAL_S = 45.0  # for all that a search judges at its end; a matmul takes 6 s in full and 18 s to be confirmed
 CONFIRMATION = 3.0  # times as long as judging in full takes: in three fresh processes
 MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, and the one after it
 

@@ -9,9 +9,7 @@ from tools.errors import UsageError
 
 USUAL_ATTEMPTS = 24
 SEARCH_ATTEMPTS = 300  # a limit for tiny tasks only: 110 s of screenings at 0.35 s are 310
-SEARCH_TIME_S = (
-    110.0  # of 180 s: 16 to 19 s until all is ready on an H200, and `policy.FINAL_S` at the end
-)
+SEARCH_TIME_S = 110.0  # of 180 s: 16 to 19 s until all is ready on an H200, and `policy.FINAL_S` at the end
 USUAL_WIDTH = 2
 MOST_ON_A_GPU = 5  # tracing and compiling take 1.1 s and screening 0.35 s; each more knows one verdict less
 CORES_EACH = 2  # a tracer and a compiler, each a process

@@ -21,26 +21,32 @@ _GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS", "RBLOCK", "XBLO
 _SHRINKS = ("WARPS",)  # with it each thread holds less
 TOO_LARGE = "more shared memory than a block has"
 SPILLS = "more spills than in a point that was slow"
+FAILING = "every point of the kernel so far failed"
 _MARGIN = 1.15  # of the limit: the model of shared memory errs by about so much
 _SPILLED_BYTES = 64  # per thread: a few spilled registers cost nothing that could be measured
+_FAILURES = 2  # of a kernel that never was right, whatever its parameters; too much shared memory does not count
 _CLEARLY_SLOWER = 0.1  # log time above the sketch's best
 
 
 @dataclass(frozen=True)
 class Judge:
-    """What a sketch's attempts tell of its other points. `limit`: bytes of shared memory that a block may have."""
+    """What a sketch's attempts tell of its other points. `limit`: bytes of shared memory that a block may have;
+    `failing`: none of them was right, for reasons that parameters hardly change."""
 
     space: Space
     weights: tuple[float, ...]  # of the constant and each parameter's logarithm, in the logarithm of shared memory
     too_large: tuple[Level, ...]
     spilled: tuple[Level, ...]
     limit: int
+    failing: bool = False
 
     @classmethod
     def of(cls, space: Space, points: Sequence[Tried], limit: int) -> "Judge":
         """From the points of this sketch that were tried in this run."""
         shared = [(p, size) for p in points if p.attempt and (size := shared_bytes(p.attempt))]
         best = min((p.value for p in points if p.value is not None), default=0.0)
+        sound = [p for p in points if p.value is not None]
+        failed = [p for p in points if p.attempt and p.value is None and shared_bytes(p.attempt) <= limit]
         slow = [p for p in points if p.attempt and p.value is not None and p.value > best + _CLEARLY_SLOWER]
         return cls(
             space,
@@ -48,10 +54,13 @@ class Judge:
             tuple(space.level(p.params) for p, size in shared if size > limit),
             tuple(space.level(p.params) for p in slow if p.attempt and spilled_bytes(p.attempt) > _SPILLED_BYTES),
             limit,
+            not sound and len(failed) >= _FAILURES,
         )
 
     def why(self, levels: Sequence[Level]) -> list[str]:
         """Of each point, why it comes last; "" for one that does not."""
+        if self.failing:
+            return [FAILING] * len(levels)
         asked = as_levels(levels, len(self.space.names))
         large = self._refused(asked) | (self._shared(levels) > self.limit * _MARGIN)
         spills = self._would_spill(asked)

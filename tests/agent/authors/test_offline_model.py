@@ -8,7 +8,7 @@ import pytest
 
 from agent.authors.base import Attempt, Proposal
 from agent.authors.offline.model import as_levels, expected, improvement, likely_fine
-from agent.authors.offline.put_off import SPILLS, TOO_LARGE, Judge
+from agent.authors.offline.put_off import FAILING, SPILLS, TOO_LARGE, Judge
 from agent.authors.offline.search import View, search
 from agent.authors.offline.sketch import Sketch
 from agent.authors.offline.space import Space, Tried, tried
@@ -164,6 +164,16 @@ def test_points_with_more_in_each_thread_than_one_that_spilled_and_was_slow_come
     assert judge.why([more, fewer_warps, more_warps]) == [SPILLS, SPILLS, ""]
     fast = [attempt(1, {}, 10.0), attempt(2, {"BLOCK": 256}, 9.0, spills=400)]
     assert set(Judge.of(SPACE, tried(fast, {"s": SKETCH}), 232448).why([more, fewer_warps])) == {""}
+
+
+def test_a_sketch_that_failed_twice_for_what_parameters_do_not_change_comes_last() -> None:
+    failed = [attempt(1, {}, None), attempt(2, {"BLOCK": 256}, None)]
+    levels = [SPACE.level({**SKETCH.params, "BLOCK": 512})]
+    assert Judge.of(SPACE, tried(failed, {"s": SKETCH}), 232448).why(levels) == [FAILING]
+    mended = [*failed, attempt(3, {"NUM_WARPS": 8}, 9.0)]
+    assert Judge.of(SPACE, tried(mended, {"s": SKETCH}), 232448).why(levels) == [""]
+    too_large = [attempt(n, {"NUM_STAGES": n}, None, detail=REFUSED) for n in (2, 3)]
+    assert FAILING not in Judge.of(SPACE, tried(too_large, {"s": SKETCH}), 232448).why(levels)
 
 
 def test_a_sketch_that_was_never_right_is_still_tried_a_little() -> None:
