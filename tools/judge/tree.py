@@ -46,6 +46,12 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     return tree
 
 
+def stored_as(model: Tree, values: Tree) -> Tree:
+    """The values in the dtypes of a tree with as many tensors."""
+    formats = iter([tensor.dtype for tensor in tensors(model)])
+    return map_tensors(lambda tensor: tensor.to(next(formats)), values)
+
+
 def map_leaves(function: Callable[[str, Tensor], Any], tree: Tree) -> Tree:
     """The same tree with `function` applied to the path of each tensor and the tensor."""
     paths = (path for path, leaf in leaves(tree) if isinstance(leaf, Tensor))

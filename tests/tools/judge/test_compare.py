@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.tools.tasks import honest
-from tools.judge.compare import Expected, compare
+from tools.judge.compare import Expected, compare, native_holds
 from tools.judge.protocol import batteries_of
 from tools.judge.reference import Problem, describe
 from tools.judge.tree import Tree
@@ -427,3 +427,47 @@ def test_a_small_output_may_be_a_sum_over_everything_and_a_large_one_beside_it_i
     exact = torch.rand(shape, dtype=torch.float64) + 1
     expected = Expected(exact, exact.float(), "float32", 1024, read=64 * 1024 * 32)
     assert compare(expected, (exact * (1 + 2.0**-13)).float()).ok is fits
+
+
+def test_noise_that_a_few_samples_found_too_low_is_lifted_to_what_is_typical_in_its_row() -> None:
+    values = torch.full((4, 64), 1e-3, dtype=torch.float64)
+    noise = torch.full((4, 64), 40.0, dtype=torch.float64)
+    noise[2, 5] = 1.0
+    got = values.float()
+    got[2, 5] += 100 * 2.0**-24  # two and a half of the noise that its neighbours have
+    expected = replace(expected_of(values), noise=noise)
+    assert compare(expected, got).ok
+    alone = replace(expected, noise=torch.ones_like(noise))
+    assert not compare(alone, got).ok
+
+
+def test_one_element_that_cancels_widens_no_other_of_its_row() -> None:
+    values = torch.full((4, 64), 1e-3, dtype=torch.float64)
+    noise = torch.full((4, 64), 1e-3, dtype=torch.float64)
+    noise[2, 5] = 1e6
+    got = values.float()
+    got[2, 6] += 100 * 2.0**-24
+    assert not compare(replace(expected_of(values), noise=noise), got).ok
+
+
+GROUP_NORM_OF_TWO = """
+import torch
+PRECISION = "float32"
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1024, 1024)
+    def forward(self, x): return torch.nn.functional.group_norm(self.linear(x), 512)
+def get_inputs(): return [torch.randn(512, 1024)]
+def get_init_inputs(): return []
+"""
+
+
+def test_huge_inputs_are_left_out_where_the_reference_itself_is_beyond_the_tolerance(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(GROUP_NORM_OF_TWO)
+    problem = Problem.load(read_task(tmp_path / "two.py"))
+    inputs = problem.inputs(1, "huge")
+    assert inputs is not None
+    assert not native_holds(problem.expect(inputs))
+    assert problem.draw(1, "huge") is None
+    assert native_holds(problem.expect(problem.inputs(1) or ()))
