@@ -9,7 +9,8 @@ timed in one session. A GPU takes the next task when it is done with one. What t
 is made from; DIR/table.jsonl keeps how each command ended, DIR/logs what it printed.
 
 The same command again goes on: a task whose run ended of itself is not run again, and neither is its session of public
-kernels, unless there are more of them now. At --deadline whatever runs is ended as by Ctrl-C, and keeps its best.
+kernels, unless there are more of them now (or --again asks for it; a search then begins with what was found before).
+At --deadline whatever runs is ended as by Ctrl-C, and keeps its best.
 """
 
 import argparse
@@ -53,6 +54,7 @@ def _run(given: argparse.Namespace, tasks: Sequence[str], public: PublicFolders)
         width=given.width or max(2, min(12, (os.cpu_count() or 2) // len(gpus) - 2)),
         max_attempts=given.max_attempts,
         seed=given.seed,
+        again=given.again,
         public=public,
     )
     table = Table(plan, tasks, gpus)
@@ -74,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs-dir", type=Path, required=True, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--render", action="store_true", help="print the table of DIR in Markdown, run nothing")
     parser.add_argument("--tasks", default="", metavar="A,B", help="these tasks; else all that are built in")
+    parser.add_argument("--again", action="store_true", help="also tasks that are done; the latest run of each counts")
     parser.add_argument("--gpus", default="", metavar="0,1", help="a worker each; else one, on whatever there is")
     parser.add_argument("--time", type=_seconds, default=60.0, metavar="S", help="search time of a task")
     parser.add_argument("--deadline", type=_seconds, metavar="S", help="be done with everything after so many seconds")

@@ -34,8 +34,9 @@ _TICK_S = 0.2
 @dataclass(frozen=True)
 class Plan:
     """What is asked of all tasks. `time_s`: of a task's search; `warm_up_s`: what a command may take beside it;
-    `deadline`: by time.monotonic(), when everything has to be over; `public`: folders by source; `command`:
-    `optimize`; `grace_s`: between Ctrl-C and the end by force, which a run needs to store its end."""
+    `again`: tasks that are done are run, too; `deadline`: by time.monotonic(), when everything has to be over;
+    `public`: folders by source; `command`: `optimize`; `grace_s`: between Ctrl-C and the end by force, which a run
+    needs to store its end."""
 
     runs_dir: Path
     time_s: float
@@ -44,6 +45,7 @@ class Plan:
     width: int = 2
     max_attempts: int = 1000
     seed: int = 0
+    again: bool = False
     public: PublicFolders = field(default_factory=dict)
     command: Sequence[str] = _COMMAND
     grace_s: float = _GRACE_S
@@ -128,7 +130,7 @@ class Table:
     def _task(self, task: str, gpu: str | None) -> None:
         begun = time.monotonic()
         row = self._row(task)
-        if not row.finished:
+        if self._plan.again or not row.finished:
             self._search(task, gpu)
             row = self._row(task)
         self._public(task, gpu, row)
@@ -152,7 +154,7 @@ class Table:
         for problem in problems:
             self._journal(Ended(task, "public", gpu, None, 0.0, problem))
         judged = {kernel.name for kernel in row.public}
-        if {path.stem for path in made} <= judged or self._stopping.is_set():
+        if not made or self._stopping.is_set() or ({path.stem for path in made} <= judged and not plan.again):
             return
         if plan.left_s() < _LEAST_BENCH_S:
             self._journal(Ended(task, "public", gpu, None, 0.0, "not started: the deadline came first"))

@@ -391,6 +391,14 @@ def test_what_is_done_is_not_run_again(run_here: Path) -> None:
     assert [(line["step"], line["exit_code"]) for line in before] == [("ours", 0), ("public", 0)]
 
 
+@pytest.mark.timeout(600)
+def test_what_is_done_is_run_again_when_that_is_asked_for(run_here: Path) -> None:
+    before, first = journal(run_here / "runs"), rows_of(run_here / "runs", ["softmax"])[0].run_id
+    assert main([*words_of(run_here), "--again"]) == 0
+    assert [line["step"] for line in journal(run_here / "runs")[len(before) :]] == ["ours", "public"]
+    assert rows_of(run_here / "runs", ["softmax"])[0].run_id != first
+
+
 def test_every_public_kernel_is_for_a_task_and_from_a_known_source() -> None:
     found = public_kernels()
     assert len(found) >= 30
