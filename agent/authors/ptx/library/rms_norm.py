@@ -2,9 +2,8 @@
 # ruff: noqa: ANN001, ANN002, ANN201, ANN204
 r"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
 
-Rows of a few KiB are too short to keep HBM busy by themselves. So a thread takes BATCH rows, 16 bytes of each: it
-issues all loads before it uses the first, the weight's once for all rows, and reduces all sums across one barrier.
-ROWS groups of LANES threads share a block.
+A thread takes a few times 16 bytes of each of BATCH rows: it issues all loads before it uses the first, the weight's
+once for all rows, and reduces all sums across one barrier. ROWS groups of LANES threads share a block.
 16-bit numbers stay packed in registers between the sum and the scaling. With LANES 32, a warp has a row for itself and
 there is no barrier at all.
 The text is made for a row length (COLS), so that only the last access of a row asks whether it is inside.
@@ -38,7 +37,8 @@ COMMON = r"""
 ${(".v" ~ count if count > 1) ~ "." ~ type}
 //:- endmacro
 //: macro load(hints, name, first, address)
-ld.global${hints}${".L2::cache_hint" if LAST}${wide(WORDS, TYPE)} ${several(name, first, WORDS)}, ${address}${", %last" if LAST};
+//: set policy, kept = (".L2::cache_hint", ", %last") if LAST else ("", "")
+ld.global${hints}${policy}${wide(WORDS, TYPE)} ${several(name, first, WORDS)}, ${address}${kept};
 //:- endmacro
 //: macro widen(low, high, word)
 //: if T == "bf16"
@@ -162,9 +162,7 @@ ${widen("%glow", "%ghigh", g)}    mul.f32             %low, %low, ${scale};
     add.s64             %out, %out, %from;
     ld.param.f32        %inverse, [inverse];
     ld.param.f32        %eps, [eps];
-//: if LAST
-    createpolicy.fractional.L2::evict_last.b64 %last, 1.0;
-//: endif
+    ${"createpolicy.fractional.L2::evict_last.b64 %last, 1.0;" if LAST}
 //: endmacro
 """
 

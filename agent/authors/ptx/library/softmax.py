@@ -32,7 +32,8 @@ ${"{" if WORDS > 1}<%- for i in range(WORDS) %>${WORD}${at + i}${", " if not loo
 //:- endmacro
 //: macro load(chunk, guard)
 //: set type = "b32" if VEC * BITS >= 32 else "u16"
-    ${guard ~ " " if guard}ld.global${".L2::cache_hint" if LAST}${WIDTH}.${type} ${one(chunk * WORDS)}, [%in+${chunk * STRIDE}]${", %last" if LAST};
+//: set hint, kept = (".L2::cache_hint", ", %last") if LAST else ("", "")
+    ${guard ~ " " if guard}ld.global${hint}${WIDTH}.${type} ${one(chunk * WORDS)}, [%in+${chunk * STRIDE}]${kept};
 //: endmacro
 //: macro unpack(chunk)
 //: if BITS == 16
@@ -92,9 +93,7 @@ COMMON = r"""
     setp.ge.u32         %beyond, %row, %rows;
     @%beyond ret;
 
-//: if LAST
-    createpolicy.fractional.L2::evict_last.b64 %last, 1.0;
-//: endif
+    ${"createpolicy.fractional.L2::evict_last.b64 %last, 1.0;" if LAST}
 
     // this thread's first element: row * COLS + lane * VEC, in bytes; 64 bits, a tensor may pass 4 GiB
     mov.u32             %lane, %tid.x;
@@ -288,11 +287,11 @@ ${advance("write")}    ret;
 """
 )
 
-# What is read has the L2 policy evict_last. On an H200 (8192x8192 float32) that took 125.4 us, 126.0 with 512 threads on
-# a row, 125.6 with .cs stores or stores with a policy of evict_first, 126.8 when half of the lines had it, 126.2 when
-# rows were read again instead of kept; an L1 priority beside it changed nothing. Without a policy 127.9 with 1024
-# threads, 130.6 with 512; with evict_first 133.5. Loads with .L2::256B took 134.4. Maxima by redux.sync on integers that
-# are ordered as the floats changed nothing.
+# What is read has the L2 policy evict_last. On an H200 (8192x8192 float32) that took 125.4 us, 126.0 with 512 threads
+# on a row, 125.6 with .cs stores or stores with a policy of evict_first, 126.8 when half of the lines had it, 126.2
+# when rows were read again instead of kept; an L1 priority beside it changed nothing. Without a policy 1024 threads
+# took 127.9 and 512 took 130.6; a policy of evict_first 133.5, loads with .L2::256B 134.4. Maxima by redux.sync on
+# integers that are ordered as the floats changed nothing.
 HINTS = ((True, ""), (True, ".cs"), (False, ""))  # whether reads have the policy, and how stores are hinted
 
 

@@ -94,9 +94,7 @@ ${activate("%a" ~ j, "%b" ~ j)}
     add.s64             %gate, %gate, %from;
     add.s64             %up, %up, %from;
 
-//: if LAST
-    createpolicy.fractional.L2::evict_last.b64 %last, 1.0;
-//: endif
+    ${"createpolicy.fractional.L2::evict_last.b64 %last, 1.0;" if LAST}
 
     // does this thread's last piece still lie inside?
     setp.lt.s64         %p, %left, ${(UNROLL - 1) * block * VEC + VEC};
@@ -159,8 +157,7 @@ def configs(name, size, n_bytes):
     last = [(*shape, True) for shape in SHAPES[:3]] if n_bytes > 2**25 else []
     same = {"T": name, "VEC": 16 // size}
     return [
-        {**same, "block": block, "UNROLL": unroll, "LAST": kept}
-        for block, unroll, kept in plain[:1] + last + plain[1:]
+        {**same, "block": block, "UNROLL": unroll, "LAST": kept} for block, unroll, kept in plain[:1] + last + plain[1:]
     ]
 
 
