@@ -1,7 +1,6 @@
 """Has kernels compiled by a confined worker. What it says is checked here and made a value: artefacts or a verdict."""
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +19,10 @@ from tools.plan.messages import (
     SassReply,
     SassRequest,
 )
-from tools.plan.sass_ir import Sass, made_plain
+from tools.plan.sass_ir import made_plain
 from tools.plan.schema import Kernel
 from tools.tracing import end_of, verdict_of
-from tools.verdict import MOST_OF_A_NAME, KernelReport, Status, Verdict
+from tools.verdict import MOST_OF_A_NAME, Status, Verdict
 from tools.words import plain
 from tools.workers import Worker
 
@@ -40,7 +39,7 @@ class Artefact:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A kernel's instructions: a hash of them in order, their number, the cycles that one warp needs at least to issue
+    """A kernel's instructions: a hash of them, their number, the cycles that one warp needs at least to issue
     each once; the registers and spilled bytes of a thread."""
 
     sha256: str
@@ -128,13 +127,12 @@ class Compiling:
             return SassReply(problem=f"the disassembler {words}")
 
     def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
-        """What each kernel is in the end; () where one does not compile, or cannot be disassembled."""
+        """What each kernel is in the end; () where one does not compile."""
         built = self.compile([kernels])
         found = [a for k in kernels if (a := built.artefacts.get(k.sha256)) is not None]
         if built.failure or len(found) != len(kernels):
             return ()
-        listed = self.sass(found).kernels
-        return tuple(_machine_code(a.compiled.report, s) for a, s in zip(found, listed, strict=False))
+        return tuple(_machine_code(artefact.compiled) for artefact in found)
 
     def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
         """Triton's PTX of each kernel, or the problem."""
@@ -179,15 +177,10 @@ def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
     )
 
 
-def _machine_code(report: KernelReport, sass: Sass) -> MachineCode:
-    texts = "\n".join(f"{i.label} {i.text}" for i in sass.instructions)
-    return MachineCode(
-        hashlib.sha256(texts.encode()).hexdigest(),
-        sass.whole.instructions,
-        sass.whole.issue_cycles,
-        report.registers,
-        report.spill_store_bytes + report.spill_load_bytes,
-    )
+def _machine_code(compiled: Compiled) -> MachineCode:
+    code, report = compiled.code, compiled.report
+    spill_bytes = report.spill_store_bytes + report.spill_load_bytes
+    return MachineCode(code.sha256, code.instructions, code.issue_cycles, report.registers, spill_bytes)
 
 
 def _numbered(words: Mapping[str, str], count: int) -> Iterator[tuple[int, str]]:

@@ -112,6 +112,7 @@ def _drive_ptx(work: Work, offline: Callable[[], Author]) -> str:
     try:
         return optimize(run)
     finally:
+        author.close()
         for problem in dict.fromkeys(author.problems):
             work.bench.emit(Warned(work.bench.run_id, problem))
 

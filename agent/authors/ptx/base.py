@@ -30,6 +30,11 @@ class Base:
         """Short, the same for the same file."""
         return hashlib.sha256(self.source.encode()).hexdigest()[:12]
 
+    @property
+    def heard(self) -> tuple[Kernel, ...]:
+        """The kernels that a time can tell of: what changes others only is not worth an attempt."""
+        return self.kernels[: self.timed] or self.kernels
+
     @cached_property
     def options(self) -> dict[str, tuple[str, ...]]:
         """The rewrites that change one of its kernels, each alone, and their values."""

@@ -47,24 +47,19 @@ def rewritten(text: str, choices: Mapping[str, str], launched: Launched | None =
     if unknown:
         raise KeyError(f"{unknown[0]} = {choices[unknown[0]]!r}; there are {', '.join(CATALOGUE[unknown[0]].values)}")
     applied: list[str] = []
+    work = Work(text, launched or Launched())
     for name, rewrite in CATALOGUE.items():
         if name in choices:
-            work = Work(text, launched or Launched())
+            work = work.next()
             rewrite.apply(work, choices[name])
             if work.changed:
-                text = _swept(work.result(), launched or Launched())
+                work = work.next()
+                sweep(work)
                 applied.append(name)
-    return Rewritten(text, tuple(applied))
+    return Rewritten(work.result() if work.changed else work.text, tuple(applied))
 
 
-def _swept(text: str, launched: Launched) -> str:
-    work = Work(text, launched)
-    sweep(work)
-    return work.result()
-
-
-def _changes(text: str, rewrite: Rewrite, value: str, launched: Launched) -> bool:
-    work = Work(text, launched)
+def _changes(work: Work, rewrite: Rewrite, value: str) -> bool:
     rewrite.apply(work, value)
     return work.changed
 
@@ -72,11 +67,12 @@ def _changes(text: str, rewrite: Rewrite, value: str, launched: Launched) -> boo
 def options(text: str, launched: Launched | None = None) -> dict[str, tuple[str, ...]]:
     """The rewrites and the values that change this text when each is applied alone; {} where it is not understood."""
     found: dict[str, tuple[str, ...]] = {}
-    for name, rewrite in CATALOGUE.items():
-        try:
-            values = tuple(v for v in rewrite.values if _changes(text, rewrite, v, launched or Launched()))
-        except (CannotRewrite, PtxError):
-            return {}
-        if values:
-            found[name] = values
+    try:
+        read = Work(text, launched or Launched())
+        for name, rewrite in CATALOGUE.items():
+            values = tuple(value for value in rewrite.values if _changes(read.again(), rewrite, value))
+            if values:
+                found[name] = values
+    except (CannotRewrite, PtxError):
+        return {}
     return found

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 _LIBRARY = {
-    "softmax": "a row in registers, 16-byte loads past the L1, one barrier for maximum and sum",
-    "rms_norm": "several rows a block in flight, packed in registers, one barrier for all of them",
+    "softmax": "a row in registers, one barrier for maximum and sum, the L2 asked to keep what is read",
+    "rms_norm": "a row packed in registers, one barrier, the L2 asked to keep what is read",
     "swiglu": "16 bytes an access, several of each tensor in flight",
 }
 

@@ -2,9 +2,8 @@
 # ruff: noqa: ANN001, ANN002, ANN201, ANN204
 r"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
 
-Rows of a few KiB are too short to keep HBM busy by themselves. So a thread takes BATCH rows, 16 bytes of each: it
-issues all loads before it uses the first, the weight's once for all rows, and reduces all sums across one barrier.
-ROWS groups of LANES threads share a block.
+A thread takes a few times 16 bytes of each of BATCH rows: it issues all loads before it uses the first, the weight's
+once for all rows, and reduces all sums across one barrier. ROWS groups of LANES threads share a block.
 16-bit numbers stay packed in registers between the sum and the scaling. With LANES 32, a warp has a row for itself and
 there is no barrier at all.
 The text is made for a row length (COLS), so that only the last access of a row asks whether it is inside.
@@ -26,6 +25,7 @@ COMMON = r"""
 //: set STRIDE = LANES * VEC * SIZE
 //: set VECTORS = COLS // VEC
 //: set WARPS = LANES // 32
+//: set HINT = ".L1::evict_last" if LAST else ""
 //: macro several(name, first, count)
 //: if count > 1
 {<% for i in range(count) %>%${name}${first + i}${", " if not loop.last}<% endfor %>}
@@ -37,7 +37,8 @@ COMMON = r"""
 ${(".v" ~ count if count > 1) ~ "." ~ type}
 //:- endmacro
 //: macro load(hints, name, first, address)
-ld.global${hints}${wide(WORDS, TYPE)} ${several(name, first, WORDS)}, ${address}${", %last" if "hint" in hints};
+//: set policy, kept = (".L2::cache_hint", ", %last") if LAST else ("", "")
+ld.global${hints}${policy}${wide(WORDS, TYPE)} ${several(name, first, WORDS)}, ${address}${kept};
 //:- endmacro
 //: macro widen(low, high, word)
 //: if T == "bf16"
@@ -161,7 +162,7 @@ ${widen("%glow", "%ghigh", g)}    mul.f32             %low, %low, ${scale};
     add.s64             %out, %out, %from;
     ld.param.f32        %inverse, [inverse];
     ld.param.f32        %eps, [eps];
-    createpolicy.fractional.L2::evict_last.b64 %last, 1.0;
+    ${"createpolicy.fractional.L2::evict_last.b64 %last, 1.0;" if LAST}
 //: endmacro
 """
 
@@ -187,11 +188,11 @@ ${begin("rms_norm_rows", BATCH, HELD)}
     // all rows: ${BATCH * CHUNKS} loads in flight before anybody waits for one
 //: for b in range(BATCH)
 //: for c in range(FULL)
-    @%there${b} ${load(LOAD, "w", b * HELD + c * WORDS, "[%in+" ~ (b * ROW_BYTES + c * STRIDE) ~ "]")}
+    @%there${b} ${load(HINT, "w", b * HELD + c * WORDS, "[%in+" ~ (b * ROW_BYTES + c * STRIDE) ~ "]")}
 //: endfor
 //: if FULL < CHUNKS
     and.pred            %p, %inside, %there${b};
-    @%p ${load(LOAD, "w", b * HELD + FULL * WORDS, "[%in+" ~ (b * ROW_BYTES + FULL * STRIDE) ~ "]")}
+    @%p ${load(HINT, "w", b * HELD + FULL * WORDS, "[%in+" ~ (b * ROW_BYTES + FULL * STRIDE) ~ "]")}
 //: endif
 //: endfor
 
@@ -240,7 +241,7 @@ ${begin("rms_norm_long", 1, WORDS)}
 sum:
     setp.ge.u32         %p, %i, ${VECTORS};
     @%p bra             summed;
-    ${load(LOAD, "w", 0, "[%in]")}
+    ${load(HINT, "w", 0, "[%in]")}
 ${squares("%s0", "w", 0)}    add.s64             %in, %in, ${STRIDE};
     add.u32             %i, %i, ${LANES};
     bra                 sum;
@@ -256,7 +257,7 @@ ${across("%s0")}${across_warps(1)}    fma.rn.f32          %s0, %s0, %inverse, %e
 scale:
     setp.ge.u32         %p, %i, ${VECTORS};
     @%p bra             done;
-    ${load(LOAD, "w", 0, "[%in]")}
+    ${load(HINT, "w", 0, "[%in]")}
     ${load(".nc", "g", 0, "[%weight]")}
 ${scaled("w", 0, 0, "%s0")}${store("", "w", 0, "[%out]")}    add.s64             %in, %in, ${STRIDE};
     add.s64             %weight, %weight, ${STRIDE};
@@ -277,15 +278,16 @@ def vector(cols, *tensors):
     return next(v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors)))
 
 
-# (accesses of a thread on a row, threads of a block, BATCH), the best first: on an H200 (16384x4096 bfloat16) 65.6,
-# 66.1, 66.4, 66.4, 66.5, 66.6 and 66.7 us. Blocks of 1024 threads with one access each took 80, or 85 with narrow ones.
-SHAPES = ((2, 1024, 1), (1, 512, 2), (2, 512, 1), (2, 256, 1), (4, 128, 1), (2, 256, 2), (1, 512, 4))
-NARROW = ((2, 512, 2),)  # with accesses of 8 bytes, 66.0 us
-# What TorchInductor's kernels read, they ask the L2 to keep longest; not timed here yet.
-LAST = ".L1::evict_last.L2::cache_hint"
+# (accesses of a thread on a row, threads of a block, BATCH), the best first: what is read, rows and weight, with the L2
+# policy evict_last, took 64.02, 64.04 and 64.4 us on an H200 (16384x4096 bfloat16), with 1024 threads of a block 65.6.
+# Without a policy 1024 threads were best, 65.6, and the others took 66.4, 66.4 and 66.1. Slower, too: accesses of 8
+# bytes, more rows in flight, rows read again instead of kept (64.5), stores with a policy of evict_first (64.55 for
+# 64.37), blocks of 1024 threads with one access each (80).
+SHAPES = ((2, 256, 1), (2, 512, 1), (1, 512, 2), (4, 128, 1))
+PLAIN = ((2, 1024, 1),)
 
 
-def shaped(fixed, size, shapes):
+def shaped(fixed, size, shapes, last):
     """Configs with those shapes for rows of that length, each once."""
     words, vectors = max(fixed["VEC"] * size // 4, 1), -(-fixed["COLS"] // fixed["VEC"])
     whole = next((n for n in (32, 64, 128, 256, 512) if n >= vectors), 1024)
@@ -294,17 +296,14 @@ def shaped(fixed, size, shapes):
         lanes = max(32, whole // accesses)
         if -(-vectors // lanes) * words * batch <= MOST_WORDS // 2:
             made[lanes, max(1, threads // lanes), batch] = None
-    return [{**fixed, "LANES": n, "ROWS": rows, "BATCH": batch, "LOAD": "", "STORE": ""} for n, rows, batch in made]
+    same = {**fixed, "LAST": last, "STORE": ""}
+    return [{**same, "LANES": n, "ROWS": rows, "BATCH": batch} for n, rows, batch in made]
 
 
 def configs(fixed, size, n_bytes):
-    """All shapes; for long streams also with narrower accesses, and the best shapes with the one hint on loads that may
-    help. All others that were tried on an H200 cost time."""
-    made = shaped(fixed, size, SHAPES)
-    if n_bytes > 2**25 and fixed["VEC"] * size == 16:
-        made += shaped({**fixed, "VEC": fixed["VEC"] // 2}, size, NARROW)[: len(NARROW)]
-        made += [{**config, "LOAD": LAST} for config in made[:4]]
-    return made[:12]
+    """Long streams with the policy first; what fits the L2 needs none."""
+    plain = shaped(fixed, size, PLAIN, False)
+    return shaped(fixed, size, SHAPES, True) + plain if n_bytes > 2**25 else plain + shaped(fixed, size, SHAPES, False)
 
 
 class ModelNew(nn.Module):
@@ -324,7 +323,7 @@ class ModelNew(nn.Module):
         if -(-cols // (1024 * fixed["VEC"])) * max(fixed["VEC"] * x.element_size() // 4, 1) <= MOST_WORDS // 2:
             kernel = PtxKernel(ROW, entry="rms_norm_rows", configs=configs(fixed, x.element_size(), x.nbytes))
         else:
-            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LOAD": "", "STORE": ".cs"}
+            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LAST": False, "STORE": ".cs"}
             kernel = PtxKernel(LONG, entry="rms_norm_long", configs=[only])
         grid = lambda config: -(-rows // (config["ROWS"] * config["BATCH"]))  # noqa: E731
         kernel[grid](y, x, weight, rows, 1.0 / cols, self.eps)

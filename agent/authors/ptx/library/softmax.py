@@ -27,13 +27,13 @@ ACCESS = r"""
 //: set WORD = "%v" if BITS == 32 else "%w"
 //: set MINUS_INF = {"f32": "0xFF800000", "bf16": "0xFF80FF80", "f16": "0xFC00FC00"}[T]
 //: set WIDTH = "" if WORDS == 1 else ".v" ~ WORDS
-//: set KEPT = ", %last" if "hint" in LOAD else ""
 //: macro one(at)
 ${"{" if WORDS > 1}<%- for i in range(WORDS) %>${WORD}${at + i}${", " if not loop.last}<%- endfor %>${"}" if WORDS > 1}
 //:- endmacro
 //: macro load(chunk, guard)
 //: set type = "b32" if VEC * BITS >= 32 else "u16"
-    ${guard ~ " " if guard}ld.global${LOAD}${WIDTH}.${type} ${one(chunk * WORDS)}, [%in+${chunk * STRIDE}]${KEPT};
+//: set hint, kept = (".L2::cache_hint", ", %last") if LAST else ("", "")
+    ${guard ~ " " if guard}ld.global${hint}${WIDTH}.${type} ${one(chunk * WORDS)}, [%in+${chunk * STRIDE}]${kept};
 //: endmacro
 //: macro unpack(chunk)
 //: if BITS == 16
@@ -93,7 +93,7 @@ COMMON = r"""
     setp.ge.u32         %beyond, %row, %rows;
     @%beyond ret;
 
-    createpolicy.fractional.L2::evict_last.b64 %last, 1.0;
+    ${"createpolicy.fractional.L2::evict_last.b64 %last, 1.0;" if LAST}
 
     // this thread's first element: row * COLS + lane * VEC, in bytes; 64 bits, a tensor may pass 4 GiB
     mov.u32             %lane, %tid.x;
@@ -287,12 +287,12 @@ ${advance("write")}    ret;
 """
 )
 
-# Plain accesses first. On an H200 (8192x8192 float32) plain ones took 128.0 us, .cs stores 129.0, loads with .L2::256B
-# 134.4, loads with an L2 policy of evict_first 133.5; 512 threads instead of 1024 on a row 130.8. Maxima by redux.sync
-# on integers that are ordered as the floats changed nothing.
-# What TorchInductor's kernels read, they ask the L2 to keep longest (LAST); not timed here yet.
-LAST = ".L1::evict_last.L2::cache_hint"
-HINTS = (("", ""), (LAST, ""), (".nc", ""), (".nc", ".cs"))
+# What is read has the L2 policy evict_last. On an H200 (8192x8192 float32) that took 125.4 us, 126.0 with 512 threads
+# on a row, 125.6 with .cs stores or stores with a policy of evict_first, 126.8 when half of the lines had it, 126.2
+# when rows were read again instead of kept; an L1 priority beside it changed nothing. Without a policy 1024 threads
+# took 127.9 and 512 took 130.6; a policy of evict_first 133.5, loads with .L2::256B 134.4. Maxima by redux.sync on
+# integers that are ordered as the floats changed nothing.
+HINTS = ((True, ""), (True, ".cs"), (False, ""))  # whether reads have the policy, and how stores are hinted
 
 
 def vector(cols, *tensors):
@@ -303,19 +303,21 @@ def vector(cols, *tensors):
 
 
 def row_configs(fixed, n_bytes):
-    """Each number of threads that leaves 8 to 32 floats to a thread, the most threads first; hints for long streams."""
+    """Each number of threads that leaves 8 to 32 floats to a thread, the most threads first. For long streams with the
+    policy, and the most threads with other hints too; what fits the L2 needs none."""
     cols, vec = fixed["COLS"], fixed["VEC"]
     floats = {lanes: -(-cols // (lanes * vec)) * vec for lanes in (1024, 512, 256, 128, 64, 32)}
     fits = [lanes for lanes, n in floats.items() if n <= MOST_FLOATS]
     good = [lanes for lanes in fits if 8 <= floats[lanes] <= 32] or fits[-1:]
-    made = [(lanes, load, store) for load, store in HINTS[: None if n_bytes > 2**25 else 1] for lanes in good]
-    return [{**fixed, "LANES": n, "ROWS": 4 if n == 32 else 1, "LOAD": a, "STORE": b} for n, a, b in made[:12]]
+    best, *others = HINTS if n_bytes > 2**25 else HINTS[-1:]
+    made = [(lanes, *best) for lanes in good] + [(good[0], *hints) for hints in others]
+    return [{**fixed, "LANES": n, "ROWS": 4 if n == 32 else 1, "LAST": last, "STORE": store} for n, last, store in made]
 
 
 def long_configs(fixed):
     """Rows that no block can hold: few large blocks, so that the rows at work fit the L2 together."""
     tried = [(lanes, 16 // fixed["VEC"]) for lanes in (1024, 512)]
-    same = {"ROWS": 1, "LOAD": "", "STORE": ".cs"}
+    same = {"ROWS": 1, "LAST": False, "STORE": ".cs"}
     return [{**fixed, **same, "LANES": lanes, "UNROLL": unroll} for lanes, unroll in tried]
 
 

@@ -142,6 +142,31 @@ def test_hints_are_exchanged_and_policies_made_once() -> None:
     assert made.count("createpolicy.fractional.L2::evict_first.b64 %policy_0, 1.0;") == 1
 
 
+KEEPING = """createpolicy.fractional.L2::evict_last.b64 %d5{share};
+    ld.global.L2::cache_hint.b32 %r1, [%d3], %d5;
+    ld.global.L1::evict_last.b32 %r2, [%d3+4];
+    st.global.v2.b32 [%d4], {{%r1, %r2}};"""
+
+
+@pytest.mark.parametrize("share", ["", ", 1.0"])
+def test_loads_that_have_the_policy_keep_theirs_and_the_others_get_it(share: str) -> None:
+    done = after("load_policy", "evict_last", KEEPING.format(share=share))
+    assert "ld.global.L2::cache_hint.b32 %r1, [%d3], %d5;" in done
+    assert "ld.global.L1::evict_last.L2::cache_hint.b32 %r2, [%d3+4], %policy_0;" in done
+
+
+def test_a_policy_for_half_of_the_lines_is_another_one() -> None:
+    done = after("load_policy", "evict_last", KEEPING.format(share=", 0.5"))
+    assert "%r1, [%d3], %policy_0;" in done
+    assert "0.5" not in done
+
+
+def test_a_policy_that_every_load_has_is_not_offered_again() -> None:
+    whole = "\n".join(line for line in KEEPING.format(share="").splitlines() if "%r2, [" not in line)
+    assert "evict_last" not in options(text(whole), KNOWN)["load_policy"]
+    assert options(text(whole.replace("evict_last", "evict_first")), KNOWN)["load_policy"][0] == "evict_last"
+
+
 def test_a_strong_load_keeps_its_words() -> None:
     body = "ld.relaxed.gpu.global.b32 %r1, [%d3];"
     assert not {"load_hint", "load_prefetch", "read_only", "reuse", "wider"} & set(options(text(body), KNOWN))
