@@ -181,7 +181,7 @@ def test_the_configs_for_long_streams_of_softmax_compute_the_same(shift: float, 
     [
         ("softmax", (8192, 8192), torch.float32, {"LANES": 1024, "ROWS": 1, "LAST": True, "STORE": ""}),
         ("rms_norm", (16384, 4096), torch.bfloat16, {"LANES": 256, "ROWS": 1, "BATCH": 1, "LAST": True}),
-        ("swiglu", (8192, 11008), torch.bfloat16, {"block": 1024, "UNROLL": 1, "LAST": False}),
+        ("swiglu", (8192, 11008), torch.bfloat16, {"block": 1024, "UNROLL": 1, "LAST": True}),
     ],
 )
 def test_what_was_fastest_on_a_gpu_comes_first(
@@ -224,14 +224,20 @@ def test_the_configs_for_long_streams_of_the_others_compute_the_same(launches: L
     rms, swiglu = scope_of("rms_norm"), scope_of("swiglu")
     rms_configs = rms["configs"]({"COLS": 2048, "VEC": 8, "T": "bf16"}, 2, 1 << 26)
     swiglu_configs = swiglu["configs"]("bf16", 2, 1 << 26)
-    for configs in (rms_configs, swiglu_configs):
-        assert {config["LAST"] for config in configs} == {True, False}
+    assert all(configs[0]["LAST"] for configs in (rms_configs, swiglu_configs))
+    rms_configs += rms["shaped"]({"COLS": 2048, "VEC": 8, "T": "bf16"}, 2, rms["SHAPES"][:1], True)
+    swiglu_configs.append({**swiglu_configs[0], "CLUSTER": 2})
+    assert [configs[-1]["CLUSTER"] for configs in (rms_configs, swiglu_configs)] == [2, 2]
     rms_kernel = loader.PtxKernel(rms["ROW"], configs=rms_configs)
-    rms_kernel[lambda c: -(-9 // (c["ROWS"] * c["BATCH"]))](torch.empty_like(x), x, weight, 9, 1 / 2048, 1e-6)
+    rms_kernel[lambda c: -(-9 // (c["ROWS"] * c["BATCH"] * c["CLUSTER"])) * c["CLUSTER"]](
+        torch.empty_like(x), x, weight, 9, 1 / 2048, 1e-6, cluster=lambda c: c["CLUSTER"]
+    )
     for launch in launches.seen:
         assert ((_answer(launch) - _reference("rms_norm", x, weight)).abs() < 0.05).all(), launch.block
     launches.seen.clear()
     swiglu_kernel = loader.PtxKernel(swiglu["TEXT"], configs=swiglu_configs)
-    swiglu_kernel[lambda c: -(-x.numel() // (c["block"] * c["UNROLL"] * 8))](torch.empty_like(x), x, y, x.numel())
+    swiglu_kernel[lambda c: -(-x.numel() // (c["block"] * c["UNROLL"] * 8 * c["CLUSTER"])) * c["CLUSTER"]](
+        torch.empty_like(x), x, y, x.numel(), cluster=lambda c: c["CLUSTER"]
+    )
     for launch in launches.seen:
         assert ((_answer(launch) - _reference("swiglu", x, y)).abs() < 0.05).all(), launch.block

@@ -67,7 +67,7 @@ def run(
     """Executes an entry (the only one, unless named) on `args`, one for each parameter, writing through its pointers.
     Raises SimError."""
     function = _entry(module, entry)
-    _check(launch, function)
+    _check(launch, function, module)
     with np.errstate(all="ignore"):
         try:
             return _run(module, function, launch, args, max_work)
@@ -83,7 +83,7 @@ def _entry(module: Module, name: str) -> Function:
     return found[0]
 
 
-def _check(launch: Launch, function: Function) -> None:
+def _check(launch: Launch, function: Function, module: Module) -> None:
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     if min(launch.block) < 1 or threads > MOST_THREADS:
         raise SimError(f"a block of {launch.block} threads; it may have 1 to {MOST_THREADS}")
@@ -97,8 +97,14 @@ def _check(launch: Launch, function: Function) -> None:
     if most is not None and threads > int(np.prod(most, dtype=np.int64)):
         raise SimError(f"{threads} threads in a block, but the text says .maxntid {', '.join(map(str, most))}")
     cluster = function.directives.get("reqnctapercluster", (1,))
-    if launch.cluster != (1, 1, 1) or int(np.prod(cluster, dtype=np.int64)) > 1:
-        raise Unsupported("clusters of several blocks are not emulated")
+    several = launch.cluster != (1, 1, 1) or int(np.prod(cluster, dtype=np.int64)) > 1
+    if several and any(_knows_cluster(ins) for each in module.functions for ins in each.instructions):
+        raise Unsupported("clusters whose blocks know of each other are not emulated")
+
+
+def _knows_cluster(ins: Instruction) -> bool:
+    """Whether it could tell that its block is one of several; without it they only begin together."""
+    return ins.opcode in ("mapa", "getctarank") or "cluster" in f"{ins.name} {ins.operands}"
 
 
 def _run(module: Module, function: Function, launch: Launch, args: Sequence[Argument], max_work: int) -> Stats:

@@ -278,13 +278,13 @@ def vector(cols, *tensors):
     return next(v for v in widths if v <= 1 or (cols % v == 0 and all(t.data_ptr() % (v * size) == 0 for t in tensors)))
 
 
-# (accesses of a thread on a row, threads of a block, BATCH), the best first: what is read, rows and weight, with the L2
-# policy evict_last, took 64.02, 64.04 and 64.4 us on an H200 (16384x4096 bfloat16), with 1024 threads of a block 65.6.
+# (accesses of a thread on a row, threads of a block, BATCH, blocks that begin together), the best first: what is read,
+# rows and weight, with the L2 policy evict_last, took 63.94, 64.02, 64.04 and 64.4 us on an H200 (16384x4096 bfloat16).
 # Without a policy 1024 threads were best, 65.6, and the others took 66.4, 66.4 and 66.1. Slower, too: accesses of 8
 # bytes, more rows in flight, rows read again instead of kept (64.5), stores with a policy of evict_first (64.55 for
 # 64.37), blocks of 1024 threads with one access each (80).
-SHAPES = ((2, 256, 1), (2, 512, 1), (1, 512, 2), (4, 128, 1))
-PLAIN = ((2, 1024, 1),)
+SHAPES = ((2, 256, 1, 2), (2, 256, 1, 1), (2, 512, 1, 1), (1, 512, 2, 1))
+PLAIN = ((2, 1024, 1, 1),)
 
 
 def shaped(fixed, size, shapes, last):
@@ -292,18 +292,21 @@ def shaped(fixed, size, shapes, last):
     words, vectors = max(fixed["VEC"] * size // 4, 1), -(-fixed["COLS"] // fixed["VEC"])
     whole = next((n for n in (32, 64, 128, 256, 512) if n >= vectors), 1024)
     made = {}
-    for accesses, threads, batch in shapes:
+    for accesses, threads, batch, cluster in shapes:
         lanes = max(32, whole // accesses)
         if -(-vectors // lanes) * words * batch <= MOST_WORDS // 2:
-            made[lanes, max(1, threads // lanes), batch] = None
+            made[lanes, max(1, threads // lanes), batch, cluster] = None
     same = {**fixed, "LAST": last, "STORE": ""}
-    return [{**same, "LANES": n, "ROWS": rows, "BATCH": batch} for n, rows, batch in made]
+    return [{**same, "LANES": n, "ROWS": rows, "BATCH": batch, "CLUSTER": c} for n, rows, batch, c in made]
 
 
 def configs(fixed, size, n_bytes):
-    """Long streams with the policy first; what fits the L2 needs none."""
+    """Long streams with the policy first, in clusters where the GPU has them; what fits the L2 needs neither."""
     plain = shaped(fixed, size, PLAIN, False)
-    return shaped(fixed, size, SHAPES, True) + plain if n_bytes > 2**25 else plain + shaped(fixed, size, SHAPES, False)
+    if n_bytes <= 2**25:
+        return plain + shaped(fixed, size, SHAPES[1:], False)
+    clusters = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+    return shaped(fixed, size, SHAPES if clusters else SHAPES[1:], True) + plain
 
 
 class ModelNew(nn.Module):
@@ -323,8 +326,9 @@ class ModelNew(nn.Module):
         if -(-cols // (1024 * fixed["VEC"])) * max(fixed["VEC"] * x.element_size() // 4, 1) <= MOST_WORDS // 2:
             kernel = PtxKernel(ROW, entry="rms_norm_rows", configs=configs(fixed, x.element_size(), x.nbytes))
         else:
-            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "LAST": False, "STORE": ".cs"}
+            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "CLUSTER": 1, "LAST": False, "STORE": ".cs"}
             kernel = PtxKernel(LONG, entry="rms_norm_long", configs=[only])
-        grid = lambda config: -(-rows // (config["ROWS"] * config["BATCH"]))  # noqa: E731
-        kernel[grid](y, x, weight, rows, 1.0 / cols, self.eps)
+        kernel[lambda c: -(-rows // (c["ROWS"] * c["BATCH"] * c["CLUSTER"])) * c["CLUSTER"]](
+            y, x, weight, rows, 1.0 / cols, self.eps, cluster=lambda c: c["CLUSTER"]
+        )
         return y

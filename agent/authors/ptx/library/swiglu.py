@@ -146,19 +146,24 @@ ${widen("%a0", "%a1", "%g0")}${widen("%b0", "%b1", "%u0")}${activate("%a0", "%b0
 
 # On an H200 (8192x11008 bfloat16) blocks of 1024 threads with one piece each took 124.0 us, of 128 to 512 threads 124.5
 # to 124.6, with .nc loads and .cs stores 124.4, two pieces of each thread 125.7, loads with an L2 policy of evict_first
-# 131.2, rings of bulk copies 134.9. The policy evict_last on what is read, which helps softmax and rms_norm, was not
-# timed here yet.
-SHAPES = ((1024, 1), (512, 1), (256, 1), (128, 1), (256, 2))  # threads of a block, pieces of a thread
+# 131.2, rings of bulk copies 134.9. With the policy evict_last on what is read 122.88 (512 threads 123.4, 256 123.65),
+# and 122.73 where two blocks begin together, as a cluster.
+SHAPES = (
+    (1024, 1, 2),
+    (1024, 1, 1),
+    (512, 1, 1),
+    (256, 1, 1),
+)  # threads of a block, pieces, blocks together
 
 
 def configs(name, size, n_bytes):
-    """All shapes plain; for long streams the best of them with the policy too, right behind the best."""
-    plain = [(*shape, False) for shape in SHAPES]
-    last = [(*shape, True) for shape in SHAPES[:3]] if n_bytes > 2**25 else []
-    same = {"T": name, "VEC": 16 // size}
-    return [
-        {**same, "block": block, "UNROLL": unroll, "LAST": kept} for block, unroll, kept in plain[:1] + last + plain[1:]
-    ]
+    """Long streams with the policy, in clusters where the GPU has them; what fits the L2 needs neither, and has small
+    blocks to choose from, too."""
+    kept = n_bytes > 2**25
+    clusters = kept and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+    shapes = SHAPES[0 if clusters else 1 :] + (() if kept else ((128, 1, 1), (256, 2, 1)))
+    same = {"T": name, "VEC": 16 // size, "LAST": kept}
+    return [{**same, "block": block, "UNROLL": unroll, "CLUSTER": together} for block, unroll, together in shapes]
 
 
 def packed(tensor):
@@ -175,5 +180,7 @@ class ModelNew(nn.Module):
         out = torch.empty_like(gate)
         n = gate.numel()
         kernel = PtxKernel(TEXT, configs=configs(NAMES[gate.dtype], gate.element_size(), gate.nbytes))
-        kernel[lambda config: -(-n // (config["block"] * config["UNROLL"] * config["VEC"]))](out, gate, up, n)
+        kernel[lambda c: -(-n // (c["block"] * c["UNROLL"] * c["VEC"] * c["CLUSTER"])) * c["CLUSTER"]](
+            out, gate, up, n, cluster=lambda c: c["CLUSTER"]
+        )
         return out

@@ -70,8 +70,17 @@ def test_each_way_to_fail_has_its_name_and_its_line(change: tuple[str, str], pro
     assert words in reply.detail
 
 
+def test_blocks_that_only_begin_together_are_replayed_like_others() -> None:
+    reply, found = replayed(plan(cluster=[2, 1, 1]))
+    assert (reply.problem, found[199]) == (None, 597.0)
+
+
 def test_clusters_and_unknown_entries_are_named() -> None:
-    assert replayed(plan(cluster=[2, 1, 1]))[0].problem == "uncheckable"
+    rank = SCALE.replace("@out_of ret;", "@out_of ret; mov.u32 %told, %cluster_ctarank;", 1).replace(
+        "{", "{ .reg .b32 %told;", 1
+    )
+    told = replayed(plan(rank, cluster=[2, 1, 1]))[0]
+    assert (told.problem, "clusters whose blocks know of each other" in told.detail) == ("uncheckable", True)
     assert "entries: scale" in replayed(plan(name="other"))[0].detail
     assert replayed(plan(block=[2048, 1, 1]))[0].problem == "failed"
 

@@ -414,8 +414,6 @@ def test_arguments_are_packed_by_the_parameters_types() -> None:
             run(parse(text), launch, args)  # type: ignore[arg-type]
     with pytest.raises(SimError, match="reqntid 32"):
         run(parse(text), Launch((1, 1, 1), (64, 1, 1)), [pointer(out, "out"), 200, 1.5, -1, 2.0])
-    with pytest.raises(Unsupported, match="clusters"):
-        run(parse(text), Launch((1, 1, 1), (32, 1, 1), cluster=(2, 1, 1)), [pointer(out, "out"), 200, 1.5, -1, 2.0])
 
 
 def test_an_entry_is_chosen_by_name() -> None:
