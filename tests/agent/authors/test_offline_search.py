@@ -47,7 +47,7 @@ def climb(author: OfflineAuthor, rounds: int, width: int = 3) -> list[Attempt]:
 
 
 def test_every_expert_comes_first_at_its_default_parameters() -> None:
-    proposals = OfflineAuthor(refuse, 90).propose(TASK, [], 5)
+    proposals = OfflineAuthor(refuse, 90).propose(TASK, [], len(experts(TASK)))
     assert [p.params["sketch"] for p in proposals] == [s.name for s in experts(TASK)]
     assert [p.source for p in proposals] == [s.source for s in experts(TASK)]
     assert all(p.rationale and p.parent_id is None for p in proposals)

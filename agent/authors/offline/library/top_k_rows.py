@@ -3,23 +3,25 @@
 # says: value and place sorted as one 64-bit number; a tile of short rows a program, long rows in chunks that are merged
 # fits: top_k(x, k) = torch.topk(x, k, dim=-1)[0], torch.topk(x, k, dim=-1)[1] where x: R C
 # fits: top_k(x, k) = torch.topk(x, k, dim=1)[0], torch.topk(x, k, dim=1)[1] where x: R C
-# search: TILE = 256 512 1024 2048 4096
-# search: CHUNK = 512 1024 2048 4096
+# search: TILE = 256 512 1024 2048
 # search: NUM_WARPS = 1 2 4 8
 """The k largest of each row (a router's experts, candidates for a token), in order, with their places.
 
 A float's bits are made to sort as a whole number does, and the place goes below them into one 64-bit key: a single sort
 moves both, no two keys are equal, and of equal values the first place wins. Rows longer than CHUNK are cut, and the
 winners of the parts, few by then, go through the same kernel again.
+
+Sorting takes five times as long as reading: 595-614 us for 262,144 rows of 256 on an H200 (512 elements by 2 warps, 2048 by 8, 1024 by
+4), 983 with one element a thread. A policy for the L2 has nothing to gain.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-TILE = 1024  # elements a program, of short rows
+TILE = 512  # elements a program, of short rows
 CHUNK = 2048  # elements a program, of long ones
-NUM_WARPS = 4
+NUM_WARPS = 2
 
 
 @triton.jit
@@ -65,9 +67,10 @@ def top_k(x, k):
         height = max(1, TILE // block)
         parts = triton.cdiv(cols, block)
         keys = torch.empty((rows, parts * kept), dtype=torch.int64, device=x.device) if parts > 1 else None
+        warps = max(NUM_WARPS, min(32, height * block // 1024))  # at most 32 of the 64-bit keys a thread
         top_k_kernel[(triton.cdiv(rows, height), parts)](
             source, keys, values, places, rows, cols, k,
-            FIRST=first, LAST=parts == 1, ROWS=height, COLS=block, KEPT=kept, num_warps=NUM_WARPS,
+            FIRST=first, LAST=parts == 1, ROWS=height, COLS=block, KEPT=kept, num_warps=warps,
         )  # fmt: skip
         if parts == 1:
             return values, places
