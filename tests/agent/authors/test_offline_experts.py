@@ -175,6 +175,34 @@ def test_an_expert_whose_loads_have_warps_of_their_own_compiles_and_computes_the
     assert run("check", work) == [["mine", expert, "main", ""]]
 
 
+SWITCHES = {
+    "group_norm_walk": (
+        ("F.group_norm(x, 4, y, z, 1e-5)", ((2, 40, 9, 11), (40,), (40,))),  # ten channels: tiles of eight and of two
+        ({"AHEAD": 0}, {"HELD": 0}, {"HELD": 0, "LEAVES_LAST": 0, "BLOCK": 16384}),
+    ),
+    "log_softmax_online": (("torch.log_softmax(x, -1)", ((5, 3001),)), ({"HELD": 0}, {"HELD": 0, "LEAVES_LAST": 0})),
+    "softmax_row": (("torch.softmax(x, -1)", ((37, 130),)), ({"TILE": 2048, "NUM_WARPS": 4}, {"LEAVES_LAST": 0})),
+    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_STAGES": 3, "BLOCK": 1024}, {"LEAVES_LAST": 0})),
+    "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"LEAVES_LAST": 0})),
+}
+
+
+def test_every_switch_of_an_expert_leads_to_the_same_result() -> None:
+    work: dict[str, Json] = {}
+    for name, ((value, shapes), settings) in SWITCHES.items():
+        source = hard_task(value, shapes)
+        specs = [{"$tensor": TensorSpec(shape, "bfloat16")} for shape in shapes]
+        task = TaskSpec("mine", "0", "bfloat16", source, (CaseSpec("main", tuple(specs), (), None),))
+        (sketch,) = (sketch for sketch in experts(task) if sketch.name == name)
+        candidates = {str(changed): sketch.render({**sketch.params, **changed}) for changed in settings}
+        assert len({*candidates.values(), sketch.source}) == len(settings) + 1
+        work[name] = {"source": source, "candidates": candidates}
+    traced = [[name, work[name]["source"], key, *rest] for name, key, *rest in run("trace", work)]
+    found = run("check", traced)
+    assert [row for row in found if row[3]] == []
+    assert len(found) == sum(len(settings) for _, settings in SWITCHES.values())
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_an_expert_says_its_idea_its_tasks_and_a_space_around_its_defaults(file: str) -> None:
     text = (LIBRARY / f"{file}.py").read_text()

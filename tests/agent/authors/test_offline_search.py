@@ -9,6 +9,7 @@ from agent.authors.offline.author import OfflineAuthor, overrides, through
 from agent.authors.offline.library import experts
 from agent.authors.offline.module_source import model_parts
 from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
+from agent.authors.offline.words import MOST_TOGETHER
 from tools.codec import Json
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.verdict import Status, Verdict
@@ -81,11 +82,13 @@ def test_neighbours_of_the_best_attempt_say_what_they_change_and_why() -> None:
         assert proposal.prediction
         assert f"attempt {best.number}" in proposal.rationale
         changed = {k for k in proposal.params if proposal.params[k] != best.proposal.params[k]}
-        assert len(changed) == 1
+        assert 1 <= len(changed) <= MOST_TOGETHER
 
 
 def test_the_search_climbs_to_the_top_of_a_simple_hill() -> None:
-    assert min(a.rank_key[0] for a in climb(OfflineAuthor(refuse, 90), 12)) == 1.0
+    top = min(min(sketch.space["NUM_WARPS"]) for sketch in experts(TASK))
+    assert all(sketch.params["NUM_WARPS"] > top for sketch in experts(TASK))
+    assert min(a.rank_key[0] for a in climb(OfflineAuthor(refuse, 90), 12)) == top
 
 
 def test_an_author_with_nothing_left_returns_an_empty_list() -> None:

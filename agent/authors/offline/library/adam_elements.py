@@ -7,9 +7,10 @@
 # search: LEAVES_LAST = 0 1
 """One AdamW step, element by element: seven streams of memory, one 16-byte access of each a thread.
 
-Four loads a thread are 64 kB or more under way on each multiprocessor, whatever the number of warps a program. What is
-read leaves the L2 last: that gained 0.3-2 % in softmax and RMS normalisation on an H200, while leaving first cost 3-8 %;
-not timed here. Corrections for the first steps are the host's: it divides by 1 - beta^step once, in double precision.
+Four loads a thread are 64 kB or more under way on each multiprocessor, whatever the number of warps a program. What
+is read leaves the L2 last: that gained 0.3-2 % in softmax and RMS normalisation on an H200, while leaving first cost
+3-8 %; not timed here. Corrections for the first steps are the host's: it divides by 1 - beta^step once, in double
+precision.
 """
 
 import torch

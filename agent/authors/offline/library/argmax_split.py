@@ -9,12 +9,12 @@
 # search: LEAVES_LAST = 0 1
 """Argmax over the last dimension. Lanes keep a value and a place of their own and meet once, after their columns.
 
-Where rows are fewer than the GPU has room for, a row is cut into parts and a second kernel chooses among their winners.
-Of equal values the first wins; a NaN counts as larger than all else, as in torch.
+Where rows are fewer than the GPU has room for, a row is cut into parts and a second kernel chooses among their
+winners. Of equal values the first wins; a NaN counts as larger than all else, as in torch.
 
-On an H200, 2048 x 128256 of float32 took 236.1 us with 2048 columns a step by 4 warps and four stages on their way through
-shared memory, 237.4 with 4096 by 8, 247-250 with three stages, 260-281 with one. Triton gives such loads no policy for the
-L2; with one stage they leave it last (not timed).
+On an H200, 2048 x 128256 of float32 took 236.1 us with 2048 columns a step by 4 warps and four stages on their way
+through shared memory, 237.4 with 4096 by 8, 247-250 with three stages, 260-281 with one. Triton gives such loads no
+policy for the L2; with one stage they leave it last (not timed).
 """
 
 import torch

@@ -12,8 +12,9 @@
 A program per sequence and key head would leave multiprocessors idle, so each takes a part of the cache, for all query
 heads that share it (padded to the 16 rows that a tensor core wants). The second kernel merges the parts.
 
-On an H200, 32 sequences of 4096 keys (8 heads of 128 bfloat16): 126.8 us with 32 keys a step by 4 warps, 131-138 with 64, 130.8 with
-128; 8 warps on 32 keys 147-153. Keys and values reach shared memory ahead of time, and Triton gives such loads no policy.
+On an H200, 32 sequences of 4096 keys (8 heads of 128 bfloat16): 126.8 us with 32 keys a step by 4 warps, 131-138 with
+64, 130.8 with 128; 8 warps on 32 keys 147-153. Keys and values reach shared memory ahead of time, and Triton gives
+such loads no policy.
 """
 
 import torch

@@ -8,10 +8,11 @@
 # search: LEAVES_LAST = 0 1
 """Cross entropy per row in a single read of the logits, however large the vocabulary.
 
-Lanes keep a maximum and a sum of their own; they meet once, after the row. Eight columns a thread are 40 registers or so,
-which leaves room for 40 kB and more under way on each multiprocessor. What is read leaves the L2 last (0.3-2 % faster in
-softmax and RMS normalisation on an H200, while leaving first cost 4-8 %) where it is loaded straight to registers: with
-NUM_STAGES above 1 it goes through shared memory ahead of time, and Triton drops the policy. Not timed here.
+Lanes keep a maximum and a sum of their own; they meet once, after the row. Eight columns a thread are 40 registers or
+so, which leaves room for 40 kB and more under way on each multiprocessor. What is read leaves the L2 last (0.3-2 %
+faster in softmax and RMS normalisation on an H200, while leaving first cost 4-8 %) where it is loaded straight to
+registers: with NUM_STAGES above 1 it goes through shared memory ahead of time, and Triton drops the policy. Not timed
+here.
 """
 
 import torch

@@ -7,9 +7,9 @@
 # search: LEAVES_LAST = 0 1
 """Causal depthwise convolution with bias and SiLU: each output needs WIDTH inputs, which lie side by side.
 
-Loads that are shifted by one element cannot be wide: of bfloat16, 29 of 2 bytes were made for each 8 outputs of a thread.
-Here a thread loads its piece of 8 and, aligned as well and from the L1 cache, the piece before it; shifting is choosing among
-the 16 numbers, which it has in registers. What is read leaves the L2 last. Not timed.
+Loads that are shifted by one element cannot be wide: of bfloat16, 29 of 2 bytes were made for each 8 outputs of a
+thread. Here a thread loads its piece of 8 and, aligned as well and from the L1 cache, the piece before it; shifting
+is choosing among the 16 numbers, which it has in registers. What is read leaves the L2 last. Not timed.
 """
 
 import torch
@@ -73,7 +73,7 @@ def conv_kernel(
         for w in tl.static_range(WIDTH):
             weight = tl.load(weight_ptr + channel * WIDTH + w).to(tl.float32)
             total += known[VEC + j - WIDTH + 1 + w].to(tl.float32) * weight
-        y = y + ((total * tl.sigmoid(total)).to(y_ptr.dtype.element_ty),)
+        y = y + ((total * tl.sigmoid(total)).to(y_ptr.dtype.element_ty),)  # noqa: RUF005 - Triton has no unpacking
     tl.store(y_ptr + row * sequence + t, together(y, PIECES, VEC), mask=t < sequence)
 
 

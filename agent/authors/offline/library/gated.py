@@ -9,11 +9,11 @@
 # search: LEAVES_LAST = 0 1
 """SwiGLU and GeGLU: an activation of one operand times another, element by element.
 
-A thread takes as many neighbouring elements as fill one 16-byte access: on an H200, 8192 x 11008 of bfloat16 took 124.6 us
-so with 4 warps a program and 124.0 with 32 (in PTX 124.0), 129-130 with two pieces or more a thread. Loads told to
-leave the L2 first and prefetches cost 3-8 %; told to leave last they gained 0.3-2 % in softmax and RMS normalisation: not
-timed here. Operands of one shape are one long row; halves of a row need no division for their addresses: rows are a
-dimension of the grid.
+A thread takes as many neighbouring elements as fill one 16-byte access: on an H200, 8192 x 11008 of bfloat16 took
+124.6 us so with 4 warps a program and 124.0 with 32 (in PTX 124.0), 129-130 with two pieces or more a thread. Loads
+told to leave the L2 first and prefetches cost 3-8 %; told to leave last they gained 0.3-2 % in softmax and RMS
+normalisation: not timed here. Operands of one shape are one long row; halves of a row need no division for their
+addresses: rows are a dimension of the grid.
 """
 
 import torch

@@ -9,10 +9,11 @@
 """Group normalisation of images. A group is one stretch of memory, too long for registers.
 
 The first kernel gives each part of a group its count, mean and sum of squared distances from that mean; the second
-merges the parts of its group (Chan's formula: no difference of large squares) and writes, in tiles of whole channels, so
-that weight and bias are one vector a tile. On an H200, 168 MB of float32 took 131 us so, with weight and bias looked up for
-each element (127 in TorchInductor's two kernels); x comes from memory twice. It is for groups that are too few for one
-program each. LEAVES_LAST: the first read asks to stay in the L2, the second leaves it first; not timed.
+merges the parts of its group (Chan's formula: no difference of large squares) and writes, in tiles of whole channels,
+so that weight and bias are one vector a tile. On an H200, 168 MB of float32 took 131 us so, with weight and bias
+looked up for each element (127 in TorchInductor's two kernels); x comes from memory twice. It is for groups that are
+too few for one program each. LEAVES_LAST: the first read asks to stay in the L2, the second leaves it first; not
+timed.
 """
 
 import torch

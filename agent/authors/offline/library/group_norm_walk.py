@@ -10,17 +10,17 @@
 # search: LEAVES_LAST = 0 1
 """Group normalisation of images, for many groups of some hundred kilobytes each.
 
-Two kernels, one for moments and one that normalises, read x twice from memory: nothing of it is left in the cache when
-the second begins (131 us for 168 MB of float32 on an H200, where a copy would take 80). Here x is read once.
+Two kernels, one for moments and one that normalises, read x twice from memory: nothing of it is left in the cache
+when the second begins (131 us for 168 MB of float32 on an H200, where a copy would take 80). Here x is read once.
 
-Groups of up to HELD elements stay in registers (160 kB of float32 by 32 warps). Their channels are rarely a power of two, so
-two tiles hold them: ten are eight and two. With AHEAD a fixed grid walks over the groups, and the next one travels to
-shared memory meanwhile; such loads carry no policy in Triton. Without, a program has one group.
+Groups of up to HELD elements stay in registers (160 kB of float32 by 32 warps). Their channels are rarely a power of
+two, so two tiles hold them: ten are eight and two. With AHEAD a fixed grid walks over the groups, and the next one
+travels to shared memory meanwhile; such loads carry no policy in Triton. Without, a program has one group.
 
-Wider groups are walked over twice by a fixed grid that keeps few groups under way, so that what a program read for the
-moments (Welford's, in each lane, merged once by Chan's formula: no difference of large squares) is still in the L2 cache
-when it reads it again to write. LEAVES_LAST: the first read asks to stay there, the second and the writes leave first.
-Not timed.
+Wider groups are walked over twice by a fixed grid that keeps few groups under way, so that what a program read for
+the moments (Welford's, in each lane, merged once by Chan's formula: no difference of large squares) is still in the
+L2 cache when it reads it again to write. LEAVES_LAST: the first read asks to stay there, the second and the writes
+leave first. Not timed.
 """
 
 import torch

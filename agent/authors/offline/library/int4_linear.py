@@ -6,14 +6,14 @@
 # search: PROGRAMS_PER_SM = 4 8 16
 # search: NUM_WARPS = 4 8
 # search: NUM_STAGES = 2 3 4
-"""Linear layer with 4-bit weights. Two rows of the weight share a byte, so even and odd columns of x are two products:
-no interleaving in registers. A block of k is one group of scales, which multiplies the block's product (in float32, so
-the weight itself is never rounded). Few tokens: the sum is cut until PROGRAMS_PER_SM programs keep each multiprocessor
-loading, and a second kernel adds the parts.
+"""Linear layer with 4-bit weights. Two rows of the weight share a byte, so even and odd columns of x are two
+products: no interleaving in registers. A block of k is one group of scales, which multiplies the block's product (in
+float32, so the weight itself is never rounded). Few tokens: the sum is cut until PROGRAMS_PER_SM programs keep each
+multiprocessor loading, and a second kernel adds the parts.
 
-On an H200, 16 tokens through 8192 x 28672: 188.2 us with 128 columns a program, 8 programs a multiprocessor and two stages, 207 with one
-program by 8 warps and four or five stages, 272 with 64 columns and 4 programs. Weights reach shared memory ahead of time,
-and Triton gives such loads no policy for the L2.
+On an H200, 16 tokens through 8192 x 28672: 188.2 us with 128 columns a program, 8 programs a multiprocessor and two
+stages, 207 with one program by 8 warps and four or five stages, 272 with 64 columns and 4 programs. Weights reach
+shared memory ahead of time, and Triton gives such loads no policy for the L2.
 """
 
 import torch

@@ -13,8 +13,8 @@ Rows of up to HELD columns stay in registers and are read once: a fixed grid wal
 to shared memory (128 kB of 32000 float32 numbers) while this one is reduced and written. Only one such row fits a
 multiprocessor, so without the next on its way memory would idle. Triton gives loads on that way no policy.
 
-Wider rows are walked over twice. The first walk keeps the row in the L2 cache if it can (evict last), the second is its
-last use (evict first); both load straight to registers, where these policies are kept. Not timed.
+Wider rows are walked over twice. The first walk keeps the row in the L2 cache if it can (evict last), the second is
+its last use (evict first); both load straight to registers, where these policies are kept. Not timed.
 
 What is subtracted is the maximum first and then the logarithm: both at once would round the
 larger away.

@@ -12,9 +12,10 @@
 # search: LEAVES_LAST = 0 1
 """Sum over the first or a middle dimension: (outer, rows, columns) -> (outer, columns).
 
-Each program sums a strip of neighbouring columns over a part of the rows, in registers. Where outer x columns alone do
-not fill the GPU, the rows are split and a second kernel adds the parts (no atomics: the result stays the same each time).
-Four 16-byte loads a thread are under way at once, 128 kB a multiprocessor; they leave the L2 last (not timed here).
+Each program sums a strip of neighbouring columns over a part of the rows, in registers. Where outer x columns alone
+do not fill the GPU, the rows are split and a second kernel adds the parts (no atomics: the result stays the same each
+time). Four 16-byte loads a thread are under way at once, 128 kB a multiprocessor; they leave the L2 last (not timed
+here).
 """
 
 import torch

@@ -8,8 +8,8 @@
 # search: LEAVES_LAST = 0 1
 """Quantisation of each row to 8 bits with a scale: a row is read once, reduced, divided, rounded and written.
 
-A row of 8192 bfloat16 by 16 warps is two 16-byte loads a thread and one 16-byte store of 8-bit numbers; three such programs
-have 48 kB under way on a multiprocessor. What is read leaves the L2 last. Not timed.
+A row of 8192 bfloat16 by 16 warps is two 16-byte loads a thread and one 16-byte store of 8-bit numbers; three such
+programs have 48 kB under way on a multiprocessor. What is read leaves the L2 last. Not timed.
 """
 
 import torch

@@ -7,9 +7,9 @@
 # search: LEAVES_LAST = 0 1
 """RMS normalisation over the last dimension: a row is read once and stays in registers.
 
-On an H200, 16384 x 4096 of bfloat16: 65.4-65.8 us with a row by 8 warps and loads as they come, 66.6 by 4, 71.6 by 16.
-The same in PTX took 64.0 where the L2 is told to let go last of rows and weight (evict_last), 65.6 without; two rows by
-16 warps in TorchInductor's form, with that policy, 64.3.
+On an H200, 16384 x 4096 of bfloat16: 65.4-65.8 us with a row by 8 warps and loads as they come, 66.6 by 4, 71.6 by
+16. The same in PTX took 64.0 where the L2 is told to let go last of rows and weight (evict_last), 65.6 without; two
+rows by 16 warps in TorchInductor's form, with that policy, 64.3.
 """
 
 import torch

@@ -1,17 +1,17 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
-# says: halves of a head side by side in registers, tables read once for several heads, all loads of a head before its stores
+# says: halves side by side in registers, tables read once for several heads, all loads of a head before its stores
 # task: rope = rope(q, k, cos, sin)
 # search: HEADS = 1 2 4 8
 # search: TOKENS = 8 16 32
 # search: NUM_WARPS = 2 4 8
 # search: LEAVES_LAST = 0 1
-"""Rotary embedding of queries and keys in one launch. A program has some positions and some heads: the tables' rows for
-those positions are loaded once and used for HEADS heads of queries and of keys.
+"""Rotary embedding of queries and keys in one launch. A program has some positions and some heads: the tables' rows
+for those positions are loaded once and used for HEADS heads of queries and of keys.
 
-16 positions of a half of 64 bfloat16 by 4 warps are one 16-byte access a thread for each half. The four halves of a query and
-its key are loaded before the first is stored, because a load cannot pass a store that might be to the same place. What is
-read leaves the L2 last. Not timed.
+16 positions of a half of 64 bfloat16 by 4 warps are one 16-byte access a thread for each half. The four halves of a
+query and its key are loaded before the first is stored, because a load cannot pass a store that might be to the same
+place. What is read leaves the L2 last. Not timed.
 """
 
 import torch

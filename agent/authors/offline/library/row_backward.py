@@ -12,8 +12,8 @@ Each program of a fixed grid walks over its rows with a sum for every column in 
 read once for both results. The programs' sums are few enough for a second, small kernel; no atomics, so that the
 result is the same each time.
 
-The next rows travel to shared memory meanwhile: with three stages 64 kB are under way on each multiprocessor (4096 columns of
-bfloat16). Triton gives such loads no policy for the L2; with one stage they leave it last. Not timed.
+The next rows travel to shared memory meanwhile: with three stages 64 kB are under way on each multiprocessor (4096
+columns of bfloat16). Triton gives such loads no policy for the L2; with one stage they leave it last. Not timed.
 """
 
 import torch

@@ -6,8 +6,8 @@
 # search: BLOCK = 512 1024 2048
 # search: NUM_WARPS = 2 4 8
 # search: LEAVES_LAST = 0 1
-"""Rows of a table gathered by number. The numbers come first and the rows after them, so several tokens a program keep
-more of those dependent loads in flight. Rows leave the L2 last: many tokens ask for the same ones; not timed."""
+"""Rows of a table gathered by number. The numbers come first and the rows after them, so several tokens a program
+keep more of those dependent loads in flight. Rows leave the L2 last: many tokens ask for the same ones; not timed."""
 
 import torch
 import triton

@@ -10,8 +10,8 @@
 """RMS and layer normalisation over the last dimension, with or without a residual that is added first.
 
 Rows are read once and stay in registers; mean and variance are taken in two passes over registers, never as E[x^2] -
-E[x]^2, which loses everything where the mean is large. Rows go several to a program (TILE elements).
-A row of 4096 bfloat16 by 8 warps, told to leave the L2 last as the weight is, was best for RMS normalisation on an H200 (64.0 us;
+E[x]^2, which loses everything where the mean is large. Rows go several to a program (TILE elements). A row of 4096
+bfloat16 by 8 warps, told to leave the L2 last as the weight is, was best for RMS normalisation on an H200 (64.0 us;
 65.6 with loads as they come), two rows by 16 next (64.3): one or two 16-byte accesses a thread. Not timed here.
 """
 

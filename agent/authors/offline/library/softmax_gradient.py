@@ -7,8 +7,9 @@
 # search: LEAVES_LAST = 0 1
 """Backward of softmax over the last dimension: dx = y dy - y sum(y dy), a row (or a tile of short rows) a program.
 
-Both operands are loaded before the one barrier, so a row of 8192 float32 by 16 warps has 64 kB under way; more warps leave
-room for two rows a multiprocessor. Loads leave the L2 last, as in softmax, where that gained 2 %; not timed here.
+Both operands are loaded before the one barrier, so a row of 8192 float32 by 16 warps has 64 kB under way; more warps
+leave room for two rows a multiprocessor. Loads leave the L2 last, as in softmax, where that gained 2 %; not timed
+here.
 """
 
 import torch

@@ -9,10 +9,10 @@
 # search: LEAVES_LAST = 0 1
 """Softmax over the last dimension, online: one walk over the row for maximum and sum together, a second to write.
 
-Registers no longer limit the width of a row. The second read mostly hits the L2 cache: the first one asks to stay there
-(evict last), the second is the last use (evict first). TorchInductor's kernel of this form took 127.5 us on an H200 for
-8192 x 8192 of float32 (4096 columns a step, 16 warps, 32 registers); 159 us were loads on their way to shared memory
-ahead of time by 8 warps, which carry no policy in Triton, so loads go straight to registers here.
+Registers no longer limit the width of a row. The second read mostly hits the L2 cache: the first one asks to stay
+there (evict last), the second is the last use (evict first). TorchInductor's kernel of this form took 127.5 us on an
+H200 for 8192 x 8192 of float32 (4096 columns a step, 16 warps, 32 registers); 159 us were loads on their way to
+shared memory ahead of time by 8 warps, which carry no policy in Triton, so loads go straight to registers here.
 """
 
 import torch

@@ -10,9 +10,9 @@
 """Softmax over the last dimension with a persistent grid: each program walks over many rows.
 
 A one-row program ends with a reduction during which it loads nothing. Here the loop is pipelined, so the next row
-travels while the current one is reduced, and no time goes into starting programs. On an H200 that did not pay for 8192 x
-8192 of float32 (138-145 us; one row a program 128): the way through shared memory costs more than the wait. Loads on
-that way carry no policy for the L2 in Triton 3.6 and 3.7; with one stage they do.
+travels while the current one is reduced, and no time goes into starting programs. On an H200 that did not pay for
+8192 x 8192 of float32 (138-145 us; one row a program 128): the way through shared memory costs more than the wait.
+Loads on that way carry no policy for the L2 in Triton 3.6 and 3.7; with one stage they do.
 """
 
 import torch

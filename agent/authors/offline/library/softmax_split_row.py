@@ -11,8 +11,9 @@
 
 One program a row leaves most multiprocessors idle when there are fewer rows than those. The first kernel reduces each
 part of a row to a maximum and a sum; the second combines a row's parts (a few numbers, from the L2 cache) and writes.
-The first read of x asks to stay in the L2 cache (evict last), where the second finds it if x fits; not timed. With many rows
-two kernels read x twice from memory (8192 rows of 8192: 385-430 us on an H200 instead of 128): they are left to the others.
+The first read of x asks to stay in the L2 cache (evict last), where the second finds it if x fits; not timed. With
+many rows two kernels read x twice from memory (8192 rows of 8192: 385-430 us on an H200 instead of 128): they are
+left to the others.
 """
 
 import torch

@@ -7,12 +7,12 @@
 # search: NUM_WARPS = 1 2 4 8
 """The k largest of each row (a router's experts, candidates for a token), in order, with their places.
 
-A float's bits are made to sort as a whole number does, and the place goes below them into one 64-bit key: a single sort
-moves both, no two keys are equal, and of equal values the first place wins. Rows longer than CHUNK are cut, and the
-winners of the parts, few by then, go through the same kernel again.
+A float's bits are made to sort as a whole number does, and the place goes below them into one 64-bit key: a single
+sort moves both, no two keys are equal, and of equal values the first place wins. Rows longer than CHUNK are cut, and
+the winners of the parts, few by then, go through the same kernel again.
 
-Sorting takes five times as long as reading: 595-614 us for 262,144 rows of 256 on an H200 (512 elements by 2 warps, 2048 by 8, 1024 by
-4), 983 with one element a thread. A policy for the L2 has nothing to gain.
+Sorting takes five times as long as reading: 595-614 us for 262,144 rows of 256 on an H200 (512 elements by 2 warps,
+2048 by 8, 1024 by 4), 983 with one element a thread. A policy for the L2 has nothing to gain.
 """
 
 import torch

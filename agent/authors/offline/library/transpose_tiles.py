@@ -7,8 +7,8 @@
 # search: NUM_WARPS = 2 4 8
 # search: LEAVES_LAST = 0 1
 """Transposition into new memory. A tile is read along rows and written along columns; the exchange between threads is
-the compiler's, in swizzled shared memory. Programs run down a column of tiles first, so that writes of neighbours meet.
-64 x 64 of bfloat16 by 4 warps are 16-byte accesses on either side; what is read leaves the L2 last. Not timed.
+the compiler's, in swizzled shared memory. Programs run down a column of tiles first, so that writes of neighbours
+meet. 64 x 64 of bfloat16 by 4 warps are 16-byte accesses on either side; what is read leaves the L2 last. Not timed.
 """
 
 import torch
