@@ -114,6 +114,16 @@ _REASONS = {
             "no shared memory; faster if other programs fill the gaps",
         ),
     ),
+    "FULL": (
+        (
+            "fewer registers a thread let as many programs run as a multiprocessor has threads for",
+            "higher occupancy; faster unless it spills",
+        ),
+        (
+            "as many registers as the compiler wants spare it from computing addresses again",
+            "lower occupancy; faster if fewer programs keep memory busy as well",
+        ),
+    ),
     "LEAVES_LAST": (
         (
             "what is read is the last to leave the L2 cache, so that writes make room for each other",

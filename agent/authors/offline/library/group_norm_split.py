@@ -1,5 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
+# order: 1
 # says: a group's channels lie together in memory: sums by several programs a group, then one pass that normalises
 # fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W
 # search: BLOCK = 4096 8192

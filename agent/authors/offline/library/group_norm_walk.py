@@ -1,6 +1,5 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803
-# order: 1
 # says: a group stays in registers where it fits, the next one on its way; a wider one is walked over twice, from the L2 cache
 # fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W
 # search: HELD = 0 49152

@@ -3,7 +3,7 @@
 # says: one program a row: partial sums per lane, reduced once at the end
 # fits: row_sum(x) = x.sum(-1)
 # fits: row_sum(x) = x.sum(1) where x: R C
-# search: BLOCK = 1024 2048 4096 8192
+# search: BLOCK = 2048 4096 8192
 # search: NUM_WARPS = 4 8 16
 # search: NUM_STAGES = 1 3
 # search: LEAVES_LAST = 0 1
