@@ -62,7 +62,8 @@ def sum_over(x, dim, keepdim, scale=1.0):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((outer, splits, cols), dtype=torch.float32, device=x.device) if splits > 1 else y
     policy = "evict_last" if LEAVES_LAST else ""
-    options = {"ROWS": BLOCK_ROWS, "COLS": width, "POLICY": policy, "num_warps": NUM_WARPS}
+    warps = max(NUM_WARPS, min(32, BLOCK_ROWS * width // 1024))  # at most 32 sums a thread
+    options = {"ROWS": BLOCK_ROWS, "COLS": width, "POLICY": policy, "num_warps": warps}
     middle_sum_kernel[(strips, splits, outer)](x, parts, rows, cols, part, scale if splits == 1 else 1.0, **options)
     if splits > 1:
         middle_sum_kernel[(strips, 1, outer)](parts, y, splits, cols, splits, scale, **options)

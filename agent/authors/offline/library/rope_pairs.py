@@ -54,9 +54,11 @@ def rope(q, k, cos, sin):
     batch, heads, sequence, depth = q.shape
     q_out, k_out = torch.empty_like(q), torch.empty_like(k)
     grid = (triton.cdiv(sequence, TOKENS), triton.cdiv(batch * heads, HEADS))
+    wide = triton.next_power_of_2(depth // 2)
+    warps = max(NUM_WARPS, min(32, TOKENS * wide // 512))  # at most 16 elements a thread, of six numbers each
     rope_kernel[grid](
         q, k, cos, sin, q_out, k_out, batch * heads, sequence, depth // 2,
-        TOKENS=TOKENS, HALF=triton.next_power_of_2(depth // 2), HEADS=HEADS,
-        POLICY="evict_last" if LEAVES_LAST else "", num_warps=NUM_WARPS,
+        TOKENS=TOKENS, HALF=wide, HEADS=HEADS,
+        POLICY="evict_last" if LEAVES_LAST else "", num_warps=warps,
     )  # fmt: skip
     return q_out, k_out

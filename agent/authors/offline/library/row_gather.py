@@ -38,8 +38,9 @@ def embedding(tokens, weight):
     y = torch.empty((tokens.numel(), cols), dtype=weight.dtype, device=weight.device)
     block = min(BLOCK, triton.next_power_of_2(cols))
     grid = (triton.cdiv(tokens.numel(), TOKENS), triton.cdiv(cols, block))
+    warps = max(NUM_WARPS, min(32, TOKENS * block // 2048))  # at most 64 elements a thread
     gather_kernel[grid](
         tokens, weight, y, tokens.numel(), cols,
-        TOKENS=TOKENS, BLOCK=block, POLICY="evict_last" if LEAVES_LAST else "", num_warps=NUM_WARPS,
+        TOKENS=TOKENS, BLOCK=block, POLICY="evict_last" if LEAVES_LAST else "", num_warps=warps,
     )  # fmt: skip
     return y

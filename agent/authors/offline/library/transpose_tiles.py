@@ -37,5 +37,6 @@ def transpose(x):
     y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(rows, BLOCK_ROWS) * triton.cdiv(cols, BLOCK_COLS),)
     policy = "evict_last" if LEAVES_LAST else ""
-    transpose_kernel[grid](x, y, rows, cols, ROWS=BLOCK_ROWS, COLS=BLOCK_COLS, POLICY=policy, num_warps=NUM_WARPS)
+    warps = max(NUM_WARPS, min(32, BLOCK_ROWS * BLOCK_COLS // 2048))  # at most 64 elements a thread
+    transpose_kernel[grid](x, y, rows, cols, ROWS=BLOCK_ROWS, COLS=BLOCK_COLS, POLICY=policy, num_warps=warps)
     return y
