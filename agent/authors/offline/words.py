@@ -104,24 +104,14 @@ _REASONS = {
             "fewer registers, higher occupancy",
         ),
     ),
-    "AHEAD": (
+    "DRAWN": (
         (
-            "what comes next travels to shared memory while this is reduced and written",
-            "more shared memory; faster if memory idled between programs",
+            "winners that are drawn one by one need no sort",
+            "a fraction of the instructions; faster while winners are few",
         ),
         (
-            "loads straight to registers save the way through shared memory, and keep their policy for the L2",
-            "no shared memory; faster if other programs fill the gaps",
-        ),
-    ),
-    "FULL": (
-        (
-            "fewer registers a thread let as many programs run as a multiprocessor has threads for",
-            "higher occupancy; faster unless it spills",
-        ),
-        (
-            "as many registers as the compiler wants spare it from computing addresses again",
-            "lower occupancy; faster if fewer programs keep memory busy as well",
+            "one sort finds all winners at once",
+            "faster if winners are many",
         ),
     ),
     "LEAVES_LAST": (

@@ -178,15 +178,20 @@ def test_an_expert_whose_loads_have_warps_of_their_own_compiles_and_computes_the
 SWITCHES = {
     "group_norm_walk": (
         ("F.group_norm(x, 4, y, z, 1e-5)", ((2, 40, 9, 11), (40,), (40,))),  # ten channels: tiles of eight and of two
-        ({"PROGRAMS_PER_SM": 2}, {"AHEAD": 0}, {"HELD": 0}, {"HELD": 0, "LEAVES_LAST": 0, "BLOCK": 16384}),
+        ({"PROGRAMS_PER_SM": 2}, {"HELD": 0}, {"HELD": 0, "BLOCK": 4096, "PROGRAMS_PER_SM": 2}),
     ),
-    "log_softmax_online": (("torch.log_softmax(x, -1)", ((5, 3001),)), ({"HELD": 0}, {"HELD": 0, "LEAVES_LAST": 0})),
+    "log_softmax_online": (
+        ("torch.log_softmax(x, -1)", ((5, 3001),)),
+        ({"HELD": 0}, {"HELD": 0, "BLOCK": 1024, "NUM_WARPS": 8}),
+    ),
     "softmax_row": (
         ("torch.softmax(x, -1)", ((37, 130),)),
-        ({"TILE": 2048, "NUM_WARPS": 4}, {"LEAVES_LAST": 0}, {"FULL": 1}),
+        ({"TILE": 2048, "NUM_WARPS": 4}, {"TILE": 16384, "NUM_WARPS": 32}),
     ),
-    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_STAGES": 3, "BLOCK": 1024}, {"LEAVES_LAST": 0})),
-    "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"LEAVES_LAST": 0})),
+    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_STAGES": 3, "BLOCK": 1024}, {"BLOCK": 2048, "NUM_WARPS": 16})),
+    "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"NUM_WARPS": 8})),
+    "bias_gelu": (("F.gelu(x + y)", ((9, 333), (333,))), ({"ACCESSES": 8, "NUM_WARPS": 2}, {"ACCESSES": 1})),
+    "middle_sum": (("x.sum(0)", ((700, 45),)), ({"PROGRAMS_PER_SM": 1}, {"BLOCK_COLS": 64, "PROGRAMS_PER_SM": 64})),
 }
 
 

@@ -3,18 +3,17 @@
 # says: a place for each lane's largest value, rows shared by several programs where rows are few
 # fits: argmax(x) = x.argmax(-1) where x: R C
 # fits: argmax(x) = x.argmax(1) where x: R C
-# search: BLOCK = 512 1024 2048 4096
+# search: BLOCK = 1024 2048 4096
 # search: NUM_WARPS = 4 8 16
 # search: NUM_STAGES = 1 3 4
-# search: LEAVES_LAST = 0 1
 """Argmax over the last dimension. Lanes keep a value and a place of their own and meet once, after their columns.
 
 Where rows are fewer than the GPU has room for, a row is cut into parts and a second kernel chooses among their
 winners. Of equal values the first wins; a NaN counts as larger than all else, as in torch.
 
-On an H200, 2048 x 128256 of float32 took 236.1 us with 2048 columns a step by 4 warps and four stages on their way
-through shared memory, 237.4 with 4096 by 8, 247-250 with three stages, 260-281 with one. Triton gives such loads no
-policy for the L2; with one stage they leave it last (not timed).
+On an H200, 2048 x 128256 of float32 took 236.2 us with 2048 columns a step by 4 warps and four stages on their way
+through shared memory, 237.5 with 4096 by 8, 247-250 with three stages, 247 with one stage and 4096 by 16. Triton gives
+loads on that way no policy for the L2, and with one stage it made no difference.
 """
 
 import torch
@@ -25,13 +24,10 @@ BLOCK = 2048
 PROGRAMS_PER_SM = 2  # where rows are cut
 NUM_WARPS = 4
 NUM_STAGES = 4
-LEAVES_LAST = 1
 
 
 @triton.jit
-def parts_kernel(
-    x_ptr, value_ptr, place_ptr, cols, part, BLOCK: tl.constexpr, STAGES: tl.constexpr, POLICY: tl.constexpr
-):
+def parts_kernel(x_ptr, value_ptr, place_ptr, cols, part, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * part
     end = tl.minimum(first + part, cols)
@@ -41,7 +37,7 @@ def parts_kernel(
     for start in tl.range(first, end, BLOCK, num_stages=STAGES):
         column = start + lane
         at = row * cols + column
-        x = tl.load(x_ptr + at, mask=column < end, other=-float("inf"), eviction_policy=POLICY).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=column < end, other=-float("inf")).to(tl.float32)
         better = (x > value) | ((x != x) & (value == value))
         value = tl.where(better, x, value)
         place = tl.where(better, column, place)
@@ -77,7 +73,7 @@ def argmax(x):
     warps = max(NUM_WARPS, min(32, block // 1024))  # at most 32 lanes a thread, of three numbers each
     parts_kernel[grid](
         x, value, place, cols, part,
-        BLOCK=block, STAGES=NUM_STAGES, POLICY="evict_last" if LEAVES_LAST else "", num_warps=warps,
+        BLOCK=block, STAGES=NUM_STAGES, num_warps=warps,
     )  # fmt: skip
     if parts > 1:
         choose_kernel[(rows,)](value, place, y, parts, PARTS=triton.next_power_of_2(parts), num_warps=1)

@@ -2,14 +2,14 @@
 # ruff: noqa: ANN001, ANN201, N803
 # says: a channel's sequence in 16-byte pieces; a piece and the one before it are all that its outputs need
 # task: causal_conv1d = causal_conv1d(x, self.weight, self.bias)
-# search: BLOCK = 1024 2048 4096
+# search: BLOCK = 1024 2048 4096 8192
 # search: NUM_WARPS = 2 4 8
-# search: LEAVES_LAST = 0 1
 """Causal depthwise convolution with bias and SiLU: each output needs WIDTH inputs, which lie side by side.
 
 Loads that are shifted by one element cannot be wide: of bfloat16, 29 of 2 bytes were made for each 8 outputs of a
 thread. Here a thread loads its piece of 8 and, aligned as well and from the L1 cache, the piece before it; shifting
-is choosing among the 16 numbers, which it has in registers. What is read leaves the L2 last. Not timed.
+is choosing among the 16 numbers, which it has in registers. On an H200, 85.8 us with two pieces a thread (2048
+outputs by 4 warps), 98.3 with one; loads that leave the L2 last gained 0.5 %.
 """
 
 import torch
@@ -17,8 +17,7 @@ import triton
 import triton.language as tl
 
 BLOCK = 2048  # outputs a program
-NUM_WARPS = 8
-LEAVES_LAST = 1
+NUM_WARPS = 4
 
 
 @triton.jit
@@ -56,15 +55,17 @@ def together(y, PIECES: tl.constexpr, VEC: tl.constexpr):
 @triton.jit
 def conv_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, channels, sequence,
-    WIDTH: tl.constexpr, PIECES: tl.constexpr, VEC: tl.constexpr, POLICY: tl.constexpr,
+    WIDTH: tl.constexpr, PIECES: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)  # a channel of a batch
     channel = row % channels
     x_ptr += row * sequence
     t = tl.program_id(1) * PIECES * VEC + tl.arange(0, PIECES)[:, None] * VEC + tl.arange(0, VEC)[None, :]
-    x = tl.load(x_ptr + t, mask=t < sequence, other=0.0, eviction_policy=POLICY)
+    x = tl.load(x_ptr + t, mask=t < sequence, other=0.0, eviction_policy="evict_last")
     earlier = t - VEC
-    before = tl.load(x_ptr + earlier, mask=(earlier >= 0) & (earlier < sequence), other=0.0, eviction_policy=POLICY)
+    before = tl.load(
+        x_ptr + earlier, mask=(earlier >= 0) & (earlier < sequence), other=0.0, eviction_policy="evict_last"
+    )
     known = apart(before, PIECES, VEC) + apart(x, PIECES, VEC)
     bias = tl.load(bias_ptr + channel).to(tl.float32)
     y = ()
@@ -86,6 +87,6 @@ def causal_conv1d(x, weight, bias):
         raise NotImplementedError("a window that reaches no further than the piece before")
     conv_kernel[(batch * channels, triton.cdiv(sequence, BLOCK))](
         x, weight, bias, y, channels, sequence, WIDTH=weight.shape[1], PIECES=BLOCK // vec, VEC=vec,
-        POLICY="evict_last" if LEAVES_LAST else "", num_warps=NUM_WARPS,
+        num_warps=NUM_WARPS,
     )  # fmt: skip
     return y

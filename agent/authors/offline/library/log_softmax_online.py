@@ -3,21 +3,21 @@
 # says: rows in registers with the next on its way; wider ones in two walks, the second from the L2 cache
 # fits: log_softmax(x) = torch.log_softmax(x, -1)
 # fits: log_softmax(x) = torch.log_softmax(x, 1) where x: R C
-# search: HELD = 0 8192 32768
+# search: HELD = 0 32768
 # search: BLOCK = 2048 4096 8192
 # search: NUM_WARPS = 8 16 32
-# search: LEAVES_LAST = 0 1
 """Log-softmax over the last dimension, rows of a vocabulary.
 
 Rows of up to HELD columns stay in registers and are read once: a fixed grid walks over them, and the next row travels
 to shared memory (128 kB of 32000 float32 numbers) while this one is reduced and written. Only one such row fits a
-multiprocessor, so without the next on its way memory would idle. Triton gives loads on that way no policy.
+multiprocessor, so without the next on its way memory would idle. Triton gives loads on that way no policy. On an
+H200, 4096 rows of 32000 took 272.8 us so.
 
 Wider rows are walked over twice. The first walk keeps the row in the L2 cache if it can (evict last), the second is
-its last use (evict first); both load straight to registers, where these policies are kept. Not timed.
+its last use (evict first); both load straight to registers, where these policies are kept. The same rows so: 292.7 us
+with 8192 columns a step by 16 warps, 293.7 with 4096 by 32, 349.8 with 4096 by 16 (380.3 without the policies).
 
-What is subtracted is the maximum first and then the logarithm: both at once would round the
-larger away.
+What is subtracted is the maximum first and then the logarithm: both at once would round the larger away.
 """
 
 import torch
@@ -27,11 +27,10 @@ import triton.language as tl
 HELD = 32768
 BLOCK = 4096
 NUM_WARPS = 16
-LEAVES_LAST = 1
 
 
 @triton.jit
-def log_softmax_kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr):
+def log_softmax_kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * cols
     y_ptr += row * cols
@@ -39,7 +38,7 @@ def log_softmax_kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr, FIRST: tl.conste
     total = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, cols, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + column, mask=column < cols, other=-float("inf"), eviction_policy=FIRST)
+        x = tl.load(x_ptr + column, mask=column < cols, other=-float("inf"), eviction_policy="evict_last")
         x = x.to(tl.float32)
         higher = tl.maximum(top, x)
         safe = tl.where(higher == -float("inf"), 0.0, higher)  # a lane that has seen only -inf adds nothing
@@ -50,7 +49,7 @@ def log_softmax_kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr, FIRST: tl.conste
     for start in tl.range(0, cols, BLOCK):
         column = start + tl.arange(0, BLOCK)
         inside = column < cols
-        x = tl.load(x_ptr + column, mask=inside, other=0.0, eviction_policy=SECOND).to(tl.float32)
+        x = tl.load(x_ptr + column, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
         tl.store(y_ptr + column, (x - row_top) - log_total, mask=inside)
 
 
@@ -79,7 +78,6 @@ def log_softmax(x):
         held_kernel[(min(rows, programs),)](x, y, rows, cols, BLOCK=whole, num_warps=warps)
         return y
     block = min(BLOCK, whole)
-    first, second = ("evict_last", "evict_first") if LEAVES_LAST else ("", "")
     warps = max(NUM_WARPS, min(32, block // 1024))  # at most 32 lanes a thread, of three numbers each
-    log_softmax_kernel[(rows,)](x, y, cols, BLOCK=block, FIRST=first, SECOND=second, num_warps=warps)
+    log_softmax_kernel[(rows,)](x, y, cols, BLOCK=block, num_warps=warps)
     return y

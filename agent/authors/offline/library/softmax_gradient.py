@@ -4,12 +4,11 @@
 # task: softmax_backward = softmax_backward(gradient, y)
 # search: TILE = 2048 8192 16384
 # search: NUM_WARPS = 8 16 32
-# search: LEAVES_LAST = 0 1
 """Backward of softmax over the last dimension: dx = y dy - y sum(y dy), a row (or a tile of short rows) a program.
 
-Both operands are loaded before the one barrier, so a row of 8192 float32 by 16 warps has 64 kB under way; more warps
-leave room for two rows a multiprocessor. Loads leave the L2 last, as in softmax, where that gained 2 %; not timed
-here.
+Both operands are loaded before the one barrier, so a row of 8192 float32 by 16 warps has 64 kB under way. On an H200,
+8192 x 8192 of float32: 183.7 us by 16 warps, 183.9 by 32, 184.3 by 8, 185.2 with two rows by 32. Loads leave the L2
+last: 185.6 without.
 """
 
 import torch
@@ -18,19 +17,16 @@ import triton.language as tl
 
 TILE = 8192  # elements a program, at least one row
 NUM_WARPS = 16
-LEAVES_LAST = 1
 
 
 @triton.jit
-def softmax_backward_kernel(
-    dy_ptr, y_ptr, dx_ptr, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr, POLICY: tl.constexpr
-):
+def softmax_backward_kernel(dy_ptr, y_ptr, dx_ptr, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLS)[None, :]
     at = row * cols + column
     inside = (row < rows) & (column < cols)
-    y = tl.load(y_ptr + at, mask=inside, other=0.0, eviction_policy=POLICY).to(tl.float32)
-    dy = tl.load(dy_ptr + at, mask=inside, other=0.0, eviction_policy=POLICY).to(tl.float32)
+    y = tl.load(y_ptr + at, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    dy = tl.load(dy_ptr + at, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
     product = y * dy
     tl.store(dx_ptr + at, product - y * tl.sum(product, axis=1)[:, None], mask=inside)
 
@@ -44,7 +40,7 @@ def softmax_backward(gradient, y):
     height = max(1, TILE // block)
     warps = max(NUM_WARPS, min(32, height * block // 1024))  # at most 32 elements of each operand a thread
     softmax_backward_kernel[(triton.cdiv(rows, height),)](
-        gradient, y, dx, rows, cols, ROWS=height, COLS=block, POLICY="evict_last" if LEAVES_LAST else "",
+        gradient, y, dx, rows, cols, ROWS=height, COLS=block,
         num_warps=warps,
     )  # fmt: skip
     return dx
