@@ -2,7 +2,7 @@
 # ruff: noqa: ANN001, ANN201, N803
 # says: a channel's sequence in 16-byte pieces; a piece and the one before it are all that its outputs need
 # task: causal_conv1d = causal_conv1d(x, self.weight, self.bias)
-# search: BLOCK = 1024 2048 4096 8192
+# search: BLOCK = 1024 2048 4096
 # search: NUM_WARPS = 2 4 8
 """Causal depthwise convolution with bias and SiLU: each output needs WIDTH inputs, which lie side by side.
 
@@ -85,8 +85,9 @@ def causal_conv1d(x, weight, bias):
     vec = 8 if x.element_size() == 2 else 4
     if weight.shape[1] > vec + 1:
         raise NotImplementedError("a window that reaches no further than the piece before")
-    conv_kernel[(batch * channels, triton.cdiv(sequence, BLOCK))](
-        x, weight, bias, y, channels, sequence, WIDTH=weight.shape[1], PIECES=BLOCK // vec, VEC=vec,
+    block = max(256, min(BLOCK, triton.next_power_of_2(sequence)))  # a program never has two channels
+    conv_kernel[(batch * channels, triton.cdiv(sequence, block))](
+        x, weight, bias, y, channels, sequence, WIDTH=weight.shape[1], PIECES=block // vec, VEC=vec,
         num_warps=NUM_WARPS,
     )  # fmt: skip
     return y

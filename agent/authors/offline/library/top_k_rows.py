@@ -17,7 +17,7 @@ a row by one warp, 594 with two by 2, 605-614 with four by 4 and eight by 8, 983
 
 So up to DRAWN winners of rows that a program holds are drawn one by one instead: the largest number, the first place
 that has it, and once more without that place. Whole numbers of 32 bits are compared and reduced, in one instruction
-each (8 winners of 256: a quarter of the instructions that sorting takes). Not timed.
+each (8 winners of 256: a third of the instructions that sorting takes). Not timed.
 """
 
 import torch
