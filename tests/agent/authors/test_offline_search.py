@@ -55,9 +55,9 @@ def test_every_expert_comes_first_at_its_default_parameters() -> None:
 
 
 def test_no_source_is_proposed_twice() -> None:
-    sources = [fingerprint(a.proposal.source) for a in climb(OfflineAuthor(refuse, 90), 40)]
-    assert len(sources) == 120
-    assert len(set(sources)) == 120
+    sources = [fingerprint(a.proposal.source) for a in climb(OfflineAuthor(refuse, 90), 30)]
+    assert len(sources) == 90  # nearly all there are
+    assert len(set(sources)) == 90
 
 
 def test_the_same_seed_and_history_give_the_same_proposals() -> None:
