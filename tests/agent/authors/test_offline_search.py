@@ -9,6 +9,7 @@ from agent.authors.offline.author import OfflineAuthor, overrides, through
 from agent.authors.offline.library import experts
 from agent.authors.offline.module_source import model_parts
 from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
+from agent.authors.offline.words import MOST_TOGETHER
 from tools.codec import Json
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.verdict import Status, Verdict
@@ -47,16 +48,16 @@ def climb(author: OfflineAuthor, rounds: int, width: int = 3) -> list[Attempt]:
 
 
 def test_every_expert_comes_first_at_its_default_parameters() -> None:
-    proposals = OfflineAuthor(refuse, 90).propose(TASK, [], 5)
+    proposals = OfflineAuthor(refuse, 90).propose(TASK, [], len(experts(TASK)))
     assert [p.params["sketch"] for p in proposals] == [s.name for s in experts(TASK)]
     assert [p.source for p in proposals] == [s.source for s in experts(TASK)]
     assert all(p.rationale and p.parent_id is None for p in proposals)
 
 
 def test_no_source_is_proposed_twice() -> None:
-    sources = [fingerprint(a.proposal.source) for a in climb(OfflineAuthor(refuse, 90), 40)]
-    assert len(sources) == 120
-    assert len(set(sources)) == 120
+    sources = [fingerprint(a.proposal.source) for a in climb(OfflineAuthor(refuse, 90), 30)]
+    assert len(sources) == 90  # nearly all there are
+    assert len(set(sources)) == 90
 
 
 def test_the_same_seed_and_history_give_the_same_proposals() -> None:
@@ -81,11 +82,13 @@ def test_neighbours_of_the_best_attempt_say_what_they_change_and_why() -> None:
         assert proposal.prediction
         assert f"attempt {best.number}" in proposal.rationale
         changed = {k for k in proposal.params if proposal.params[k] != best.proposal.params[k]}
-        assert len(changed) == 1
+        assert 1 <= len(changed) <= MOST_TOGETHER
 
 
 def test_the_search_climbs_to_the_top_of_a_simple_hill() -> None:
-    assert min(a.rank_key[0] for a in climb(OfflineAuthor(refuse, 90), 12)) == 1.0
+    top = min(min(sketch.space["NUM_WARPS"]) for sketch in experts(TASK))
+    assert all(sketch.params["NUM_WARPS"] > top for sketch in experts(TASK))
+    assert min(a.rank_key[0] for a in climb(OfflineAuthor(refuse, 90), 12)) == top
 
 
 def test_an_author_with_nothing_left_returns_an_empty_list() -> None:

@@ -3,24 +3,27 @@
 # says: a place for each lane's largest value, rows shared by several programs where rows are few
 # fits: argmax(x) = x.argmax(-1) where x: R C
 # fits: argmax(x) = x.argmax(1) where x: R C
-# search: BLOCK = 1024 2048 4096 8192
-# search: PROGRAMS_PER_SM = 1 2 4 8 16
+# search: BLOCK = 1024 2048 4096
 # search: NUM_WARPS = 4 8 16
-# search: NUM_STAGES = 1 2 3 4
+# search: NUM_STAGES = 1 3 4
 """Argmax over the last dimension. Lanes keep a value and a place of their own and meet once, after their columns.
 
-Where rows are fewer than the GPU has room for, a row is cut into parts and a second kernel chooses among their winners.
-Of equal values the first wins; a NaN counts as larger than all else, as in torch.
+Where rows are fewer than the GPU has room for, a row is cut into parts and a second kernel chooses among their
+winners. Of equal values the first wins; a NaN counts as larger than all else, as in torch.
+
+On an H200, 2048 x 128256 of float32 took 236.2 us with 2048 columns a step by 4 warps and four stages on their way
+through shared memory, 237.5 with 4096 by 8, 247-250 with three stages, 247 with one stage and 4096 by 16. Triton gives
+loads on that way no policy for the L2, and with one stage it made no difference.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-BLOCK = 4096
-PROGRAMS_PER_SM = 4
-NUM_WARPS = 8
-NUM_STAGES = 3
+BLOCK = 2048
+PROGRAMS_PER_SM = 2  # where rows are cut
+NUM_WARPS = 4
+NUM_STAGES = 4
 
 
 @triton.jit
@@ -33,7 +36,8 @@ def parts_kernel(x_ptr, value_ptr, place_ptr, cols, part, BLOCK: tl.constexpr, S
     place = first + lane
     for start in tl.range(first, end, BLOCK, num_stages=STAGES):
         column = start + lane
-        x = tl.load(x_ptr + row * cols + column, mask=column < end, other=-float("inf")).to(tl.float32)
+        at = row * cols + column
+        x = tl.load(x_ptr + at, mask=column < end, other=-float("inf")).to(tl.float32)
         better = (x > value) | ((x != x) & (value == value))
         value = tl.where(better, x, value)
         place = tl.where(better, column, place)
@@ -66,7 +70,11 @@ def argmax(x):
     value = torch.empty((rows, parts), dtype=torch.float32, device=x.device)
     place = torch.empty((rows, parts), dtype=torch.int64, device=x.device) if parts > 1 else y
     grid = (rows, parts)
-    parts_kernel[grid](x, value, place, cols, part, BLOCK=block, STAGES=NUM_STAGES, num_warps=NUM_WARPS)
+    warps = max(NUM_WARPS, min(32, block // 1024))  # at most 32 lanes a thread, of three numbers each
+    parts_kernel[grid](
+        x, value, place, cols, part,
+        BLOCK=block, STAGES=NUM_STAGES, num_warps=warps,
+    )  # fmt: skip
     if parts > 1:
         choose_kernel[(rows,)](value, place, y, parts, PARTS=triton.next_power_of_2(parts), num_warps=1)
     return y

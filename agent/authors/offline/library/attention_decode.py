@@ -3,7 +3,7 @@
 # says: split keys: several programs share one sequence's cache, all query heads of a key head read it together, then a merge
 # fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v, enable_gqa=True) where q: B H 1 D, k: B G S D, v: B G S D
 # fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v) where q: B H 1 D, k: B H S D, v: B H S D
-# search: BLOCK_N = 32 64 128 256
+# search: BLOCK_N = 32 64 128
 # search: PROGRAMS_PER_SM = 1 2 4 8
 # search: NUM_WARPS = 2 4 8
 # search: NUM_STAGES = 2 3 4
@@ -11,13 +11,17 @@
 
 A program per sequence and key head would leave multiprocessors idle, so each takes a part of the cache, for all query
 heads that share it (padded to the 16 rows that a tensor core wants). The second kernel merges the parts.
+
+On an H200, 32 sequences of 4096 keys (8 heads of 128 bfloat16): 126.8 us with 32 keys a step by 4 warps, 131-138 with
+64, 130.8 with 128; 8 warps on 32 keys 147-153. Keys and values reach shared memory ahead of time, and Triton gives
+such loads no policy.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-BLOCK_N = 64
+BLOCK_N = 32
 PROGRAMS_PER_SM = 2  # how finely caches are split: this many parts in all for each multiprocessor
 NUM_WARPS = 4
 NUM_STAGES = 3

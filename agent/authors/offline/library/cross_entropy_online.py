@@ -2,13 +2,15 @@
 # ruff: noqa: ANN001, ANN201, N803
 # says: one walk over the row for maximum and sum together; the target's logit is one load
 # fits: cross_entropy(x, target) = F.cross_entropy(x, target, reduction="none") where x: R C, target: R
-# search: BLOCK = 1024 2048 4096 8192 16384
-# search: NUM_WARPS = 2 4 8 16 32
-# search: NUM_STAGES = 1 2 3 4
+# search: BLOCK = 1024 2048 4096
+# search: NUM_WARPS = 4 8 16
+# search: NUM_STAGES = 1 3 4
 """Cross entropy per row in a single read of the logits, however large the vocabulary.
 
-Lanes keep a maximum and a sum of their own; they meet once, after the row. A row is read once and never again, so it
-is marked to leave the cache first.
+Lanes keep a maximum and a sum of their own; they meet once, after the row. On an H200, 237.8 us with 4096 columns a
+step by 8 warps and three stages on their way through shared memory, 239.5 with 2048 by 4 and three; with one stage,
+247.2 with 2048 by 8, 256.9 with 4096 by 16, 306.9 with 8192 by 16. Triton gives loads through shared memory no policy
+for the L2, and without that way none made a difference.
 """
 
 import torch
@@ -28,14 +30,14 @@ def cross_entropy_kernel(x_ptr, target_ptr, loss_ptr, cols, ignored, BLOCK: tl.c
     total = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, cols, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + column, mask=column < cols, other=-float("inf"), eviction_policy="evict_first")
+        x = tl.load(x_ptr + column, mask=column < cols, other=-float("inf"))
         x = x.to(tl.float32)
         higher = tl.maximum(top, x)
         safe = tl.where(higher == -float("inf"), 0.0, higher)  # a lane that has seen only -inf adds nothing
-        total = total * tl.exp(top - safe) + tl.exp(x - safe)
+        total = total * tl.exp2((top - safe) * 1.4426950408889634) + tl.exp2((x - safe) * 1.4426950408889634)
         top = higher
     row_top = tl.max(top, axis=0)
-    row_total = tl.sum(total * tl.exp(top - row_top), axis=0)
+    row_total = tl.sum(total * tl.exp2((top - row_top) * 1.4426950408889634), axis=0)
     target = tl.load(target_ptr + row)
     at = tl.where(target == ignored, 0, target)
     # the two large terms first: their difference is exact or small
@@ -48,5 +50,9 @@ def cross_entropy(x, target):
     rows, cols = x.shape
     loss = torch.empty((rows,), dtype=x.dtype, device=x.device)
     block = min(BLOCK, triton.next_power_of_2(cols))
-    cross_entropy_kernel[(rows,)](x, target, loss, cols, -100, BLOCK=block, STAGES=NUM_STAGES, num_warps=NUM_WARPS)
+    warps = max(NUM_WARPS, min(32, block // 1024))  # at most 32 lanes a thread, of three numbers each
+    cross_entropy_kernel[(rows,)](
+        x, target, loss, cols, -100,
+        BLOCK=block, STAGES=NUM_STAGES, num_warps=warps,
+    )  # fmt: skip
     return loss

@@ -5,14 +5,18 @@
 # fits: sum_over(x, 1, True) = x.sum(1, keepdim=True) where x: B R C
 # fits: sum_over(x, 1, False) = x.sum(1) where x: B R C
 # fits: mean_over(x, 1, False) = x.mean(1) where x: B R C
-# search: BLOCK_ROWS = 4 8 16 32 64 128
-# search: BLOCK_COLS = 32 64 128 256 512
-# search: PROGRAMS_PER_SM = 1 2 4 8 16
-# search: NUM_WARPS = 2 4 8 16
+# search: BLOCK_ROWS = 8 16 32
+# search: BLOCK_COLS = 64 128 256
+# search: PROGRAMS_PER_SM = 4 8 16
+# search: NUM_WARPS = 4 8
 """Sum over the first or a middle dimension: (outer, rows, columns) -> (outer, columns).
 
-Each program sums a strip of neighbouring columns over a part of the rows, in registers. Where outer x columns alone do
-not fill the GPU, the rows are split and a second kernel adds the parts (no atomics: the result stays the same each time).
+Each program sums a strip of neighbouring columns over a part of the rows, in registers. Where outer x columns alone
+do not fill the GPU, the rows are split and a second kernel adds the parts (no atomics: the result stays the same each
+time). On an H200, 32768 x 4096 of float32 took 125.2 us with tiles of 16 x 128 by 4 warps and 8 programs a
+multiprocessor, 125.5 with 16 x 256 by 8 and 4, 126.6 with 32 x 128 by 8 and 4; 6 % more with 16 programs, 144.2 with 4;
+a policy for the L2 made no difference. The second kernel then had the first one's tiles, of which there were few, and
+went through them in three steps; with narrow strips in one step: not timed.
 """
 
 import torch
@@ -21,7 +25,7 @@ import triton.language as tl
 
 BLOCK_ROWS = 16
 BLOCK_COLS = 128
-PROGRAMS_PER_SM = 4
+PROGRAMS_PER_SM = 8
 NUM_WARPS = 4
 
 
@@ -35,7 +39,8 @@ def middle_sum_kernel(x_ptr, y_ptr, rows, cols, part, scale, ROWS: tl.constexpr,
     for start in tl.range(first, end, ROWS):
         row = start + tl.arange(0, ROWS)[:, None]
         at = (outer * rows + row) * cols + column
-        total += tl.load(x_ptr + at, mask=(row < end) & (column < cols), other=0.0).to(tl.float32)
+        inside = (row < end) & (column < cols)
+        total += tl.load(x_ptr + at, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
     at = (outer * tl.num_programs(1) + tl.program_id(1)) * cols + tl.program_id(0) * COLS + tl.arange(0, COLS)
     inside = tl.program_id(0) * COLS + tl.arange(0, COLS) < cols
     tl.store(y_ptr + at, tl.sum(total, axis=0) * scale, mask=inside)
@@ -54,10 +59,15 @@ def sum_over(x, dim, keepdim, scale=1.0):
     shape = [n for d, n in enumerate(x.shape) if d != dim]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((outer, splits, cols), dtype=torch.float32, device=x.device) if splits > 1 else y
-    options = {"ROWS": BLOCK_ROWS, "COLS": width, "num_warps": NUM_WARPS}
-    middle_sum_kernel[(strips, splits, outer)](x, parts, rows, cols, part, scale if splits == 1 else 1.0, **options)
-    if splits > 1:
-        middle_sum_kernel[(strips, 1, outer)](parts, y, splits, cols, splits, scale, **options)
+    warps = max(NUM_WARPS, min(32, BLOCK_ROWS * width // 1024))  # at most 32 sums a thread
+    middle_sum_kernel[(strips, splits, outer)](
+        x, parts, rows, cols, part, scale if splits == 1 else 1.0, ROWS=BLOCK_ROWS, COLS=width, num_warps=warps
+    )
+    if splits > 1:  # all parts under way at once, in narrow strips: there is little to add for a whole GPU
+        high, wide = min(64, triton.next_power_of_2(splits)), min(32, width)
+        middle_sum_kernel[(triton.cdiv(cols, wide), 1, outer)](
+            parts, y, splits, cols, splits, scale, ROWS=high, COLS=wide, num_warps=4
+        )
     return y.unsqueeze(dim) if keepdim else y
 
 

@@ -4,32 +4,47 @@
 # task: quantize_int8 = quantize(x, 127.0, torch.int8)
 # task: quantize_fp8 = quantize(x, 448.0, torch.float8_e4m3fn)
 # search: ROWS = 1 2 4
-# search: NUM_WARPS = 2 4 8 16 32
-"""Quantisation of each row to 8 bits with a scale: a row is read once, reduced, divided, rounded and written."""
+# search: NUM_WARPS = 2 4 8 16
+# search: LEAVES_LAST = 0 1
+"""Quantisation of each row to 8 bits with a scale: a row is read once, reduced, divided, rounded and written.
+
+Fewer warps, which meet sooner and leave room for more rows, were faster: on an H200, 16384 x 8192 of bfloat16 took
+115.0 us to int8 with a row by 8 warps and 128.1 by 16 (127.1 without a policy for the L2), 103.9 and 123.3 to fp8,
+161 and 155 by 32; 108.4 is TorchInductor's time for int8. Each number was divided with tl.div_rn then, and turned to
+an integer by two conversions. What replaces that is not timed:
+
+- the quotient by one reciprocal a row is corrected by what it leaves of x (Markstein): three instructions a number, and
+  correctly rounded like torch's, so that quotients in the middle of two results fall to the same side;
+- with 1.5 * 2^23 added, the last bits of the sum are the integer, halves to even, as torch.round has them. A
+  conversion is done at a quarter of the pace of an addition.
+"""
 
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 ROWS = 1
-NUM_WARPS = 16
+NUM_WARPS = 8
+LEAVES_LAST = 1
 
 
 @triton.jit
 def quantize_kernel(
-    x_ptr, q_ptr, scale_ptr, rows, cols, largest, INTEGER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
+    x_ptr, q_ptr, scale_ptr, rows, cols, largest,
+    INTEGER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (column < cols)
-    x = tl.load(x_ptr + row * cols + column, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + row * cols + column, mask=inside, other=0.0, eviction_policy=POLICY).to(tl.float32)
     scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), axis=1)[:, None], 1e-8), largest)
-    quotient = tl.div_rn(x, scale)
+    factor = tl.div_rn(1.0, scale)
+    near = x * factor
+    quotient = tl.fma(tl.fma(-near, scale, x), factor, near)
     if INTEGER:
-        found = libdevice.rint(quotient).to(tl.int8)  # halves to even, as torch.round
+        found = (quotient + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)
     else:
-        found = tl.minimum(tl.maximum(quotient, -largest), largest).to(q_ptr.dtype.element_ty)
+        found = quotient.to(q_ptr.dtype.element_ty)  # what rounding puts above `largest` rounds to it
     tl.store(q_ptr + row * cols + column, found, mask=inside)
     tl.store(scale_ptr + row, scale, mask=row < rows)
 
@@ -41,8 +56,10 @@ def quantize(x, largest, dtype):
     scale = torch.empty((rows, 1), dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(cols)
     height = max(1, min(ROWS, 16384 // block))
+    warps = max(NUM_WARPS, min(32, height * block // 2048))  # at most 64 elements of wide rows a thread
     quantize_kernel[(triton.cdiv(rows, height),)](
         x, q, scale, rows, cols, largest,
-        INTEGER=not dtype.is_floating_point, ROWS=height, BLOCK=block, num_warps=NUM_WARPS,
+        INTEGER=not dtype.is_floating_point, ROWS=height, BLOCK=block, POLICY="evict_last" if LEAVES_LAST else "",
+        num_warps=warps,
     )  # fmt: skip
     return q, scale

@@ -3,18 +3,24 @@
 # says: one program a row: partial sums per lane, reduced once at the end
 # fits: row_sum(x) = x.sum(-1)
 # fits: row_sum(x) = x.sum(1) where x: R C
-# search: BLOCK = 256 512 1024 2048 4096 8192 16384
-# search: NUM_WARPS = 1 2 4 8 16 32
-# search: NUM_STAGES = 1 2 3 4
-"""Sum over the last dimension, one program a row: each lane sums its own columns, the lanes meet once at the end."""
+# search: BLOCK = 2048 4096 8192
+# search: NUM_WARPS = 4 8 16
+# search: NUM_STAGES = 1 3
+"""Sum over the last dimension, one program a row: each lane sums its own columns, the lanes meet once at the end.
+
+One stage loads straight to registers, and only such loads carry a policy for the L2 (leave it last) in Triton. On an
+H200, 16384 x 8192 of float32 took 118.8 us with a row in one step by 8 warps, 119.4 with half a row by 16, 121.0 with
+a row by 16 (123.2 without the policy), 119.6 with three stages on their way through shared memory; 118.4 was
+TorchInductor's.
+"""
 
 import torch
 import triton
 import triton.language as tl
 
-BLOCK = 4096
+BLOCK = 8192
 NUM_WARPS = 8
-NUM_STAGES = 3
+NUM_STAGES = 1
 
 
 @triton.jit
@@ -23,7 +29,8 @@ def row_sum_kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr, STAGES: tl.constexpr
     total = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, cols, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
-        total += tl.load(x_ptr + row * cols + column, mask=column < cols, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * cols + column, mask=column < cols, other=0.0, eviction_policy="evict_last")
+        total += x.to(tl.float32)
     tl.store(y_ptr + row, tl.sum(total, axis=0))
 
 
@@ -32,5 +39,6 @@ def row_sum(x):
     y = torch.empty(x.shape[:-1], dtype=x.dtype, device=x.device)
     cols = x.shape[-1]
     block = min(BLOCK, triton.next_power_of_2(cols))
-    row_sum_kernel[(y.numel(),)](x, y, cols, BLOCK=block, STAGES=NUM_STAGES, num_warps=NUM_WARPS)
+    warps = max(1, min(NUM_WARPS, block // 32))
+    row_sum_kernel[(y.numel(),)](x, y, cols, BLOCK=block, STAGES=NUM_STAGES, num_warps=warps)
     return y

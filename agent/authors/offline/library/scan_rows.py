@@ -3,22 +3,24 @@
 # says: a row in blocks, the sum so far carried along; a row's next block travels meanwhile
 # fits: cumsum(x) = x.cumsum(-1) where x: R C
 # fits: cumsum(x) = x.cumsum(1) where x: R C
-# search: BLOCK = 512 1024 2048 4096 8192
-# search: PROGRAMS_PER_SM = 1 2 4 8 16
-# search: NUM_WARPS = 1 2 4 8 16
+# search: BLOCK = 2048 4096 8192
+# search: NUM_WARPS = 2 4 8
 """Cumulative sum along rows. A program walks along its part of a row and carries the sum.
 
 Where rows are few, they are cut into parts: the first kernel sums each part, the second scans it from the sum of the
-parts before it. That reads x twice instead of once, but with the whole GPU.
+parts before it. That reads x twice instead of once, but with the whole GPU; what was read leaves the L2 last.
+
+On an H200, 8192 x 8192 of float32 took 127.8 us with half a row a block by 8 warps, 128.5 with a row by 8 (129.8
+where loads have no policy), 128.7 with half a row by 4, 131.3 with a quarter by 2, 45 % more with a row by 16.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-BLOCK = 2048
-PROGRAMS_PER_SM = 4
-NUM_WARPS = 4
+BLOCK = 4096
+PROGRAMS_PER_SM = 4  # where rows are cut
+NUM_WARPS = 8
 
 
 @triton.jit
@@ -29,7 +31,8 @@ def part_sum_kernel(x_ptr, part_ptr, cols, part, BLOCK: tl.constexpr):
     total = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(first, end, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        total += tl.load(x_ptr + row * cols + column, mask=column < end, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * cols + column, mask=column < end, other=0.0, eviction_policy="evict_last")
+        total += x.to(tl.float32)
     tl.store(part_ptr + row * tl.num_programs(1) + tl.program_id(1), tl.sum(total, axis=0))
 
 
@@ -43,7 +46,8 @@ def scan_kernel(x_ptr, part_ptr, y_ptr, cols, part, PARTS: tl.constexpr, BLOCK: 
     carried = tl.sum(earlier, axis=0)
     for start in tl.range(first, end, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * cols + column, mask=column < end, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * cols + column, mask=column < end, other=0.0, eviction_policy="evict_last")
+        x = x.to(tl.float32)
         tl.store(y_ptr + row * cols + column, tl.cumsum(x, axis=0) + carried, mask=column < end)
         carried += tl.sum(x, axis=0)
 
@@ -58,9 +62,10 @@ def cumsum(x):
     part = triton.cdiv(blocks, max(1, min(wanted // rows, blocks))) * block
     parts = triton.cdiv(cols, part)
     sums = torch.empty((rows, parts), dtype=torch.float32, device=x.device)
+    warps = max(NUM_WARPS, min(32, block // 2048))  # at most 64 elements a thread
     if parts > 1:
-        part_sum_kernel[(rows, parts)](x, sums, cols, part, BLOCK=block, num_warps=NUM_WARPS)
+        part_sum_kernel[(rows, parts)](x, sums, cols, part, BLOCK=block, num_warps=warps)
     scan_kernel[(rows, parts)](
-        x, sums, y, cols, part, PARTS=triton.next_power_of_2(parts), BLOCK=block, num_warps=NUM_WARPS
+        x, sums, y, cols, part, PARTS=triton.next_power_of_2(parts), BLOCK=block, num_warps=warps
     )
     return y

@@ -1,32 +1,37 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
 # order: 1
-# says: single pass: whole rows in registers, read once
+# says: single pass: whole rows in registers, read once; several short rows a program
 # fits: softmax(x) = torch.softmax(x, -1) where x: ... C<65537
 # fits: softmax(x) = torch.softmax(x, 1) where x: R C<65537
-# search: ROWS = 1 2 4
-# search: NUM_WARPS = 2 4 8 16 32
-"""Softmax over the last dimension, ROWS rows a program: a row is read once and stays in registers.
+# search: TILE = 2048 8192 16384
+# search: NUM_WARPS = 4 8 16 32
+"""Softmax over the last dimension: a row is read once and stays in registers, short rows go several to a program.
 
-Memory traffic is the least possible, one read and one write. Rows must fit: 64 K columns are 64 registers a thread
-with 32 warps, whatever NUM_WARPS says; far wider rows spill.
+Memory traffic is the least possible, one read and one write. On an H200, 8192 x 8192 of float32 took 126.2 us with 8
+or 16 warps a row, 127.1 with two rows by 32, 130.0 with a row by 32. What is read leaves the L2 last (evict_last),
+so that writes make room for each other: 130.1 without. The same in PTX, all of a row's loads as 16-byte accesses
+before one barrier, took 125.4 by 1,024 threads. Powers of two instead of `exp`, which mends subnormal results nobody
+asks for: 1 %.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-ROWS = 1
-NUM_WARPS = 16  # 8192 x 8192 of float32 on an H200: 127.9 us; 131.0 with 8 warps
+TILE = 8192  # elements a program, at least one row
+NUM_WARPS = 16
 
 
 @triton.jit
-def softmax_row_kernel(x_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def softmax_row_kernel(x_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # rows * cols may pass 2^31
-    column = tl.arange(0, BLOCK)[None, :]
+    column = tl.arange(0, COLS)[None, :]
     inside = (row < rows) & (column < cols)
-    x = tl.load(x_ptr + row * cols + column, mask=inside, other=-float("inf")).to(tl.float32)
-    e = tl.exp(x - tl.max(x, axis=1)[:, None])
+    x = tl.load(x_ptr + row * cols + column, mask=inside, other=-float("inf"), eviction_policy="evict_last").to(
+        tl.float32
+    )
+    e = tl.exp2((x - tl.max(x, axis=1)[:, None]) * 1.4426950408889634)
     tl.store(y_ptr + row * cols + column, e / tl.sum(e, axis=1)[:, None], mask=inside)
 
 
@@ -36,8 +41,10 @@ def softmax(x):
     cols = x.shape[-1]
     block = triton.next_power_of_2(cols)
     rows = x.numel() // cols
-    height = max(1, min(ROWS, 16384 // block))
-    warps = max(NUM_WARPS, min(32, block // 2048))  # at most 64 elements of a wide row a thread
-    grid = (triton.cdiv(rows, height),)
-    softmax_row_kernel[grid](x, y, rows, cols, ROWS=height, BLOCK=block, num_warps=warps)
+    height = max(1, TILE // block)
+    warps = max(NUM_WARPS, min(32, height * block // 2048))  # at most 64 elements of a tile a thread
+    softmax_row_kernel[(triton.cdiv(rows, height),)](
+        x, y, rows, cols, ROWS=height, COLS=block,
+        num_warps=warps,
+    )  # fmt: skip
     return y
