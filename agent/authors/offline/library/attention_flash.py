@@ -6,33 +6,94 @@
 # fits: attention(q, k, v, False) = F.scaled_dot_product_attention(q, k, v) where q: B H S D, k: B H T D, v: B H T D
 # search: BLOCK_M = 64 128
 # search: BLOCK_N = 32 64 128
-# search: PROGRAMS_PER_SM = 1 2 3
+# search: PROGRAMS_PER_SM = 1 2 3 4
 # search: NUM_WARPS = 4 8
 # search: NUM_STAGES = 2 3 4
-# search: SPECIALISED = 0 1
+# search: SPECIALISED = 0 1 2
 """Attention forward without its matrix of scores: a program keeps a block of queries and walks over the keys.
 
-Queries, keys and values come by TMA, which takes addresses and bounds off the threads: a 128 x 128 x 128 tile needs 220
-registers a thread, 255 with pointers (then 1082 us for 8192 positions of 32 heads on an H200, cuDNN 924). Descriptors of
-keys have a dimension for the head, so that rows beyond its end are zeros and not the next head's. A fixed grid makes its
-descriptors once and takes blocks longest first, every other round in reverse order, so that programs end together.
+Queries, keys and values come by TMA, which takes addresses and bounds off the threads; the host makes the descriptors, so
+that a program is free to take one block and end: the hardware starts the next, longest first. Descriptors of keys have
+a dimension for the head, so that rows beyond its end are zeros and not the next head's.
 
-Blocks left of the diagonal need no mask, blocks on it do, blocks right of it are never read. SPECIALISED gives loads to
-a warp group of their own, and each of two others half of the queries, so that one's softmax runs under the other's
-products; it walks in a single loop with the mask in it, for Triton 3.6 and 3.7 specialise no kernel with a second
-product loop. Where TMA cannot read or the tensor cores have no such type, `plain_kernel` does the work.
+Each step waits for its products, so the softmax of one program has to run under the products of another on the same
+multiprocessor: PROGRAMS_PER_SM sets the registers a thread may have and the shared memory for stages. There is one loop
+with a branch around the mask: a second loop for the blocks on the diagonal would empty the pipeline before it. Three
+stages are the least: with two, a block is asked for when it is wanted (4 x 16 x 4096 x 64 by one program on an H200:
+699 us, 507 us with three).
+
+SPECIALISED gives loads to a warp group of their own and each of two others half of the queries, so that one's softmax
+runs under the other's products: 933 us for 32 heads of 8192 x 128, where cuDNN takes 907 to 924. Triton 3.6 and 3.7
+specialise no kernel with a branch or with a second product loop, and put barriers that nobody uses (one a stage) where
+the first tile of the largest operand will lie: with three stages or more their bits turn up in it as NaN, with two
+they do not. So it is always 128 x 128 with 2 stages, and heads of 64, whose softmax is half of the work, are slower
+with it (436 us). Where TMA cannot read or the tensor cores have no such type, `plain_kernel` does the work.
 """
 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 BLOCK_M = 128
-BLOCK_N = 128
-PROGRAMS_PER_SM = 2  # as many as fit run at once, the others after them
-NUM_WARPS = 8  # 4 are meant where SPECIALISED: the compiler adds two groups of 4
-NUM_STAGES = 2
-SPECIALISED = 0
+BLOCK_N = 64
+PROGRAMS_PER_SM = 2
+NUM_WARPS = 8
+NUM_STAGES = 3
+SPECIALISED = 2  # 0: never, 1: heads of 64 and 128, 2: heads of 128
+
+
+@triton.jit
+def key_head(head, heads, shared):
+    """The head of keys, of all batches, that a head of queries sees."""
+    return head // heads * (heads // shared) + head % heads // shared
+
+
+@triton.jit
+def step(
+    acc, top, total, q, k, v, own, i, start, bare, keys, scale,
+    BRANCH: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    s = tl.dot(q, k.load([own, start, 0]).reshape(BN, D).T)
+    if not BRANCH or start >= bare:
+        j = start + tl.arange(0, BN)
+        # a query that is kept sees no key beyond the end: its own number is below it
+        seen = j[None, :] <= i[:, None] if CAUSAL else j[None, :] < keys
+        s = tl.where(seen, s, -float("inf"))
+    # the scale (with log2 e in it) is applied after the subtraction, in one multiply-add
+    higher = tl.maximum(top, tl.max(s, 1) * scale)
+    p = tl.exp2(s * scale - higher[:, None])
+    shrink = tl.exp2(top - higher)
+    values = v.load([own, start, 0]).reshape(BN, D)
+    acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None])
+    return acc, higher, total * shrink + tl.sum(p, 1)
+
+
+@triton.jit
+def put(y_ptr, acc, total, head, i, queries, D: tl.constexpr):
+    at = head.to(tl.int64) * queries * D + i[:, None].to(tl.int64) * D + tl.arange(0, D)[None, :]
+    y = acc * (1.0 / total)[:, None]
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=i[:, None] < queries)
+
+
+@triton.jit
+def block_kernel(
+    q_rows, k, v, y_ptr, count, heads, shared, queries, keys, scale,
+    CAUSAL: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0) % count
+    row = (tl.cdiv(queries, BM) - 1 - tl.program_id(0) // count) * BM
+    own = key_head(head, heads, shared)
+    i = row + tl.arange(0, BM)
+    q = q_rows.load([head * queries + row, 0])  # rows of the next head at a ragged end: they are not stored
+    acc = tl.zeros((BM, D), tl.float32)
+    top = tl.full((BM,), -float("inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    bare = (tl.minimum(row, keys) if CAUSAL else keys) // BN * BN  # blocks below need no mask
+    end = tl.minimum(row + BM, keys) if CAUSAL else keys
+    for start in tl.range(0, end, BN):
+        acc, top, total = step(acc, top, total, q, k, v, own, i, start, bare, keys, scale, True, CAUSAL, D, BN)
+    put(y_ptr, acc, total, head, i, queries, D)
 
 
 @triton.jit
@@ -45,57 +106,30 @@ def shown(item, items):
 
 
 @triton.jit
-def walk(
-    acc, top, total, q, k, v, own, i, first, end, keys, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, SPECIALISED: tl.constexpr,
-):  # fmt: skip
-    for start in tl.range(first, end, BN, warp_specialize=SPECIALISED):
-        s = tl.dot(q, k.load([own, start, 0]).reshape(BN, D).T)
-        if MASKED:
-            j = start + tl.arange(0, BN)
-            # a query that is kept sees no key beyond the end: its own number is below it
-            seen = j[None, :] <= i[:, None] if CAUSAL else j[None, :] < keys
-            s = tl.where(seen, s, -float("inf"))
-        # the scale (with log2 e in it) is applied after the subtraction, in one multiply-add
-        higher = tl.maximum(top, tl.max(s, 1) * scale)
-        p = tl.exp2(s * scale - higher[:, None])
-        shrink = tl.exp2(top - higher)
-        values = v.load([own, start, 0]).reshape(BN, D)
-        acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None])
-        total = total * shrink + tl.sum(p, 1)
-        top = higher
-    return acc, top, total
-
-
-@triton.jit
-def tma_kernel(
+def specialised_kernel(
     q_ptr, k_ptr, v_ptr, y_ptr, count, heads, shared, queries, keys, scale,
-    CAUSAL: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SPECIALISED: tl.constexpr,
+    CAUSAL: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
+    # made here, because the compiler halves the queries' block between two warp groups: a host's it could not change
     q_rows = tl.make_tensor_descriptor(q_ptr, [count * queries, D], [D, 1], [BM, D])
     k = tl.make_tensor_descriptor(k_ptr, [count // shared, keys, D], [keys.to(tl.int64) * D, D, 1], [1, BN, D])
     v = tl.make_tensor_descriptor(v_ptr, [count // shared, keys, D], [keys.to(tl.int64) * D, D, 1], [1, BN, D])
     high = tl.cdiv(queries, BM)
+    # one program a multiprocessor: its warp groups begin the next block while the last one is stored
     for turn in tl.range(tl.program_id(0), count * high, tl.num_programs(0)):
         item = shown(turn, count * high)
         head = item % count
         row = (high - 1 - item // count) * BM
-        own = head // heads * (heads // shared) + head % heads // shared  # the head of keys that this head sees
+        own = key_head(head, heads, shared)
         i = row + tl.arange(0, BM)
-        q = q_rows.load([head * queries + row, 0])  # rows of the next head at a ragged end: they are not stored
+        q = q_rows.load([head * queries + row, 0])
         acc = tl.zeros((BM, D), tl.float32)
         top = tl.full((BM,), -float("inf"), tl.float32)
         total = tl.zeros((BM,), tl.float32)
-        bare = (tl.minimum(row, keys) if CAUSAL else keys) // BN * BN
         end = tl.minimum(row + BM, keys) if CAUSAL else keys
-        if SPECIALISED:
-            acc, top, total = walk(acc, top, total, q, k, v, own, i, 0, end, keys, scale, True, CAUSAL, D, BN, True)
-        else:
-            acc, top, total = walk(acc, top, total, q, k, v, own, i, 0, bare, keys, scale, False, CAUSAL, D, BN, False)
-            acc, top, total = walk(acc, top, total, q, k, v, own, i, bare, end, keys, scale, True, CAUSAL, D, BN, False)
-        at = head.to(tl.int64) * queries * D + i[:, None].to(tl.int64) * D + tl.arange(0, D)[None, :]
-        y = acc * (1.0 / total)[:, None]
-        tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=i[:, None] < queries)
+        for start in tl.range(0, end, BN, warp_specialize=True):
+            acc, top, total = step(acc, top, total, q, k, v, own, i, start, 0, keys, scale, False, CAUSAL, D, BN)
+        put(y_ptr, acc, total, head, i, queries, D)
 
 
 @triton.jit
@@ -155,6 +189,46 @@ def allocate(size, alignment, stream):
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
+def specialised(q, k, v, y, causal, scale):
+    batch, heads, queries, depth = q.shape
+    count = batch * heads
+    programs = torch.cuda.get_device_properties(q.device).multi_processor_count
+    triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
+    specialised_kernel[(min(programs, count * triton.cdiv(queries, 128)),)](
+        q, k, v, y, count, heads, heads // k.shape[1], queries, k.shape[2], scale,
+        CAUSAL=causal, D=depth, BM=128, BN=128, num_warps=4, num_stages=2,
+    )  # fmt: skip
+
+
+def tile(depth):
+    """Keys a block, stages and registers a thread for as many programs a multiprocessor as are wanted and have room."""
+    threads = NUM_WARPS * 32
+    for programs in range(PROGRAMS_PER_SM, 0, -1):
+        registers = min(255, (64 << 10) // (programs * threads) // 8 * 8)
+        room = ((227 << 10) // programs - (2 << 10) - BLOCK_M * depth * 2) // (depth * 4)  # keys with their values
+        for bn in (128, 64, 32):
+            # the result, the scores, these in 16 bits, some 30 more: with less the assembler waits after each product
+            needed = BLOCK_M * (depth + bn + bn // 2) // threads + 32
+            if bn <= BLOCK_N and needed <= registers and 2 * bn <= room:
+                return bn, min(NUM_STAGES, room // bn), registers
+    return 16, 1, 255
+
+
+def in_blocks(q, k, v, y, causal, scale):
+    batch, heads, queries, depth = q.shape
+    groups, keys = k.shape[1:3]
+    count = batch * heads
+    bn, stages, registers = tile(depth)
+    rows = (batch * groups, keys, depth)
+    block_kernel[(count * triton.cdiv(queries, BLOCK_M),)](
+        TensorDescriptor(q, [count * queries, depth], [depth, 1], [BLOCK_M, depth]),
+        TensorDescriptor(k, rows, [keys * depth, depth, 1], [1, bn, depth]),
+        TensorDescriptor(v, rows, [keys * depth, depth, 1], [1, bn, depth]),
+        y, count, heads, heads // groups, queries, keys, scale,
+        CAUSAL=causal, D=depth, BM=BLOCK_M, BN=bn, num_warps=NUM_WARPS, num_stages=stages, maxnreg=registers,
+    )  # fmt: skip
+
+
 def attention(q, k, v, causal):
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     batch, heads, queries, depth = q.shape
@@ -163,17 +237,8 @@ def attention(q, k, v, causal):
     scale = depth**-0.5 * 1.4426950408889634
     tensors = (q, k, v, y)
     if q.element_size() == 2 and depth in (16, 32, 64, 128, 256) and all(t.data_ptr() % 16 == 0 for t in tensors):
-        triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
-        room = (220 << 10) // depth // 2 - BLOCK_M  # rows of shared memory beside the queries
-        # of short heads two programs fit where scores are no more than 128 x 64: 120 registers, 175 with 128 x 128
-        bn = BLOCK_N if SPECIALISED or depth > 64 else min(BLOCK_N, 64)
-        bn = min(bn, triton.next_power_of_2(room // 4 + 1) // 2)
-        programs = PROGRAMS_PER_SM * torch.cuda.get_device_properties(q.device).multi_processor_count
-        tma_kernel[(min(programs, batch * heads * triton.cdiv(queries, BLOCK_M)),)](
-            *tensors, batch * heads, heads, heads // k.shape[1], queries, keys, scale,
-            CAUSAL=causal, D=depth, BM=BLOCK_M, BN=bn, SPECIALISED=SPECIALISED != 0,
-            num_warps=4 if SPECIALISED else NUM_WARPS, num_stages=max(1, min(NUM_STAGES, room // (2 * bn))),
-        )  # fmt: skip
+        special = depth in (64, 128) if SPECIALISED == 1 else depth == 128 and SPECIALISED == 2
+        (specialised if special else in_blocks)(*tensors, causal, scale)
         return y
     bm = min(64, max(16, triton.next_power_of_2(queries)))
     bn = min(64, max(16, triton.next_power_of_2(keys)))

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803
 # order: 1
-# says: the sum is shared: every program takes an even stretch of all tiles' sums by TMA, a second kernel adds the parts
+# says: one wave of equal tiles by TMA where there are enough; else every program takes an even stretch of all tiles' sums, a second kernel adds
 # fits: split_matmul(a, b) = a @ b where a: M K, b: K N<257
 # fits: split_matmul(a, b) = a @ b where a: M<257 K, b: K N
 # fits: split_matmul(a, b.t()) = F.linear(a, weight=b) where a: M<257 K, b: N K
@@ -10,13 +10,19 @@
 # search: BLOCK_K = 64 128 256
 # search: PROGRAMS_PER_SM = 1 2 4
 # search: NUM_WARPS = 4 8
-# search: NUM_STAGES = 2 3 4 5 6
+# search: NUM_STAGES = 2 3 4 5 6 8 12
+# search: WHOLE = 0 1
 """Matrix product for a result of few tiles and a long sum: a few tokens times a weight, or the gradient of a narrow one.
 
 The blocks of all sums, tile after tile, are one line that is cut into as many even stretches as there are programs
 (stream-k): no wave is half empty, and at most programs + tiles parts are written, where a cut of each sum into equal
 shares writes more or leaves multiprocessors idle. Parts are float32 and are added in a fixed order by a second kernel:
 the same result every time, which atomics would not give.
+
+Where the tiles alone give every multiprocessor one (WHOLE), nothing is cut and nothing added: 16 tokens times
+8192 x 28672 are bound by reading the weight, and parts with their second kernel took 7 us more than cuBLAS's 109. All
+tiles are then to run at once, which is what PROGRAMS_PER_SM leaves room for: equal programs share the memory evenly and
+end together, however they lie on multiprocessors, where waves of tiles would end one after another.
 
 The side of the result that is long is always the tiles' BLOCK_M: of a few tokens the transposed product is computed,
 because a tensor core's rows are 64 at least and 16 tokens would waste most of them. Operands come by TMA whichever way
@@ -29,6 +35,7 @@ read (rows of no multiple of 16 bytes, float32, whose transposed tiles the tenso
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 BLOCK_M = 128
 BLOCK_N = 256
@@ -36,6 +43,23 @@ BLOCK_K = 64
 PROGRAMS_PER_SM = 1  # for tiles more than 64 wide; twice as many for narrow ones, which memory holds up
 NUM_WARPS = 8
 NUM_STAGES = 5
+WHOLE = 1
+
+
+@triton.jit
+def whole_kernel(
+    a, b, y_ptr, m, n, k, y_row, y_col,
+    A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(0) % tl.cdiv(m, BM) * BM, tl.program_id(0) // tl.cdiv(m, BM) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in tl.range(0, k, BK):
+        p = a.load([start, row]).T if A_TURNED else a.load([row, start])
+        q = b.load([column, start]).T if B_TURNED else b.load([start, column])
+        acc = tl.dot(p, q, acc)
+    i, j = (row + tl.arange(0, BM)).to(tl.int64), (column + tl.arange(0, BN)).to(tl.int64)
+    at = i[:, None] * y_row + j[None, :] * y_col
+    tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=(i[:, None] < m) & (j[None, :] < n))
 
 
 @triton.jit
@@ -151,22 +175,33 @@ def stream(a, b, y):
     (m, k), n = a.shape, b.shape[1]
     bm = min(BLOCK_M, max(64, triton.next_power_of_2(m)))
     bn = min(BLOCK_N, max(16, triton.next_power_of_2(n)))
-    blocks = triton.cdiv(k, BLOCK_K)
     tiles = triton.cdiv(m, bm) * triton.cdiv(n, bn)
     per_sm = PROGRAMS_PER_SM if bn > 64 else 2 * PROGRAMS_PER_SM
+    room = ((226 << 10) // per_sm - (2 << 10)) // ((bm + bn) * BLOCK_K * 2)
+    options = {
+        "A_TURNED": a.stride(1) != 1, "B_TURNED": b.stride(1) != 1, "BM": bm, "BN": bn, "BK": BLOCK_K,
+        "num_warps": NUM_WARPS if bm > 64 else 4, "num_stages": max(1, min(NUM_STAGES, room)),
+    }  # fmt: skip
+    if WHOLE and tiles >= multiprocessors(a):
+        tensors = described(a, bm, BLOCK_K), described(b, BLOCK_K, bn), y
+        whole_kernel[(tiles,)](*tensors, m, n, k, *y.stride(), **options)
+        return
+    blocks = triton.cdiv(k, BLOCK_K)
     programs = min(per_sm * multiprocessors(a), tiles * blocks)
     parts = torch.empty((programs + tiles, bm, bn), dtype=torch.float32, device=a.device)
-    room = (220 << 10) // (per_sm * (bm + bn) * BLOCK_K * 2)
     triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
-    stream_kernel[(programs,)](
-        a, b, parts, m, n, k, max(a.stride()), max(b.stride()),
-        A_TURNED=a.stride(1) != 1, B_TURNED=b.stride(1) != 1, BM=bm, BN=bn, BK=BLOCK_K,
-        num_warps=NUM_WARPS if bm > 64 else 4, num_stages=max(1, min(NUM_STAGES, room)),
-    )  # fmt: skip
+    stream_kernel[(programs,)](a, b, parts, m, n, k, max(a.stride()), max(b.stride()), **options)
     rows = min(bm, max(1, 4096 // bn))
     stream_add_kernel[(tiles, bm // rows)](
         parts, y, m, n, k, programs, *y.stride(), BM=bm, BN=bn, BK=BLOCK_K, ROWS=rows, num_warps=4
     )
+
+
+def described(x, height, width):
+    """x for TMA, in blocks of (height, width); turned where its columns are contiguous."""
+    if x.stride(1) != 1:
+        x, height, width = x.t(), width, height
+    return TensorDescriptor(x, list(x.shape), [x.stride(0), 1], [height, width])
 
 
 def masked(a, b, y):
