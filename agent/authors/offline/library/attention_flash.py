@@ -23,11 +23,12 @@ stages are the least: with two, a block is asked for when it is wanted (4 x 16 x
 699 us, 507 us with three).
 
 SPECIALISED gives loads to a warp group of their own and each of two others half of the queries, so that one's softmax
-runs under the other's products: 933 us for 32 heads of 8192 x 128, where cuDNN takes 907 to 924. Triton 3.6 and 3.7
-specialise no kernel with a branch or with a second product loop, and put barriers that nobody uses (one a stage) where
-the first tile of the largest operand will lie: with three stages or more their bits turn up in it as NaN, with two
-they do not. So it is always 128 x 128 with 2 stages, and heads of 64, whose softmax is half of the work, are slower
-with it (436 us). Where TMA cannot read or the tensor cores have no such type, `plain_kernel` does the work.
+runs under the other's products: 933 us for 32 heads of 8192 x 128, where cuDNN takes 907 to 924, with a mask in every
+block, which was a fifth of its instructions. Triton 3.6 and 3.7 specialise no kernel with a branch or with a second
+product loop, and put barriers that nobody uses (one a stage) where the first tile of the largest operand will lie: with
+three stages or more their bits turned up in it as NaN, with two they did not. So it is always 128 x 128 with 2 stages;
+heads of 64, whose softmax is half of the work, were slower with it (436 us). Where TMA cannot read or the tensor cores
+have no such type, `plain_kernel` does the work.
 """
 
 import torch
@@ -50,16 +51,8 @@ def key_head(head, heads, shared):
 
 
 @triton.jit
-def step(
-    acc, top, total, q, k, v, own, i, start, bare, keys, scale,
-    BRANCH: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    s = tl.dot(q, k.load([own, start, 0]).reshape(BN, D).T)
-    if not BRANCH or start >= bare:
-        j = start + tl.arange(0, BN)
-        # a query that is kept sees no key beyond the end: its own number is below it
-        seen = j[None, :] <= i[:, None] if CAUSAL else j[None, :] < keys
-        s = tl.where(seen, s, -float("inf"))
+def step(acc, top, total, s, v, own, start, scale, D: tl.constexpr, BN: tl.constexpr):
+    """Takes the scores of a block of keys into the result, the greatest score so far and the sum of weights."""
     # the scale (with log2 e in it) is applied after the subtraction, in one multiply-add
     higher = tl.maximum(top, tl.max(s, 1) * scale)
     p = tl.exp2(s * scale - higher[:, None])
@@ -92,7 +85,13 @@ def block_kernel(
     bare = (tl.minimum(row, keys) if CAUSAL else keys) // BN * BN  # blocks below need no mask
     end = tl.minimum(row + BM, keys) if CAUSAL else keys
     for start in tl.range(0, end, BN):
-        acc, top, total = step(acc, top, total, q, k, v, own, i, start, bare, keys, scale, True, CAUSAL, D, BN)
+        s = tl.dot(q, k.load([own, start, 0]).reshape(BN, D).T)
+        if start >= bare:
+            j = start + tl.arange(0, BN)
+            # a query that is kept sees no key beyond the end: its own number is below it
+            seen = j[None, :] <= i[:, None] if CAUSAL else j[None, :] < keys
+            s = tl.where(seen, s, -float("inf"))
+        acc, top, total = step(acc, top, total, s, v, own, start, scale, D, BN)
     put(y_ptr, acc, total, head, i, queries, D)
 
 
@@ -126,9 +125,16 @@ def specialised_kernel(
         acc = tl.zeros((BM, D), tl.float32)
         top = tl.full((BM,), -float("inf"), tl.float32)
         total = tl.zeros((BM,), tl.float32)
-        end = tl.minimum(row + BM, keys) if CAUSAL else keys
-        for start in tl.range(0, end, BN, warp_specialize=True):
-            acc, top, total = step(acc, top, total, q, k, v, own, i, start, 0, keys, scale, False, CAUSAL, D, BN)
+        # the only block that needs a mask comes first and finds it in what its product is added to
+        masked = (row if CAUSAL else keys - 1) // BN * BN
+        j = masked + tl.arange(0, BN)
+        seen = j[None, :] <= i[:, None] if CAUSAL else (j[None, :] < keys) & (i[:, None] >= 0)
+        s = tl.where(seen, 0.0, -float("inf"))
+        for turned in tl.range(0, masked + BN, BN, warp_specialize=True):
+            start = tl.where(turned == 0, masked, turned - BN)
+            s = tl.dot(q, k.load([own, start, 0]).reshape(BN, D).T, s)
+            acc, top, total = step(acc, top, total, s, v, own, start, scale, D, BN)
+            s = tl.zeros((BM, BN), tl.float32)
         put(y_ptr, acc, total, head, i, queries, D)
 
 
