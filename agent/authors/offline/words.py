@@ -124,16 +124,6 @@ _REASONS = {
             "faster if the GPU was already full",
         ),
     ),
-    "WHOLE": (
-        (
-            "whole sums need neither parts in memory nor a second kernel",
-            "faster where the tiles alone fill the GPU",
-        ),
-        (
-            "sums cut evenly leave no multiprocessor without work",
-            "faster where the last tiles ran alone",
-        ),
-    ),
 }
 
 
