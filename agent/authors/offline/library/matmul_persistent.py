@@ -11,26 +11,24 @@
 # fits: matmul(a, b, bias, "gelu_tanh", turned=True, precision=PRECISION) = F.gelu(F.linear(a, weight=b, bias=bias), approximate="tanh") where a: plain M K, b: plain N K, bias: N
 # fits: matmul(a, b, residual=r, precision=PRECISION) = torch.addmm(r, a, b) where a: plain M K, b: plain K N, r: M N
 # task: matmul_fp8 = matmul(a, b, turned=True, scale_a=scale_a, scale_b=scale_b, dtype=torch.bfloat16)
-# search: BLOCK_M = 64 128 256
-# search: BLOCK_N = 64 128 256
-# search: BLOCK_K = 32 64 128
+# search: BLOCK_M = 128 256
+# search: BLOCK_N = 128 256
 # search: GROUP_M = 4 8 16
-# search: NUM_WARPS = 4 8
-# search: NUM_STAGES = 2 3 4 5
-# search: PIECES = 1 2 4
-# search: SPECIALISED = 0 1
+# search: NUM_STAGES = 3 4
+# search: PIECES = 2 4
 """Matrix product by a fixed grid that walks over the tiles of the result, with operands moved by TMA.
 
 TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles and
 over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result is
 finished and goes out in PIECES, to need less shared memory beside the stages and fewer registers for a residual; float32
-results get 128 x 256 tiles so, with 128 x 128 ones 8192 x 4096 x 4096 took 1080 us on an H200 (cuBLAS 980).
+results get 128 x 256 tiles so, with 128 x 128 ones 8192 x 4096 x 4096 took 1080 us on an H200 (cuBLAS 980). Of 8192 cubed
+in bfloat16, side by side with cuBLAS because the power limit moves both: 1.02 times as fast with 2 pieces and 3 stages,
+1.01 with 4 and 4, whatever GROUP_M; 0.975 times with tiles of 256 x 128.
 
 TF32 operands have to be K-major for the tensor cores of Hopper: a matrix that is not is turned first, by a kernel of its
-own; when the compiler turned each tile in shared memory instead, the same product took 2429 us. SPECIALISED gives loads
-to a warp group of their own and half of each tile to each of two others: Triton 3.6 and 3.7 do that on Hopper for 4 warps
-alone, 3.6 only where the result goes out whole, and the loops stay apart then. Where a row is no multiple of 16 bytes TMA
-cannot read it: then `masked_kernel` does the work.
+own; when the compiler turned each tile in shared memory instead, the same product took 2429 us. Where a row is no multiple
+of 16 bytes TMA cannot read it: then `masked_kernel` does the work. A warp group of its own for the loads (warp_specialize)
+was tried: 2101 us for 8192 cubed in bfloat16, where this takes 1448, and NaN now and then (see `attention_flash`).
 """
 
 import torch
@@ -44,7 +42,6 @@ GROUP_M = 8
 NUM_WARPS = 8
 NUM_STAGES = 3
 PIECES = 2  # of a 16-bit result; twice as many, 4 at most, of a float32 one
-SPECIALISED = 0
 
 
 @triton.jit
@@ -104,7 +101,7 @@ def persistent_kernel(
     a_ptr, b_ptr, c_ptr, bias_ptr, residual_ptr, scale_a_ptr, scale_b_ptr, m, n, k,
     BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SCALES: tl.constexpr, ACTIVATION: tl.constexpr, TURNED: tl.constexpr,
     INPUT_PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    PIECES: tl.constexpr, SPECIALISED: tl.constexpr, FLAT: tl.constexpr,
+    PIECES: tl.constexpr,
 ):  # fmt: skip
     a = tl.make_tensor_descriptor(a_ptr, [m, k], [k.to(tl.int64), 1], [BM, BK])
     if TURNED:
@@ -113,7 +110,7 @@ def persistent_kernel(
         b = tl.make_tensor_descriptor(b_ptr, [k, n], [n.to(tl.int64), 1], [BK, BN])
     c = tl.make_tensor_descriptor(c_ptr, [m, n], [n.to(tl.int64), 1], [BM, BN // PIECES])
     tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLAT, warp_specialize=SPECIALISED):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         row, column = place(tile, m, n, BM, BN, GROUP)
         acc = tl.zeros((BM, BN), tl.float32)
         for start in range(0, k, BK):
@@ -203,23 +200,13 @@ def matmul(
         tensors = (a, b, *tensors[2:])
     triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
     bk = BLOCK_K * 2 // size
-    pieces = 1 if SPECIALISED else min(4, PIECES * max(1, c.element_size() // 2))
-    bn = min(BLOCK_N, 128) if SPECIALISED and c.element_size() == 4 else BLOCK_N
+    pieces = min(4, PIECES * max(1, c.element_size() // 2))
     # the result passes through shared memory, too, and so does a residual
-    room = (224 << 10) - BLOCK_M * bn // pieces * (c.element_size() + (0 if residual is None else 4))
-    stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + bn) * bk * size)))
+    room = (224 << 10) - BLOCK_M * BLOCK_N // pieces * (c.element_size() + (0 if residual is None else 4))
+    stages = max(1, min(NUM_STAGES, room // ((BLOCK_M + BLOCK_N) * bk * size)))
     programs = torch.cuda.get_device_properties(a.device).multi_processor_count
-    persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, bn)),)](
-        *tensors,
-        BM=BLOCK_M,
-        TURNED=turned,
-        BN=bn,
-        BK=bk,
-        PIECES=pieces,
-        SPECIALISED=SPECIALISED != 0,
-        FLAT=SPECIALISED == 0,
-        num_warps=4 if SPECIALISED else NUM_WARPS,
-        num_stages=stages,
-        **options,
-    )
+    persistent_kernel[(min(programs, triton.cdiv(m, BLOCK_M) * triton.cdiv(n, BLOCK_N)),)](
+        *tensors, TURNED=turned, BM=BLOCK_M, BN=BLOCK_N, BK=bk, PIECES=pieces,
+        num_warps=NUM_WARPS, num_stages=stages, **options,
+    )  # fmt: skip
     return c

@@ -1,16 +1,16 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803
 # order: 1
-# says: the sum is shared: every program takes an even stretch of all tiles' sums by TMA, a second kernel adds the parts
+# says: whole tiles by TMA where there are enough; else every program takes an even stretch of all tiles' sums, a second kernel adds
 # fits: split_matmul(a, b) = a @ b where a: M K, b: K N<257
 # fits: split_matmul(a, b) = a @ b where a: M<257 K, b: K N
 # fits: split_matmul(a, b.t()) = F.linear(a, weight=b) where a: M<257 K, b: N K
-# search: BLOCK_M = 64 128
-# search: BLOCK_N = 16 32 64 128 256
-# search: BLOCK_K = 64 128 256
-# search: PROGRAMS_PER_SM = 1 2 4
+# search: BLOCK_M = 128 256
+# search: BLOCK_N = 128 256
+# search: BLOCK_K = 64 128
+# search: PROGRAMS_PER_SM = 1 2
 # search: NUM_WARPS = 4 8
-# search: NUM_STAGES = 2 3 4 5 6
+# search: NUM_STAGES = 3 5
 """Matrix product for a result of few tiles and a long sum: a few tokens times a weight, or the gradient of a narrow one.
 
 The blocks of all sums, tile after tile, are one line that is cut into as many even stretches as there are programs
@@ -18,10 +18,15 @@ The blocks of all sums, tile after tile, are one line that is cut into as many e
 shares writes more or leaves multiprocessors idle. Parts are float32 and are added in a fixed order by a second kernel:
 the same result every time, which atomics would not give.
 
+Where the tiles alone give every multiprocessor one, nothing is cut and nothing added: 16 tokens times 8192 x 28672 are
+bound by reading the weight, and take 110.0 us on an H200 (cuBLAS 109.6), 116.7 us when they are cut. Their 448 tiles take
+the same (110.3) when all are on multiprocessors at once, four on each with two stages, as when 264 are, two with five.
+Lines of the weight in a tile are 256 bytes long: with 128 the product takes 111.8 us at best, with 512 it takes 111.6.
+
 The side of the result that is long is always the tiles' BLOCK_M: of a few tokens the transposed product is computed,
 because a tensor core's rows are 64 at least and 16 tokens would waste most of them. Operands come by TMA whichever way
 they lie, the tensor cores turn 16-bit ones: with loads by pointers, masks and 64-bit addresses, 32768 x 7168 x 256
-took 300-336 us on an H200 (cuBLAS 177), and 16 tokens times 8192 x 28672 took 130-144 us (cuBLAS 110). What TMA cannot
+took 300-336 us (201 so, 8 of them for the second kernel; cuBLAS 191), and the 16 tokens 115-144 us. What TMA cannot
 read (rows of no multiple of 16 bytes, float32, whose transposed tiles the tensor cores do not take) goes to
 `masked_kernel`.
 """
@@ -29,13 +34,32 @@ read (rows of no multiple of 16 bytes, float32, whose transposed tiles the tenso
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+# for tiles more than 64 wide; narrow ones, which memory holds up, are half as high, read lines of twice the length and
+# lie two on a multiprocessor where one wide one lies
 BLOCK_M = 128
 BLOCK_N = 256
 BLOCK_K = 64
-PROGRAMS_PER_SM = 1  # for tiles more than 64 wide; twice as many for narrow ones, which memory holds up
+PROGRAMS_PER_SM = 1
 NUM_WARPS = 8
-NUM_STAGES = 5
+NUM_STAGES = 5  # or as many as there is room for
+
+
+@triton.jit
+def whole_kernel(
+    a, b, y_ptr, m, n, k, y_row, y_col,
+    A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(0) % tl.cdiv(m, BM) * BM, tl.program_id(0) // tl.cdiv(m, BM) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in tl.range(0, k, BK):
+        p = a.load([start, row]).T if A_TURNED else a.load([row, start])
+        q = b.load([column, start]).T if B_TURNED else b.load([start, column])
+        acc = tl.dot(p, q, acc)
+    i, j = (row + tl.arange(0, BM)).to(tl.int64), (column + tl.arange(0, BN)).to(tl.int64)
+    at = i[:, None] * y_row + j[None, :] * y_col
+    tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=(i[:, None] < m) & (j[None, :] < n))
 
 
 @triton.jit
@@ -149,24 +173,37 @@ def split_matmul(a, b):
 def stream(a, b, y):
     """y = a @ b, where b has few columns."""
     (m, k), n = a.shape, b.shape[1]
-    bm = min(BLOCK_M, max(64, triton.next_power_of_2(m)))
     bn = min(BLOCK_N, max(16, triton.next_power_of_2(n)))
-    blocks = triton.cdiv(k, BLOCK_K)
+    high, bk, per_sm = (
+        (BLOCK_M, BLOCK_K, PROGRAMS_PER_SM) if bn > 64 else (BLOCK_M // 2, 2 * BLOCK_K, 2 * PROGRAMS_PER_SM)
+    )
+    bm = min(high, max(64, triton.next_power_of_2(m)))
     tiles = triton.cdiv(m, bm) * triton.cdiv(n, bn)
-    per_sm = PROGRAMS_PER_SM if bn > 64 else 2 * PROGRAMS_PER_SM
+    room = ((226 << 10) // per_sm - (2 << 10)) // ((bm + bn) * bk * 2)
+    options = {
+        "A_TURNED": a.stride(1) != 1, "B_TURNED": b.stride(1) != 1, "BM": bm, "BN": bn, "BK": bk,
+        "num_warps": NUM_WARPS if bm > 64 else 4, "num_stages": max(1, min(NUM_STAGES, room)),
+    }  # fmt: skip
+    if tiles >= multiprocessors(a):
+        tensors = described(a, bm, bk), described(b, bk, bn), y
+        whole_kernel[(tiles,)](*tensors, m, n, k, *y.stride(), **options)
+        return
+    blocks = triton.cdiv(k, bk)
     programs = min(per_sm * multiprocessors(a), tiles * blocks)
     parts = torch.empty((programs + tiles, bm, bn), dtype=torch.float32, device=a.device)
-    room = (220 << 10) // (per_sm * (bm + bn) * BLOCK_K * 2)
     triton.set_allocator(allocate)  # descriptors lie in memory that the launch asks for
-    stream_kernel[(programs,)](
-        a, b, parts, m, n, k, max(a.stride()), max(b.stride()),
-        A_TURNED=a.stride(1) != 1, B_TURNED=b.stride(1) != 1, BM=bm, BN=bn, BK=BLOCK_K,
-        num_warps=NUM_WARPS if bm > 64 else 4, num_stages=max(1, min(NUM_STAGES, room)),
-    )  # fmt: skip
+    stream_kernel[(programs,)](a, b, parts, m, n, k, max(a.stride()), max(b.stride()), **options)
     rows = min(bm, max(1, 4096 // bn))
     stream_add_kernel[(tiles, bm // rows)](
-        parts, y, m, n, k, programs, *y.stride(), BM=bm, BN=bn, BK=BLOCK_K, ROWS=rows, num_warps=4
+        parts, y, m, n, k, programs, *y.stride(), BM=bm, BN=bn, BK=bk, ROWS=rows, num_warps=4
     )
+
+
+def described(x, height, width):
+    """x for TMA, in blocks of (height, width); turned where its columns are contiguous."""
+    if x.stride(1) != 1:
+        x, height, width = x.t(), width, height
+    return TensorDescriptor(x, list(x.shape), [x.stride(0), 1], [height, width])
 
 
 def masked(a, b, y):

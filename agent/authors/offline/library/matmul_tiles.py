@@ -13,12 +13,11 @@
 # fits: matmul(a, b.t(), bias, "gelu", precision=PRECISION) = F.gelu(F.linear(a, weight=b, bias=bias)) where a: M K, b: N K, bias: N
 # fits: matmul(a, b, residual=r, precision=PRECISION) = torch.addmm(r, a, b) where a: M K, b: K N, r: M N
 # task: matmul_fp8 = matmul(a, b.t(), scale_a=scale_a, scale_b=scale_b, dtype=torch.bfloat16)
-# search: BLOCK_M = 64 128 256
-# search: BLOCK_N = 64 128 256
-# search: BLOCK_K = 32 64 128
-# search: GROUP_M = 1 4 8 16
+# search: BLOCK_M = 64 128
+# search: BLOCK_N = 128 256
+# search: BLOCK_K = 64 128
 # search: NUM_WARPS = 4 8
-# search: NUM_STAGES = 2 3 4 5
+# search: NUM_STAGES = 2 3 4
 """Matrix product, one tile of the result a program, with bias, residual, scales and activation applied in registers.
 
 Programs that run at the same time cover a compact patch of the result (GROUP_M rows of tiles), so that most of what
