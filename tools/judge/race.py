@@ -240,8 +240,8 @@ class Race:
                     self._seen(f"{name}.again")
                     self._block_us(1)  # so that these contents were seen, and the block after it repeats them
                     self._seen(f"{name}.again")
-                # writing left the multiprocessors idle, for longer where contents are new; without a pass before the one
-                # that is timed, an honest product of 4 ms took 8 % longer on those
+                # writing left the multiprocessors idle, for longer where contents are new; without a pass before the
+                # one that is timed, an honest product of 4 ms took 8 % longer on those
                 for baseline in self._arms[:1]:
                     baseline.block(1)
                 times.setdefault((CANDIDATE, fresh), []).append(self._block_us(1))
