@@ -2,23 +2,31 @@
 # ruff: noqa: ANN001, ANN201, N803
 # says: one read and one write; the bias stays in the cache, the Gaussian is one polynomial and one power of two
 # fits: bias_gelu(x, bias) = F.gelu(x + bias) where x: R C, bias: C
-# search: ACCESSES = 1 2 4 8
-# search: NUM_WARPS = 2 4 8 16
-"""Bias and exact GELU. Rows are the grid's first dimension, so that a column needs no division to find its bias.
+# search: ROWS = 1 2 4
+# search: ACCESSES = 1 2
+# search: NUM_WARPS = 4 8 16
+# search: LEAVES_LAST = 0 1
+"""Bias and exact GELU. A program has ROWS pieces of rows, one below the other, and loads the bias of its columns once.
+
+Programs go along a row first, so that those that run together read and write whole stretches of memory. With rows as
+the first dimension of the grid, neighbours were a row apart, and wide strips were best: on an H200, 8192 x 8192 of
+float32 took 129.1 us with two 16-byte accesses a thread and 16 warps, 131.6 with 8, 131.8 with 4; TorchInductor's
+kernel takes 127 with 4 warps along the rows, though `erf` costs it twice the instructions. Its x has no policy for the
+L2, so that the bias alone asks the L1 to stay; LEAVES_LAST = 1 asks that for x, too. In this order ours is not timed.
 
 GELU is max(h, 0) - |h| Q(|h|), where Q is the Gaussian's upper tail, and log2 Q is so smooth that a polynomial of
 degree 8 does for all h: the result is off by 5e-8 at most (torch's float32 by 1e-6 near h = -5, where 1 + erf cancels)
-and by 1.3e-7 of itself for positive h. `erf` chooses between two polynomials and takes about twice the instructions,
-which mattered: with it, 8192 x 8192 of float32 took 130.8 us on an H200 with two 16-byte accesses a thread and 8 warps,
-134.5-143.2 with one and 4 to 32 warps, 127.4 in TorchInductor's kernel. The polynomial is not timed.
+and by 1.3e-7 of itself for positive h.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-ACCESSES = 2  # of 16 bytes, a thread
-NUM_WARPS = 8
+ROWS = 1
+ACCESSES = 2  # of 16 bytes, a thread, in each row
+NUM_WARPS = 4
+LEAVES_LAST = 0
 
 
 @triton.jit
@@ -37,19 +45,27 @@ def gelu(h):
 
 
 @triton.jit
-def bias_gelu_kernel(x_ptr, bias_ptr, y_ptr, cols, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < cols
-    x = tl.load(x_ptr + row * cols + column, mask=inside, other=0.0, eviction_policy="evict_last")
-    bias = tl.load(bias_ptr + column, mask=inside, other=0.0, eviction_policy="evict_last")
-    tl.store(y_ptr + row * cols + column, gelu((x + bias).to(tl.float32)), mask=inside)
+def bias_gelu_kernel(x_ptr, bias_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr):
+    strips = tl.cdiv(cols, BLOCK)
+    first = tl.program_id(0) // strips * ROWS
+    row = tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(0) % strips * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = (first + row < rows) & (column < cols)
+    start = first.to(tl.int64) * cols  # one number a program; what is added to it fits 32 bits
+    x = tl.load(x_ptr + start + (row * cols + column), mask=inside, other=0.0, eviction_policy=POLICY)
+    bias = tl.load(bias_ptr + column, mask=column < cols, other=0.0, eviction_policy="evict_last")
+    tl.store(y_ptr + start + (row * cols + column), gelu((x + bias).to(tl.float32)), mask=inside)
 
 
 def bias_gelu(x, bias):
     x = x.contiguous()
     rows, cols = x.shape
     y = torch.empty_like(x)
-    block = NUM_WARPS * 32 * ACCESSES * 16 // x.element_size()
-    bias_gelu_kernel[(rows, triton.cdiv(cols, block))](x, bias, y, cols, BLOCK=block, num_warps=NUM_WARPS)
+    wide = NUM_WARPS * 32 * ACCESSES * 16 // x.element_size()
+    block = min(wide, triton.next_power_of_2(cols))
+    height = ROWS * (wide // block)  # of narrow rows, more
+    bias_gelu_kernel[(triton.cdiv(rows, height) * triton.cdiv(cols, block),)](
+        x, bias, y, rows, cols,
+        ROWS=height, BLOCK=block, POLICY="evict_last" if LEAVES_LAST else "", num_warps=NUM_WARPS,
+    )  # fmt: skip
     return y

