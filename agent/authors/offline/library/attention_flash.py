@@ -17,8 +17,8 @@ sequence come first: they take longest, and a long program that starts last woul
 `plain_kernel` reads by pointers, any type and size of head. Each product is waited for in place, whatever order the source
 has (weights carried to the next step, for their product to run under its softmax, were waited for just the same), so the
 softmax of one program has to run under the products of another on the same multiprocessor: 121 registers a thread leave
-room for two of 128 queries. 4 x 16 heads of 4096 x 64, causal, on an H200: 331 us, which is what torch's best backend
-takes; 390 us with two stages in place of three, 340 us with four programs of 64 queries, 388 us with 32 keys a block. The
+room for two of 128 queries. 4 x 16 heads of 4096 x 64, causal, on an H200: 331-341 us, which is what torch's best backend
+takes beside it (334-340 with blocks in groups of 8 or 16 heads, so it does without); 390 us with two stages in place of three, 340 us with four programs of 64 queries, 388 us with 32 keys a block. The
 same loop with loads by TMA took 355 to 360 us (340 at best, with 64 x 128 blocks), and with as many programs as run at
 once, that walk over all blocks, 361 to 384 us.
 
