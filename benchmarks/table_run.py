@@ -148,15 +148,22 @@ class Table:
         if self._plan.left_s() < _OPENING_S + least_s + _ENDING_S * search:
             self._journal(Ended(task, step, worker.gpu, None, 0.0, "not started: the deadline came first"))
             return
-        files: list[Json] = [str(path) for path in made]
-        if not self._ready(task, worker):
-            return
-        opened = self._asked(task, worker, "open", "open", self._plan.warm_up_s, task=task, files=files, search=search)
-        if opened.exit_code != 0 or (search and not self._searched(task, worker)):
+        if not self._opened(task, worker, made, search=search) or (search and not self._searched(task, worker)):
             return
         row = self._row(task)
         if made and (search or self._are_new(made, row)):
             self._public(task, worker, made, row)
+
+    def _opened(self, task: str, worker: GpuWorker, made: Sequence[Path], *, search: bool) -> bool:
+        """Open the task. What ends a worker that has done others may be what one of those did: then a new one tries."""
+        has_done_others, files = worker.runs, [str(path) for path in made]
+        if not self._ready(task, worker):
+            return False
+        limit_s, asked = self._plan.warm_up_s, {"task": task, "files": files, "search": search}
+        answer = self._asked(task, worker, "open", "open", limit_s, **asked)
+        if answer.exit_code == 0 or worker.runs or not has_done_others or answer.why.startswith("ended: "):
+            return answer.exit_code == 0
+        return self._opened(task, worker, made, search=search)
 
     def _ready(self, task: str, worker: GpuWorker) -> bool:
         """A worker that has started, on a GPU whose ceilings, which the speed of light is told by, were measured."""

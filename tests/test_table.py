@@ -413,6 +413,22 @@ def test_a_task_that_kills_its_worker_is_told_and_the_next_has_a_new_one(tmp_pat
     }  # fmt: skip
 
 
+def test_a_worker_that_is_no_good_after_one_task_does_not_cost_the_next(tmp_path: Path) -> None:
+    program = stand_in(
+        tmp_path, "if (do, task) == ('open', 'softmax') and done: answer(4); break\ndone = do == 'search'"
+    )
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax"], [None]).run()
+    assert searches(tmp_path / "runs") == {"rope": (0, ""), "softmax": (0, "")}
+    assert steps(tmp_path / "runs").count(("softmax", "open")) == 2
+
+
+def test_a_task_that_no_worker_can_open_is_tried_once_more_and_no_more(tmp_path: Path) -> None:
+    program = stand_in(tmp_path, "if (do, task) == ('open', 'softmax'): answer(4); break")
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax", "geglu"], [None]).run()
+    assert searches(tmp_path / "runs") == {"rope": (0, ""), "geglu": (0, "")}
+    assert steps(tmp_path / "runs").count(("softmax", "open")) == 2
+
+
 def test_without_a_worker_each_task_says_why(tmp_path: Path) -> None:
     program = stand_in(tmp_path, "say('cannot confine'); answer(3); break")
     Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax"], [None]).run()
