@@ -190,7 +190,10 @@ class Table:
     def _searched(self, task: str, worker: GpuWorker) -> bool:
         """Search; whether the worker can go on with the task."""
         plan = self._plan
-        time_s = round(max(1.0, min(plan.time_s, plan.left_s() - _ENDING_S)), 1)
+        time_s = round(min(plan.time_s, plan.left_s() - _ENDING_S), 1)
+        if time_s < min(_LEAST_SEARCH_S, plan.time_s) / 2:  # opening took longer than it was given
+            self._journal(Ended(task, "ours", worker.gpu, None, 0.0, "not started: the deadline came first"))
+            return False
         ended = self._asked(task, worker, "ours", "search", time_s + plan.warm_up_s, time_s=time_s)
         return ended.exit_code in (0, 1) and worker.runs
 

@@ -21,8 +21,8 @@ with the fastest of eager, torch.compile and max-autotune. "Over public" is over
 right, ours judged once more in the session that judged it. "Speed of light" is what the verdict says; "copy", of tasks
 that memory bounds, is the rate at which the task's bytes moved over the measured rate of a copy. "Own" is the share of
 the time in the candidate's own kernels; the rest is the library's. "s" is the search with the confirmation of the best,
-without start and baselines. Eager attention is scaled_dot_product_attention, with the
-backend that torch chooses.
+without start, baselines and what TorchInductor writes, which is there before. Eager attention is
+scaled_dot_product_attention, with the backend that torch chooses.
 """.strip()
 
 

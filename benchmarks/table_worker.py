@@ -162,15 +162,16 @@ def _answer(worker: TableWorker, asked: Request) -> dict[str, Json]:
 
 def _requests() -> Iterator[Request]:
     """As they come. The end of the process that asks ends a step, too."""
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     idle = threading.Event()
 
     def read() -> None:
-        for line in sys.stdin:
-            lines.put(line)
-            if not line.strip():
-                return
-        lines.put("")
+        with open(0, "rb", buffering=0, closefd=False) as asked:  # a buffer in use would end this process in a crash
+            for line in asked:
+                lines.put(line)
+                if not line.strip():
+                    return
+        lines.put(b"")
         if not idle.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
