@@ -24,7 +24,7 @@ JOURNAL = "table.jsonl"
 OFFLINE, FILES = "offline", "files"  # authors of the two kinds of runs
 _NOT_OF_ITSELF = ("interrupted", "failed")
 _OURS = Path(OURS).stem
-_PARTS = {"open": "open", "search": "ours", "end": "ours", "public": "public"}  # and the step of which each is one
+PARTS = ("open", "search", "end", "public")  # of a task's time
 _MOST_RUNS = 200
 _MEMORY_BOUND = 1.02  # the speed of light is then no more than what moving the bytes takes
 
@@ -251,14 +251,25 @@ def _why(journal: Sequence[Mapping[str, Any]], task: str) -> str:
     return str(its[-1]["why"]) if its else ""
 
 
+def parts_in(line: Mapping[str, Any]) -> dict[str, float]:
+    """What a line of the journal tells of the seconds of a task's parts, by name."""
+    step, seconds = line.get("step"), line.get("seconds")
+    if line.get("exit_code") is None or seconds is None:
+        return {}
+    if step != "ours":
+        return {step: float(seconds)} if step in PARTS else {}
+    end = {"end": float(line["end_s"])} if "end_s" in line else {}  # of one that was ended by force nobody knows it
+    return {"search": float(line.get("search_s", seconds))} | end
+
+
 def _parts(journal: Sequence[Mapping[str, Any]], task: str) -> dict[str, float]:
-    """Of the latest steps that were made: what each took."""
-    its = {line.get("step"): line for line in journal if line.get("task") == task and line.get("exit_code") is not None}
-    lines = {name: its.get(step, {}) for name, step in _PARTS.items()}
-    known = {name: line.get(f"{name}_s", line.get("seconds")) for name, line in lines.items()}
-    if "end_s" not in lines["end"]:  # of a step that was ended by force, what is known is the search's
-        known["end"] = None
-    return {name: float(seconds) for name, seconds in known.items() if seconds is not None}
+    """Of the latest steps that were made."""
+    found: dict[str, float] = {}
+    for told in (parts_in(line) for line in journal if line.get("task") == task):
+        if "search" in told:
+            found.pop("end", None)
+        found |= told
+    return {name: found[name] for name in PARTS if name in found}
 
 
 def _troubles(journal: Sequence[Mapping[str, Any]], task: str) -> tuple[str, ...]:

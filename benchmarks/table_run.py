@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.public_kernels import OURS, PublicFolders, written
 from benchmarks.table_gpu import Answer, GpuWorker
-from benchmarks.table_rows import JOURNAL, Row, rows_of
+from benchmarks.table_rows import JOURNAL, Row, parts_in, rows_of
 from benchmarks.table_text import line_of, parts_of
 from tools.codec import Json
 
@@ -80,6 +80,7 @@ class Table:
         logs = plan.runs_dir / "logs"
         self._workers = [GpuWorker(plan.command, gpu, logs, plan.grace_s, self._why_end) for gpu in gpus]
         self._calibrated: set[str] = set()
+        self._parts: dict[str, dict[str, float]] = {}  # by worker: the seconds of its task, so far
         self._threads = [threading.Thread(target=self._thread, args=(worker,), daemon=True) for worker in self._workers]
 
     def run(self) -> None:
@@ -124,7 +125,7 @@ class Table:
                 self._say(f"{task}: {ended.why}")
 
     def _task(self, task: str, worker: GpuWorker) -> None:
-        begun, row = time.monotonic(), self._row(task)
+        begun, row, self._parts[worker.name] = time.monotonic(), self._row(task), {}
         search = self._plan.again or not row.finished
         with self._parsing:  # which CPython 3.11 cannot do in two threads at a time
             made, problems = written(task, self._plan.public, self._plan.runs_dir / "public" / task)
@@ -134,7 +135,7 @@ class Table:
             self._steps(task, worker, made, search=search)
         where = "" if worker.gpu is None else f"GPU {worker.gpu}  "
         row = self._row(task)
-        self._say(f"{where}{time.monotonic() - begun:5.0f} s{parts_of(row.parts)}  {line_of(row)}")
+        self._say(f"{where}{time.monotonic() - begun:5.0f} s{parts_of(self._parts[worker.name])}  {line_of(row)}")
 
     def _are_new(self, made: Sequence[Path], row: Row) -> bool:
         """Whether there are public kernels that no session has judged beside the best of this row."""
@@ -211,6 +212,7 @@ class Table:
     def _asked(self, task: str, worker: GpuWorker, step: str, what: str, limit_s: float, /, **asked: Json) -> Answer:
         answer = worker.ask(what, f"{task}.{step}", limit_s, **asked)
         ended = Ended(task, step, worker.gpu, answer.exit_code, answer.seconds, answer.why)
+        self._parts[worker.name] |= parts_in(vars(ended) | dict(answer.more))
         self._journal(ended, answer.more)
         return answer
 
