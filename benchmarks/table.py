@@ -1,12 +1,15 @@
 """All built-in tasks in one table: eager, torch.compile, max-autotune, public kernels, ours, intervals, speed of light.
 
-    python -m benchmarks.table --runs-dir DIR --gpus 0,1 --time 60 --deadline 570 --public liger=LIGER
+    python -m benchmarks.table --runs-dir DIR --gpus 0,1 --deadline 570 --public liger=LIGER
     python -m benchmarks.table --runs-dir DIR --render > table.md
 
-For each task two commands run, one after the other, on one GPU: `optimize --task T --model offline`, and `optimize
-bench` of what that found beside the public kernels (`benchmarks.public_kernels` says which), so that all of them are
-timed in one session. A GPU takes the next task when it is done with one. What they record in DIR is all that the table
-is made from; DIR/table.jsonl keeps how each command ended, DIR/logs what it printed.
+Each GPU has a worker, a process that starts once and opens each task once: then it does what `optimize --task T --model
+offline` does, and what `optimize bench` does with the kernel that was found and the public ones
+(`benchmarks.public_kernels` says which), so that all of them are timed in one session. Both are recorded as by the
+commands; but beside that TorchInductor is asked and public kernels are compiled (`benchmarks.table_ahead`), so that a
+search has its time for itself. A worker takes the next task when it is done with one, and a new worker takes over when
+one ends. What is recorded in DIR is all that the table is made from; DIR/table.jsonl keeps how each step ended and what
+it took, DIR/logs what it printed.
 
 The same command again goes on: a task whose run ended of itself is not run again, and neither is its session of public
 kernels, unless there are more of them now (or --again asks for it; a search then begins with what was found before).
@@ -78,10 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", default="", metavar="A,B", help="these tasks; else all that are built in")
     parser.add_argument("--again", action="store_true", help="also tasks that are done; the latest run of each counts")
     parser.add_argument("--gpus", default="", metavar="0,1", help="a worker each; else one, on whatever there is")
-    parser.add_argument("--time", type=_seconds, default=60.0, metavar="S", help="search time of a task")
+    parser.add_argument("--time", type=_seconds, default=25.0, metavar="S", help="search time of a task; 25")
     parser.add_argument("--deadline", type=_seconds, metavar="S", help="be done with everything after so many seconds")
     parser.add_argument(
-        "--warm-up", type=_seconds, default=300.0, metavar="S", help="what a command may take beside its search"
+        "--warm-up", type=_seconds, default=300.0, metavar="S", help="what a step may take beside a search"
     )
     parser.add_argument("--max-attempts", type=int, default=1000, metavar="N", help="of a task")
     parser.add_argument("--width", type=int, metavar="N", help="candidates compiled side by side; else by the cores")

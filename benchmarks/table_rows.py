@@ -1,4 +1,4 @@
-"""The rows of the table, read from a runs directory alone: the record, the receipts, and how each command ended."""
+"""The rows of the table, read from a runs directory alone: the record, the receipts, and how each step ended."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from agent.authors.base import Attempt
 from agent.policy import best
 from agent.record.alive import folder_of
 from agent.record.events import RunEnded, RunStarted
@@ -22,6 +23,8 @@ from tools.verdict import Comparison, Timing, Verdict
 JOURNAL = "table.jsonl"
 OFFLINE, FILES = "offline", "files"  # authors of the two kinds of runs
 _NOT_OF_ITSELF = ("interrupted", "failed")
+_OURS = Path(OURS).stem
+PARTS = ("open", "search", "end", "public")  # of a task's time
 _MOST_RUNS = 200
 _MEMORY_BOUND = 1.02  # the speed of light is then no more than what moving the bytes takes
 
@@ -40,8 +43,9 @@ class Kernel:
 @dataclass(frozen=True)
 class Row:
     """One task. `finished`: its search ended of itself; `why`: what came in the way of it; `receipt`: that of ours, or
-    of any attempt where none was right; `troubles`: which public kernels were not even judged. Times in microseconds,
-    `seconds` of the search, without warm-up."""
+    of any attempt where none was right; `beside`: the session that judged public kernels beside this best; `parts`:
+    seconds of the latest steps by name; `troubles`: which public kernels were not even judged. Times in microseconds,
+    `seconds` of the search and its end."""
 
     task: str
     why: str = ""
@@ -59,6 +63,8 @@ class Row:
     receipt: Mapping[str, Any] = field(default_factory=dict)
     ours_again: Kernel | None = None
     public: tuple[Kernel, ...] = ()
+    beside: str | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
 
     @property
@@ -138,15 +144,16 @@ def _row(store: Store, runs_dir: Path, task: str, journal: Sequence[Mapping[str,
         runs = store.runs(Filter(task=task, limit=_MOST_RUNS))  # the latest first
     except UsageError:  # no run of this task
         runs = []
-    public = _public(store, [run for run in runs if run.author == FILES])
-    theirs = tuple(kernel for kernel in public if kernel.name != Path(OURS).stem)
-    again = next((kernel for kernel in public if kernel.name == Path(OURS).stem), None)
-    run = _chosen([run for run in runs if run.author == OFFLINE])
+    run, why = _chosen([run for run in runs if run.author == OFFLINE]), _why(journal, task)
     if run is None:
-        why = _why(journal, task, "ours") or "no run of it is stored"
-        return Row(task, why, ours_again=again, public=theirs, troubles=_troubles(journal, task))
-    row = _searched(store, runs_dir, run, _why(journal, task, "ours"))
-    return replace(row, ours_again=again, public=theirs, troubles=_troubles(journal, task))
+        row, leader = Row(task, why or "no run of it is stored"), None
+    else:
+        attempts = store.attempts(run.run_id)
+        leader = best(attempts)
+        row = _searched(store, runs_dir, run, attempts, why)
+    ours = leader.proposal.source if leader else ""
+    row = _with_public(row, [(run.run_id, store.attempts(run.run_id)) for run in runs if run.author == FILES], ours)
+    return replace(row, parts=_parts(journal, task), troubles=_troubles(journal, task))
 
 
 def _chosen(runs: Sequence[RunSummary]) -> RunSummary | None:
@@ -155,9 +162,8 @@ def _chosen(runs: Sequence[RunSummary]) -> RunSummary | None:
     return next(iter([*ended, *(run for run in runs if run.accepted), *runs]), None)
 
 
-def _searched(store: Store, runs_dir: Path, run: RunSummary, why: str) -> Row:
+def _searched(store: Store, runs_dir: Path, run: RunSummary, attempts: Sequence[Attempt], why: str) -> Row:
     folder = folder_of(runs_dir, run.run_id)
-    attempts = store.attempts(run.run_id)
     leader = best(attempts)
     finished = run.why is not None and run.why not in _NOT_OF_ITSELF
     receipts = [receipt_path(folder, a.attempt_id) for a in ([leader] if leader else reversed(attempts))]
@@ -184,7 +190,7 @@ def _searched(store: Store, runs_dir: Path, run: RunSummary, why: str) -> Row:
     )
 
 
-def _failures(attempts: Sequence[Any]) -> str:
+def _failures(attempts: Sequence[Attempt]) -> str:
     """How attempts ended that were all refused, and the last one's words."""
     if not attempts:
         return ""
@@ -193,15 +199,28 @@ def _failures(attempts: Sequence[Any]) -> str:
     return f"none accepted ({counts}); the last: {attempts[-1].verdict.detail[:160]}"
 
 
-def _public(store: Store, runs: Sequence[RunSummary]) -> list[Kernel]:
-    """The latest verdict on each file."""
+def _with_public(row: Row, sessions: Sequence[tuple[str, Sequence[Attempt]]], ours: str) -> Row:
+    """The verdict on each public kernel, and the second one on ours: of the session that judged this best, whose file
+    ends in the source `ours`, and most beside it; of others, the latest first, what that one lacks."""
+    beside = [run_id for run_id, attempts in sessions if ours and any(_is_ours(a, ours) for a in attempts)]
+    ordered = sorted(sessions, key=lambda its: (its[0] not in beside, -len(its[1]) * (its[0] in beside)))
     found: dict[str, Kernel] = {}
-    for run in runs:
-        for attempt in store.attempts(run.run_id):
-            name, verdict = Path(attempt.proposal.rationale).stem, attempt.verdict
-            kernel = Kernel(name, run.run_id, verdict.status.value, verdict.detail, verdict.timing)
+    for run_id, attempts in ordered:
+        for attempt in attempts:
+            name, verdict = _file(attempt), attempt.verdict
+            kernel = Kernel(name, run_id, verdict.status.value, verdict.detail, verdict.timing)
             found.setdefault(name, kernel)
-    return list(found.values())
+    again = found.pop(_OURS, None)
+    return replace(row, ours_again=again, public=tuple(found.values()), beside=ordered[0][0] if beside else None)
+
+
+def _file(attempt: Attempt) -> str:
+    """The name of the file that was judged, without its folder."""
+    return Path(attempt.proposal.rationale).stem
+
+
+def _is_ours(attempt: Attempt, source: str) -> bool:
+    return _file(attempt) == _OURS and attempt.proposal.source.endswith(source)
 
 
 def _first_receipt(paths: Iterable[Path]) -> Mapping[str, Any]:
@@ -226,9 +245,31 @@ def _journal(path: Path) -> list[Mapping[str, Any]]:
     return lines
 
 
-def _why(journal: Sequence[Mapping[str, Any]], task: str, step: str) -> str:
-    found = [str(line["why"]) for line in journal if line.get("task") == task and line.get("step") in (step, "table")]
-    return found[-1] if found else ""
+def _why(journal: Sequence[Mapping[str, Any]], task: str) -> str:
+    """Of the last step towards a search."""
+    its = [line for line in journal if line.get("task") == task and line.get("step") in ("open", "ours", "table")]
+    return str(its[-1]["why"]) if its else ""
+
+
+def parts_in(line: Mapping[str, Any]) -> dict[str, float]:
+    """What a line of the journal tells of the seconds of a task's parts, by name."""
+    step, seconds = line.get("step"), line.get("seconds")
+    if line.get("exit_code") is None or seconds is None:
+        return {}
+    if step != "ours":
+        return {step: float(seconds)} if step in PARTS else {}
+    end = {"end": float(line["end_s"])} if "end_s" in line else {}  # of one that was ended by force nobody knows it
+    return {"search": float(line.get("search_s", seconds))} | end
+
+
+def _parts(journal: Sequence[Mapping[str, Any]], task: str) -> dict[str, float]:
+    """Of the latest steps that were made."""
+    found: dict[str, float] = {}
+    for told in (parts_in(line) for line in journal if line.get("task") == task):
+        if "search" in told:
+            found.pop("end", None)
+        found |= told
+    return {name: found[name] for name in PARTS if name in found}
 
 
 def _troubles(journal: Sequence[Mapping[str, Any]], task: str) -> tuple[str, ...]:

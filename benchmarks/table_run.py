@@ -1,15 +1,12 @@
-"""Runs the tasks of the table: a thread for each GPU, a process for each command, and an end in time whatever happens.
+"""Runs the tasks of the table: a worker for each GPU, which is asked for one step after the other, and an end in time.
 
-Knows commands and how they ended; what a run found is in its record, which `benchmarks.table_rows` reads.
+Knows steps and how they ended; what a run found is in its record, which `benchmarks.table_rows` reads.
 """
 
 import contextlib
 import json
-import os
 import queue
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,25 +15,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.public_kernels import OURS, PublicFolders, written
-from benchmarks.table_rows import JOURNAL, Row, rows_of
-from benchmarks.table_text import line_of
+from benchmarks.table_gpu import Answer, GpuWorker
+from benchmarks.table_rows import JOURNAL, Row, parts_in, rows_of
+from benchmarks.table_text import line_of, parts_of
 from tools.codec import Json
 
-_COMMAND = (sys.executable, "-c", "from agent.cli import main; main()")
-_ROOT = Path(__file__).resolve().parents[1]
+_COMMAND = (sys.executable, "-m", "benchmarks.table_worker")
 _GRACE_S = 12.0
-_AFTER_SEARCH_S = 40.0  # start, confirmation of the best, end: left to a run that the deadline makes shorter
+_OPENING_S, _ENDING_S = 10.0, 30.0  # of a task, beside its search: left to a search that the deadline makes shorter
 _LEAST_SEARCH_S = 8.0
-_LEAST_BENCH_S = 30.0
+_LEAST_BENCH_S = 20.0
+_CALIBRATE_S = 120.0  # at most; 10 are usual
 _TICK_S = 0.2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of all tasks. `time_s`: of a task's search; `warm_up_s`: what a command may take beside it;
-    `again`: tasks that are done are run, too; `deadline`: by time.monotonic(), when everything has to be over;
-    `public`: folders by source; `command`: `optimize`; `grace_s`: between Ctrl-C and the end by force, which a run
-    needs to store its end."""
+    """What is asked of all tasks. `time_s`: of a task's search; `warm_up_s`: what a step may take beside it; `again`:
+    tasks that are done are run, too; `deadline`: by time.monotonic(), when everything has to be over; `public`: folders
+    by source; `command`: the worker's; `grace_s`: between Ctrl-C and the end by force, which a run needs to store its
+    end."""
 
     runs_dir: Path
     time_s: float
@@ -57,7 +55,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. `exit_code` is None for one that never started; `why` is "" where nothing is to be said."""
+    """How a step ended: "start" and "calibrate" of a worker; "open", "ours", which is the search, and "public" of a
+    task; "table" for a fault of this program. `exit_code` is None for one that never started; `why` is "" where nothing
+    is to be said."""
 
     task: str
     step: str
@@ -75,18 +75,21 @@ class Table:
         self._tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
         for task in tasks:
             self._tasks.put(task)
-        self._stopping, self._lock = threading.Event(), threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopping, self._lock, self._parsing = threading.Event(), threading.Lock(), threading.Lock()
         self._over = threading.Semaphore(0)
-        self._workers = [threading.Thread(target=self._worker, args=(gpu,), daemon=True) for gpu in gpus]
+        logs = plan.runs_dir / "logs"
+        self._workers = [GpuWorker(plan.command, gpu, logs, plan.grace_s, self._why_end) for gpu in gpus]
+        self._calibrated: set[str] = set()
+        self._parts: dict[str, dict[str, float]] = {}  # by worker: the seconds of its task, so far
+        self._threads = [threading.Thread(target=self._thread, args=(worker,), daemon=True) for worker in self._workers]
 
     def run(self) -> None:
         """Until no task is left or the deadline has come."""
         for folder in ("logs", "public"):
             (self._plan.runs_dir / folder).mkdir(parents=True, exist_ok=True)
-        for worker in self._workers:
-            worker.start()
-        for _ in self._workers:  # no join, which Ctrl-C would break: Python 3.11 then takes the thread for ended
+        for thread in self._threads:
+            thread.start()
+        for _ in self._threads:  # no join, which Ctrl-C would break: Python 3.11 then takes the thread for ended
             while not self._over.acquire(timeout=_TICK_S):
                 pass
 
@@ -94,152 +97,138 @@ class Table:
         """End what runs, as by Ctrl-C, and start nothing more. A second Ctrl-C ends it at once."""
         self._stopping.set()
         try:
+            for thread in self._threads:
+                thread.join(2 * self._plan.grace_s + 5.0)
+        finally:
             for worker in self._workers:
-                worker.join(self._plan.grace_s + 5.0)
-        finally:
-            for process in tuple(self._running):
-                _kill(process)
+                worker.kill()
 
-    def _worker(self, gpu: str | None) -> None:
+    def _thread(self, worker: GpuWorker) -> None:
         try:
-            self._work(gpu)
+            self._work(worker)
         finally:
+            worker.end()
             self._over.release()
 
-    def _work(self, gpu: str | None) -> None:
-        self._calibrate(gpu)
+    def _work(self, worker: GpuWorker) -> None:
         while not self._stopping.is_set():
             try:
                 task = self._tasks.get_nowait()
             except queue.Empty:
                 return
             try:
-                self._task(task, gpu)
+                self._task(task, worker)
             except Exception as error:  # noqa: BLE001  a fault of ours in one task must not end the table
-                ended = Ended(task, "table", gpu, None, 0.0, f"{type(error).__name__}: {error}")
+                worker.end()
+                ended = Ended(task, "table", worker.gpu, None, 0.0, f"{type(error).__name__}: {error}")
                 self._journal(ended)
                 self._say(f"{task}: {ended.why}")
 
-    def _calibrate(self, gpu: str | None) -> None:
-        """Measure this GPU's ceilings, which the speed of light is told by; without a GPU the command says so."""
-        if gpu is not None and self._plan.left_s() > _LEAST_BENCH_S:
-            ended = self._command("", "calibrate", gpu, ["doctor", "--calibrate"], limit_s=120.0)
-            what = f"not calibrated: {ended.why}" if ended.exit_code else "calibrated"
-            self._say(f"GPU {gpu}: {what} ({ended.seconds:.0f} s)")
-
-    def _task(self, task: str, gpu: str | None) -> None:
-        begun = time.monotonic()
-        row = self._row(task)
-        if self._plan.again or not row.finished:
-            self._search(task, gpu)
-            row = self._row(task)
-        self._public(task, gpu, row)
-        where = "" if gpu is None else f"GPU {gpu}  "
-        self._say(f"{where}{time.monotonic() - begun:5.0f} s  {line_of(self._row(task))}")
-
-    def _search(self, task: str, gpu: str | None) -> None:
-        plan = self._plan
-        time_s = min(plan.time_s, plan.left_s() - _AFTER_SEARCH_S)
-        if time_s < min(_LEAST_SEARCH_S, plan.time_s):
-            self._journal(Ended(task, "ours", gpu, None, 0.0, "not started: the deadline came first"))
-            return
-        words = ["--task", task, "--model", "offline", "--plain", "--max-time", f"{time_s:.1f}"]
-        words += ["--max-attempts", str(plan.max_attempts), "--seed", str(plan.seed)]
-        self._command(task, "ours", gpu, [*words, *self._shared()], limit_s=time_s + plan.warm_up_s)
-
-    def _public(self, task: str, gpu: str | None, row: Row) -> None:
-        """Ours and the public kernels in one session."""
-        plan, folder = self._plan, self._plan.runs_dir / "public" / task
-        made, problems = written(task, plan.public, folder)
+    def _task(self, task: str, worker: GpuWorker) -> None:
+        begun, row, self._parts[worker.name] = time.monotonic(), self._row(task), {}
+        search = self._plan.again or not row.finished
+        with self._parsing:  # which CPython 3.11 cannot do in two threads at a time
+            made, problems = written(task, self._plan.public, self._plan.runs_dir / "public" / task)
         for problem in problems:
-            self._journal(Ended(task, "public", gpu, None, 0.0, problem))
-        judged = {kernel.name for kernel in row.public}
-        if not made or self._stopping.is_set() or ({path.stem for path in made} <= judged and not plan.again):
+            self._journal(Ended(task, "public", worker.gpu, None, 0.0, problem))
+        if search or self._are_new(made, row):
+            self._steps(task, worker, made, search=search)
+        where = "" if worker.gpu is None else f"GPU {worker.gpu}  "
+        row = self._row(task)
+        self._say(f"{where}{time.monotonic() - begun:5.0f} s{parts_of(self._parts[worker.name])}  {line_of(row)}")
+
+    def _are_new(self, made: Sequence[Path], row: Row) -> bool:
+        """Whether there are public kernels that no session has judged beside the best of this row."""
+        judged = {kernel.name for kernel in row.public if row.best_path is None or kernel.session == row.beside}
+        return not {path.stem for path in made} <= judged
+
+    def _steps(self, task: str, worker: GpuWorker, made: Sequence[Path], *, search: bool) -> None:
+        """Open the task, search, and judge ours beside the public kernels: as far as each is possible."""
+        step = "ours" if search else "public"
+        least_s = min(_LEAST_SEARCH_S, self._plan.time_s) if search else _LEAST_BENCH_S
+        if self._plan.left_s() < _OPENING_S + least_s + _ENDING_S * search:
+            self._journal(Ended(task, step, worker.gpu, None, 0.0, "not started: the deadline came first"))
             return
+        if not self._opened(task, worker, made, search=search) or (search and not self._searched(task, worker)):
+            return
+        row = self._row(task)
+        if made and (search or self._are_new(made, row)):
+            self._public(task, worker, made, row)
+
+    def _opened(self, task: str, worker: GpuWorker, made: Sequence[Path], *, search: bool) -> bool:
+        """Open the task. What ends a worker that has done others may be what one of those did: then a new one tries."""
+        has_done_others, files = worker.runs, [str(path) for path in made]
+        if not self._ready(task, worker):
+            return False
+        limit_s, asked = self._plan.warm_up_s, {"task": task, "files": files, "search": search}
+        answer = self._asked(task, worker, "open", "open", limit_s, **asked)
+        if answer.exit_code == 0 or worker.runs or not has_done_others or answer.why.startswith("ended: "):
+            return answer.exit_code == 0
+        return self._opened(task, worker, made, search=search)
+
+    def _ready(self, task: str, worker: GpuWorker) -> bool:
+        """A worker that has started, on a GPU whose ceilings, which the speed of light is told by, were measured."""
+        plan = self._plan
+        if worker.runs or self._why_end():
+            return worker.runs
+        worker.start()
+        flags: dict[str, Json] = {
+            "runs_dir": str(plan.runs_dir), "width": plan.width, "max_attempts": plan.max_attempts, "seed": plan.seed,
+        }  # fmt: skip
+        started = worker.ask("start", f"{worker.name}.start", plan.warm_up_s, flags=flags)
+        self._journal(Ended("", "start", worker.gpu, started.exit_code, started.seconds, started.why))
+        if started.exit_code != 0:
+            self._journal(Ended(task, "open", worker.gpu, None, 0.0, f"no worker: {started.why}"))
+            return False
+        if worker.gpu is not None and worker.gpu not in self._calibrated:
+            self._calibrated.add(worker.gpu)
+            ended = worker.ask("calibrate", f"{worker.name}.calibrate", _CALIBRATE_S)
+            self._journal(Ended("", "calibrate", worker.gpu, ended.exit_code, ended.seconds, ended.why))
+            what = f"not calibrated: {ended.why}" if ended.exit_code else "calibrated"
+            self._say(f"GPU {worker.gpu}: started ({started.seconds:.0f} s), {what} ({ended.seconds:.0f} s)")
+        return self._ready(task, worker)
+
+    def _searched(self, task: str, worker: GpuWorker) -> bool:
+        """Search; whether the worker can go on with the task."""
+        plan = self._plan
+        time_s = round(min(plan.time_s, plan.left_s() - _ENDING_S), 1)
+        if time_s < min(_LEAST_SEARCH_S, plan.time_s) / 2:  # opening took longer than it was given
+            self._journal(Ended(task, "ours", worker.gpu, None, 0.0, "not started: the deadline came first"))
+            return False
+        ended = self._asked(task, worker, "ours", "search", time_s + plan.warm_up_s, time_s=time_s)
+        return ended.exit_code in (0, 1) and worker.runs
+
+    def _public(self, task: str, worker: GpuWorker, made: Sequence[Path], row: Row) -> None:
+        """Ours and the public kernels in one session."""
+        plan = self._plan
         if plan.left_s() < _LEAST_BENCH_S:
-            self._journal(Ended(task, "public", gpu, None, 0.0, "not started: the deadline came first"))
+            self._journal(Ended(task, "public", worker.gpu, None, 0.0, "not started: the deadline came first"))
             return
         if row.best_path is not None:
-            made = [Path(shutil.copyfile(row.best_path, folder / OURS)), *made]
-        words = ["bench", *map(str, made), "--task", task, "--tier", "judged", "--plain"]
-        self._command(task, "public", gpu, [*words, *self._shared()], limit_s=plan.warm_up_s + 30.0 * len(made))
+            made = [Path(shutil.copyfile(row.best_path, made[0].with_name(OURS))), *made]
+        files: list[Json] = [str(path) for path in made]
+        self._asked(task, worker, "public", "public", plan.warm_up_s + 30.0 * len(made), files=files)
 
-    def _shared(self) -> list[str]:
-        return ["--width", str(self._plan.width), "--runs-dir", str(self._plan.runs_dir)]
+    def _asked(self, task: str, worker: GpuWorker, step: str, what: str, limit_s: float, /, **asked: Json) -> Answer:
+        answer = worker.ask(what, f"{task}.{step}", limit_s, **asked)
+        ended = Ended(task, step, worker.gpu, answer.exit_code, answer.seconds, answer.why)
+        self._parts[worker.name] |= parts_in(vars(ended) | dict(answer.more))
+        self._journal(ended, answer.more)
+        return answer
 
-    def _command(self, task: str, step: str, gpu: str | None, words: Sequence[str], limit_s: float) -> Ended:
-        """Run one command to its end, or end it. All that it prints goes into a file."""
-        log = self._plan.runs_dir / "logs" / f"{task or f'gpu{gpu}'}.{step}.txt"
-        begun = time.monotonic()
-        with log.open("w") as out:
-            process = subprocess.Popen(
-                [*self._plan.command, *words], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                cwd=_ROOT, env=_environment(gpu), start_new_session=True,
-            )  # fmt: skip
-            self._running.add(process)
-            told = self._watched(process, limit_s)
-            self._running.discard(process)
-        why = told or ("" if process.returncode == 0 else _last_line(log))
-        ended = Ended(task, step, gpu, process.returncode, round(time.monotonic() - begun, 1), why)
-        self._journal(ended)
-        return ended
-
-    def _watched(self, process: subprocess.Popen[bytes], limit_s: float) -> str:
-        """Wait for it. Returns why it was ended; "" when it ended of itself."""
-        until = time.monotonic() + limit_s
-        while process.poll() is None:
-            told = self._why_end(until, limit_s)
-            if told:
-                return _ended(process, told, self._plan.grace_s)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_TICK_S)
-        _kill(process)  # what it may have left behind
-        return ""
-
-    def _why_end(self, until: float, limit_s: float) -> str:
+    def _why_end(self) -> str:
         if self._stopping.is_set():
             return "ended: interrupted"
-        if self._plan.left_s() < self._plan.grace_s:
-            return "ended: the deadline came"
-        return f"ended: it took more than {limit_s:.0f} s" if time.monotonic() > until else ""
+        return "ended: the deadline came" if self._plan.left_s() < self._plan.grace_s else ""
 
     def _row(self, task: str) -> Row:
         return rows_of(self._plan.runs_dir, [task])[0]
 
-    def _journal(self, ended: Ended) -> None:
-        line: Mapping[str, Json] = vars(ended) | {"at": round(time.time(), 1)}
+    def _journal(self, ended: Ended, more: Mapping[str, Json] | None = None) -> None:
+        line: Mapping[str, Json] = vars(ended) | dict(more or {}) | {"at": round(time.time(), 1)}
         with self._lock, (self._plan.runs_dir / JOURNAL).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def _say(self, text: str) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(BrokenPipeError):
             print(text, flush=True)
-
-
-def _environment(gpu: str | None) -> dict[str, str]:
-    """This process's, with the GPU, and with this checkout where the command is imported from."""
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TERM": "dumb"}
-    return env if gpu is None else env | {"CUDA_VISIBLE_DEVICES": gpu}
-
-
-def _ended(process: subprocess.Popen[bytes], why: str, grace_s: float) -> str:
-    """End it as Ctrl-C does, so that it stores what it has; then by force."""
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        why += ", by force"
-    _kill(process)
-    process.wait()
-    return why
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip()[:300] if lines else "it said nothing"

@@ -1,7 +1,7 @@
 """The table in words: Markdown of all rows with their summary, and one line of one row. Pure."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from benchmarks.public_kernels import source_of
@@ -21,8 +21,8 @@ with the fastest of eager, torch.compile and max-autotune. "Over public" is over
 right, ours judged once more in the session that judged it. "Speed of light" is what the verdict says; "copy", of tasks
 that memory bounds, is the rate at which the task's bytes moved over the measured rate of a copy. "Own" is the share of
 the time in the candidate's own kernels; the rest is the library's. "s" is the search with the confirmation of the best,
-without start and baselines. Eager attention is scaled_dot_product_attention, with the
-backend that torch chooses.
+without start, baselines and what TorchInductor writes, which is there before. Eager attention is
+scaled_dot_product_attention, with the backend that torch chooses.
 """.strip()
 
 
@@ -42,6 +42,12 @@ def line_of(row: Row) -> str:
     over = f"{_factor(hardest.speedup)} over {_name(hardest.baseline)}" if hardest else ""
     cut = f"  ({row.why})" if row.why else ""
     return f"{row.task:22} {row.timing.median_us:10.2f} us  {over}  {row.attempts} attempts{cut}{_public_in_short(row)}"
+
+
+def parts_of(parts: Mapping[str, float]) -> str:
+    """The seconds of a task's parts, in brackets; "" where none is known."""
+    told = ", ".join(f"{name} {seconds:.0f}" for name, seconds in parts.items())
+    return f" ({told})" if told else ""
 
 
 def _public_in_short(row: Row) -> str:
@@ -102,10 +108,17 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
     if timed:
         yield _mean(timed)
         yield _list("Goals", _goals(timed, len(rows)))
+    if parts := _mean_parts(rows):
+        yield f"Seconds of a task, on average over those that have the part: {parts}."
     yield _list("Tasks without a result, or cut short", (f"{row.task}: {row.why}" for row in rows if row.why))
     yield _list("Public kernels that were not judged", (f"{row.task}: {why}" for row in rows for why in row.troubles))
     refused = [(row, kernel) for row in rows for kernel in row.public if kernel.status not in ("correct", "checked")]
     yield _list("Public kernels that were not right", (_refused(row, kernel) for row, kernel in refused))
+
+
+def _mean_parts(rows: Sequence[Row]) -> str:
+    names = dict.fromkeys(name for row in rows for name in row.parts)
+    return ", ".join(f"{name} {fmean(row.parts[name] for row in rows if name in row.parts):.1f}" for name in names)
 
 
 def _checked_only(rows: Sequence[Row]) -> str:

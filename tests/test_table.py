@@ -1,28 +1,35 @@
 """The table of all tasks: it is made from the record alone, and nothing that happens to one task ends it."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.authors.offline.author import OfflineAuthor, through
+from agent.compose.session import session, workshop
 from agent.record.events import Judged, Proposed, RunEnded, RunStarted
 from agent.record.receipts import receipt_path
 from agent.record.store import Store
+from agent.settings import Settings
 from benchmarks.public_kernels import FOLDER, SOURCES, _tables, candidate, public_kernels, source_of, written
 from benchmarks.table import main
+from benchmarks.table_ahead import Ahead
 from benchmarks.table_rows import JOURNAL, Row, rows_of
 from benchmarks.table_run import Plan, Table
-from benchmarks.table_text import line_of, table_text
+from benchmarks.table_text import line_of, parts_of, table_text
 from tests.exploits.public.inline import InlineError
-from tools.task import builtin_names
+from tools.task import builtin_names, find_task
 from tools.verdict import Comparison, Status, Timing, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,6 +56,47 @@ class LigerSoftmaxFunction:
         return y
 """
 
+WRONG_SWIGLU = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _product(a, b, c, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(c + i, tl.load(a + i, mask=i < n) * tl.load(b + i, mask=i < n), mask=i < n)
+
+
+class LigerSiLUMulFunction:
+    @staticmethod
+    def apply(a, b):
+        c = torch.empty_like(a)
+        _product[(triton.cdiv(a.numel(), 1024),)](a, b, c, a.numel(), BLOCK=1024)
+        return c
+"""
+
+SWIGLU = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _swiglu(a, b, c, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    gate = tl.load(a + i, mask=i < n).to(tl.float32)
+    up = tl.load(b + i, mask=i < n).to(tl.float32)
+    tl.store(c + i, gate / (1 + tl.exp(-gate)) * up, mask=i < n)
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, a, b):
+        c = torch.empty_like(a)
+        _swiglu[(triton.cdiv(a.numel(), 1024),)](a, b, c, a.numel(), BLOCK=1024)
+        return c
+"""
+
 
 def liger_like(folder: Path, text: str = LIGER_LIKE) -> Path:
     """A folder laid out as the first of the public sources."""
@@ -66,9 +114,9 @@ class Recorded:
 
     def run(
         self, task: str, verdicts: Sequence[Verdict], *, author: str = "offline", names: Sequence[str] = (),
-        why: str | None = "time", copy_gbps: float = 4000.0, light_us: float = 90.0,
+        why: str | None = "time", copy_gbps: float = 4000.0, light_us: float = 90.0, source: str = "source",
     ) -> str:  # fmt: skip
-        """One run; a receipt for each attempt. `why` None: its process was killed."""
+        """One run of attempts of one source; a receipt for each. `why` None: its process was killed."""
         self.runs += 1
         run_id = f"20260101-0000{self.runs:02}-{task}-aaaa"
         gpu = "NVIDIA H200"
@@ -79,7 +127,7 @@ class Recorded:
                 attempt_id, name = f"{run_id}/{number}", names[number - 1] if names else f"idea {number}"
                 us = verdict.timing.median_us if verdict.timing else None
                 key = (us,) if us is not None else (1.0,) if verdict.accepted else ()
-                store.write(Proposed(run_id, attempt_id, number, None, "source", name))
+                store.write(Proposed(run_id, attempt_id, number, None, source, name))
                 store.write(Judged(run_id, attempt_id, verdict, 0.1, False, key))
                 self._receipt(run_id, attempt_id, copy_gbps, light_us)
             if why is not None:
@@ -177,8 +225,61 @@ def test_public_kernels_are_compared_with_ours_of_their_own_session(record: Reco
     assert "| 147.0 Liger-Kernel 0.8.2 |" in text
     assert "softmax, Triton's tutorials: wrong, case ragged: 3 elements wrong" in text
     assert "Over the fastest public kernel: 1.500x on 1 tasks, 1 of them ahead" in text
-    record.run("softmax", [timed(130.0)], author="files", names=["softmax__liger.py"], why="author_done")
-    assert row(record).over_public is None  # theirs is of a later session than ours
+
+
+def test_public_kernels_of_another_session_than_ours_are_not_compared(record: Recorded) -> None:
+    record.run("softmax", [timed(100.0)])
+    record.run("softmax", [timed(98.0)], author="files", names=["ours.py"])
+    record.run("softmax", [timed(130.0)], author="files", names=["softmax__liger.py"])
+    found = row(record)
+    assert [kernel.name for kernel in found.public] == ["softmax__liger"]
+    assert found.over_public is None
+
+
+def test_the_session_that_judged_this_best_counts_even_when_it_is_older(record: Recorded) -> None:
+    names = ["ours.py", "softmax__liger.py"]
+    record.run("softmax", [timed(100.0)], source="the best")
+    beside = record.run(
+        "softmax", [timed(98.0), timed(147.0)], author="files", names=names, source="# proved\nthe best"
+    )
+    record.run("softmax", [timed(90.0)], why="interrupted", source="another")
+    record.run("softmax", [timed(88.0), timed(149.0)], author="files", names=names, source="another")
+    found = row(record)
+    assert found.beside == beside
+    assert found.over_public is not None
+    assert found.over_public.speedup == pytest.approx(147.0 / 98.0)
+
+
+def test_of_sessions_with_this_best_the_one_that_judged_most_counts(record: Recorded) -> None:
+    record.run("softmax", [timed(100.0)])
+    whole = record.run("softmax", [timed(98.0), timed(147.0)], author="files", names=["ours.py", "softmax__liger.py"])
+    record.run("softmax", [timed(97.0)], author="files", names=["ours.py"], why="interrupted")
+    found = row(record)
+    assert (found.beside, found.over_public is not None) == (whole, True)
+
+
+def test_without_a_session_of_this_best_the_latest_counts(record: Recorded) -> None:
+    record.run("softmax", [timed(100.0)], source="the best")
+    record.run("softmax", [timed(98.0), timed(147.0)], author="files", names=["ours.py", "softmax__liger.py"])
+    found = row(record)
+    assert found.beside is None
+    assert [kernel.name for kernel in found.public] == ["softmax__liger"]
+
+
+def test_the_seconds_of_each_part_are_told(record: Recorded) -> None:
+    record.run("softmax", [timed(100.0)])
+    record.journal(task="softmax", step="open", exit_code=0, why="", seconds=6.0)
+    record.journal(task="softmax", step="ours", exit_code=0, why="", seconds=37.0, search_s=26.0, end_s=11.0)
+    record.journal(task="softmax", step="public", exit_code=1, why="1 of 2", seconds=8.0)
+    record.journal(task="softmax", step="public", exit_code=None, why="not started", seconds=0.0)
+    record.journal(task="rope", step="open", exit_code=0, why="", seconds=8.0)
+    record.journal(task="rope", step="ours", exit_code=-9, why="ended: by force", seconds=50.0)
+    found = rows_of(record.folder, ["softmax", "rope"])
+    assert [dict(one.parts) for one in found] == [
+        {"open": 6.0, "search": 26.0, "end": 11.0, "public": 8.0}, {"open": 8.0, "search": 50.0}
+    ]  # fmt: skip
+    assert parts_of(found[0].parts) == " (open 6, search 26, end 11, public 8)"
+    assert "over those that have the part: open 7.0, search 38.0, end 11.0, public 8.0." in table_text(found)
 
 
 def test_what_was_judged_before_a_session_was_ended_counts(record: Recorded) -> None:
@@ -245,10 +346,22 @@ def test_mistakes_are_told_before_anything_runs(words: list[str], tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
+STAND_IN = """
+import json, os, signal, subprocess, sys, time
+task = ""
+def say(*words): print(*words, file=open(log, "a"))
+def answer(code=0, **more): print(json.dumps({"exit_code": code, "seconds": 0.5, "over": code > 2, **more}), flush=True)
+for line in filter(str.strip, sys.stdin):
+    asked = json.loads(line)
+    do, log, task = asked["do"], asked["log"], asked.get("task", task)
+    say(do, task)
+"""
+
+
 def stand_in(folder: Path, body: str) -> tuple[str, ...]:
-    """A program in the place of `optimize`."""
+    """A program in the place of a worker: what `body` does with a request, then it answers."""
     path = folder / "program.py"
-    path.write_text(f"import os, signal, sys, time\nwords = sys.argv[1:]\n{body}\n")
+    path.write_text(STAND_IN + "".join(f"    {line}\n" for line in [*body.splitlines(), "answer()"]))
     return (sys.executable, str(path))
 
 
@@ -256,47 +369,126 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / JOURNAL).read_text().splitlines()]
 
 
-def test_a_command_that_fails_ends_only_its_own_task(tmp_path: Path) -> None:
-    program = stand_in(tmp_path, "print(words[1]); sys.exit('no such luck' if 'rope' in words else 0)")
+def steps(folder: Path) -> list[tuple[str, str]]:
+    return [(line["task"], line["step"]) for line in journal(folder)]
+
+
+def searches(folder: Path) -> dict[str, tuple[int | None, str]]:
+    return {line["task"]: (line["exit_code"], line["why"]) for line in journal(folder) if line["step"] == "ours"}
+
+
+def test_one_worker_does_all_tasks(tmp_path: Path) -> None:
+    program = stand_in(tmp_path, "say(os.getpid())")
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax"], [None]).run()
+    assert steps(tmp_path / "runs") == [
+        ("", "start"), ("rope", "open"), ("rope", "ours"), ("softmax", "open"), ("softmax", "ours"),
+    ]  # fmt: skip
+    told = [path.read_text().split()[-1] for path in (tmp_path / "runs" / "logs").glob("*.ours.txt")]
+    assert len(told) == 2
+    assert len(set(told)) == 1
+    assert not runs(int(told[0]))
+
+
+def test_a_step_that_fails_ends_only_its_own_task(tmp_path: Path) -> None:
+    fails = "if (do, task) == ('search', 'rope'): say('no such luck'); answer(4); break"
+    program = stand_in(tmp_path, fails)
     Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax", "geglu"], [None]).run()
-    ended = {line["task"]: (line["exit_code"], line["why"]) for line in journal(tmp_path / "runs")}
-    assert ended == {"rope": (1, "no such luck"), "softmax": (0, ""), "geglu": (0, "")}
-    assert (tmp_path / "runs" / "logs" / "softmax.ours.txt").read_text() == "softmax\n"
+    assert searches(tmp_path / "runs") == {"rope": (4, "no such luck"), "softmax": (0, ""), "geglu": (0, "")}
+    assert steps(tmp_path / "runs").count(("", "start")) == 2
+    assert (tmp_path / "runs" / "logs" / "softmax.ours.txt").read_text() == "search softmax\n"
+
+
+def test_a_task_that_cannot_be_opened_is_told_and_the_worker_goes_on(tmp_path: Path) -> None:
+    program = stand_in(tmp_path, "if (do, task) == ('open', 'rope'): say('too large'); answer(2); continue")
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax"], [None]).run()
+    assert steps(tmp_path / "runs") == [("", "start"), ("rope", "open"), ("softmax", "open"), ("softmax", "ours")]
+    assert rows_of(tmp_path / "runs", ["rope"])[0].why == "too large"
+
+
+def test_a_task_that_kills_its_worker_is_told_and_the_next_has_a_new_one(tmp_path: Path) -> None:
+    dies = "if (do, task) == ('search', 'rope'): say('too much memory'); os.kill(os.getpid(), signal.SIGKILL)"
+    Table(Plan(tmp_path / "runs", 5.0, command=stand_in(tmp_path, dies)), ["rope", "softmax"], [None]).run()
+    assert searches(tmp_path / "runs") == {
+        "rope": (-signal.SIGKILL, "too much memory (the worker was killed by SIGKILL)"), "softmax": (0, ""),
+    }  # fmt: skip
+
+
+def test_a_worker_that_is_no_good_after_one_task_does_not_cost_the_next(tmp_path: Path) -> None:
+    program = stand_in(
+        tmp_path, "if (do, task) == ('open', 'softmax') and done: answer(4); break\ndone = do == 'search'"
+    )
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax"], [None]).run()
+    assert searches(tmp_path / "runs") == {"rope": (0, ""), "softmax": (0, "")}
+    assert steps(tmp_path / "runs").count(("softmax", "open")) == 2
+
+
+def test_a_task_that_no_worker_can_open_is_tried_once_more_and_no_more(tmp_path: Path) -> None:
+    program = stand_in(tmp_path, "if (do, task) == ('open', 'softmax'): answer(4); break")
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax", "geglu"], [None]).run()
+    assert searches(tmp_path / "runs") == {"rope": (0, ""), "geglu": (0, "")}
+    assert steps(tmp_path / "runs").count(("softmax", "open")) == 2
+
+
+def test_without_a_worker_each_task_says_why(tmp_path: Path) -> None:
+    program = stand_in(tmp_path, "say('cannot confine'); answer(3); break")
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax"], [None]).run()
+    assert [found.why for found in rows_of(tmp_path / "runs", ["rope", "softmax"])] == ["no worker: cannot confine"] * 2
 
 
 def test_each_gpu_has_a_worker_and_is_calibrated_first(tmp_path: Path) -> None:
-    program = stand_in(tmp_path, "print(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(0.3)")
+    program = stand_in(tmp_path, "say(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(0.3)")
     Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax", "geglu", "cumsum"], ["0", "5"]).run()
     lines = journal(tmp_path / "runs")
     assert sorted(line["gpu"] for line in lines if line["step"] == "calibrate") == ["0", "5"]
     assert {line["gpu"] for line in lines if line["step"] == "ours"} == {"0", "5"}
+    for gpu in ("0", "5"):
+        assert [line["step"] for line in lines if line["gpu"] == gpu][:3] == ["start", "calibrate", "open"]
     for line in lines:
         name = f"{line['task'] or 'gpu' + line['gpu']}.{line['step']}.txt"
-        assert (tmp_path / "runs" / "logs" / name).read_text() == f"{line['gpu']}\n"
+        assert (tmp_path / "runs" / "logs" / name).read_text().endswith(f"{line['gpu']}\n")
+
+
+def test_a_gpu_is_calibrated_once_however_many_workers_it_takes(tmp_path: Path) -> None:
+    program = stand_in(tmp_path, "if do == 'search': answer(4); break")
+    Table(Plan(tmp_path / "runs", 5.0, command=program), ["rope", "softmax"], ["0"]).run()
+    assert [step for _, step in steps(tmp_path / "runs")] == [
+        "start",
+        "calibrate",
+        "open",
+        "ours",
+        "start",
+        "open",
+        "ours",
+    ]
 
 
 def test_what_takes_too_long_is_ended_as_by_ctrl_c(tmp_path: Path) -> None:
-    program = stand_in(tmp_path, "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('stored')")
-    Table(Plan(tmp_path / "runs", 1.0, warm_up_s=1.0, command=program), ["rope"], [None]).run()
-    (line,) = journal(tmp_path / "runs")
-    assert (line["why"], line["exit_code"]) == ("ended: it took more than 2 s", 0)
-    assert (tmp_path / "runs" / "logs" / "rope.ours.txt").read_text() == "stored\n"
+    body = """
+try:
+    time.sleep(60 if do == 'search' else 0)
+except KeyboardInterrupt:
+    say('stored'); answer(130, search_s=1.5, end_s=0.25); break
+"""
+    Table(Plan(tmp_path / "runs", 1.0, warm_up_s=1.0, command=stand_in(tmp_path, body)), ["rope"], [None]).run()
+    line = journal(tmp_path / "runs")[-1]
+    assert (line["why"], line["exit_code"], line["search_s"]) == ("ended: it took more than 2 s", 130, 1.5)
+    assert (tmp_path / "runs" / "logs" / "rope.ours.txt").read_text().endswith("stored\n")
 
 
 def test_what_does_not_listen_is_ended_by_force_with_its_children(tmp_path: Path) -> None:
     body = """
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-child = os.fork()
-if child:
-    print(os.getpid(), child, flush=True)
-time.sleep(60)
+if do == 'search':
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    child = subprocess.Popen(['sleep', '60'], start_new_session=True)
+    say(os.getpid(), child.pid)
+    time.sleep(60)
 """
     plan = Plan(tmp_path / "runs", 1.0, warm_up_s=1.0, command=stand_in(tmp_path, body), grace_s=0.5)
     Table(plan, ["rope"], [None]).run()
-    (line,) = journal(tmp_path / "runs")
+    line = journal(tmp_path / "runs")[-1]
     assert (line["why"], line["exit_code"]) == ("ended: it took more than 2 s, by force", -signal.SIGKILL)
-    for pid in (tmp_path / "runs" / "logs" / "rope.ours.txt").read_text().split():
-        assert not runs(int(pid))
+    pids = (tmp_path / "runs" / "logs" / "rope.ours.txt").read_text().split()[-2:]
+    assert [runs(int(pid)) for pid in pids] == [False, False]
 
 
 def runs(pid: int) -> bool:
@@ -309,22 +501,29 @@ def runs(pid: int) -> bool:
     return True
 
 
+def test_what_a_worker_leaves_in_its_folder_is_removed(tmp_path: Path) -> None:
+    leaves = "import tempfile; say(tempfile.mkdtemp()); os.kill(os.getpid(), signal.SIGKILL)"
+    Table(Plan(tmp_path / "runs", 5.0, command=stand_in(tmp_path, leaves)), ["rope"], [None]).run()
+    left = (tmp_path / "runs" / "logs" / "gpu.start.txt").read_text().split()[-1]
+    assert left.startswith(tempfile.gettempdir())
+    assert not Path(left).exists()
+
+
 def test_at_the_deadline_all_is_over_and_the_rest_is_not_started(tmp_path: Path) -> None:
-    program = stand_in(tmp_path, "time.sleep(60)")
+    program = stand_in(tmp_path, "if do == 'search': time.sleep(60)")
     started = time.monotonic()
     plan = Plan(tmp_path / "runs", 2.0, deadline=started + 44.0, command=program, grace_s=41.0)
     Table(plan, ["rope", "softmax"], [None]).run()
     assert time.monotonic() - started < 30
-    assert [(line["task"], line["why"]) for line in journal(tmp_path / "runs")] == [
+    assert [(line["task"], line["why"]) for line in journal(tmp_path / "runs")][-2:] == [
         ("rope", "ended: the deadline came"),
         ("softmax", "not started: the deadline came first"),
     ]
 
 
 def test_stopping_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
-    table = Table(
-        Plan(tmp_path / "runs", 60.0, command=stand_in(tmp_path, "time.sleep(60)")), ["rope", "softmax"], [None]
-    )
+    program = stand_in(tmp_path, "if do == 'search': time.sleep(60)")
+    table = Table(Plan(tmp_path / "runs", 60.0, command=program), ["rope", "softmax"], [None])
     running = threading.Thread(target=table.run)
     running.start()
     while not (tmp_path / "runs" / "logs" / "rope.ours.txt").exists():
@@ -332,24 +531,86 @@ def test_stopping_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
     table.stop()
     running.join(20)
     assert not running.is_alive()
-    assert [(line["task"], line["why"]) for line in journal(tmp_path / "runs")] == [("rope", "ended: interrupted")]
+    assert steps(tmp_path / "runs") == [("", "start"), ("rope", "open"), ("rope", "ours")]
+    assert journal(tmp_path / "runs")[-1]["why"] == "ended: interrupted"
 
 
 def test_ctrl_c_ends_the_table_with_130_and_leaves_nothing_behind(tmp_path: Path) -> None:
     body = "import sys\nfrom benchmarks.table import main\nsys.exit(main())"
     words = ["--runs-dir", str(tmp_path / "runs"), "--tasks", "softmax", "--time", "60"]
-    process = subprocess.Popen([sys.executable, "-c", body, *words], cwd=ROOT, start_new_session=True)
-    while not (tmp_path / "runs" / "logs" / "softmax.ours.txt").exists():
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(scratch)}
+    process = subprocess.Popen([sys.executable, "-c", body, *words], cwd=ROOT, start_new_session=True, env=variables)
+    log = tmp_path / "runs" / "logs" / "softmax.ours.txt"
+    while not (log.exists() and "proposed" in log.read_text()):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    (line,) = journal(tmp_path / "runs")
-    assert line["why"].startswith("ended: interrupted")
+    line = journal(tmp_path / "runs")[-1]
+    assert (line["why"], line["exit_code"]) == ("ended: interrupted", 130)
+    with Store.open(tmp_path / "runs") as store:
+        assert [run.why for run in store.runs()] == ["interrupted"]
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_needs_no_gpu_is_done_when_it_is_asked_for(tmp_path: Path) -> None:
+    """TorchInductor is not asked again by a search, and what was compiled is not compiled again."""
+    with workshop(Settings(runs_dir=tmp_path), lambda _: None) as shop:
+        ahead = Ahead(shop, find_task("swiglu"), [SWIGLU], lower=True)
+        with contextlib.closing(ahead), session(shop, find_task("swiglu")) as opened:
+            ahead.wait_lowered()
+            tools = ahead.tools(opened)
+            found = tools.update(SWIGLU)
+            assert found.failure is None
+            assert tools.update(SWIGLU) is found
+            assert tools.update(SWIGLU + "\n") is not found
+        shop.lowering.close()
+        lowered = time.monotonic()
+        author = OfflineAuthor(through(lambda body: shop.lowering.call(body, 0.001)), 90)
+        assert len(author.propose(opened.task, [], 2)) == 2
+        assert author.problems == []
+        assert time.monotonic() - lowered < 5
+
+
+def test_what_was_begun_for_a_task_that_is_left_is_given_up(tmp_path: Path) -> None:
+    with workshop(Settings(runs_dir=tmp_path), lambda _: None) as shop:
+        ahead = Ahead(shop, find_task("swiglu"), [SWIGLU], lower=True)
+        began = time.monotonic()
+        ahead.close()
+        ahead.wait_lowered()
+        assert time.monotonic() - began < 20
+        assert "codes" in shop.lowering.call({"source": find_task("softmax").source, "overrides": {}, "arch": 90}, 60.0)
+
+
+def test_a_worker_whose_parent_is_gone_ends_what_it_does(tmp_path: Path) -> None:
+    """Killed with -9, a parent cannot end it."""
+    words = [sys.executable, "-m", "benchmarks.table_worker"]
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
+    flags = {"runs_dir": str(tmp_path / "runs"), "width": 1, "max_attempts": 500, "seed": 0}
+    log = tmp_path / "log.txt"
+    worker = subprocess.Popen(words, cwd=ROOT, env=variables, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert worker.stdin is not None
+    asked: list[dict[str, Any]] = [
+        {"do": "start", "flags": flags}, {"do": "open", "task": "softmax", "files": [], "search": True},
+        {"do": "search", "time_s": 100.0},
+    ]  # fmt: skip
+    for request in asked:
+        worker.stdin.write(json.dumps(request | {"log": str(log)}).encode() + b"\n")
+        worker.stdin.flush()
+    while not (log.exists() and "proposed" in log.read_text()):
+        time.sleep(0.05)
+    worker.stdin.close()
+    assert worker.wait(60) == 130
+    with Store.open(tmp_path / "runs") as store:
+        assert [run.why for run in store.runs()] == ["interrupted"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("kerneltune-")] == []
 
 
 @pytest.fixture(scope="module")
 def run_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A real table, without this machine's GPU: softmax, and one kernel in the place of a public one."""
+    """A real table, without this machine's GPU: two tasks, each with a kernel in the place of a public one, of which
+    that for swiglu is wrong."""
     folder = tmp_path_factory.mktemp("table")
     visible, os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES"), ""
     try:
@@ -363,19 +624,25 @@ def run_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def words_of(folder: Path) -> list[str]:
     liger = folder / "liger"
-    liger = liger if liger.exists() else liger_like(liger)
-    words = ["--tasks", "softmax", "--time", "30", "--max-attempts", "1", "--public", f"liger={liger}"]
+    if not liger.exists():
+        (liger_like(liger) / "liger_kernel" / "ops" / "swiglu.py").write_text(WRONG_SWIGLU)
+    words = ["--tasks", "softmax,swiglu", "--time", "60", "--max-attempts", "1", "--public", f"liger={liger}"]
     return ["--runs-dir", str(folder / "runs"), *words]
 
 
 @pytest.mark.timeout(600)
 def test_a_table_is_made_of_real_runs(run_here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = rows_of(run_here / "runs", ["softmax"])
+    found, other = rows_of(run_here / "runs", ["softmax", "swiglu"])
     assert (found.finished, found.attempts, found.accepted, found.why) == (True, 1, 1, "")
     assert found.sizes == "8192x8192 float32"
     assert [(kernel.name, kernel.status) for kernel in found.public] == [("softmax__liger", "checked")]
     assert found.ours_again is not None
-    assert found.ours_again.session == found.public[0].session
+    assert found.ours_again.session == found.public[0].session == found.beside
+    assert list(found.parts) == list(other.parts) == ["open", "search", "end", "public"]
+    assert (other.finished, other.accepted, other.why) == (True, 1, "")
+    assert [(kernel.name, kernel.status) for kernel in other.public] == [("swiglu__liger", "wrong")]
+    assert other.ours_again is not None
+    assert other.ours_again.status == "checked"
     assert main(["--runs-dir", str(run_here / "runs"), "--tasks", "softmax", "--render"]) == 0
     told = capsys.readouterr().out
     assert "| softmax | 8192x8192 float32 |  |  |  | Liger-Kernel 0.8.2: checked | checked, not timed |" in told
@@ -388,14 +655,53 @@ def test_what_is_done_is_not_run_again(run_here: Path) -> None:
     before = journal(run_here / "runs")
     assert main(words_of(run_here)) == 0
     assert journal(run_here / "runs") == before
-    assert [(line["step"], line["exit_code"]) for line in before] == [("ours", 0), ("public", 0)]
+    assert [(line["task"], line["step"], line["exit_code"]) for line in before] == [
+        ("", "start", 0), ("softmax", "open", 0), ("softmax", "ours", 0), ("softmax", "public", 0),
+        ("swiglu", "open", 0), ("swiglu", "ours", 0), ("swiglu", "public", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_a_run_of_the_table_is_stored_as_the_command_stores_it(run_here: Path) -> None:
+    """Both runs: the search, and the files."""
+    runs_dir = run_here / "runs"
+    best_path = rows_of(runs_dir, ["softmax"])[0].best_path
+    words = ["--task", "softmax", "--model", "offline", "--plain", "--max-time", "60", "--max-attempts", "1"]
+    files = [str(runs_dir / "public" / "softmax" / name) for name in ("ours.py", "softmax__liger.py")]
+    assert Path(files[0]).read_bytes() == (best_path or Path()).read_bytes()
+    for command in (words, ["bench", *files, "--task", "softmax", "--tier", "judged", "--plain"]):
+        call = "import sys; from agent.cli import main; sys.exit(main())"
+        subprocess.run(
+            [sys.executable, "-c", call, *command, "--runs-dir", str(run_here / "told")], cwd=ROOT, check=True
+        )
+    for author in ("offline", "files"):
+        ours, told = (_stored(folder, author) for folder in (runs_dir, run_here / "told"))
+        assert ours == told
+
+
+def _stored(runs_dir: Path, author: str) -> tuple[list[str], dict[str, Any], list[str], list[Any]]:
+    """Of the first softmax run of an author: the kinds of its events, its facts but for time and id, the files in its
+    folder, its verdicts and sources."""
+    with Store.open(runs_dir) as store:
+        run = next(run for run in reversed(store.runs()) if (run.task, run.author) == ("softmax", author))
+        events = store.load_events(run.run_id)
+        attempts = sorted(store.attempts(run.run_id), key=lambda attempt: attempt.number)
+    facts = {name: value for name, value in vars(events[0]).items() if name not in ("run_id", "at")}
+    paths = sorted(str(path.relative_to(runs_dir / run.run_id)) for path in (runs_dir / run.run_id).rglob("*"))
+    sources = [a.proposal.source.rpartition("\n# Use: ")[2] for a in attempts]  # after the header of a best kernel
+    verdicts = [
+        (a.verdict.status, len(a.verdict.cases), [replace(kernel, compile_s=0.0) for kernel in a.kernels])
+        for a in attempts
+    ]
+    return sorted(type(event).__name__ for event in events), facts, paths, [*sources, *verdicts]
 
 
 @pytest.mark.timeout(600)
 def test_what_is_done_is_run_again_when_that_is_asked_for(run_here: Path) -> None:
     before, first = journal(run_here / "runs"), rows_of(run_here / "runs", ["softmax"])[0].run_id
     assert main([*words_of(run_here), "--again"]) == 0
-    assert [line["step"] for line in journal(run_here / "runs")[len(before) :]] == ["ours", "public"]
+    later = journal(run_here / "runs")[len(before) :]
+    assert [line["step"] for line in later] == ["start", *["open", "ours", "public"] * 2]
     assert rows_of(run_here / "runs", ["softmax"])[0].run_id != first
 
 

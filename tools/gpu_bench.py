@@ -79,14 +79,15 @@ class GpuBench:
             raise TaskError(baselines.problem)
         return baselines
 
-    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+    def bench(self, update: Update, tier: Tier = "judged", *, reuse: bool = True) -> Verdict:
         """The verdict on the fastest variant of a candidate that compiled, as thoroughly as `tier` asks. The same
-        plans and cubins get the same verdict again without being run (receipt["reused"]), but for a confirmation."""
+        plans and cubins get the same verdict again without being run (receipt["reused"]), but for a confirmation, or
+        without `reuse`."""
         variant = self._fastest(update)
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
-        request = Bench(plans, images, rules, tier=tier, reuse=tier != "confirmed")
+        request = Bench(plans, images, rules, tier=tier, reuse=reuse and tier != "confirmed")
         return self._ask(request, Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:

@@ -1,11 +1,15 @@
 """The measured ceilings of this machine's GPU: kept in the user's cache directory, handed to the bench."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
 from tools.device import GpuInfo
 from tools.errors import Unfit, UsageError
 from tools.versions import versions
+
+if TYPE_CHECKING:
+    from tools.machine import Machine
 
 
 def stored(gpu: GpuInfo, cache_dir: Path) -> Ceilings | None:
@@ -18,10 +22,16 @@ def measure(gpu: GpuInfo | None, cache_dir: Path) -> Path:
     if gpu is None:
         raise Unfit("--calibrate measures a GPU, and there is none here")
     from tools import machine as machines  # the workers, and numpy: too much for asking what is stored
-    from tools.gpu_bench import calibrate
 
     with machines.started_base() as machine:
-        measured = calibrate(machine)
+        return measure_with(machine, gpu, cache_dir)
+
+
+def measure_with(machine: "Machine", gpu: GpuInfo, cache_dir: Path) -> Path:
+    """The same by workers that run already. Raises UsageError without a place, GpuLost when it cannot be done."""
+    from tools.gpu_bench import calibrate
+
+    measured = calibrate(machine)
     path = _path(gpu, cache_dir)
     try:
         save_ceilings(path, measured)

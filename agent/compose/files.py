@@ -47,7 +47,15 @@ def bench_files(
         store = stack.enter_context(Store.open(settings.runs_dir)) if keep else None
         shop = stack.enter_context(workshop(settings, lambda event: _starting(view, event)))
         opened = stack.enter_context(session(shop, task_file))
-        return _Bench(opened, settings, view, store).run(candidates)
+        return bench_opened(opened, candidates, settings, view, store)
+
+
+def bench_opened(
+    opened: Session, candidates: Sequence[Candidate], settings: Settings, view: FilesView, store: Store | None
+) -> int:
+    """Judge candidates on a task that is open, and keep them as a run, if there is a store; the exit code of
+    `bench_files`."""
+    return _Bench(opened, settings, view, store).run(candidates)
 
 
 def _view(environment: Environment, *, json: bool, plain: bool, total: int) -> FilesView:

@@ -1,31 +1,41 @@
 """TorchInductor's worker: kept from request to request, since its imports take seconds, and replaced when it failed."""
 
+import json
+import threading
+
 from tools.codec import Json
-from tools.errors import WorkerError
 from tools.machine import Machine
 from tools.workers import Worker
 
 
 class Lowering:
-    """Asks `agent.authors.offline.inductor` in a process of its own. Close it in the end."""
+    """Asks `agent.authors.offline.inductor` in a process of its own. Any thread may ask. Close it in the end."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._worker: Worker | None = None
+        self._asking = threading.Lock()
+        self._answers: dict[str, dict[str, Json]] = {}
 
     def call(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
-        """Its answer; the errors of `Worker.call`. After one of them the next request has a fresh worker: a late answer
-        of the old one would be taken for the next request's."""
-        if self._worker is None:
-            self._worker = self._machine.trusted("agent.authors.offline.inductor:main")
+        """Its answer, the same again to what was asked before; the errors of `Worker.call`. After one of them the next
+        request has a fresh worker: a late answer of the old one would be taken for the next request's."""
+        name = json.dumps(body, sort_keys=True)
+        with self._asking:
+            if name not in self._answers:
+                self._answers[name] = self._asked(body, timeout_s)
+            return self._answers[name]
+
+    def _asked(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+        self._worker = worker = self._worker or self._machine.trusted("agent.authors.offline.inductor:main")
         try:
-            return self._worker.call(body, timeout_s=timeout_s).body
-        except WorkerError:
+            return worker.call(body, timeout_s=timeout_s).body
+        except BaseException:  # Ctrl-C leaves an answer on its way, too
             self.close()
             raise
 
     def close(self) -> None:
         """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
-        self._worker = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()

@@ -70,22 +70,28 @@ def run_task(
         require_price(choice, settings)
         named_start = checked(settings.from_, store, task_file)
         with workshop(settings, show) as shop, session(shop, task_file) as opened:
-            settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
-            limits = limits_of(settings)
-            beginning = _beginning(opened, settings, store, named_start)
-            facts = encode(asdict(limits)) | _manner(choice, settings)
-            event = run_started(opened, choice.name, choice.why, facts, settings.seed)
-            with alive(settings.runs_dir / event.run_id):
-                return _drive(
-                    Started(event, beginning=beginning),
-                    choice,
-                    opened,
-                    limits,
-                    settings,
-                    store,
-                    show,
-                    controls or Controls(),
-                )
+            return run_opened(opened, choice, settings, store, show, controls, named_start)
+
+
+def run_opened(
+    opened: Session,
+    choice: Choice,
+    settings: Settings,
+    store: Store,
+    show: Emit,
+    controls: Controls | None = None,
+    named_start: Start | None = None,
+) -> Outcome:
+    """A new run on a task that is open; any number may follow one another. What can be asked before a task is opened
+    is the caller's: `limits_of`, `require_price`, and `checked` for the start. Raises UsageError."""
+    settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
+    limits = limits_of(settings)
+    beginning = _beginning(opened, settings, store, named_start)
+    facts = encode(asdict(limits)) | _manner(choice, settings)
+    event = run_started(opened, choice.name, choice.why, facts, settings.seed)
+    started = Started(event, beginning=beginning)
+    with alive(settings.runs_dir / event.run_id):
+        return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
 
 
 def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:

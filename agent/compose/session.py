@@ -7,6 +7,7 @@ from functools import cached_property
 
 from agent.compose.budget import width_of
 from agent.compose.ceilings import stored
+from agent.compose.lowering import Lowering
 from agent.record.events import Progress
 from agent.settings import Settings
 from agent.workbench import Emit, Place
@@ -35,13 +36,15 @@ DESCRIBE_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Workshop:
-    """The worker processes of this program run, and what this machine is. `sandbox`: what a tracer is held by."""
+    """The worker processes of this program run, and what this machine is. `sandbox`: what a tracer is held by;
+    `lowering`: TorchInductor, for all tasks."""
 
     machine: Machine
     gpu: GpuInfo | None
     arch: str
     sandbox: Enforced
     settings: Settings
+    lowering: Lowering
 
     @property
     def width(self) -> int:
@@ -136,9 +139,12 @@ def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
     require_confinement(sandbox, allow=settings.allow_unsandboxed)
     gpu = gpu_info()
     show(Progress("", "starting", "importing torch and triton, once"))
-    with machines.started(allow_unconfined=settings.allow_unsandboxed) as machine:
+    with (
+        machines.started(allow_unconfined=settings.allow_unsandboxed) as machine,
+        contextlib.closing(Lowering(machine)) as lowering,
+    ):
         arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
-        yield Workshop(machine, gpu, arch, sandbox, settings)
+        yield Workshop(machine, gpu, arch, sandbox, settings, lowering)
 
 
 @dataclass(frozen=True)
@@ -157,12 +163,20 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     patience = patience or Patience()
     with shop.machine.trusted("tools.judge.desk:main") as desk:
         task, notes = open_task(desk, task_file)
-        limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
         children = Children()
-        updater = Updater(task, shop.arch, children.of(shop.machine.tracer), children.of(shop.machine.compiler), limits)
-        with _bench(shop, task_file, task, desk, updater, patience, children) as bench:
+        updater = updater_for(shop, task, children, patience)
+        with _bench(shop, task_file, task, desk, patience, children) as bench:
             tools = Tools(updater, bench, "timing" if shop.gpu else "checking")
             yield Session(shop, task_file, task, tools, notes, children)
+
+
+def updater_for(shop: Workshop, task: TaskSpec, children: Children, patience: Patience) -> Updater:
+    """Traces and compiles candidates for a task as this machine needs them."""
+    limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
+    updater = Updater(task, shop.arch, children.of(shop.machine.tracer), children.of(shop.machine.compiler), limits)
+    if shop.gpu is None:
+        updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
+    return updater
 
 
 def open_task(desk: Worker, task_file: TaskFile) -> tuple[TaskSpec, tuple[str, ...]]:
@@ -180,12 +194,10 @@ def _bench(
     task_file: TaskFile,
     task: TaskSpec,
     desk: Worker,
-    updater: Updater,
     patience: Patience,
     children: Children,
 ) -> Iterator[Bench]:
     if shop.gpu is None:
-        updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
         yield CpuBench(task, desk, children.of(shop.machine.interpreter), case_timeout_s=patience.replay_s)
         return
     cache_dir = shop.settings.cache_dir

@@ -10,7 +10,6 @@ from agent.authors.offline.author import OfflineAuthor, through
 from agent.authors.offline.earlier import Earlier
 from agent.compose.budget import USUAL_WIDTH
 from agent.compose.choice import Choice
-from agent.compose.lowering import Lowering
 from agent.compose.ptx_author import ptx_author
 from agent.compose.session import Session
 from agent.compose.start import NOTHING
@@ -73,7 +72,7 @@ def writing(choice: Choice, work: Work) -> Iterator[Drive]:
 
 @contextlib.contextmanager
 def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
-    lowering = Lowering(work.opened.workshop.machine)
+    lowering = work.opened.workshop.lowering
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
         return lowering.call(body, LOWER_TIMEOUT_S)
@@ -86,7 +85,6 @@ def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
     try:
         yield author
     finally:
-        lowering.close()
         for problem in dict.fromkeys(author.problems):
             work.bench.emit(Warned(work.bench.run_id, problem))
 

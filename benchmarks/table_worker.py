@@ -1,0 +1,197 @@
+"""A worker of the table: opens one GPU for good, and does with one task after the other what it is asked to.
+
+    python -m benchmarks.table_worker     reads a request a line, a JSON object, and answers each; "" ends it
+
+Requests, each with "log", the file for all that the step prints: {"do": "start", "flags": {…}} first, "calibrate",
+{"do": "open", "task", "files", "search"}, {"do": "search", "time_s"}, {"do": "public", "files"}. A task stays open
+until the next one is opened. Answers hold "exit_code", as of the command that does the same, "seconds", and "over"
+where the worker ends now: after Ctrl-C, a failure of our own, or with the process that asks.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agent.cli_exit import exit_code
+from agent.compose.ceilings import measure_with
+from agent.compose.choice import OFFLINE, chosen
+from agent.compose.files import bench_opened
+from agent.compose.run import fan_out, run_opened
+from agent.compose.session import Session, Workshop, session, workshop
+from agent.compose.sources import read_candidates
+from agent.compose.start import checked
+from agent.record.events import Event, Judged
+from agent.record.store import Store
+from agent.settings import Settings, chosen_settings, environment
+from agent.view.files import FilesView
+from agent.view.plain import PlainView
+from agent.view.summary import summary_text
+from benchmarks.table_ahead import Ahead
+from tools.codec import Json
+from tools.task import find_task
+
+Request = dict[str, Any]
+_GOES_ON = (0, 1, 2)  # done, the answer is no, bad input: nothing of the worker's is broken
+
+
+class TableWorker:
+    """What has been opened, and the steps. Each returns an exit code or raises what a command would."""
+
+    def __init__(self, held: contextlib.ExitStack) -> None:
+        self._held, self._task = held, contextlib.ExitStack()
+        self._settings = Settings()
+        self._shop: Workshop | None = None
+        self._opened: Session | None = None
+        self._ahead: Ahead | None = None
+        self.more: dict[str, Json] = {}  # to be told of the step beside its end
+        self.steps: dict[str, Callable[[Request], int]] = {
+            "start": self._start, "calibrate": self._calibrate, "open": self._open, "search": self._search,
+            "public": self._public,
+        }  # fmt: skip
+
+    def _start(self, asked: Request) -> int:
+        flags = asked["flags"] | {"runs_dir": Path(asked["flags"]["runs_dir"]), "model": OFFLINE}
+        self._settings = chosen_settings(flags)
+        self._shop = self._held.enter_context(workshop(self._settings, _print))
+        self._held.enter_context(self._task)
+        self._shop.machine.enforced()  # waits until all zygotes are warm
+        return 0
+
+    def _calibrate(self, asked: Request) -> int:
+        shop = self._started()
+        if shop.gpu is None:
+            print("there is no GPU to calibrate here")
+            return 1
+        print(measure_with(shop.machine, shop.gpu, self._settings.cache_dir))
+        return 0
+
+    def _open(self, asked: Request) -> int:
+        shop, task_file = self._started(), find_task(asked["task"])
+        self._opened = self._ahead = None
+        self._task.close()
+        sources = [candidate.source for candidate in read_candidates(asked["files"]) if not candidate.problem]
+        self._ahead = Ahead(shop, task_file, sources, lower=asked["search"])
+        self._task.callback(self._ahead.close)
+        self._opened = self._task.enter_context(session(shop, task_file))
+        self._ahead.wait_lowered()
+        return 0
+
+    def _search(self, asked: Request) -> int:
+        """As `optimize --task T --model offline --plain --max-time S`."""
+        settings, began_s = replace(self._settings, max_time_s=asked["time_s"]), time.monotonic()
+        judged_s: list[float] = []  # when each was; what comes after the last is the end
+
+        def clock(event: Event) -> None:
+            judged_s.extend([time.monotonic()] * isinstance(event, Judged))
+
+        view, opened = PlainView(sys.stderr), self._open_task()
+        with contextlib.closing(chosen(settings, environment())) as choice, Store.open(settings.runs_dir) as store:
+            try:
+                start = checked(settings.from_, store, opened.file)
+                outcome = run_opened(opened, choice, settings, store, fan_out(view, clock), named_start=start)
+            finally:
+                now_s = time.monotonic()
+                last_s = judged_s[-1] if judged_s else now_s
+                self.more |= {"search_s": _tenths(last_s - began_s), "end_s": _tenths(now_s - last_s)}
+        print(summary_text(view.state), end="")
+        return outcome.exit_code
+
+    def _public(self, asked: Request) -> int:
+        """As `optimize bench FILES --task T --tier judged --plain`."""
+        opened, ahead = self._open_task(), self._ahead
+        candidates = read_candidates(asked["files"])
+        if ahead is not None:
+            candidates = [replace(candidate, tools=ahead.tools(opened)) for candidate in candidates]
+        settings = replace(self._settings, tier="judged")
+        with Store.open(settings.runs_dir) as store:
+            view = FilesView(sys.stdout, sys.stderr, total=len(candidates))
+            return bench_opened(opened, candidates, settings, view, store)
+
+    def _started(self) -> Workshop:
+        if self._shop is None:
+            raise RuntimeError("start first")
+        return self._shop
+
+    def _open_task(self) -> Session:
+        if self._opened is None:
+            raise RuntimeError("open a task first")
+        return self._opened
+
+
+def main() -> int:
+    """Answer until there are no more requests: 0; 130 when it was interrupted, 4 after a failure."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would not listen
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    code = 0
+    try:
+        with os.fdopen(os.dup(1), "w") as answers, contextlib.ExitStack() as held:
+            os.dup2(2, 1)  # what somebody prints is no answer
+            worker = TableWorker(held)
+            for asked in _requests():
+                answer = _answer(worker, asked)
+                print(json.dumps(answer), file=answers, flush=True)
+                if answer["over"]:
+                    code = int(answer["exit_code"])
+                    break
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _answer(worker: TableWorker, asked: Request) -> dict[str, Json]:
+    began_s = time.monotonic()
+    worker.more = {}
+    with (
+        open(asked["log"], "w", buffering=1) as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        code = exit_code(lambda: worker.steps[asked["do"]](asked))
+    seconds = _tenths(time.monotonic() - began_s)
+    return {"exit_code": code, "seconds": seconds, "over": code not in _GOES_ON, **worker.more}
+
+
+def _requests() -> Iterator[Request]:
+    """As they come. The end of the process that asks ends a step, too."""
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    idle = threading.Event()
+
+    def read() -> None:
+        with open(0, "rb", buffering=0, closefd=False) as asked:  # a buffer in use would end this process in a crash
+            for line in asked:
+                lines.put(line)
+                if not line.strip():
+                    return
+        lines.put(b"")
+        if not idle.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    while True:
+        idle.set()
+        line = lines.get()
+        if not line.strip():
+            return
+        idle.clear()
+        yield json.loads(line)
+
+
+def _print(event: Event) -> None:
+    print(getattr(event, "detail", ""), file=sys.stderr)
+
+
+def _tenths(seconds: float) -> float:
+    return round(seconds, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

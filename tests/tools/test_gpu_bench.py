@@ -1,0 +1,44 @@
+"""The supervisor's part of judging on a GPU, with a process in the place of the judge that says what it was asked."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tools import machine as machines
+from tools.codec import decode, encode
+from tools.gpu_bench import GpuBench
+from tools.judge.gpu_protocol import Bench, Judged, SupervisorMessage
+from tools.plan.schema import Plan
+from tools.update import Update
+from tools.verdict import Status, Tier, Verdict
+
+UPDATE = Update({"main": (Plan("main", "default", "sm_90", (), (), (), (), []),)}, main_case="main")
+
+
+def judge(channel: Any) -> None:
+    """Answer with the request's tier, and whether an earlier verdict would do."""
+    while True:
+        request: Any = decode(SupervisorMessage, channel.receive().body)  # type: ignore[arg-type]
+        assert isinstance(request, Bench)
+        channel.send(encode(Judged(Verdict(Status.WRONG, f"{request.tier} {request.reuse}"))))
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[GpuBench]:
+    with contextlib.ExitStack() as held:
+        machine = held.enter_context(machines.started_base())
+        ours, theirs = map(held.enter_context, socket.socketpair())
+        worker = held.enter_context(machine.trusted("tests.tools.test_gpu_bench:judge", extra=[theirs]))
+        yield GpuBench(machine, worker, ours)
+
+
+@pytest.mark.parametrize(("tier", "said"), [("screened", True), ("judged", True), ("confirmed", False)])
+def test_the_same_again_gets_the_same_verdict_but_for_a_confirmation(bench: GpuBench, tier: Tier, said: bool) -> None:
+    assert bench.bench(UPDATE, tier).detail == f"{tier} {said}"
+
+
+def test_a_candidate_is_judged_anew_when_that_is_asked_for(bench: GpuBench) -> None:
+    assert bench.bench(UPDATE, "judged", reuse=False).detail == "judged False"
