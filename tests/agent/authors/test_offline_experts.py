@@ -182,7 +182,7 @@ SWITCHES = {
     "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"NUM_WARPS": 8})),
     "bias_gelu": (
         ("F.gelu(x + y)", ((9, 333), (333,))),
-        ({"ROWS": 4, "LEAVES_LAST": 1}, {"ROWS": 2, "ACCESSES": 1, "NUM_WARPS": 1}),
+        ({"ROWS": 4, "ACCESSES": 2}, {"ROWS": 1, "NUM_WARPS": 1}),
     ),
     "middle_sum": (("x.sum(0)", ((700, 45),)), ({"PROGRAMS_PER_SM": 1}, {"BLOCK_COLS": 64, "PROGRAMS_PER_SM": 64})),
 }

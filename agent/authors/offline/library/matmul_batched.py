@@ -1,24 +1,21 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, E501, N803
 # order: 1
-# says: batches by TMA: a program keeps a block of the second operand and walks down the first, stores under the next product
+# says: batches by TMA: a program a multiprocessor, stores of one tile under the products of the next
 # fits: batched_matmul(a, b) = a @ b where a: plain B M K, b: plain B K N
 # search: BLOCK_M = 64 128
 # search: BLOCK_N = 128 256
 # search: PROGRAMS_PER_SM = 1 2 3
 # search: NUM_STAGES = 2 3
-# search: HELD = 0 128
 """Product of each pair of matrices of two batches, where sums are short: what counts is how operands and results travel.
 
 128 products of 2048 x 128 x 512 in bfloat16 move 352 MB, 83 us on an H200, but a program for each tile of 128 x 128 reads
-another 537 MB from the L2 cache, and nothing runs under its store: 159 us at best (cuBLAS 100). So `held_kernel` keeps all
-of the second operand's block in shared memory while it walks down the first one: tile after tile, a column of tiles after
-the other, each program an even stretch of that line. Loads of the next tiles travel while a product runs and while its
-result leaves through shared memory.
+another 537 MB from the L2 cache, and nothing runs under its store: 159 us at best (cuBLAS 100). Here the loops over tiles
+and over k are one (flatten), so that the next operands travel while a result leaves: 102 us; 126 with tiles of 128 x 128.
+Keeping the second operand in shared memory while a program walks down the first one took 126 us and more.
 
-Sums longer than HELD are walked by `walk_kernel`, for which the loops over tiles and over k are one (flatten). Operands
-that TMA cannot read (rows of no multiple of 16 bytes) and rows that do not divide into blocks go to `masked_kernel`: a
-block that ends beyond its matrix would be stored in the next one.
+Operands that TMA cannot read (rows of no multiple of 16 bytes) and rows that do not divide into blocks go to
+`masked_kernel`: a block that ends beyond its matrix would be stored in the next one.
 """
 
 import torch
@@ -32,7 +29,6 @@ PROGRAMS_PER_SM = 1
 NUM_WARPS = 8
 NUM_STAGES = 3
 PIECES = 2  # of a result on its way through shared memory
-HELD = 128  # the longest sum whose operand stays in shared memory
 
 
 @triton.jit
@@ -43,25 +39,6 @@ def put(c, acc, row, column, BM: tl.constexpr, BN: tl.constexpr, PIECES: tl.cons
         left, right = tl.split(tl.permute(tl.reshape(acc, (BM, 2, BN // 2)), (0, 2, 1)))
         c.store([row, column], left.to(c.dtype))
         c.store([row, column + BN // 2], right.to(c.dtype))
-
-
-@triton.jit
-def held_kernel(
-    a, b, c, batches, m, n,
-    INPUT_PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PIECES: tl.constexpr,
-):  # fmt: skip
-    high, wide = m // BM, tl.cdiv(n, BN)
-    tiles = (batches * wide * high).to(tl.int64)
-    first = (tl.program_id(0) * tiles // tl.num_programs(0)).to(tl.int32)
-    last = ((tl.program_id(0) + 1) * tiles // tl.num_programs(0)).to(tl.int32)
-    for strip in tl.range(first // high, tl.cdiv(last, high)):
-        column = strip % wide * BN
-        q = b.load([strip // wide, 0, column]).reshape(BK, BN)
-        top = strip // wide * m
-        for block in tl.range(tl.maximum(first - strip * high, 0), tl.minimum(last - strip * high, high)):
-            p = a.load([top + block * BM, 0])
-            acc = tl.dot(p, q, input_precision=INPUT_PRECISION)
-            put(c, acc, top + block * BM, column, BM, BN, PIECES)
 
 
 @triton.jit
@@ -110,12 +87,11 @@ def height(m):
 def by_tma(a, b, c):
     (batches, m, k), n = a.shape, b.shape[2]
     bm, bn = height(m), min(BLOCK_N, max(32, triton.next_power_of_2(n)))
-    held = k <= HELD
-    bk = max(16, triton.next_power_of_2(k)) if held else 64
+    bk = 64
     pieces = PIECES if bn >= 128 else 1
-    # shared memory for a program, less barriers, the result on its way out and the operand that stays
-    room = (228 << 10) // PROGRAMS_PER_SM - 1280 - 2 * bm * bn // pieces - (2 * bk * bn if held else 0)
-    stages = max(1, min(NUM_STAGES, room // (2 * bk * (bm if held else bm + bn))))
+    # shared memory for a program, less barriers and the result on its way out
+    room = (228 << 10) // PROGRAMS_PER_SM - 1280 - 2 * bm * bn // pieces
+    stages = max(1, min(NUM_STAGES, room // (2 * bk * (bm + bn))))
     programs = PROGRAMS_PER_SM * torch.cuda.get_device_properties(a.device).multi_processor_count
     tiles = batches * (m // bm) * triton.cdiv(n, bn)
     tensors = (
@@ -123,14 +99,11 @@ def by_tma(a, b, c):
         TensorDescriptor(b, [batches, k, n], [k * n, n, 1], [1, bk, bn]),
         TensorDescriptor(c, [batches * m, n], [n, 1], [bm, bn // pieces]),
     )
-    options = {
-        "INPUT_PRECISION": "tf32", "BM": bm, "BN": bn, "BK": bk, "PIECES": pieces,
-        "num_warps": NUM_WARPS if bm > 64 or bn > 256 else 4, "num_stages": stages,
-    }  # fmt: skip
-    if held:
-        held_kernel[(min(programs, tiles),)](*tensors, batches, m, n, **options)
-    else:
-        walk_kernel[(min(programs, tiles),)](*tensors, batches, m, n, k, **options)
+    walk_kernel[(min(programs, tiles),)](
+        *tensors, batches, m, n, k,
+        INPUT_PRECISION="tf32", BM=bm, BN=bn, BK=bk, PIECES=pieces,
+        num_warps=NUM_WARPS if bm > 64 else 4, num_stages=stages,
+    )  # fmt: skip
 
 
 def batched_matmul(a, b):
@@ -138,7 +111,7 @@ def batched_matmul(a, b):
     (batches, m, k), n = a.shape, b.shape[2]
     c = torch.empty((batches, m, n), dtype=a.dtype, device=a.device)
     readable = a.element_size() == 2 and k % 8 == 0 and n % 8 == 0 and a.data_ptr() % 16 == 0 and b.data_ptr() % 16 == 0
-    if readable and height(m) and BLOCK_N * max(64, triton.next_power_of_2(min(k, HELD))) <= 65536:
+    if readable and height(m):
         by_tma(a, b, c)
         return c
     grid = (triton.cdiv(m, 64) * triton.cdiv(n, 64), batches)
