@@ -9,9 +9,9 @@
 
 Programs go along a row first, so that those that run together read and write whole stretches of memory. With rows as
 the first dimension of the grid, neighbours were a row apart, and wide strips were best: on an H200, 8192 x 8192 of
-float32 took 129.1 us with two 16-byte accesses a thread and 16 warps, 131.8 with 4; along the rows it takes 125.9 with 4
-warps and two accesses, of one row or of two rows below each other, and 127.4 without the policy that lets x leave the L2
-last. TorchInductor's kernel takes 127.
+float32 took 129.1 us with two 16-byte accesses a thread and 16 warps, 131.8 with 4. Along the rows it takes 125.9 with
+4 warps and two accesses, of one row or of two rows below each other, and 127.4 without the policy that lets x leave the
+L2 last. TorchInductor's kernel takes 127.
 
 GELU is max(h, 0) - |h| Q(|h|), where Q is the Gaussian's upper tail, and log2 Q is so smooth that a polynomial of
 degree 8 does for all h: the result is off by 5e-8 at most (torch's float32 by 1e-6 near h = -5, where 1 + erf cancels)
