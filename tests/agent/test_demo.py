@@ -93,3 +93,19 @@ def test_what_cannot_be_compiled_is_one_line(arguments: tuple[str, ...], words: 
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_recorded_runs_in_ptx_tell_what_the_assembler_said_and_what_came_of_it(tmp_path: Path) -> None:
+    demo = Path(shutil.copytree(ROOT / "docs" / "demo-ptx", tmp_path / "demo-ptx"))
+    done = optimize("runs", "--json", "--runs-dir", str(demo), cwd=demo)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)
+    assert {run["task"]: (run["attempts"], run["accepted"]) for run in runs} == {
+        "softmax": (4, 3),
+        "rms_norm": (4, 2),
+        "swiglu": (3, 2),
+    }
+    done = optimize("show", "20261122-040234-rms_norm-cfd0/1", "--runs-dir", str(demo), cwd=demo)
+    assert "PTX line 35" in done.stdout
+    done = optimize("show", "20261122-040152-softmax-4b88/3", "--runs-dir", str(demo), cwd=demo)
+    assert "129.3" in done.stdout
