@@ -265,7 +265,7 @@ class Workbench:
     def settle(self) -> None:
         """Between two attempts of a search: judge a best in full when much has been built on it."""
         if (attempt := lasting(self.attempts, self.tiers)) is not None:
-            self._judge_again(attempt, "judged", "judging")
+            self._judge_again(attempt, "judged", "judging", ranked=False)
 
     def conclude(self) -> None:
         """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
@@ -274,7 +274,7 @@ class Workbench:
             if time.perf_counter() + took_s * (1 + CONFIRMATION * self.tiers.confirm) > ends:
                 break
             tried += 1
-            took_s = self._judge_again(attempt, "judged", "judging")
+            took_s = max(took_s, self._judge_again(attempt, "judged", "judging"))
         if self.tiers.confirm:
             self.confirm(ends)
 
@@ -289,18 +289,20 @@ class Workbench:
             tried.add(attempt.attempt_id)
             took_s = self._judge_again(attempt, "confirmed", "confirming")
 
-    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
-        """More thoroughly than before; that verdict counts from now on. Returns the seconds that it took."""
+    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str, *, ranked: bool = True) -> float:
+        """More thoroughly than before; that verdict counts from now on. Returns the seconds that it took: next to none
+        where that tier's verdict is there, and only its place among the others is to be found."""
         self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
         source = attempt.proposal.source
         update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
         with self._judging:
             started = time.perf_counter()
-            verdict = update.failure or self.tools.bench(update, tier)
+            there = attempt.verdict if attempt.verdict.tier == tier else None
+            verdict = there or update.failure or self.tools.bench(update, tier)
             bench_s = time.perf_counter() - started
             self.bench_s += bench_s
         self.keep(attempt.attempt_id, source, update, verdict, tier)
-        again = judged_again(attempt, verdict, update)
+        again = judged_again(attempt, verdict, update, ranked=ranked)
         self.attempts[self.attempts.index(attempt)] = again
         self.emit(self._confirmed(attempt, again, bench_s))
         return bench_s

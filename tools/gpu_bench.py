@@ -81,13 +81,13 @@ class GpuBench:
 
     def bench(self, update: Update, tier: Tier = "judged", *, reuse: bool = True) -> Verdict:
         """The verdict on the fastest variant of a candidate that compiled, as thoroughly as `tier` asks. The same
-        plans and cubins get the same verdict again without being run (receipt["reused"]), but for a confirmation, or
-        without `reuse`."""
+        plans and cubins get the same verdict again without being run (receipt["reused"]), but without `reuse`. A
+        confirmation is always timed anew, but what was judged in full is not checked again before it."""
         variant = self._fastest(update)
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
-        request = Bench(plans, images, rules, tier=tier, reuse=reuse and tier != "confirmed")
+        request = Bench(plans, images, rules, tier=tier, reuse=reuse)
         return self._ask(request, Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:

@@ -9,21 +9,24 @@ from tools.errors import UsageError
 
 USUAL_ATTEMPTS = 24
 SEARCH_ATTEMPTS = 300  # a limit for tiny tasks only: 110 s of screenings at 0.35 s are 310
-SEARCH_TIME_S = 110.0  # of 180 s: 16 to 19 s until all is ready on an H200, and `policy.FINAL_S` at the end
+SEARCH_TIME_S = 110.0  # of 180 s: 16 to 19 s until all is ready on an H200, and what a search judges at its end
+LEAST_SEARCH_S = 30.0  # whatever getting ready took
+_WHOLE_S, _END_S = 180.0, 50.0
 USUAL_WIDTH = 2
 MOST_ON_A_GPU = 5  # tracing and compiling take 1.1 s and screening 0.35 s; each more knows one verdict less
 CORES_EACH = 2  # a tracer and a compiler, each a process
 
 
-def budgeted(settings: Settings, *, gpu: bool, search: bool) -> Settings:
-    """The settings with limits for a new run. A search on a GPU ends within three minutes, final judgements included;
-    with a limit of one's own on time, attempts are as many as it has room for."""
+def budgeted(settings: Settings, *, gpu: bool, search: bool, ready_s: float = 0.0) -> Settings:
+    """The settings with limits for a new run. A search on a GPU ends within three minutes, final judgements included,
+    of which `ready_s` have passed; with a limit of one's own on time, attempts are as many as it has room for."""
     if settings.max_attempts is not None:
         return settings
     if not (gpu and search):
         return replace(settings, max_attempts=USUAL_ATTEMPTS)
     if settings.max_time_s is None:
-        return replace(settings, max_attempts=SEARCH_ATTEMPTS, max_time_s=SEARCH_TIME_S)
+        time_s = max(LEAST_SEARCH_S, min(SEARCH_TIME_S, round(_WHOLE_S - _END_S - ready_s, 1)))
+        return replace(settings, max_attempts=SEARCH_ATTEMPTS, max_time_s=time_s)
     room = int(settings.max_time_s / SEARCH_TIME_S * SEARCH_ATTEMPTS)
     return replace(settings, max_attempts=max(SEARCH_ATTEMPTS, room))
 

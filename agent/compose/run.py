@@ -3,6 +3,7 @@
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -64,13 +65,14 @@ def run_task(
 ) -> Outcome:
     """Start a new run on a task. Raises UsageError before anything is written when something is wrong with the task,
     the settings or the runs directory."""
-    task_file = find_task(task)
+    began_s, task_file = time.monotonic(), find_task(task)
     limits_of(settings)
     with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
         require_price(choice, settings)
         named_start = checked(settings.from_, store, task_file)
         with workshop(settings, show) as shop, session(shop, task_file) as opened:
-            return run_opened(opened, choice, settings, store, show, controls, named_start)
+            ready_s = time.monotonic() - began_s
+            return run_opened(opened, choice, settings, store, show, controls, named_start, ready_s=ready_s)
 
 
 def run_opened(
@@ -81,10 +83,13 @@ def run_opened(
     show: Emit,
     controls: Controls | None = None,
     named_start: Start | None = None,
+    *,
+    ready_s: float = 0.0,
 ) -> Outcome:
     """A new run on a task that is open; any number may follow one another. What can be asked before a task is opened
-    is the caller's: `limits_of`, `require_price`, and `checked` for the start. Raises UsageError."""
-    settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
+    is the caller's: `limits_of`, `require_price`, and `checked` for the start. `ready_s`: what getting ready took.
+    Raises UsageError."""
+    settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None, ready_s=ready_s)
     limits = limits_of(settings)
     beginning = _beginning(opened, settings, store, named_start)
     facts = encode(asdict(limits)) | _manner(choice, settings)

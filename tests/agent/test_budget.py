@@ -38,6 +38,15 @@ def test_the_default_budget_of_a_search_ends_within_three_minutes_on_an_h200() -
     assert ready_s + limits.max_time_s + search_tiers(gpu=True).final_s < 180
 
 
+@pytest.mark.parametrize(
+    ("ready_s", "time_s"), [(0.0, 110.0), (20.0, 110.0), (33.0, 97.0), (75.5, 54.5), (170.0, 30.0)]
+)
+def test_a_search_that_was_slow_to_get_ready_has_less_time(ready_s: float, time_s: float) -> None:
+    assert budgeted(PLAIN, gpu=True, search=True, ready_s=ready_s).max_time_s == time_s
+    own = replace(PLAIN, max_time_s=90.0)
+    assert budgeted(own, gpu=True, search=True, ready_s=ready_s).max_time_s == 90.0
+
+
 @pytest.mark.parametrize(("cores", "width"), [(1, 2), (4, 2), (8, 4), (16, 5), (128, 5)])
 def test_the_width_on_a_gpu_follows_the_cores(cores: int, width: int) -> None:
     assert width_of(PLAIN, gpu=True, cores=cores) == width

@@ -47,7 +47,7 @@ _OUTPUTS = {
 _SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
 # nothing but the noise widens the tolerance where operands are rounded and float32 is stored: 1 honest TF32 product of
 # 20 was refused on 6 samples, by up to 1.6 times its tolerance (one that truncates, 1 of 3); on 32 none is above 0.7
-_MORE_SAMPLES = 32
+MOST_SAMPLES = 32
 _FEW_OUTPUTS = 1 << 22  # of a larger case, PyTorch's own product on a GPU is as imprecise and widens it
 _LEAST_OF_TYPICAL = 0.25
 _BIASED = 8.0  # standard errors of the mean error over rows
@@ -104,7 +104,7 @@ def rounds_operands(precision: str) -> bool:
 def samples_for(native: Tree, precision: str) -> int:
     """From how many disturbed runs the noise is estimated."""
     wide = any(tensor.dtype == torch.float32 for tensor in tensors(native))
-    return _MORE_SAMPLES if wide and rounds_operands(precision) and numel(native) <= _FEW_OUTPUTS else _SAMPLES
+    return MOST_SAMPLES if wide and rounds_operands(precision) and numel(native) <= _FEW_OUTPUTS else _SAMPLES
 
 
 def has_float8_matrices(operands: Tree) -> bool:

@@ -17,7 +17,7 @@ from tools.judge.answers import Answer, Drawn, Regime
 from tools.judge.compare import native_holds
 from tools.judge.contract import declared_kinds, inferred_kinds
 from tools.judge.execute import blame, execute, placed, randomise, seed_everything
-from tools.judge.gates import Expected, has_float8_matrices, rounds_operands, samples_for
+from tools.judge.gates import MOST_SAMPLES, Expected, has_float8_matrices, rounds_operands, samples_for
 from tools.judge.inputs import derived
 from tools.judge.lengths import Lengths
 from tools.judge.precise import Disturbances, default_float64, differences, flushed, plain_arithmetic, widened
@@ -30,7 +30,6 @@ from tools.task import CaseDef, TaskFile
 MOST_DISTURBED = 1 << 28  # output elements; above, disturbed copies in float64 take tens of gigabytes each
 # equal terms are rounded the same way, so errors add up as L, not sqrt(L)
 _LENIENCE = {"structure": 4.0, "offset": 4.0, "one_hot": 4.0}
-_KINDS_SEEDS = (0, 1, 2)
 
 
 __all__ = ["Answer", "Drawn", "LoadedCase", "Regime"]
@@ -285,13 +284,14 @@ class LoadedCase:
         with torch.device(self.device):
             return map_tensors(Tensor.detach, model(*inputs))
 
-    def expect(self, inputs: tuple[Any, ...], *, noise_samples: int | None = None) -> Expected:
-        """What a right candidate may return for these inputs and the present parameters."""
+    def expect(self, inputs: tuple[Any, ...], *, most_samples: int = MOST_SAMPLES) -> Expected:
+        """What a right candidate may return for these inputs and the present parameters. The noise is estimated from as
+        many samples as the arithmetic asks for, `most_samples` at most."""
         with Lengths() as lengths:
             native = self.native(inputs)
         answer = self.reference(inputs)
-        samples = samples_for(native, self.precision) if noise_samples is None else noise_samples
-        wanted = answer.exact and samples and numel(answer.values) <= MOST_DISTURBED
+        samples = min(samples_for(native, self.precision), most_samples)
+        wanted = answer.exact and numel(answer.values) <= MOST_DISTURBED
         noise, operands = self._noise_if_it_fits(inputs, answer, samples) if wanted else (None, None)
         regime, slack = self._regime, None
         if regime.flushes:  # what counting denormal inputs as zeros changes
@@ -336,7 +336,7 @@ def _inferred(task: TaskFile, case: str, device: str) -> Mapping[str, str]:
     """Kinds of a task's inputs: of one case, the smallest, since what a task may be fed does not depend on sizes; on a
     CPU, where inputs outside of what a reference is defined for raise an error instead of ending the GPU's context."""
     problem = LoadedCase(task, task.case(case), device)
-    return inferred_kinds([problem._own(seed) for seed in _KINDS_SEEDS], problem.in_domain)
+    return inferred_kinds([problem._own(seed) for seed in range(3)], problem.in_domain)
 
 
 @functools.lru_cache(maxsize=256)

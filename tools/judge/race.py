@@ -271,10 +271,10 @@ class Race:
         self._heat.seeds[label] = " ".join(f"{seed:x}" for seed in drawn)
 
     def _rounds(self, outputs: Outputs, watch: Watch) -> None:
-        series, unverified = self._heat.series, False
+        series, unverified, group = self._heat.series, False, self._rules.group(self._heat.phases_s["prepare"])
         while not series.enough:
             self._one_round(watch)
-            unverified = len(series.rounds) % self._rules.rounds_per_group != 0
+            unverified = len(series.rounds) % group != 0
             if not unverified:
                 self._verify(outputs)
                 if not series.enough:

@@ -160,18 +160,23 @@ class Session:
         known = self._verdicts.find(name) if request.reuse else None
         if known is not None:
             return known
-        verdict = self._bench_in_memory(request, images_of(request.images, blobs))
+        verdict = self._bench_in_memory(request, images_of(request.images, blobs), self._in_full(request, blobs))
         self._verdicts.keep(name, verdict)
         return verdict
 
-    def _bench_in_memory(self, request: Bench, images: Images) -> Verdict:
+    def _in_full(self, request: Bench, blobs: Sequence[bytes]) -> Verdict | None:
+        """What a confirmation confirms, when that was judged in full already."""
+        wanted = request.tier == "confirmed" and request.reuse
+        return self._verdicts.find(name_of(replace(request, tier="judged"), blobs)) if wanted else None
+
+    def _bench_in_memory(self, request: Bench, images: Images, known: Verdict | None) -> Verdict:
         """What is only kept to save time goes first when the memory is short."""
         try:
-            return self._judged(request, images)
+            return self._judged(request, images, known)
         except (torch.OutOfMemoryError, DriverError):
             self._make_room()
         try:
-            return self._judged(request, images)
+            return self._judged(request, images, known)
         except (torch.OutOfMemoryError, DriverError) as error:
             self._make_room()
             first = str(error).partition("\n")[0]
@@ -188,12 +193,12 @@ class Session:
             self._made = self._made if self._made.placed else None
         torch.cuda.empty_cache()
 
-    def _judged(self, request: Bench, images: Images) -> Verdict:
+    def _judged(self, request: Bench, images: Images, known: Verdict | None) -> Verdict:
         task = self._opened()[1]
         main = next((p for p in request.plans if p.case == task.main.name), None)
         if main is None or not main.launches:
             return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
-        verdict = self._judge(images).of(request, main)
+        verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
 
 

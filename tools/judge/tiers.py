@@ -37,14 +37,14 @@ class Judge:
     sampler: Sampler
     gpu: dict[str, Json]
 
-    def of(self, request: Bench, main: Plan) -> Verdict:
-        """The verdict, as thoroughly as the request's tier asks."""
+    def of(self, request: Bench, main: Plan, known: Verdict | None = None) -> Verdict:
+        """The verdict, as thoroughly as the request's tier asks. `known`: that of judging in full, if it is there."""
         started_s = time.monotonic()
         if request.tier == "screened":
             verdict = self._screened(request, main)
             self.gate.learn(verdict)
         else:
-            verdict = self._judged(request, main)
+            verdict = known or self._judged(request, main)
         if request.tier == "confirmed" and verdict.status is Status.CORRECT:
             verdict = self._confirmed(request.rules, main, verdict)
         return replace(verdict, receipt={**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)})

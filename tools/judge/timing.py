@@ -16,6 +16,7 @@ from tools.verdict import Comparison, Timing
 CANDIDATE = "candidate"
 _RESAMPLES = 2000
 _FEWEST_ROUNDS = 6
+_SLOW_TO_VERIFY_S = 1.0
 _OVERTIME = 4
 _SLOWEST_CLOCK = 0.97  # of the session's median SM clock; a round below is discarded
 _MOST_DISCARDED = 0.2  # of the rounds; above, nothing that was timed here can be believed
@@ -35,6 +36,11 @@ class Rules:
     slope_s: float = 0.006  # the short blocks by which the two clocks are compared; the long ones take four times that
     memo_passes: int = 8  # passes on contents never seen, and as many on repeated ones; 0: not looked for
     floor_tolerance: float = 0.98
+
+    def group(self, verify_s: float) -> int:
+        """After how many rounds the outputs are verified and the contents replaced, where the first look at them took
+        so long: ten rounds of an attention take 0.6 s, and its three answers 3.6."""
+        return self.rounds_per_group * (2 if verify_s > _SLOW_TO_VERIFY_S else 1)
 
 
 SCREENING = Rules(
@@ -239,15 +245,23 @@ _ALONE_BYTES = 2 << 30
 
 
 def slots_for(
-    footprint_bytes: int, l2_bytes: int, estimate_us: float, *, most: int = 96, most_bytes: int = 4 << 30
+    footprint_bytes: int,
+    l2_bytes: int,
+    estimate_us: float,
+    *,
+    shared_bytes: int = 0,
+    most: int = 96,
+    most_bytes: int = 4 << 30,
 ) -> int:
     """How many buffer sets rotate: at least 3 and three times the L2 together, and enough for a pass of 1 ms, within
     a bound of memory. What stays smaller than the L2 is cold all the same: each set is used once per flush. One set of
-    over 2 GiB is enough by itself: it leaves nothing of its beginning in any L2."""
+    over 2 GiB is enough by itself: it leaves nothing of its beginning in any L2. `shared_bytes`, the parameters, are
+    read between two uses of a set, too, but kept once: 1 GB of them make 12 sets of 17 MB needless, each of whose
+    answers takes 2 s."""
     footprint = max(1, footprint_bytes)
     if footprint > _ALONE_BYTES:
         return 1
-    wanted = max(3, -(-3 * l2_bytes // footprint), math.ceil(1000.0 / max(estimate_us, 1.0)))
+    wanted = max(3, -(-3 * l2_bytes // (footprint + shared_bytes)), math.ceil(1000.0 / max(estimate_us, 1.0)))
     affordable = max(3, most_bytes // footprint)
     return max(3, min(wanted, affordable, most))
 

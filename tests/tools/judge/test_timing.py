@@ -215,6 +215,18 @@ def test_slots_cover_the_cache_and_a_millisecond_within_memory(footprint: int, e
     assert slots_for(footprint, 60 << 20, estimate_us) == slots
 
 
+def test_parameters_that_are_read_in_between_leave_nothing_of_a_set_in_the_cache() -> None:
+    small = 17 << 20
+    assert slots_for(small, 60 << 20, 3000.0) == 11
+    assert slots_for(small, 60 << 20, 3000.0, shared_bytes=1 << 30) == 3
+    assert slots_for(small, 60 << 20, 100.0, shared_bytes=1 << 30) == 10  # a pass of a millisecond
+
+
+def test_contents_serve_more_rounds_where_their_answers_take_long() -> None:
+    assert (Rules().group(0.2), Rules().group(3.6)) == (10, 20)
+    assert Rules().min_rounds >= Rules().group(3.6)
+
+
 def test_a_block_holds_at_least_one_pass() -> None:
     assert (passes_for(0.006, 1000.0), passes_for(0.006, 1e6)) == (6, 1)
 
