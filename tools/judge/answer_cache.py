@@ -40,6 +40,8 @@ class Answers:
 
 
 def bytes_of(expected: Expected) -> int:
-    """Memory that an answer holds."""
+    """Memory that an answer holds. What an index was chosen from is the most of it: 2 GB for an argmax over words."""
     trees: list[Tree] = [expected.values, expected.native]
-    return sum(map(tree_bytes, trees)) + (tree_bytes(expected.noise) if expected.noise is not None else 0)
+    trees += [t for t in (expected.noise, expected.operand_noise, expected.slack) if t is not None]
+    trees += [tensor for made in expected.selections.values() for tensor in (made.values, made.index)]
+    return sum(map(tree_bytes, trees))

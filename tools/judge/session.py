@@ -160,29 +160,23 @@ class Session:
         known = self._verdicts.find(name) if request.reuse else None
         if known is not None:
             return known
-        verdict = self._bench_in_memory(request, images_of(request.images, blobs), self._in_full(request, blobs))
+        in_full = self._verdicts.find_in_full(request, blobs)
+        verdict = self._bench_in_memory(request, images_of(request.images, blobs), in_full)
         self._verdicts.keep(name, verdict)
         return verdict
 
-    def _in_full(self, request: Bench, blobs: Sequence[bytes]) -> Verdict | None:
-        """What a confirmation confirms, when that was judged in full already."""
-        wanted = request.tier == "confirmed" and request.reuse
-        return self._verdicts.find(name_of(replace(request, tier="judged"), blobs)) if wanted else None
-
     def _bench_in_memory(self, request: Bench, images: Images, known: Verdict | None) -> Verdict:
         """What is only kept to save time goes first when the memory is short."""
-        try:
-            return self._judged(request, images, known)
-        except (torch.OutOfMemoryError, DriverError):
-            self._make_room()
-        try:
-            return self._judged(request, images, known)
-        except (torch.OutOfMemoryError, DriverError) as error:
-            self._make_room()
-            first = str(error).partition("\n")[0]
-            return Verdict(
-                Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
-            )
+        first = ""
+        for _ in range(2):
+            try:
+                return self._judged(request, images, known)
+            except (torch.OutOfMemoryError, DriverError, TaskError) as error:
+                if isinstance(error, TaskError) and not isinstance(error.__cause__, torch.OutOfMemoryError):
+                    raise
+                self._make_room()
+                first = str(error).partition("\n")[0]
+        return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
 
     def _make_room(self) -> None:
         self._link.distrust("the judge is out of memory")

@@ -34,6 +34,12 @@ class Verdicts:
         known = self._held.get(name)
         return None if known is None else replace(known, receipt={**known.receipt, "reused": True})
 
+    def find_in_full(self, request: Bench, blobs: Sequence[bytes]) -> Verdict | None:
+        """What a confirmation is to confirm, when that was judged in full already."""
+        if request.tier != "confirmed" or not request.reuse:
+            return None
+        return self.find(name_of(replace(request, tier="judged"), blobs))
+
     def keep(self, name: str, verdict: Verdict) -> None:
         """Remember a verdict. A confirmation is never reused: its point is to be measured anew."""
         if verdict.status in _LASTING and verdict.tier != "confirmed":

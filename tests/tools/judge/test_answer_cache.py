@@ -4,6 +4,7 @@ import torch
 
 from tools.judge.answer_cache import Answers, bytes_of
 from tools.judge.compare import Expected
+from tools.judge.ties import Selection
 
 
 def answer(elements: int) -> Expected:
@@ -31,6 +32,13 @@ def test_its_size_is_that_of_values_native_outputs_and_noise() -> None:
     values = torch.zeros(10, dtype=torch.float64)
     assert bytes_of(answer(10)) == 120
     assert bytes_of(Expected(values, torch.zeros(10), "float32", 1, values)) == 200
+
+
+def test_what_an_index_was_chosen_from_counts_too() -> None:
+    values, index = torch.zeros(10, 100, dtype=torch.float64), torch.zeros(10, dtype=torch.int64)
+    chosen = Selection(values, index, -1, distinct=False, ordered=False, given=True)
+    expected = Expected(index, index, "float32", 1, selections={"": chosen}, slack=index, operand_noise=index)
+    assert bytes_of(expected) == 8000 + 5 * 80
 
 
 def test_the_one_used_longest_ago_goes_first() -> None:

@@ -55,6 +55,18 @@ def test_a_confirmation_is_never_given_again() -> None:
     assert verdicts.find("a") is None
 
 
+def test_a_confirmation_begins_with_what_was_judged_in_full_unless_that_is_to_be_done_anew() -> None:
+    verdicts, blobs = Verdicts(), [b"cubin"]
+    judged = Verdict(Status.CORRECT, "yes", timing=TIMING, tier="judged")
+    verdicts.keep(name_of(bench(tier="judged"), blobs), judged)
+    found = verdicts.find_in_full(bench(tier="confirmed", reuse=True), blobs)
+    assert found is not None
+    assert found.timing == TIMING
+    assert verdicts.find_in_full(bench(tier="confirmed", reuse=False), blobs) is None
+    assert verdicts.find_in_full(bench(tier="confirmed", reuse=True), [b"other"]) is None
+    assert verdicts.find_in_full(bench(tier="screened", reuse=True), blobs) is None
+
+
 def test_only_so_many_are_kept() -> None:
     verdicts = Verdicts(most=2)
     for name in "abc":
