@@ -67,7 +67,7 @@ class Ahead:
             return self._shop.lowering.call(body, LOWER_TIMEOUT_S)
 
         author = OfflineAuthor(through(call), arch_number(self._shop.arch))
-        author.propose(self._updater.result().task, [], width=0)
+        author.sketches(self._updater.result().task)
 
     def _update(self, source: str) -> Update:
         return self._updater.result().update(source)

@@ -67,7 +67,7 @@ class OfflineAuthor:
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
         """Up to `width` candidates that were not proposed before; [] when there is nothing left."""
-        sketches = self._sketches_of(task)
+        sketches = self.sketches(task)
         given = self._given.setdefault(task.sha256, {})
         finished = {_fingerprint(a.proposal.source) for a in history}
         earlier = self._remembered(task, sketches)
@@ -113,7 +113,8 @@ class OfflineAuthor:
                 self._told(found.words)
         return self._memory[task.sha256]
 
-    def _sketches_of(self, task: TaskSpec) -> list[Sketch]:
+    def sketches(self, task: TaskSpec) -> list[Sketch]:
+        """What it searches among, Inductor's first; the first time, TorchInductor is asked for its own."""
         if task.sha256 not in self._sketches:
             made = [*self._inductor(task), *experts(task)]
             texts = {_fingerprint(sketch.source): sketch for sketch in reversed(made)}
