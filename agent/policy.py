@@ -1,7 +1,7 @@
 """Pure choices: when to stop, which attempt is better, how thoroughly to judge it."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 
 FINALISTS = 3  # of a search
 LASTING = 24  # attempts without a better one, 8 s of screening, after which a best is judged in full for 3 s
-_IN_FULL, _SCREENED = 0.0, 1.0  # what was only screened comes after all that was judged or confirmed
 FINAL_S = 45.0  # for all that a search judges at its end; a matmul takes 6 s in full and 18 s to be confirmed
 CONFIRMATION = 3.0  # times as long as judging in full takes: in three fresh processes
-MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, and the one after it
 
 
 @dataclass(frozen=True)
@@ -55,42 +53,12 @@ def deserves_judging(screened: Verdict, leader: Attempt | None) -> bool:
     return best_so_far is None or screened.timing.low_us <= best_so_far.median_us
 
 
-def next_finalist(attempts: Sequence[Attempt], tiers: Tiers, tried: int) -> Attempt | None:
-    """The next of the best to be judged in full: one that is ranked by its screening and may be better than all that
-    are not, while there are tries left. What has the verdict of an equal candidate is no other one."""
-    if tried >= tiers.finalists:
-        return None
-    leader = best([a for a in attempts if not _as_screened(a)])
-    open_ones = [a for a in attempts if _as_screened(a) and deserves_judging(a.verdict, leader)]
-    return best([a for a in open_ones if not a.verdict.receipt.get("reused")])
-
-
-def _as_screened(attempt: Attempt) -> bool:
-    return attempt.verdict.timing is not None and attempt.rank_key[:1] == (_SCREENED,)
-
-
 def lasting(attempts: Sequence[Attempt], tiers: Tiers) -> Attempt | None:
     """The best, when it was only screened and has been the best for so long that what comes next builds on it."""
     leader = best(attempts)
     if leader is None or not tiers.finalists or leader.verdict.tier != "screened":
         return None
     return leader if since_improvement(attempts) == LASTING else None
-
-
-def next_to_confirm(attempts: Sequence[Attempt], tried: Collection[str]) -> Attempt | None:
-    """The best attempt, when it still needs to be confirmed and there are tries left."""
-    leader = best(attempts)
-    if leader is None or leader.verdict.timing is None or leader.verdict.tier == "confirmed":
-        return None
-    return None if leader.attempt_id in tried or len(tried) >= MOST_CONFIRMATIONS else leader
-
-
-def judged_again(attempt: Attempt, verdict: Verdict, update: "Update", *, ranked: bool = True) -> Attempt:
-    """The attempt with the verdict that counts from now on. Without `ranked` it keeps its place, while it is right:
-    its rivals were judged as it was."""
-    if attempt.verdict.accepted and verdict.accepted and not ranked:
-        return replace(attempt, verdict=verdict)
-    return replace(attempt, verdict=verdict, rank_key=rank_key(verdict, update))
 
 
 @dataclass(frozen=True)
@@ -154,15 +122,13 @@ def since_improvement(attempts: Sequence[Attempt]) -> int:
 def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
     """Smaller is better; () when the attempt is not accepted.
 
-    Timed: whether it was only screened, then the median. A screening's time compares with no other tier's: a product
-    that runs for seconds makes the GPU hot, and what was confirmed at 790 µs had been screened at 759, others at 760.
-    Without a GPU nothing is timed, so the order is what the plan and the compiler say: bytes that the plan's steps move
-    at least, then spills, then resident warps, then registers. It is an order, not a time.
+    Timed: the median. Without a GPU nothing is timed, so the order is what the plan and the compiler say: bytes that
+    the plan's steps move at least, then spills, then resident warps, then registers. It is an order, not a time.
     """
     if not verdict.accepted:
         return ()
     if verdict.timing is not None:
-        return (_SCREENED if verdict.tier == "screened" else _IN_FULL, verdict.timing.median_us)
+        return (verdict.timing.median_us,)
     return (float(update.traffic_bytes), *_static_key(update.kernels))
 
 

@@ -9,20 +9,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent.authors.base import Attempt, Proposal
+from agent.finals import judged_again, next_finalist, next_to_confirm, twins
 from agent.policy import (
     CONFIRMATION,
     FINALISTS,
     Tiers,
     best,
     deserves_judging,
-    judged_again,
     lasting,
-    next_finalist,
-    next_to_confirm,
     rank_key,
     rank_order,
 )
@@ -147,19 +145,10 @@ class Workbench:
             self.next_number += 1
             attempt_id = f"{self.run_id}/{number}"
             self._open.add(attempt_id)
-        self.emit(
-            Proposed(
-                self.run_id,
-                attempt_id,
-                number,
-                proposal.parent_id,
-                proposal.source,
-                proposal.rationale,
-                proposal.params,
-                proposal.hypothesis,
-                proposal.prediction,
-            )
-        )
+        self.emit(Proposed(
+            self.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.params,
+            proposal.hypothesis, proposal.prediction,
+        ))  # fmt: skip
         return attempt_id, number
 
     def update(self, proposal: Proposal, named: tuple[str, int] | None = None) -> Draft:
@@ -200,7 +189,10 @@ class Workbench:
     def _finish(self, draft: Draft, verdict: Verdict, bench_s: float) -> Attempt:
         update, proposal = draft.update, draft.proposal
         key = rank_key(verdict, update)
-        attempt = Attempt(draft.attempt_id, draft.number, proposal.parent_id, proposal, verdict, update.kernels, key)
+        attempt = Attempt(
+            draft.attempt_id, draft.number, proposal.parent_id, proposal, verdict, update.kernels, key,
+            update.plans_sha256,
+        )  # fmt: skip
         with self._ending:
             self._insist(draft.attempt_id)
             self.keep(draft.attempt_id, proposal.source, update, verdict, self.tiers.first)
@@ -265,7 +257,7 @@ class Workbench:
     def settle(self) -> None:
         """Between two attempts of a search: judge a best in full when much has been built on it."""
         if (attempt := lasting(self.attempts, self.tiers)) is not None:
-            self._judge_again(attempt, "judged", "judging", ranked=False)
+            self._judge_again(attempt, "judged", "judging")
 
     def conclude(self) -> None:
         """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
@@ -289,23 +281,27 @@ class Workbench:
             tried.add(attempt.attempt_id)
             took_s = self._judge_again(attempt, "confirmed", "confirming")
 
-    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str, *, ranked: bool = True) -> float:
-        """More thoroughly than before; that verdict counts from now on. Returns the seconds that it took: next to none
-        where that tier's verdict is there, and only its place among the others is to be found."""
+    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
+        """More thoroughly than before; that verdict counts from now on. Returns the seconds that it took."""
         self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
         source = attempt.proposal.source
         update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
         with self._judging:
             started = time.perf_counter()
-            there = attempt.verdict if attempt.verdict.tier == tier else None
-            verdict = there or update.failure or self.tools.bench(update, tier)
+            verdict = update.failure or self.tools.bench(update, tier)
             bench_s = time.perf_counter() - started
             self.bench_s += bench_s
         self.keep(attempt.attempt_id, source, update, verdict, tier)
-        again = judged_again(attempt, verdict, update, ranked=ranked)
+        self._count(attempt, verdict, update, bench_s)
+        for twin in twins(self.attempts, attempt) if not verdict.accepted else ():
+            told = replace(verdict, detail=f"as attempt {attempt.number}, which has the same plans: {verdict.detail}")
+            self._count(twin, told, update, 0.0)
+        return bench_s
+
+    def _count(self, attempt: Attempt, verdict: Verdict, update: Update, bench_s: float) -> None:
+        again = judged_again(self.attempts, attempt, verdict, update, self.tiers)
         self.attempts[self.attempts.index(attempt)] = again
         self.emit(self._confirmed(attempt, again, bench_s))
-        return bench_s
 
     def _confirmed(self, before: Attempt, after: Attempt, bench_s: float) -> Verified:
         found = repeated(before.verdict, after.verdict)

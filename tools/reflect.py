@@ -40,7 +40,7 @@ def outcome(key: tuple[float, ...], parent_key: tuple[float, ...]) -> Literal["o
         return "open"
     if not key:
         return "refuted"
-    if len(key) <= 2:  # a time comes last
-        change = 1.0 - key[-1] / parent_key[-1]
+    if len(key) == 1:
+        change = 1.0 - key[0] / parent_key[0]
         return "open" if abs(change) < NOISE else "confirmed" if change > 0 else "refuted"
     return "confirmed" if key < parent_key else "refuted"

@@ -1,6 +1,7 @@
 """The `update` tool: a source becomes launch plans and cubins, or a verdict that says why not. Needs no GPU."""
 
 import contextlib
+import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -86,6 +87,12 @@ class Update:
     def sha256(self) -> str | None:
         """The hash of the main plan, which names the work done."""
         return plan_hash(self.main_plan) if self.main_plan else None
+
+    @property
+    def plans_sha256(self) -> str:
+        """The hash of all plans, by which two sources are one candidate; "" when there is none."""
+        hashes = [plan_hash(plan) for case in sorted(self.plans) for plan in self.plans[case]]
+        return hashlib.sha256(" ".join(hashes).encode()).hexdigest() if hashes else ""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Attempt:
     verdict: Verdict
     kernels: tuple[KernelReport, ...]
     rank_key: tuple[float, ...]  # smaller is better; () when not accepted
+    plans_sha256: str = ""  # of all cases' plans: `tools.update.Update`; "" when it is of an earlier process
 
 
 class Author(Protocol):

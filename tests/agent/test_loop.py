@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from agent.authors.base import Attempt, Proposal
+from agent.finals import next_to_confirm
 from agent.loop import Run, optimize
-from agent.policy import Limits, Tiers, best, deserves_judging, next_to_confirm, rank_key, tiers_for
+from agent.policy import Limits, Tiers, best, deserves_judging, rank_key, tiers_for
 from agent.record.attempts import finished
 from agent.record.events import Event, Judged, Proposed, Reflected, Updated, Verified
 from agent.workbench import Workbench

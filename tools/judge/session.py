@@ -145,6 +145,10 @@ class Session:
             except RunnerFailed as failure:
                 times.append(None)
                 details.append(f"{failure.status.value}: {failure.detail}")
+            except (torch.OutOfMemoryError, DriverError) as error:
+                self._make_room()
+                times.append(None)
+                details.append(f"does not fit the GPU's memory: {str(error).partition(chr(10))[0]}")
         return Screened(tuple(times), tuple(details))
 
     def _resolve(self, request: Resolve, blobs: Sequence[bytes]) -> Resolved:
@@ -162,7 +166,8 @@ class Session:
             return known
         in_full = self._verdicts.find_in_full(request, blobs)
         verdict = self._bench_in_memory(request, images_of(request.images, blobs), in_full)
-        self._verdicts.keep(name, verdict)
+        if request.tier != "confirmed":  # neither a confirmation nor its refusal is given again
+            self._verdicts.keep(name, verdict)
         return verdict
 
     def _bench_in_memory(self, request: Bench, images: Images, known: Verdict | None) -> Verdict:

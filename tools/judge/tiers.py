@@ -44,7 +44,7 @@ class Judge:
             verdict = self._screened(request, main)
             self.gate.learn(verdict)
         else:
-            verdict = known or self._judged(request, main)
+            verdict = self._judged(request, main) if known is None else self._more_checked(request, known)
         if request.tier == "confirmed" and verdict.status is Status.CORRECT:
             verdict = self._confirmed(request.rules, main, verdict)
         return replace(verdict, receipt={**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)})
@@ -83,6 +83,25 @@ class Judge:
         race = Race(self.track, self.link, self.images, request.rules, self.secret, self.sampler)
         verdict = self._raced(race, main, "judged")
         return replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **facts})
+
+    def _more_checked(self, request: Bench, judged: Verdict) -> Verdict:
+        """What was judged in full, checked with the batteries that only a confirmation has."""
+
+        def more(case: str) -> tuple[str, ...]:
+            before = batteries_of(self.task, case, "judged")
+            return tuple(b for b in batteries_of(self.task, case, request.tier) if b not in before)
+
+        trial = Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
+        failed = trial.run([plan for plan in request.plans if more(plan.case)], more)
+        if failed is not None:
+            return replace(failed, receipt={**failed.receipt, "seeds": dict(trial.seeds)})
+        results, seeds = trial.close(), judged.receipt.get("seeds")
+        told = dict(seeds) if isinstance(seeds, dict) else {}
+        return replace(
+            judged,
+            cases=(*judged.cases, *results),
+            receipt={**judged.receipt, "seeds": {**told, **trial.seeds}},
+        )
 
     def _raced(self, race: Race, main: Plan, tier: Tier) -> Verdict:
         try:

@@ -112,8 +112,8 @@ def tried(history: Sequence[Attempt], known: Mapping[str, Sketch]) -> list[Tried
 
 def _values(attempts: Iterable[Attempt]) -> dict[str, float]:
     accepted = [a for a in attempts if a.rank_key]
-    if all(a.verdict.timing is not None and a.rank_key[-1] > 0 for a in accepted):
-        return {a.attempt_id: math.log(a.rank_key[-1]) for a in accepted}
+    if all(a.verdict.timing is not None and a.rank_key[0] > 0 for a in accepted):
+        return {a.attempt_id: math.log(a.rank_key[0]) for a in accepted}
     order = sorted({a.rank_key for a in accepted})
     places = {key: at / max(len(order) - 1, 1) for at, key in enumerate(order)}
     return {a.attempt_id: places[a.rank_key] for a in accepted}

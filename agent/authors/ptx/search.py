@@ -48,7 +48,7 @@ class Tried:
 def merit(attempt: Attempt, issue_cycles: int) -> tuple[float, ...]:
     """The time where there is one; else the order of the run, with the cycles that issuing takes put after spills."""
     key = attempt.rank_key
-    return key if attempt.verdict.timing is not None or not key else (*key[:2], float(issue_cycles), *key[2:])
+    return (*key[:2], float(issue_cycles), *key[2:]) if len(key) > 1 else key
 
 
 def moves(offered: Options, tried: Sequence[Tried], *, seed: int, turn: int) -> Iterator[Move]:

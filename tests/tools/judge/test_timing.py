@@ -223,8 +223,8 @@ def test_parameters_that_are_read_in_between_leave_nothing_of_a_set_in_the_cache
 
 
 def test_contents_serve_more_rounds_where_their_answers_take_long() -> None:
-    assert (Rules().group(0.2), Rules().group(3.6)) == (10, 20)
-    assert Rules().min_rounds >= Rules().group(3.6)
+    assert (Rules().group(0.2), Rules().group(3.6)) == (10, 15)
+    assert Rules().group(3.6) < Rules().min_rounds  # or nothing that is timed would be new
 
 
 def test_a_block_holds_at_least_one_pass() -> None:
