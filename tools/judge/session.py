@@ -3,6 +3,7 @@
 Entry `main(channel)`; its first extra socket is the door through which runners come (see `runner_link`).
 """
 
+import importlib
 import os
 import secrets
 import socket
@@ -215,3 +216,9 @@ def main(channel: Any) -> None:
         message = channel.receive()
         request: SupervisorMessage = decode(SupervisorMessage, message.body)  # type: ignore[arg-type]
         channel.send(encode(session.answer(request, message.blobs)))
+
+
+def main_early(channel: Any) -> None:
+    """The same for a judge that waits for its task: what torch.compile needs is imported meanwhile."""
+    importlib.import_module("torch._inductor.compile_fx")  # here, after the fork: no import may touch CUDA before it
+    main(channel)
