@@ -219,6 +219,9 @@ def main(channel: Any) -> None:
 
 
 def main_early(channel: Any) -> None:
-    """The same for a judge that waits for its task: what torch.compile needs is imported meanwhile."""
-    importlib.import_module("torch._inductor.compile_fx")  # here, after the fork: no import may touch CUDA before it
+    """The same for a judge that waits for its task: what torch.compile needs is imported meanwhile. Here, after the
+    fork, before which nothing may touch CUDA."""
+    inductor: Any = importlib.import_module("torch._inductor.config")
+    inductor.compile_threads = 1  # as for baselines; some versions start a pool of processes when the next is imported
+    importlib.import_module("torch._inductor.compile_fx")
     main(channel)
