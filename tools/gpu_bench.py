@@ -41,6 +41,8 @@ from tools.update import Update
 from tools.verdict import Tier, Verdict
 from tools.workers import Worker
 
+JUDGE = "tools.judge.session:main"
+EARLY_JUDGE = "tools.judge.session:main_early"  # imports what torch.compile needs while it waits
 OPEN_TIMEOUT_S = 180.0
 WARM_TIMEOUT_S = 900.0  # torch.compile of the baselines
 BENCH_TIMEOUT_S = 600.0
@@ -173,11 +175,10 @@ def gpu_bench(
 
 
 @contextlib.contextmanager
-def waiting_judge(machine: Machine, *, early: bool = False) -> Iterator[GpuBench]:
-    """Start the judge, which touches the GPU when a task is opened; end judge and runner on the way out. `early`: long
-    before that, so that it has the time to import what torch.compile needs."""
+def waiting_judge(machine: Machine, target: str = JUDGE) -> Iterator[GpuBench]:
+    """Start the judge, which touches the GPU when a task is opened; end judge and runner on the way out. One that is
+    started long before that is an EARLY_JUDGE."""
     ours, theirs = socket.socketpair()
-    target = "tools.judge.session:main_early" if early else "tools.judge.session:main"
     with ours, theirs, machine.trusted(target, extra=[theirs]) as judge:
         bench = GpuBench(machine, judge, ours)
         try:
