@@ -7,19 +7,18 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.kernelbench_problem import AsItComes, Limits, Problem
-from tools.machine import Machine
+from benchmarks.kernelbench_problem import AsItComes, Place, Problem
 
 
 class Ahead:
     """Prepares what is wanted, in that order, `width` problems at a time. Close it in the end."""
 
-    def __init__(self, machine: Machine, limits: Limits, arch: str, width: int, *, gpu: bool) -> None:
-        self._machine, self._limits, self._arch, self._gpu = machine, limits, arch, gpu
+    def __init__(self, place: Place, width: int) -> None:
+        self._place = place
         self._queue: queue.SimpleQueue[Problem | None] = queue.SimpleQueue()
         self._known: dict[Path, Problem] = {}
         self._told = threading.Condition()
-        self._lowerings = [AsItComes(machine) for _ in range(width)]
+        self._lowerings = [AsItComes(place.machine) for _ in range(width)]
         self._threads = [threading.Thread(target=self._work, args=(one,), daemon=True) for one in self._lowerings]
         for thread in self._threads:
             thread.start()
@@ -30,7 +29,7 @@ class Ahead:
             self._known.pop(path).close()
         for path in paths:
             if path not in self._known:
-                self._known[path] = Problem(path, self._machine, self._limits, self._arch, gpu=self._gpu)
+                self._known[path] = Problem(path, self._place)
                 self._queue.put(self._known[path])
 
     def first_ready(self) -> Path:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from benchmarks.kernelbench_lines import RIGHT, STAGES, Line
-from benchmarks.kernelbench_problem import Candidate, Deadline, Limits, OpenedProblem, Problem
+from benchmarks.kernelbench_problem import Candidate, Deadline, OpenedProblem, Place, Problem
 from tools.bench import CpuBench
 from tools.codec import Json
-from tools.device import GpuInfo, Sampler
+from tools.device import Sampler
 from tools.errors import GpuLost, KerneltuneError, TaskError
 from tools.gpu_bench import GpuBench, waiting_judge
-from tools.machine import Machine
 from tools.update import Update
 from tools.verdict import Status, Verdict
 
@@ -36,10 +35,10 @@ class Bench(Protocol):
 class OnCpu:
     """In the interpreter, on the cases that are small enough. No times."""
 
-    def __init__(self, machine: Machine, deadline: Deadline) -> None:
+    def __init__(self, place: Place, deadline: Deadline) -> None:
         self.parts: dict[str, float] = {}
         self.facts: Line = {}
-        self._new, self._deadline = deadline.of(machine.interpreter), deadline
+        self._new, self._deadline = deadline.of(place.machine.interpreter), deadline
 
     def bench(self, candidate: Candidate) -> Verdict:
         """Replayed and compared with float64."""
@@ -52,13 +51,11 @@ class OnCpu:
 class OnGpu:
     """By a judge of its own, which is opened for the first candidate and again when one has ended it."""
 
-    def __init__(
-        self, machine: Machine, problem: Problem, deadline: Deadline, limits: Limits, held: contextlib.ExitStack
-    ) -> None:
+    def __init__(self, place: Place, problem: Problem, deadline: Deadline, held: contextlib.ExitStack) -> None:
         self.parts: dict[str, float] = {"open": 0.0}
         self.facts: Line = {}
-        self._machine, self._waiting, self._deadline, self._held = machine, problem.waiting, deadline, held
-        self._limit_s, self._opened = limits.judge_s / 2, 0  # of one baseline: the rest needs time, too
+        self._place, self._waiting, self._deadline, self._held = place, problem.waiting, deadline, held
+        self._limit_s, self._opened = place.limits.judge_s / 2, 0  # of one baseline: the rest needs time, too
         self._judge: GpuBench | None = None
 
     def bench(self, candidate: Candidate) -> Verdict:
@@ -78,7 +75,7 @@ class OnGpu:
     def _open(self, opened: OpenedProblem) -> GpuBench:
         started_s = time.monotonic()
         self._opened += 1
-        judge, self._waiting = self._waiting or self._held.enter_context(waiting_judge(self._machine)), None
+        judge, self._waiting = self._waiting or self._started(), None
         self._deadline.kills(judge.kill)
         try:
             judge.open(opened.file, opened.task, baselines=BASELINES, baseline_limit_s=self._limit_s)
@@ -89,13 +86,16 @@ class OnGpu:
         self.facts = {"baselines_us": dict(found.times_us), "build_s": dict(found.build_s), "notes": list(found.notes)}
         return judge
 
+    def _started(self) -> GpuBench:
+        return self._held.enter_context(waiting_judge(self._place.machine, self._place.judge))
+
 
 class Judging:
     """Problems on this machine, one after the other."""
 
-    def __init__(self, machine: Machine, gpu: GpuInfo | None, limits: Limits) -> None:
-        self._machine, self._gpu, self._limits = machine, gpu, limits
-        self._sampler = Sampler() if gpu else None
+    def __init__(self, place: Place) -> None:
+        self._place, self._gpu, self._limits = place, place.gpu, place.limits
+        self._sampler = Sampler() if place.gpu else None
         self._used_bytes = self._now_used_bytes()
 
     def line(self, problem: Problem) -> Line:
@@ -115,19 +115,20 @@ class Judging:
     def _judged(self, problem: Problem, parts: dict[str, float]) -> Line:
         started_s = time.monotonic()
         attempts: list[Line] = []
-        more: Line = {"attempts": attempts}
+        more: Line = {"attempts": attempts, "lost": False}
         with contextlib.ExitStack() as held, Deadline(self._limits.judge_s) as deadline:
-            bench: Bench = OnCpu(self._machine, deadline)
+            bench: Bench = OnCpu(self._place, deadline)
             if self._gpu is not None:
-                bench = OnGpu(self._machine, problem, deadline, self._limits, held)
+                bench = OnGpu(self._place, problem, deadline, held)
             try:
                 for candidate in _timed(problem.candidates(deadline), parts):
+                    problem.line["stage"] = max(problem.line["stage"], stage_of(candidate.update), key=_rank)
                     attempts.append(_attempt(candidate, bench))
                     if not self._goes_on(attempts, time.monotonic() - started_s):
                         break
             except KerneltuneError as error:
-                more |= {"cause": self._why(error, bench, deadline), "lost": isinstance(error, GpuLost)}
-                more["lost"] = more["lost"] and not deadline.over
+                is_lost = isinstance(error, GpuLost) and not deadline.over
+                more |= {"cause": self._why(error, bench, deadline), "lost": is_lost}
         parts |= bench.parts
         parts["judge"] = round(_since(started_s) - parts["waited"] - parts.get("open", 0.0), 2)
         return _line(problem, more | bench.facts)
@@ -182,7 +183,7 @@ def _attempt(candidate: Candidate, bench: Bench) -> Line:
     timing = verdict.timing
     return {
         "sketch": candidate.proposal.params["sketch"],
-        "stage": stage_of(update, verdict),
+        "stage": verdict.status.value if verdict.accepted else stage_of(update),
         "status": verdict.status.value,
         "detail": verdict.detail.strip().partition("\n")[0][:400],
         "seconds": [round(update.trace_s, 1), round(update.compile_s, 1), _since(started_s)],
@@ -196,11 +197,11 @@ def _attempt(candidate: Candidate, bench: Bench) -> Line:
     }
 
 
-def stage_of(update: Update, verdict: Verdict) -> str:
-    """How far a candidate has come."""
-    if not update.failure:
-        return verdict.status.value if verdict.accepted else "compiled"
-    return "traced" if update.plans and verdict.status is not Status.REJECTED else "proposed"
+def stage_of(update: Update) -> str:
+    """How far a candidate has come without a judge."""
+    if update.failure is None:
+        return "compiled"
+    return "traced" if update.plans and update.failure.status is not Status.REJECTED else "proposed"
 
 
 def _line(problem: Problem, more: Mapping[str, Any]) -> Line:

@@ -15,9 +15,10 @@ from agent.compose.lowering import Lowering
 from benchmarks.kernelbench_lines import name_of, new_line
 from tools.children import Children
 from tools.codec import Json, decode, encode
+from tools.device import GpuInfo
 from tools.errors import KerneltuneError, TaskError
-from tools.gpu_bench import GpuBench, waiting_judge
-from tools.gpus import arch_number
+from tools.gpu_bench import EARLY_JUDGE, GpuBench, waiting_judge
+from tools.gpus import DEFAULT_ARCH, arch_number
 from tools.judge.protocol import Open, Opened
 from tools.machine import Machine
 from tools.spec import TaskSpec
@@ -42,6 +43,21 @@ class Limits:
     attempts: int = 2
     most: int = 4
     share_s: float = 12.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where problems are judged, within which limits, and by which judge on a GPU."""
+
+    machine: Machine
+    limits: Limits
+    gpu: GpuInfo | None = None
+    judge: str = EARLY_JUDGE
+
+    @property
+    def arch(self) -> str:
+        """What candidates are compiled for."""
+        return f"sm_{self.gpu.arch}" if self.gpu else DEFAULT_ARCH
 
 
 class Deadline:
@@ -126,19 +142,19 @@ class Problem:
     """From its file to its first candidates, by `prepare`, in a thread of its own; judged in another one meanwhile.
     Close it in the end, from any thread. `tell`: called when there is something to judge, or it is known why not."""
 
-    def __init__(self, path: Path, machine: Machine, limits: Limits, arch: str, *, gpu: bool) -> None:
+    def __init__(self, path: Path, place: Place) -> None:
         self.path, self.name, self.line = path, name_of(path), new_line(name_of(path))
         self.waiting: GpuBench | None = None  # a judge that nobody has asked anything yet
         self.ready = threading.Event()
-        self._machine, self._limits, self._arch, self._gpu = machine, limits, arch, gpu
-        self._held, self._lock = contextlib.ExitStack(), threading.Lock()
+        self._place, self._held, self._lock = place, contextlib.ExitStack(), threading.Lock()
         self._made: queue.SimpleQueue[Candidate | None] = queue.SimpleQueue()
-        self._enough, self._deadline = threading.Event(), Deadline(limits.prepare_s)
+        self._enough, self._deadline = threading.Event(), Deadline(place.limits.prepare_s)
 
     def prepare(self, lowering: Lowering, tell: Callable[[], None]) -> None:
         """Describe it, have it lowered, trace and compile candidates until there are enough."""
         started_s = time.monotonic()
-        self._deadline = Deadline(self._limits.prepare_s)
+        limit_s = self._place.limits.prepare_s
+        self._deadline = Deadline(limit_s)
         with self._deadline as deadline:
             try:
                 for candidate in self._candidates(lowering, deadline):
@@ -146,7 +162,7 @@ class Problem:
                     self._made.put(candidate)
                     self._is_ready(tell)
             except KerneltuneError as error:
-                late = f"more than {self._limits.prepare_s:g} s" if deadline.over else ""
+                late = f"more than {limit_s:g} s" if deadline.over else ""
                 told = late or f"{type(error).__name__}: {error}"
                 self.line["cause"] = f"after {self.line['stage'] or 'reading'}: {told}"
             except Exception as error:  # noqa: BLE001  a fault of ours in one problem must not end the others
@@ -176,38 +192,38 @@ class Problem:
 
     def _candidates(self, lowering: Lowering, deadline: Deadline) -> Iterator[Candidate]:
         opened = self._described(deadline)
-        proposals, problems = proposed(lowering, opened.task, self._arch, deadline)
-        self.line |= {"problems": problems, "sketches": [p.params["sketch"] for p in proposals]}
+        proposals, problems = proposed(lowering, opened.task, self._place.arch, deadline)
+        self.line |= {"problems": problems, "sketches": list(dict.fromkeys(p.params["sketch"] for p in proposals))}
         if not proposals and deadline.over:
             raise TaskError("nobody waited for its candidates")
         if not proposals:
             self.line["cause"] = (problems or ["no expert fits, and Inductor adds nothing"])[0]
             return
         self.line["stage"] = "proposed"
-        if self._gpu:
-            self.waiting = self._hold(waiting_judge(self._machine, early=True))
-        for proposal in first_of_each(proposals, self._limits.most):
+        if self._place.gpu:
+            self.waiting = self._hold(waiting_judge(self._place.machine, self._place.judge))
+        for proposal in worth_trying(proposals, self._place.limits.most):
             if self._enough.is_set():
                 return
             yield Candidate(opened, proposal, self._updated(opened.task, proposal, deadline))
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
-        desk = self._hold(self._machine.trusted("tools.judge.desk:main"))
+        desk = self._hold(self._place.machine.trusted("tools.judge.desk:main"))
         with _parsing:
             file = find_task(str(self.path))
         body = desk.call(encode(Open(file.name, str(file.path))), timeout_s=deadline.left_s).body
         opened = decode(Opened, body)
         if opened.task is None:
             raise TaskError(opened.problem or "cannot be used")
-        cases = [case.name for case in opened.task.cases if case.runs_on_cpu or self._gpu]
+        cases = [case.name for case in opened.task.cases if case.runs_on_cpu or self._place.gpu]
         self.line |= {"stage": "described", "cases": cases}
         return OpenedProblem(file, opened.task, desk)
 
     def _updated(self, task: TaskSpec, proposal: Proposal, deadline: Deadline) -> Update:
-        limits = UpdateLimits(deadline.left_s, deadline.left_s, _MOST_VARIANTS)
-        tracer, compiler = deadline.of(self._machine.tracer), deadline.of(self._machine.compiler)
-        updater = Updater(task, self._arch, tracer, compiler, limits)
-        if not self._gpu:
+        machine, limits = self._place.machine, UpdateLimits(deadline.left_s, deadline.left_s, _MOST_VARIANTS)
+        tracer, compiler = deadline.of(machine.tracer), deadline.of(machine.compiler)
+        updater = Updater(task, self._place.arch, tracer, compiler, limits)
+        if self._place.gpu is None:
             updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
         return updater.update(proposal.source)
 
@@ -235,12 +251,13 @@ def proposed(lowering: Lowering, task: TaskSpec, arch: str, deadline: Deadline) 
     return proposals, [problem for problem in author.problems if OTHER_SETTING not in problem]
 
 
-def first_of_each(proposals: Sequence[Proposal], count: int) -> list[Proposal]:
-    """Inductor's first and the experts' first, then what further sketches begin with."""
+def worth_trying(proposals: Sequence[Proposal], count: int) -> list[Proposal]:
+    """Inductor's first and the experts' first, then what further sketches begin with, then other points of them all."""
     kinds: dict[bool, Proposal] = {}
     sketches: dict[Json, Proposal] = {}
     for proposal in proposals:
         kinds.setdefault(str(proposal.params["sketch"]).startswith("inductor"), proposal)
         sketches.setdefault(proposal.params["sketch"], proposal)
     chosen = list(kinds.values())
-    return [*chosen, *(p for p in sketches.values() if p not in chosen)][:count]
+    chosen += [p for p in sketches.values() if p not in chosen]
+    return [*chosen, *(p for p in proposals if p not in chosen)][:count]

@@ -90,8 +90,8 @@ class Share:
         if worker.runs or self._fleet.why_end():
             return worker.runs
         worker.start()
-        limits = encode(self._plan.limits)
-        answer = worker.ask("start", f"{worker.name}.start", _START_S, limits=limits, width=self._plan.width)
+        asked = {"limits": encode(self._plan.limits), "width": self._plan.width, "needs_gpu": worker.gpu is not None}
+        answer = worker.ask("start", f"{worker.name}.start", _START_S, **asked)
         self._fleet.say(f"{worker.name}: started after {answer.seconds:.1f} s {answer.why}".rstrip())
         return answer.exit_code == 0
 

@@ -2,23 +2,24 @@
 
     python -m benchmarks.kernelbench_worker     reads requests and answers them, as `benchmarks.worker_steps` says
 
-{"do": "start", "limits": {…}, "width"} first; {"do": "ready", "wanted": [paths]} begins to prepare these, and tells the
-first "problem" that can be judged; {"do": "judge", "problem": path} judges it and tells its "line".
+{"do": "start", "limits": {…}, "width", "needs_gpu"} first; {"do": "ready", "wanted": [paths]} begins to prepare these,
+and tells the first "problem" that can be judged; {"do": "judge", "problem": path} judges it and tells its "line".
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.kernelbench_ahead import Ahead
 from benchmarks.kernelbench_judge import Judging
-from benchmarks.kernelbench_problem import Limits
+from benchmarks.kernelbench_problem import Limits, Place
 from benchmarks.worker_steps import More, Request, Step, served
 from tools import machine as machines
 from tools.codec import decode
 from tools.device import GpuInfo, gpu_info
-from tools.gpus import DEFAULT_ARCH
+from tools.errors import Unfit
 from tools.versions import versions
 
 
@@ -33,13 +34,13 @@ class ShareWorker:
         self.steps: Mapping[str, Step] = {"start": self._start, "ready": self._ready, "judge": self._judge}
 
     def _start(self, asked: Request, _more: More) -> int:
-        limits = decode(Limits, asked["limits"])
-        self._gpu = gpu = gpu_info()
+        self._gpu = gpu_info()
+        if asked["needs_gpu"] and self._gpu is None:
+            raise Unfit(f"there is no GPU {os.environ.get('CUDA_VISIBLE_DEVICES')} to be seen here")
         machine = self._held.enter_context(machines.started())
-        arch = f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH
-        ahead = Ahead(machine, limits, arch, asked["width"], gpu=gpu is not None)
-        self._ahead = self._held.enter_context(contextlib.closing(ahead))
-        self._judging = Judging(machine, gpu, limits)
+        place = Place(machine, decode(Limits, asked["limits"]), self._gpu)
+        self._ahead = self._held.enter_context(contextlib.closing(Ahead(place, asked["width"])))
+        self._judging = Judging(place)
         machine.enforced()  # waits until all zygotes are warm
         return 0
 
