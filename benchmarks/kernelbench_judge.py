@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from benchmarks.kernelbench_lines import RIGHT, STAGES, Line
@@ -115,15 +115,20 @@ class Judging:
     def _judged(self, problem: Problem, parts: dict[str, float]) -> Line:
         started_s = time.monotonic()
         attempts: list[Line] = []
+        parts["waited"] = 0.0
         more: Line = {"attempts": attempts, "lost": False}
         with contextlib.ExitStack() as held, Deadline(self._limits.judge_s) as deadline:
             bench: Bench = OnCpu(self._place, deadline)
             if self._gpu is not None:
                 bench = OnGpu(self._place, problem, deadline, held)
             try:
-                for candidate in _timed(problem.candidates(deadline), parts):
+                while candidate := self._next(problem, attempts, deadline, parts):
                     problem.line["stage"] = max(problem.line["stage"], stage_of(candidate.update), key=_rank)
-                    attempts.append(_attempt(candidate, bench))
+                    attempt = _attempt(candidate, bench)
+                    if deadline.over and attempt["stage"] not in RIGHT:  # its workers were killed in the middle
+                        more["cause"] = self._late(bench)
+                        break
+                    attempts.append(attempt)
                     if not self._goes_on(attempts, time.monotonic() - started_s):
                         break
             except KerneltuneError as error:
@@ -132,6 +137,17 @@ class Judging:
         parts |= bench.parts
         parts["judge"] = round(_since(started_s) - parts["waited"] - parts.get("open", 0.0), 2)
         return _line(problem, more | bench.facts)
+
+    def _next(
+        self, problem: Problem, attempts: Sequence[Line], deadline: Deadline, parts: dict[str, float]
+    ) -> Candidate | None:
+        """The next candidate. When there is one that is right, the GPU waits no longer than for a fair share of it."""
+        started_s = time.monotonic()
+        is_right = any(a["stage"] in RIGHT for a in attempts)
+        share_s = max(0.0, self._limits.share_s - (self._limits.judge_s - deadline.left_s))
+        candidate = problem.candidate(share_s if is_right else deadline.left_s)
+        parts["waited"] = round(parts["waited"] + _since(started_s), 2)
+        return candidate
 
     def _goes_on(self, attempts: Sequence[Line], seconds: float) -> bool:
         """Whether another candidate is worth its time."""
@@ -145,10 +161,15 @@ class Judging:
         return worth and len(attempts) < self._limits.most
 
     def _why(self, error: KerneltuneError, bench: Bench, deadline: Deadline) -> str:
-        doing = "judging" if bench.facts or self._gpu is None else "opening"
         if deadline.over:
-            return f"{doing}: more than {self._limits.judge_s:g} s"
-        return str(error) if isinstance(error, TaskError) else f"{doing}: {type(error).__name__}: {error}"
+            return self._late(bench)
+        return str(error) if isinstance(error, TaskError) else f"{self._doing(bench)}: {type(error).__name__}: {error}"
+
+    def _late(self, bench: Bench) -> str:
+        return f"{self._doing(bench)}: more than {self._limits.judge_s:g} s"
+
+    def _doing(self, bench: Bench) -> str:
+        return "judging" if bench.facts or self._gpu is None else "opening"
 
     def _now_used_bytes(self) -> int | None:
         sample = self._sampler.sample() if self._sampler else None
@@ -162,18 +183,6 @@ class Judging:
                 return used
             time.sleep(0.05)
         return None
-
-
-def _timed(candidates: Iterator[Candidate], parts: dict[str, float]) -> Iterator[Candidate]:
-    """The same; the seconds that they were waited for are a part."""
-    parts["waited"] = 0.0
-    while True:
-        started_s = time.monotonic()
-        candidate = next(candidates, None)
-        parts["waited"] = round(parts["waited"] + _since(started_s), 2)
-        if candidate is None:
-            return
-        yield candidate
 
 
 def _attempt(candidate: Candidate, bench: Bench) -> Line:

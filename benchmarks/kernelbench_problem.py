@@ -172,11 +172,11 @@ class Problem:
                 self._made.put(None)
                 self._is_ready(tell)
 
-    def candidates(self, deadline: Deadline) -> Iterator[Candidate]:
-        """Those that are there, and those that come in time."""
+    def candidate(self, timeout_s: float) -> Candidate | None:
+        """The next one; None when there are no more, or none has come by then."""
         with contextlib.suppress(queue.Empty):
-            while (candidate := self._made.get(timeout=deadline.left_s)) is not None:
-                yield candidate
+            return self._made.get(timeout=timeout_s)
+        return None
 
     def close(self) -> None:
         """No more candidates are wanted; whatever still runs for it ends."""
@@ -195,7 +195,7 @@ class Problem:
         proposals, problems = proposed(lowering, opened.task, self._place.arch, deadline)
         self.line |= {"problems": problems, "sketches": list(dict.fromkeys(p.params["sketch"] for p in proposals))}
         if not proposals and deadline.over:
-            raise TaskError("nobody waited for its candidates")
+            raise TaskError("it took too long")
         if not proposals:
             self.line["cause"] = (problems or ["no expert fits, and Inductor adds nothing"])[0]
             return
@@ -205,7 +205,10 @@ class Problem:
         for proposal in worth_trying(proposals, self._place.limits.most):
             if self._enough.is_set():
                 return
-            yield Candidate(opened, proposal, self._updated(opened.task, proposal, deadline))
+            update = self._updated(opened.task, proposal, deadline)
+            if deadline.over and update.failure:  # its workers were killed in the middle
+                raise TaskError("it took too long")
+            yield Candidate(opened, proposal, update)
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
         desk = self._hold(self._place.machine.trusted("tools.judge.desk:main"))

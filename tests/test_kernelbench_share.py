@@ -1,6 +1,9 @@
 """The share of KernelBench's problems: what is counted, what is stored, and problems from file to verdict."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +16,7 @@ from benchmarks.kernelbench_run import Plan, Share
 from benchmarks.kernelbench_share import main
 from benchmarks.kernelbench_text import line_text, report
 
+ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = """
 import torch
 import torch.nn as nn
@@ -191,6 +195,23 @@ def test_problems_go_from_their_files_to_verdicts_and_on_from_there(
     assert "| both | 3 | 1 | 1 | 1 | 1 |" in told
     assert stored(folder / "share.jsonl")["level2/3_Broken"]["stage"] == ""
     assert line_text(done).startswith("checked  level1/19_ReLU  1 judged  prepared ")
+
+
+def test_ctrl_c_ends_it_with_130_and_leaves_nothing_behind(folder: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks.kernelbench_share", "--kernelbench", str(folder)]
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(scratch)}
+    process = subprocess.Popen(
+        [*words, "--out", str(folder / "share.jsonl")], cwd=ROOT, env=variables, start_new_session=True
+    )
+    asked = folder / "share.logs" / "gpu.ready.txt"  # it prepares its first problems
+    while not asked.exists():
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.timeout(400)
