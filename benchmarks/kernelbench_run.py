@@ -18,7 +18,7 @@ _COMMAND = (sys.executable, "-m", "benchmarks.kernelbench_worker")
 _GRACE_S = 6.0
 _LEAST_S = 12.0  # before the deadline's grace, or nothing more is begun
 _START_S = 180.0
-_OVERTIME_S = 30.0  # that a worker may take beyond its own limits before it is ended
+_OVERTIME_S = 45.0  # that a worker may take beyond its own limits before it is ended
 _LOST_IN_A_ROW = 5  # problems by which a GPU has lost its judge: then something is wrong with the GPU
 _AHEAD = 2  # problems that are prepared and wait, beside those that are being prepared
 
@@ -61,6 +61,8 @@ class Share:
             return False
         if self._failed[worker.name] >= _LOST_IN_A_ROW:
             self._fleet.say(f"{worker.name}: given up after {_LOST_IN_A_ROW} failures in a row")
+            with self._lock:
+                self._left.extend(self._windows.pop(worker.name))  # for the others
             return False
         path = self._next(worker, window) if self._started(worker) else None
         if path is None:  # no problem's fault, as far as anybody knows

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> bool:
     """Whether it ended of itself."""
     started = time.monotonic()
-    gpus: list[str | None] = [*filter(None, given.gpus.split(","))] or [None]
+    gpus: list[str | None] = [*filter(None, map(str.strip, given.gpus.split(",")))] or [None]
     known = stored(given.out)
     done = {name for name, line in known.items() if line["stage"] in RIGHT or not given.again}
     wanted = [path for path in problems(given.kernelbench.resolve(), given.only) if name_of(path) not in done]

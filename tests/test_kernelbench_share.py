@@ -154,6 +154,13 @@ def test_a_gpu_that_loses_every_judge_is_given_up(folder: Path, capsys: pytest.C
     assert "gpu0: given up after 5 failures in a row" in capsys.readouterr().out
 
 
+def test_what_a_gpu_that_is_given_up_had_before_it_is_left_to_the_others(folder: Path) -> None:
+    paths = [folder / f"level1/{number}_A.py" for number in range(20)]
+    body = 'if os.environ["CUDA_VISIBLE_DEVICES"] == "0": answer(3); break\ntime.sleep(0.1 * (do == "judge"))'
+    Share(plan_of(folder, body, width=4), paths, ["0", "1"]).run()
+    assert stored(folder / "share.jsonl").keys() == set(map(name_of, paths))
+
+
 def test_two_gpus_share_the_problems_and_judge_none_twice(folder: Path) -> None:
     paths = [folder / f"level1/{number}_A.py" for number in range(20)]
     plan = plan_of(folder, 'told["by"] = os.environ["CUDA_VISIBLE_DEVICES"]; time.sleep(0.02)', width=4)
