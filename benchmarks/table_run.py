@@ -3,7 +3,6 @@
 Knows steps and how they ended; what a run found is in its record, which `benchmarks.table_rows` reads.
 """
 
-import contextlib
 import json
 import queue
 import shutil
@@ -14,19 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.gpu_fleet import GRACE_S, Fleet, next_of
+from benchmarks.gpu_worker import Answer, GpuWorker
 from benchmarks.public_kernels import OURS, PublicFolders, written
-from benchmarks.table_gpu import Answer, GpuWorker
 from benchmarks.table_rows import JOURNAL, Row, parts_in, rows_of
 from benchmarks.table_text import line_of, parts_of
 from tools.codec import Json
 
 _COMMAND = (sys.executable, "-m", "benchmarks.table_worker")
-_GRACE_S = 12.0
 _OPENING_S, _ENDING_S = 10.0, 30.0  # of a task, beside its search: left to a search that the deadline makes shorter
 _LEAST_SEARCH_S = 8.0
 _LEAST_BENCH_S = 20.0
 _CALIBRATE_S = 120.0  # at most; 10 are usual
-_TICK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -46,11 +44,7 @@ class Plan:
     again: bool = False
     public: PublicFolders = field(default_factory=dict)
     command: Sequence[str] = _COMMAND
-    grace_s: float = _GRACE_S
-
-    def left_s(self) -> float:
-        """Until everything has to be over; infinite without a deadline."""
-        return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+    grace_s: float = GRACE_S
 
 
 @dataclass(frozen=True)
@@ -75,54 +69,33 @@ class Table:
         self._tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
         for task in tasks:
             self._tasks.put(task)
-        self._stopping, self._lock, self._parsing = threading.Event(), threading.Lock(), threading.Lock()
-        self._over = threading.Semaphore(0)
+        self._lock, self._parsing = threading.Lock(), threading.Lock()
         logs = plan.runs_dir / "logs"
-        self._workers = [GpuWorker(plan.command, gpu, logs, plan.grace_s, self._why_end) for gpu in gpus]
+        self._fleet = Fleet(plan.command, gpus, logs, self._turn, deadline=plan.deadline, grace_s=plan.grace_s)
         self._calibrated: set[str] = set()
         self._parts: dict[str, dict[str, float]] = {}  # by worker: the seconds of its task, so far
-        self._threads = [threading.Thread(target=self._thread, args=(worker,), daemon=True) for worker in self._workers]
 
     def run(self) -> None:
         """Until no task is left or the deadline has come."""
-        for folder in ("logs", "public"):
-            (self._plan.runs_dir / folder).mkdir(parents=True, exist_ok=True)
-        for thread in self._threads:
-            thread.start()
-        for _ in self._threads:  # no join, which Ctrl-C would break: Python 3.11 then takes the thread for ended
-            while not self._over.acquire(timeout=_TICK_S):
-                pass
+        (self._plan.runs_dir / "public").mkdir(parents=True, exist_ok=True)
+        self._fleet.run()
 
     def stop(self) -> None:
         """End what runs, as by Ctrl-C, and start nothing more. A second Ctrl-C ends it at once."""
-        self._stopping.set()
-        try:
-            for thread in self._threads:
-                thread.join(2 * self._plan.grace_s + 5.0)
-        finally:
-            for worker in self._workers:
-                worker.kill()
+        self._fleet.stop()
 
-    def _thread(self, worker: GpuWorker) -> None:
+    def _turn(self, worker: GpuWorker) -> bool:
+        """The next task, if there is one."""
+        if (task := next_of(self._tasks)) is None:
+            return False
         try:
-            self._work(worker)
-        finally:
+            self._task(task, worker)
+        except Exception as error:  # noqa: BLE001  a fault of ours in one task must not end the table
             worker.end()
-            self._over.release()
-
-    def _work(self, worker: GpuWorker) -> None:
-        while not self._stopping.is_set():
-            try:
-                task = self._tasks.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                self._task(task, worker)
-            except Exception as error:  # noqa: BLE001  a fault of ours in one task must not end the table
-                worker.end()
-                ended = Ended(task, "table", worker.gpu, None, 0.0, f"{type(error).__name__}: {error}")
-                self._journal(ended)
-                self._say(f"{task}: {ended.why}")
+            ended = Ended(task, "table", worker.gpu, None, 0.0, f"{type(error).__name__}: {error}")
+            self._journal(ended)
+            self._fleet.say(f"{task}: {ended.why}")
+        return True
 
     def _task(self, task: str, worker: GpuWorker) -> None:
         begun, row, self._parts[worker.name] = time.monotonic(), self._row(task), {}
@@ -135,7 +108,7 @@ class Table:
             self._steps(task, worker, made, search=search)
         where = "" if worker.gpu is None else f"GPU {worker.gpu}  "
         row = self._row(task)
-        self._say(f"{where}{time.monotonic() - begun:5.0f} s{parts_of(self._parts[worker.name])}  {line_of(row)}")
+        self._fleet.say(f"{where}{time.monotonic() - begun:5.0f} s{parts_of(self._parts[worker.name])}  {line_of(row)}")
 
     def _are_new(self, made: Sequence[Path], row: Row) -> bool:
         """Whether there are public kernels that no session has judged beside the best of this row."""
@@ -146,7 +119,7 @@ class Table:
         """Open the task, search, and judge ours beside the public kernels: as far as each is possible."""
         step = "ours" if search else "public"
         least_s = min(_LEAST_SEARCH_S, self._plan.time_s) if search else _LEAST_BENCH_S
-        if self._plan.left_s() < _OPENING_S + least_s + _ENDING_S * search:
+        if self._fleet.left_s() < _OPENING_S + least_s + _ENDING_S * search:
             self._journal(Ended(task, step, worker.gpu, None, 0.0, "not started: the deadline came first"))
             return
         if not self._opened(task, worker, made, search=search) or (search and not self._searched(task, worker)):
@@ -169,7 +142,7 @@ class Table:
     def _ready(self, task: str, worker: GpuWorker) -> bool:
         """A worker that has started, on a GPU whose ceilings, which the speed of light is told by, were measured."""
         plan = self._plan
-        if worker.runs or self._why_end():
+        if worker.runs or self._fleet.why_end():
             return worker.runs
         worker.start()
         flags: dict[str, Json] = {
@@ -185,13 +158,13 @@ class Table:
             ended = worker.ask("calibrate", f"{worker.name}.calibrate", _CALIBRATE_S)
             self._journal(Ended("", "calibrate", worker.gpu, ended.exit_code, ended.seconds, ended.why))
             what = f"not calibrated: {ended.why}" if ended.exit_code else "calibrated"
-            self._say(f"GPU {worker.gpu}: started ({started.seconds:.0f} s), {what} ({ended.seconds:.0f} s)")
+            self._fleet.say(f"GPU {worker.gpu}: started ({started.seconds:.0f} s), {what} ({ended.seconds:.0f} s)")
         return self._ready(task, worker)
 
     def _searched(self, task: str, worker: GpuWorker) -> bool:
         """Search; whether the worker can go on with the task."""
         plan = self._plan
-        time_s = round(min(plan.time_s, plan.left_s() - _ENDING_S), 1)
+        time_s = round(min(plan.time_s, self._fleet.left_s() - _ENDING_S), 1)
         if time_s < min(_LEAST_SEARCH_S, plan.time_s) / 2:  # opening took longer than it was given
             self._journal(Ended(task, "ours", worker.gpu, None, 0.0, "not started: the deadline came first"))
             return False
@@ -201,7 +174,7 @@ class Table:
     def _public(self, task: str, worker: GpuWorker, made: Sequence[Path], row: Row) -> None:
         """Ours and the public kernels in one session."""
         plan = self._plan
-        if plan.left_s() < _LEAST_BENCH_S:
+        if self._fleet.left_s() < _LEAST_BENCH_S:
             self._journal(Ended(task, "public", worker.gpu, None, 0.0, "not started: the deadline came first"))
             return
         if row.best_path is not None:
@@ -216,11 +189,6 @@ class Table:
         self._journal(ended, answer.more)
         return answer
 
-    def _why_end(self) -> str:
-        if self._stopping.is_set():
-            return "ended: interrupted"
-        return "ended: the deadline came" if self._plan.left_s() < self._plan.grace_s else ""
-
     def _row(self, task: str) -> Row:
         return rows_of(self._plan.runs_dir, [task])[0]
 
@@ -228,7 +196,3 @@ class Table:
         line: Mapping[str, Json] = vars(ended) | dict(more or {}) | {"at": round(time.time(), 1)}
         with self._lock, (self._plan.runs_dir / JOURNAL).open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    def _say(self, text: str) -> None:
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            print(text, flush=True)

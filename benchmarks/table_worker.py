@@ -1,27 +1,18 @@
 """A worker of the table: opens one GPU for good, and does with one task after the other what it is asked to.
 
-    python -m benchmarks.table_worker     reads a request a line, a JSON object, and answers each; "" ends it
+    python -m benchmarks.table_worker     reads requests and answers them, as `benchmarks.worker_steps` says
 
-Requests, each with "log", the file for all that the step prints: {"do": "start", "flags": {…}} first, "calibrate",
-{"do": "open", "task", "files", "search"}, {"do": "search", "time_s"}, {"do": "public", "files"}. A task stays open
-until the next one is opened. Answers hold "exit_code", as of the command that does the same, "seconds", and "over"
-where the worker ends now: after Ctrl-C, a failure of our own, or with the process that asks.
+{"do": "start", "flags": {…}} first, "calibrate", {"do": "open", "task", "files", "search"}, {"do": "search", "time_s"},
+{"do": "public", "files"}. A task stays open until the next one is opened.
 """
 
 import contextlib
-import json
-import os
-import queue
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from agent.cli_exit import exit_code
 from agent.compose.ceilings import measure_with
 from agent.compose.choice import OFFLINE, chosen
 from agent.compose.files import bench_opened
@@ -36,15 +27,12 @@ from agent.view.files import FilesView
 from agent.view.plain import PlainView
 from agent.view.summary import summary_text
 from benchmarks.table_ahead import Ahead
-from tools.codec import Json
+from benchmarks.worker_steps import More, Request, Step, said, served, tenths
 from tools.task import find_task
-
-Request = dict[str, Any]
-_GOES_ON = (0, 1, 2)  # done, the answer is no, bad input: nothing of the worker's is broken
 
 
 class TableWorker:
-    """What has been opened, and the steps. Each returns an exit code or raises what a command would."""
+    """What has been opened, and the steps."""
 
     def __init__(self, held: contextlib.ExitStack) -> None:
         self._held, self._task = held, contextlib.ExitStack()
@@ -52,21 +40,20 @@ class TableWorker:
         self._shop: Workshop | None = None
         self._opened: Session | None = None
         self._ahead: Ahead | None = None
-        self.more: dict[str, Json] = {}  # to be told of the step beside its end
-        self.steps: dict[str, Callable[[Request], int]] = {
+        self.steps: Mapping[str, Step] = {
             "start": self._start, "calibrate": self._calibrate, "open": self._open, "search": self._search,
             "public": self._public,
         }  # fmt: skip
 
-    def _start(self, asked: Request) -> int:
+    def _start(self, asked: Request, _more: More) -> int:
         flags = asked["flags"] | {"runs_dir": Path(asked["flags"]["runs_dir"]), "model": OFFLINE}
         self._settings = chosen_settings(flags)
-        self._shop = self._held.enter_context(workshop(self._settings, _print))
+        self._shop = self._held.enter_context(workshop(self._settings, said))
         self._held.enter_context(self._task)
         self._shop.machine.enforced()  # waits until all zygotes are warm
         return 0
 
-    def _calibrate(self, asked: Request) -> int:
+    def _calibrate(self, _asked: Request, _more: More) -> int:
         shop = self._started()
         if shop.gpu is None:
             print("there is no GPU to calibrate here")
@@ -74,7 +61,7 @@ class TableWorker:
         print(measure_with(shop.machine, shop.gpu, self._settings.cache_dir))
         return 0
 
-    def _open(self, asked: Request) -> int:
+    def _open(self, asked: Request, _more: More) -> int:
         shop, task_file = self._started(), find_task(asked["task"])
         self._opened = self._ahead = None
         self._task.close()
@@ -85,7 +72,7 @@ class TableWorker:
         self._ahead.wait_lowered()
         return 0
 
-    def _search(self, asked: Request) -> int:
+    def _search(self, asked: Request, more: More) -> int:
         """As `optimize --task T --model offline --plain --max-time S`."""
         settings, began_s = replace(self._settings, max_time_s=asked["time_s"]), time.monotonic()
         judged_s: list[float] = []  # when each was; what comes after the last is the end
@@ -101,11 +88,11 @@ class TableWorker:
             finally:
                 now_s = time.monotonic()
                 last_s = judged_s[-1] if judged_s else now_s
-                self.more |= {"search_s": _tenths(last_s - began_s), "end_s": _tenths(now_s - last_s)}
+                more |= {"search_s": tenths(last_s - began_s), "end_s": tenths(now_s - last_s)}
         print(summary_text(view.state), end="")
         return outcome.exit_code
 
-    def _public(self, asked: Request) -> int:
+    def _public(self, asked: Request, _more: More) -> int:
         """As `optimize bench FILES --task T --tier judged --plain`."""
         opened, ahead = self._open_task(), self._ahead
         candidates = read_candidates(asked["files"])
@@ -128,69 +115,8 @@ class TableWorker:
 
 
 def main() -> int:
-    """Answer until there are no more requests: 0; 130 when it was interrupted, 4 after a failure."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would not listen
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    code = 0
-    try:
-        with os.fdopen(os.dup(1), "w") as answers, contextlib.ExitStack() as held:
-            os.dup2(2, 1)  # what somebody prints is no answer
-            worker = TableWorker(held)
-            for asked in _requests():
-                answer = _answer(worker, asked)
-                print(json.dumps(answer), file=answers, flush=True)
-                if answer["over"]:
-                    code = int(answer["exit_code"])
-                    break
-    except KeyboardInterrupt:
-        return 130
-    return code
-
-
-def _answer(worker: TableWorker, asked: Request) -> dict[str, Json]:
-    began_s = time.monotonic()
-    worker.more = {}
-    with (
-        open(asked["log"], "w", buffering=1) as log,
-        contextlib.redirect_stdout(log),
-        contextlib.redirect_stderr(log),
-    ):
-        code = exit_code(lambda: worker.steps[asked["do"]](asked))
-    seconds = _tenths(time.monotonic() - began_s)
-    return {"exit_code": code, "seconds": seconds, "over": code not in _GOES_ON, **worker.more}
-
-
-def _requests() -> Iterator[Request]:
-    """As they come. The end of the process that asks ends a step, too."""
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    idle = threading.Event()
-
-    def read() -> None:
-        with open(0, "rb", buffering=0, closefd=False) as asked:  # a buffer in use would end this process in a crash
-            for line in asked:
-                lines.put(line)
-                if not line.strip():
-                    return
-        lines.put(b"")
-        if not idle.is_set():
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    threading.Thread(target=read, name="requests", daemon=True).start()
-    while True:
-        idle.set()
-        line = lines.get()
-        if not line.strip():
-            return
-        idle.clear()
-        yield json.loads(line)
-
-
-def _print(event: Event) -> None:
-    print(getattr(event, "detail", ""), file=sys.stderr)
-
-
-def _tenths(seconds: float) -> float:
-    return round(seconds, 1)
+    """Answer until there are no more requests."""
+    return served(lambda held: TableWorker(held).steps)
 
 
 if __name__ == "__main__":

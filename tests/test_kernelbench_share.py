@@ -1,22 +1,32 @@
-"""The share of KernelBench's problems: what is counted, what is stored, and one problem from file to verdict."""
+"""The share of KernelBench's problems: what is counted, what is stored, and problems from file to verdict."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.kernelbench_share import Limits, problems, report, run, stored
+from benchmarks.kernelbench_lines import Lines, name_of, new_line, problems, stored
+from benchmarks.kernelbench_run import Plan, Share
+from benchmarks.kernelbench_share import main
+from benchmarks.kernelbench_text import line_text, report
 
+ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = """
 import torch
 import torch.nn as nn
 class Model(nn.Module):
-    def forward(self, x): return torch.relu(x) * 2
+    def forward(self, x): return %s
 def get_inputs(): return [torch.randn(rows, 32)]
 def get_init_inputs(): return []
 rows = 16
 """
+FORWARDS = {"level1/19_ReLU": "torch.relu(x) * 2", "level1/4_Nothing": "x", "level2/3_Broken": "x @ x"}
 LINES: list[dict[str, Any]] = [
     {"problem": "level1/1_A", "stage": "proposed", "cause": "wrong: row 3", "attempts": []},
     {"problem": "level1/2_B", "stage": "checked", "cause": "", "attempts": []},
@@ -27,12 +37,29 @@ LINES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout with two problems."""
-    for level, name in (("level1", "19_ReLU"), ("level2", "3_Relu")):
-        path = tmp_path / "KernelBench" / level / f"{name}.py"
-        path.parent.mkdir(parents=True)
-        path.write_text(PROBLEM)
+    """A checkout with a problem that can be solved, one with nothing to do, and one that does not run."""
+    for name, forward in FORWARDS.items():
+        path = tmp_path / "KernelBench" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(PROBLEM % forward)
     return tmp_path
+
+
+def text_of(lines: list[dict[str, Any]]) -> str:
+    return "\n".join(report({line["problem"]: line for line in lines}))
+
+
+def timed(us: float, *, eager: float, compiled: float | None, stage: str = "correct") -> dict[str, Any]:
+    """A candidate of which the interval is 1 % to both sides."""
+    baselines = {"eager": eager} | ({} if compiled is None else {"compile": compiled})
+    over = {name: [b / us, 0.99 * b / us, 1.01 * b / us] for name, b in baselines.items()}
+    times = [us, us, us] if stage == "correct" else None
+    return {"stage": stage, "status": stage, "us": times, "over": over, "tier": "screened", "slots": 3, "detail": ""}
+
+
+def judged(name: str, *attempts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    line = {"problem": name, "stage": "correct", "cause": "", "attempts": list(attempts), "gpu": "NVIDIA H200"}
+    return line | {"versions": {"torch": "2.11.0", "triton": "3.6.0", "python": "3.12.3"}} | more
 
 
 def test_the_last_whole_line_of_a_problem_counts(tmp_path: Path) -> None:
@@ -43,31 +70,168 @@ def test_the_last_whole_line_of_a_problem_counts(tmp_path: Path) -> None:
     assert {name: line["stage"] for name, line in found.items()} == {
         "level1/1_A": "checked", "level1/2_B": "checked", "level2/9_C": "", "level1/3_D": "compiled",
     }  # fmt: skip
+    Lines(out).add(new_line("level2/5_E"))
+    assert stored(out).keys() - found.keys() == {"level2/5_E"}
     assert stored(tmp_path / "none.jsonl") == {}
 
 
 def test_the_report_counts_who_reached_what_and_joins_causes_that_differ_in_numbers() -> None:
-    text = "\n".join(report({line["problem"]: line for line in LINES}))
-    assert "level1 3 problems: 3 proposed, 2 traced, 2 compiled, 1 checked" in text
-    assert "both   4 problems: 3 proposed, 2 traced, 2 compiled, 1 checked" in text
-    assert "   2  wrong: row #\n      1/1, 1/3" in text
-    assert "   1  after reading: TaskError: no\n      2/9" in text
+    text = text_of(LINES)
+    assert "| level | tried | candidate | traces | compiles | `checked` |" in text
+    assert "| level1 | 3 | 3 | 2 | 2 | 1 |" in text
+    assert "| both | 4 | 3 | 2 | 2 | 1 |" in text
+    assert "- 2: wrong: row #: 1/1, 1/3" in text
+    assert "- 1: after reading: TaskError: no: 2/9" in text
+    assert "no GPU: checked on small cases, nothing is timed" in text
 
 
-def test_problems_come_in_one_order_always(folder: Path) -> None:
+def test_the_fastest_candidate_that_is_right_is_compared_with_both_baselines() -> None:
+    wrong = timed(50.0, eager=200.0, compiled=100.0, stage="compiled")
+    slow, fast = (timed(us, eager=200.0, compiled=100.0) for us in (110.0, 50.0))
+    lines = [
+        judged("level1/1_A", wrong, slow, fast),
+        judged("level1/2_B", timed(100.0, eager=100.5, compiled=99.0)),  # 1.005 and 0.99: neither is beaten
+        judged("level2/3_C", timed(100.0, eager=300.0, compiled=50.0)),
+        judged("level2/4_D", timed(100.0, eager=400.0, compiled=None), notes=["no baseline compile: over 20 s"]),
+    ]
+    text = text_of(lines)
+    head = "`correct` | beats eager | beats torch.compile | at least 0.98 of torch.compile | geometric mean |"
+    assert head in text
+    assert "| level1 | 2 | 2 | 2 | 2 | 2 | 1 of 2 | 1 of 2 | 2 of 2 | 1.407x (2) |" in text  # sqrt(2 * 0.99)
+    assert "| level2 | 2 | 2 | 2 | 2 | 2 | 2 of 2 | 0 of 1 | 0 of 1 | 0.500x (1) |" in text
+    assert "| both | 4 | 4 | 4 | 4 | 4 | 3 of 4 | 1 of 3 | 2 of 3 | 0.997x (3) |" in text
+    assert "- 1: no baseline compile: over # s: 2/4" in text
+    assert "NVIDIA H200; torch 2.11.0, triton 3.6.0, python 3.12.3; tier screened, the fastest of up to 3" in text
+
+
+def test_problems_come_in_one_order_always_and_can_be_chosen(folder: Path) -> None:
     assert problems(folder) == problems(folder)
-    assert {p.stem for p in problems(folder)} == {"19_ReLU", "3_Relu"}
+    assert {name_of(path) for path in problems(folder)} == FORWARDS.keys()
+    assert [name_of(path) for path in problems(folder, "level2/*")] == ["level2/3_Broken"]
 
 
-def test_a_problem_goes_from_its_file_to_a_verdict_and_another_is_ended_by_its_time(folder: Path) -> None:
-    out = folder / "share.jsonl"
-    first, second = problems(folder)
-    run([first], out, Limits(problem_s=150.0, attempts=1))
-    run([second], out, Limits(problem_s=0.05, attempts=1))
-    lines = stored(out)
-    done, ended = (lines[f"{path.parent.name}/{path.stem}"] for path in (first, second))
-    assert done["stage"] == "checked"
-    assert [a["status"] for a in done["attempts"]] == ["checked"]
+STAND_IN = """
+import json, os, signal, sys, time
+def answer(code=0, **more): print(json.dumps({"exit_code": code, "seconds": 0.5, "over": code > 2, **more}), flush=True)
+for line in filter(str.strip, sys.stdin):
+    asked = json.loads(line)
+    do, problem = asked["do"], asked.get("problem", "")
+    name = "/".join(problem.split("/")[-2:])[:-3]
+    told = {"problem": name, "stage": "correct", "cause": "", "attempts": [], "seconds": {"open": 7.1}}
+    {BODY}
+    answer(**({"problem": asked["wanted"][-1]} if do == "ready" else {"line": told} if do == "judge" else {}))
+"""
+
+
+def plan_of(folder: Path, body: str, **more: Any) -> Plan:
+    """One with a program in the place of a worker: what `body` does with a request, then it answers."""
+    program = folder / "program.py"
+    program.write_text(STAND_IN.replace("{BODY}", body.strip().replace("\n", "\n    ")))
+    return Plan(folder / "share.jsonl", command=(sys.executable, str(program)), **more)
+
+
+def test_a_problem_that_kills_its_worker_is_told_and_the_others_have_a_new_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(folder, 'if name.endswith("_Nothing"): os.kill(os.getpid(), signal.SIGKILL)')
+    Share(plan, problems(folder), [None]).run()
+    lines = stored(plan.out)
+    assert {name: line["stage"] for name, line in lines.items()} == {
+        "level1/19_ReLU": "correct", "level2/3_Broken": "correct", "level1/4_Nothing": "",
+    }  # fmt: skip
+    assert (
+        "the worker was lost: it said nothing (the worker was killed by SIGKILL)" in lines["level1/4_Nothing"]["cause"]
+    )
+    told = capsys.readouterr().out
+    assert told.count("started after") == 2
+    assert "correct  level1/19_ReLU  0 judged  open 7.1" in told
+
+
+def test_a_gpu_that_loses_every_judge_is_given_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [folder / f"level1/{number}_A.py" for number in range(9)]
+    Share(plan_of(folder, 'told["lost"] = True'), paths, ["0"]).run()
+    assert len(stored(folder / "share.jsonl")) == 5
+    assert "gpu0: given up after 5 failures in a row" in capsys.readouterr().out
+
+
+def test_what_a_gpu_that_is_given_up_had_before_it_is_left_to_the_others(folder: Path) -> None:
+    paths = [folder / f"level1/{number}_A.py" for number in range(20)]
+    body = 'if os.environ["CUDA_VISIBLE_DEVICES"] == "0": answer(3); break\ntime.sleep(0.1 * (do == "judge"))'
+    Share(plan_of(folder, body, width=4), paths, ["0", "1"]).run()
+    assert stored(folder / "share.jsonl").keys() == set(map(name_of, paths))
+
+
+def test_two_gpus_share_the_problems_and_judge_none_twice(folder: Path) -> None:
+    paths = [folder / f"level1/{number}_A.py" for number in range(20)]
+    plan = plan_of(folder, 'told["by"] = os.environ["CUDA_VISIBLE_DEVICES"]; time.sleep(0.02)', width=4)
+    Share(plan, paths, ["0", "1"]).run()
+    lines = [json.loads(text) for text in plan.out.read_text().splitlines()]
+    assert sorted(line["problem"] for line in lines) == sorted(map(name_of, paths))
+    assert {line["by"] for line in lines} == {"0", "1"}
+
+
+def test_at_the_deadline_what_runs_is_ended_and_tried_again_another_time(folder: Path) -> None:
+    started = time.monotonic()
+    body = 'time.sleep(60 if name.endswith("_Nothing") else 0)'
+    plan = plan_of(folder, body, deadline=started + 15.5, grace_s=2.0)
+    Share(plan, [path for path in problems(folder) if path.stem == "4_Nothing"], [None]).run()
+    assert time.monotonic() - started < 18
+    assert stored(plan.out) == {}
+    later = plan_of(folder, body, deadline=time.monotonic() + 13.0, grace_s=2.0)
+    Share(later, problems(folder), [None]).run()  # too late to begin anything
+    assert not later.out.exists()
+
+
+@pytest.mark.timeout(400)
+def test_problems_go_from_their_files_to_verdicts_and_on_from_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["--kernelbench", str(folder), "--out", str(folder / "share.jsonl"), "--seconds", "150", "--most", "1"]
+    assert main([*words, "--only", "level1/*", "--attempts", "1"]) == 0
+    lines = stored(folder / "share.jsonl")
+    done, empty = lines["level1/19_ReLU"], lines["level1/4_Nothing"]
+    assert (done["stage"], [a["status"] for a in done["attempts"]]) == ("checked", ["checked"])
     assert "class ModelNew" in done["attempts"][0]["source"]
-    assert ended["stage"] == ""
-    assert "more than 0.05 s" in ended["cause"]
+    assert {"prepared", "waited", "judge", "end", "all"} <= done["seconds"].keys()
+    assert (empty["stage"], empty["attempts"]) == ("described", [])
+    assert "computes nothing from its inputs" in empty["cause"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "1 problems to try, 2 done" in told
+    assert "| both | 3 | 1 | 1 | 1 | 1 |" in told
+    assert stored(folder / "share.jsonl")["level2/3_Broken"]["stage"] == ""
+    assert line_text(done).startswith("checked  level1/19_ReLU  1 judged  prepared ")
+
+
+def test_ctrl_c_ends_it_with_130_and_leaves_nothing_behind(folder: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks.kernelbench_share", "--kernelbench", str(folder)]
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(scratch)}
+    process = subprocess.Popen(
+        [*words, "--out", str(folder / "share.jsonl")], cwd=ROOT, env=variables, start_new_session=True
+    )
+    asked = folder / "share.logs" / "gpu.ready.txt"  # it prepares its first problems
+    while not asked.exists():
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.timeout(400)
+def test_a_problem_is_ended_by_its_time_and_the_next_is_judged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    out = str(folder / "share.jsonl")
+    words = ["--kernelbench", str(folder), "--out", out, "--only", "level1/19*"]
+    assert main([*words, "--seconds", "0.05"]) == 0
+    assert "judging: more than 0.05 s" in stored(Path(out))["level1/19_ReLU"]["cause"]
+    assert main([*words, "--again", "--prepare-seconds", "0.05"]) == 0
+    assert ": more than 0.05 s" in stored(Path(out))["level1/19_ReLU"]["cause"]
+    assert main([*words, "--again"]) == 0
+    assert stored(Path(out))["level1/19_ReLU"]["stage"] == "checked"
+    assert "0 problems are left" in capsys.readouterr().out

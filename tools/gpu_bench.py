@@ -14,6 +14,7 @@ from tools.calibration import Ceilings
 from tools.codec import Json, decode, encode
 from tools.errors import GpuLost, TaskError, WorkerError
 from tools.judge.gpu_protocol import (
+    BASELINE_LIMIT_S,
     BASELINES,
     Baselines,
     Bench,
@@ -40,6 +41,8 @@ from tools.update import Update
 from tools.verdict import Tier, Verdict
 from tools.workers import Worker
 
+JUDGE = "tools.judge.session:main"
+EARLY_JUDGE = "tools.judge.session:main_early"  # imports what torch.compile needs while it waits
 OPEN_TIMEOUT_S = 180.0
 WARM_TIMEOUT_S = 900.0  # torch.compile of the baselines
 BENCH_TIMEOUT_S = 600.0
@@ -63,10 +66,11 @@ class GpuBench:
         baselines: tuple[str, ...] = BASELINES,
         ceilings: Ceilings | None = None,
         cache_dir: Path | None = None,
+        baseline_limit_s: float = BASELINE_LIMIT_S,
     ) -> dict[str, Json]:
         """Load the task; returns the GPU as the judge found it. Raises TaskError."""
         kept = str(cache_dir) if cache_dir else ""
-        request = OpenTask(str(task_file.path), task, baselines, ceilings, kept)
+        request = OpenTask(str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s)
         ready = self._ask(request, Ready, timeout_s=OPEN_TIMEOUT_S)
         if ready.problem:
             raise TaskError(ready.problem)
@@ -79,15 +83,18 @@ class GpuBench:
             raise TaskError(baselines.problem)
         return baselines
 
-    def bench(self, update: Update, tier: Tier = "judged", *, reuse: bool = True) -> Verdict:
+    def bench(
+        self, update: Update, tier: Tier = "judged", *, reuse: bool = True, all_baselines: bool = False
+    ) -> Verdict:
         """The verdict on the fastest variant of a candidate that compiled, as thoroughly as `tier` asks. The same
         plans and cubins get the same verdict again without being run (receipt["reused"]), but without `reuse`. A
-        confirmation is always timed anew, but what was judged in full is not checked again before it."""
+        confirmation is always timed anew, but what was judged in full is not checked again before it. A screening
+        races the fastest baseline alone, or `all_baselines`, as the other tiers always do."""
         variant = self._fastest(update)
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
-        request = Bench(plans, images, rules, tier=tier, reuse=reuse)
+        request = Bench(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
         return self._ask(request, Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
@@ -128,6 +135,10 @@ class GpuBench:
             tail = error.log.strip().splitlines()[-3:]
             raise GpuLost(f"the judge's process ended: {error} {' | '.join(tail)}") from error
 
+    def kill(self) -> None:
+        """End the judge at once: who waits for it, in another thread, is told GpuLost."""
+        self._judge.kill()
+
     def close(self) -> None:
         """End the runners."""
         self._runners.close()
@@ -157,12 +168,20 @@ def gpu_bench(
 ) -> Iterator[GpuBench]:
     """Start the judge on the GPU and load the task; end judge and runner on the way out. `ceilings` are what
     `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session."""
+    with waiting_judge(machine) as bench:
+        bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir)
+        bench.warm()
+        yield bench
+
+
+@contextlib.contextmanager
+def waiting_judge(machine: Machine, target: str = JUDGE) -> Iterator[GpuBench]:
+    """Start the judge, which touches the GPU when a task is opened; end judge and runner on the way out. One that is
+    started long before that is an EARLY_JUDGE."""
     ours, theirs = socket.socketpair()
-    with ours, theirs, machine.trusted("tools.judge.session:main", extra=[theirs]) as judge:
+    with ours, theirs, machine.trusted(target, extra=[theirs]) as judge:
         bench = GpuBench(machine, judge, ours)
         try:
-            bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir)
-            bench.warm()
             yield bench
         finally:
             bench.close()

@@ -101,8 +101,9 @@ class Worker:
         """SIGKILL now, and wait until the process is gone (10 s at most)."""
         self.spawned.wait(5.0)
         if self.pid is not None and not self.exited.is_set():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # it leads its session: ptxas and the like end with it
+            for end in (os.killpg, os.kill):  # it leads its session: ptxas and the like end with it; but not at once
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    end(self.pid, signal.SIGKILL)
             self.exited.wait(10.0)
 
     def close(self) -> None:

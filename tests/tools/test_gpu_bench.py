@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from tools import machine as machines
 from tools.codec import decode, encode
-from tools.gpu_bench import GpuBench
+from tools.errors import GpuLost
+from tools.gpu_bench import GpuBench, waiting_judge
 from tools.judge.gpu_protocol import Bench, Judged, SupervisorMessage
 from tools.plan.schema import Plan
 from tools.update import Update
@@ -42,3 +44,13 @@ def test_an_earlier_verdict_on_the_same_will_do_where_nothing_else_was_said(benc
 
 def test_a_candidate_is_judged_anew_when_that_is_asked_for(bench: GpuBench) -> None:
     assert bench.bench(UPDATE, "judged", reuse=False).detail == "judged False"
+
+
+def test_a_judge_that_is_killed_before_it_has_started_ends_at_once() -> None:
+    """It is no session's leader yet, and imports; waiting for the end of that took a killed one's whole task."""
+    with machines.started_base() as machine, waiting_judge(machine, "tests.tools.test_gpu_bench:judge") as bench:
+        began_s = time.monotonic()
+        bench.kill()
+        assert time.monotonic() - began_s < 5.0
+        with pytest.raises(GpuLost, match="SIGKILL"):
+            bench.warm()

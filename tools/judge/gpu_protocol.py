@@ -93,7 +93,8 @@ class Screened:
 @dataclass(frozen=True)
 class Bench:
     """Check the plans (one per case, in the order given), then time the main case's, as `tier` asks. The answer is
-    Judged. With `reuse`, plans and cubins that had a verdict of this tier get the same again."""
+    Judged. With `reuse`, plans and cubins that had a verdict of this tier get the same again. A screening races the
+    fastest baseline alone, or `all_baselines`."""
 
     plans: tuple[Plan, ...]
     images: tuple[KernelImage, ...]
@@ -101,6 +102,7 @@ class Bench:
     repeats: int = 3
     tier: Tier = "judged"
     reuse: bool = False
+    all_baselines: bool = False
     kind: Literal["bench"] = "bench"
 
 

@@ -3,6 +3,7 @@
 Entry `main(channel)`; its first extra socket is the door through which runners come (see `runner_link`).
 """
 
+import importlib
 import os
 import secrets
 import socket
@@ -214,3 +215,12 @@ def main(channel: Any) -> None:
         message = channel.receive()
         request: SupervisorMessage = decode(SupervisorMessage, message.body)  # type: ignore[arg-type]
         channel.send(encode(session.answer(request, message.blobs)))
+
+
+def main_early(channel: Any) -> None:
+    """The same for a judge that waits for its task: what torch.compile needs is imported meanwhile. Here, after the
+    fork, before which nothing may touch CUDA."""
+    inductor: Any = importlib.import_module("torch._inductor.config")
+    inductor.compile_threads = 1  # as for baselines; some versions start a pool of processes when the next is imported
+    importlib.import_module("torch._inductor.compile_fx")
+    main(channel)

@@ -50,7 +50,7 @@ class Judge:
         return replace(verdict, receipt={**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)})
 
     def _screened(self, request: Bench, main: Plan) -> Verdict:
-        """The other cases, then a short race against the fastest baseline on inputs that serve a whole epoch."""
+        """The other cases, then a short race on inputs that serve a whole epoch, usually with the fastest baseline."""
         self.gate.keep_fresh()
         started_s = time.monotonic()
         others = [plan for plan in request.plans if plan.case != main.case]
@@ -64,7 +64,8 @@ class Judge:
             self.track.fill_for(self.gate.epoch, lambda n: self.gate.seed(f"{main.case}.{n}"), TIMED)
 
         track = self.track
-        race = Race(track, self.link, self.images, request.rules, self.secret, self.sampler, track.fastest, refill)
+        arms = track.baselines if request.all_baselines else track.fastest
+        race = Race(track, self.link, self.images, request.rules, self.secret, self.sampler, arms, refill)
         verdict = self._raced(race, main, "screened")
         receipt = {**verdict.receipt, **self.gate.facts(), "checks_s": checked_s}
         return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt)

@@ -54,7 +54,7 @@ class GpuWorker:
     def start(self) -> None:
         """Start the process. What is left of one before is ended."""
         self.end()
-        self._scratch = tempfile.TemporaryDirectory(prefix="table-", ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="gpu-worker-", ignore_cleanup_errors=True)
         with (self._logs / f"{self.name}.worker.txt").open("a") as log:
             self._process = subprocess.Popen(
                 [*self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1,

@@ -1,0 +1,143 @@
+"""Problems of KernelBench on a GPU, without one: a process in the place of the judge opens problems, gives verdicts,
+and fails as judges can. All else is as it is on a GPU: candidates are proposed, traced, compiled, and handed to it."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.authors.base import Proposal
+from benchmarks.kernelbench_ahead import Ahead
+from benchmarks.kernelbench_judge import Judging
+from benchmarks.kernelbench_lines import Line
+from benchmarks.kernelbench_problem import Limits, Place, worth_trying
+from benchmarks.kernelbench_text import line_text
+from tools import machine as machines
+from tools.codec import decode, encode
+from tools.device import GpuInfo
+from tools.gpu_bench import EARLY_JUDGE
+from tools.judge.gpu_protocol import Baselines, Bench, Judged, OpenTask, Ready, SupervisorMessage, Warm
+from tools.verdict import Comparison, Status, Timing, Verdict
+
+PROBLEM = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def forward(self, a, b): return torch.matmul(a, b)
+def get_inputs(): return [torch.randn(512, 512), torch.randn(512, 512)]
+def get_init_inputs(): return []
+"""
+GPU = GpuInfo("NVIDIA H200", 90, "GPU-none", 150 << 30, "580.0")
+
+
+def judge(channel: Any) -> None:
+    """What it does follows from the problem's name. A file beside the problem says that a judge has ended there."""
+    opened = Path()
+    while True:
+        request: Any = decode(SupervisorMessage, channel.receive().body)  # type: ignore[arg-type]
+        match request:
+            case OpenTask():
+                opened = Path(request.path)
+                assert request.baselines == ("eager", "compile")
+                channel.send(encode(Ready({"name": GPU.name})))
+            case Warm():
+                time.sleep(60 if "Slow" in opened.stem else 0)
+                channel.send(encode(_baselines(opened)))
+            case Bench():
+                if "Deadly" in opened.stem and not opened.with_suffix(".dead").exists():
+                    opened.with_suffix(".dead").touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                assert request.all_baselines
+                wrong = Verdict(Status.WRONG, "row 3")
+                channel.send(encode(Judged(wrong if "Wrong" in opened.stem else _correct(request.tier))))
+
+
+def _baselines(opened: Path) -> Baselines:
+    if "Huge" in opened.stem:
+        return Baselines(problem="the timed case does not fit this GPU's memory beside its baselines: 200 GiB")
+    return Baselines({"eager": 200.0, "compile": 100.0}, build_s={"eager": 0.1, "compile": 3.0}, notes=("noted",))
+
+
+def _correct(tier: Any) -> Verdict:
+    compared = (Comparison("compile", 100.0, 1.25, 1.2, 1.3), Comparison("eager", 200.0, 2.5, 2.4, 2.6))
+    timing = Timing(80.0, 79.0, 81.0, 20, 400)
+    return Verdict(Status.CORRECT, "right", (), timing, compared, 1.0, 0.5, tier=tier, receipt={"slots": 7})
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with machines.started() as machine:
+        yield Place(machine, Limits(judge_s=100.0, most=2), GPU, "tests.test_kernelbench_judge:judge")
+
+
+def judged(place: Place, folder: Path, name: str) -> Line:
+    path = folder / "level1" / f"{name}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(PROBLEM)
+    with contextlib.closing(Ahead(place, 1)) as ahead:
+        ahead.want([path])
+        assert ahead.first_ready() == path
+        return Judging(place).line(ahead.take(path))
+
+
+def test_inductor_s_and_the_expert_s_first_come_first_then_other_sketches_then_other_points() -> None:
+    names = ["inductor", "inductor", "tiles", "persistent", "tiles"]
+    given = [Proposal(f"{name} {number}", "", params={"sketch": name}) for number, name in enumerate(names)]
+    wanted = ["inductor 0", "tiles 2", "persistent 3", "inductor 1", "tiles 4"]
+    assert [proposal.source for proposal in worth_trying(given, 9)] == wanted
+    assert [proposal.source for proposal in worth_trying(given, 2)] == wanted[:2]
+
+
+def test_the_first_candidates_are_screened_against_both_baselines(place: Place, tmp_path: Path) -> None:
+    line = judged(place, tmp_path, "1_Product")
+    assert (line["stage"], line["cause"], line["lost"]) == ("correct", "", False)
+    assert len({attempt["sketch"] for attempt in line["attempts"]}) == 2
+    for attempt in line["attempts"]:
+        assert (attempt["tier"], attempt["slots"], attempt["us"]) == ("screened", 7, [80.0, 79.0, 81.0])
+        assert attempt["over"] == {"compile": [1.25, 1.2, 1.3], "eager": [2.5, 2.4, 2.6]}
+    assert (line["baselines_us"], line["notes"]) == ({"eager": 200.0, "compile": 100.0}, ["noted"])
+    assert {"prepared", "waited", "open", "load", "judge", "end", "all"} <= line["seconds"].keys()
+    assert line_text(line).startswith("correct  level1/1_Product  1.250x compile  2.500x eager  2 judged  prepared ")
+
+
+def test_a_candidate_with_which_the_judge_ends_costs_only_itself(place: Place, tmp_path: Path) -> None:
+    line = judged(place, tmp_path, "2_Deadly")
+    assert [attempt["status"] for attempt in line["attempts"]] == ["crashed", "correct"]
+    assert "the judge's process ended" in line["attempts"][0]["detail"]
+    assert (line["stage"], line["lost"]) == ("correct", False)
+
+
+def test_a_problem_that_does_not_fit_says_so(place: Place, tmp_path: Path) -> None:
+    line = judged(place, tmp_path, "3_Huge")
+    assert (line["stage"], line["attempts"], line["lost"]) == ("compiled", [], False)
+    assert line["cause"].startswith("the timed case does not fit this GPU's memory")
+
+
+def test_a_problem_that_takes_too_long_to_open_is_ended(place: Place, tmp_path: Path) -> None:
+    started = time.monotonic()
+    line = judged(replace(place, limits=Limits(judge_s=1.0)), tmp_path, "4_Slow")
+    assert (line["cause"], line["lost"]) == ("opening: more than 1 s", False)
+    assert line["seconds"]["all"] < 10
+    assert time.monotonic() - started < 60
+
+
+def test_candidates_that_are_not_right_are_followed_by_others_up_to_the_most(place: Place, tmp_path: Path) -> None:
+    line = judged(replace(place, limits=Limits(attempts=1, most=2)), tmp_path, "5_Wrong")
+    assert [attempt["status"] for attempt in line["attempts"]] == ["wrong", "wrong"]
+    assert (line["stage"], line["cause"]) == ("compiled", "wrong: row 3")
+
+
+def test_a_judge_that_cannot_use_the_gpu_is_told_as_lost(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with machines.started() as machine:
+        line = judged(replace(place, machine=machine, judge=EARLY_JUDGE), tmp_path, "6_Lost")
+    assert line["lost"]
+    assert line["cause"].startswith("opening: GpuLost: the judge's process ended: ")
