@@ -30,6 +30,11 @@ class Tiers:
     confirm: bool = False
     final_s: float = math.inf
 
+    @property
+    def again(self) -> bool:
+        """Whether some attempts are judged again."""
+        return self.confirm or self.finalists > 0
+
 
 def tiers_for(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -> Tiers:
     """Screen all, judge the promising, confirm the best; with `tier`, that tier for every attempt."""

@@ -59,6 +59,7 @@ class Draft:
     number: int
     proposal: Proposal
     update: Update
+    plans_sha256: str = ""  # where attempts are judged again: it takes milliseconds
 
 
 @dataclass
@@ -163,7 +164,7 @@ class Workbench:
             update = self.tools.update(proposal.source, told)
             self._insist(attempt_id)
             self.emit(updated(self.run_id, attempt_id, update))
-        return Draft(attempt_id, number, proposal, update)
+        return Draft(attempt_id, number, proposal, update, update.plans_sha256 if self.tiers.again else "")
 
     def bench(self, draft: Draft) -> Attempt:
         """Check and time; afterwards the attempt is finished. Raises GivenUp."""
@@ -191,7 +192,7 @@ class Workbench:
         key = rank_key(verdict, update)
         attempt = Attempt(
             draft.attempt_id, draft.number, proposal.parent_id, proposal, verdict, update.kernels, key,
-            update.plans_sha256,
+            draft.plans_sha256,
         )  # fmt: skip
         with self._ending:
             self._insist(draft.attempt_id)

@@ -2,6 +2,8 @@
 
 import contextlib
 import queue
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -74,6 +76,28 @@ class Fleet:
         finally:
             worker.end()
             self._over.release()
+
+
+def ended_of_itself(run: Callable[[], None], stop: Callable[[], None]) -> bool:
+    """Run, and after Ctrl-C or SIGTERM stop in order: False then."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run()
+    except KeyboardInterrupt:
+        print("ending what runs; the same command goes on later", file=sys.stderr)
+        stop()
+        return False
+    return True
+
+
+def gpus_of(text: str) -> list[str | None]:
+    """A flag's "0,1" as GPUs with a worker each; without any, one worker on whatever there is."""
+    return [*names_of(text)] or [None]
+
+
+def names_of(text: str) -> list[str]:
+    """What stands between commas."""
+    return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def next_of(tasks: "queue.SimpleQueue[str]") -> str | None:

@@ -12,14 +12,14 @@ from typing import TypeVar
 from agent.authors.base import Proposal
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.lowering import Lowering
+from agent.compose.session import open_task
 from benchmarks.kernelbench_lines import name_of, new_line
 from tools.children import Children
-from tools.codec import Json, decode, encode
+from tools.codec import Json
 from tools.device import GpuInfo
 from tools.errors import KerneltuneError, TaskError
 from tools.gpu_bench import EARLY_JUDGE, GpuBench, waiting_judge
 from tools.gpus import DEFAULT_ARCH, arch_number
-from tools.judge.protocol import Open, Opened
 from tools.machine import Machine
 from tools.spec import TaskSpec
 from tools.task import TaskFile, find_task
@@ -214,13 +214,10 @@ class Problem:
         desk = self._hold(self._place.machine.trusted("tools.judge.desk:main"))
         with _parsing:
             file = find_task(str(self.path))
-        body = desk.call(encode(Open(file.name, str(file.path))), timeout_s=deadline.left_s).body
-        opened = decode(Opened, body)
-        if opened.task is None:
-            raise TaskError(opened.problem or "cannot be used")
-        cases = [case.name for case in opened.task.cases if case.runs_on_cpu or self._place.gpu]
+        task, _ = open_task(desk, file, deadline.left_s)
+        cases = [case.name for case in task.cases if case.runs_on_cpu or self._place.gpu]
         self.line |= {"stage": "described", "cases": cases}
-        return OpenedProblem(file, opened.task, desk)
+        return OpenedProblem(file, task, desk)
 
     def _updated(self, task: TaskSpec, proposal: Proposal, deadline: Deadline) -> Update:
         machine, limits = self._place.machine, UpdateLimits(deadline.left_s, deadline.left_s, _MOST_VARIANTS)

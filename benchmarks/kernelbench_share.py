@@ -15,12 +15,12 @@ case that the judge makes of a problem is replayed on the CPU and compared with 
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.gpu_fleet import ended_of_itself, gpus_of
 from benchmarks.kernelbench_lines import RIGHT, name_of, problems, stored
 from benchmarks.kernelbench_problem import Limits
 from benchmarks.kernelbench_run import Plan, Share
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> bool:
     """Whether it ended of itself."""
     started = time.monotonic()
-    gpus: list[str | None] = [*filter(None, map(str.strip, given.gpus.split(",")))] or [None]
+    gpus = gpus_of(given.gpus)
     known = stored(given.out)
     done = {name for name, line in known.items() if line["stage"] in RIGHT or not given.again}
     wanted = [path for path in problems(given.kernelbench.resolve(), given.only) if name_of(path) not in done]
@@ -57,12 +57,7 @@ def _run(given: argparse.Namespace) -> bool:
     )
     print(f"{len(wanted)} problems to try, {len(done)} done; {plan.width} at a time prepared for each GPU", flush=True)
     share = Share(plan, wanted, gpus)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        share.run()
-    except KeyboardInterrupt:
-        print("ending what runs; the same command goes on later", file=sys.stderr)
-        share.stop()
+    if not ended_of_itself(share.run, share.stop):
         return False
     left = len(wanted) - sum(stored(given.out).get(name_of(p)) != known.get(name_of(p)) for p in wanted)
     print(f"{time.monotonic() - started:.0f} s; {left} problems are left\n", flush=True)

@@ -18,12 +18,12 @@ At --deadline whatever runs is ended as by Ctrl-C, and keeps its best.
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.gpu_fleet import ended_of_itself, gpus_of, names_of
 from benchmarks.public_kernels import SOURCES, PublicFolders
 from benchmarks.table_rows import rows_of
 from benchmarks.table_run import Plan, Table
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run or render: 0; 1 when some task has no row with a result; 2 for a mistake; 130 after Ctrl-C."""
     parser = _parser()
     given = parser.parse_args(argv)
-    tasks = _names(given.tasks) or builtin_names()
+    tasks = names_of(given.tasks) or builtin_names()
     if unknown := sorted(set(tasks) - set(builtin_names())):
         parser.error(f"no built-in task {unknown[0]!r}; known: {', '.join(builtin_names())}")
     if given.render:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace, tasks: Sequence[str], public: PublicFolders) -> int:
     started = time.monotonic()
-    gpus: list[str | None] = [*_names(given.gpus)] or [None]
+    gpus = gpus_of(given.gpus)
     plan = Plan(
         given.runs_dir.resolve(),
         given.time,
@@ -61,12 +61,7 @@ def _run(given: argparse.Namespace, tasks: Sequence[str], public: PublicFolders)
         public=public,
     )
     table = Table(plan, tasks, gpus)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        table.run()
-    except KeyboardInterrupt:
-        print("ending what runs; the same command goes on later", file=sys.stderr)
-        table.stop()
+    if not ended_of_itself(table.run, table.stop):
         return 130
     rows = rows_of(plan.runs_dir, tasks)
     good = sum(row.accepted > 0 for row in rows)
@@ -101,10 +96,6 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
     return value
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def _folders(parser: argparse.ArgumentParser, given: Sequence[str]) -> PublicFolders:

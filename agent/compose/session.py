@@ -179,9 +179,11 @@ def updater_for(shop: Workshop, task: TaskSpec, children: Children, patience: Pa
     return updater
 
 
-def open_task(desk: Worker, task_file: TaskFile) -> tuple[TaskSpec, tuple[str, ...]]:
+def open_task(
+    desk: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
+) -> tuple[TaskSpec, tuple[str, ...]]:
     """The task as data, described by the judge's desk, and what the desk has against it. Raises TaskError."""
-    body = desk.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=DESCRIBE_TIMEOUT_S).body
+    body = desk.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
     opened = decode(Opened, body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")

@@ -149,7 +149,7 @@ class Session:
             except (torch.OutOfMemoryError, DriverError) as error:
                 self._make_room()
                 times.append(None)
-                details.append(f"does not fit the GPU's memory: {str(error).partition(chr(10))[0]}")
+                details.append(f"does not fit the GPU's memory: {_first_line(error)}")
         return Screened(tuple(times), tuple(details))
 
     def _resolve(self, request: Resolve, blobs: Sequence[bytes]) -> Resolved:
@@ -167,8 +167,7 @@ class Session:
             return known
         in_full = self._verdicts.find_in_full(request, blobs)
         verdict = self._bench_in_memory(request, images_of(request.images, blobs), in_full)
-        if request.tier != "confirmed":  # neither a confirmation nor its refusal is given again
-            self._verdicts.keep(name, verdict)
+        self._verdicts.keep(name, verdict, request.tier)
         return verdict
 
     def _bench_in_memory(self, request: Bench, images: Images, known: Verdict | None) -> Verdict:
@@ -181,7 +180,7 @@ class Session:
                 if isinstance(error, TaskError) and not isinstance(error.__cause__, torch.OutOfMemoryError):
                     raise
                 self._make_room()
-                first = str(error).partition("\n")[0]
+                first = _first_line(error)
         return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
 
     def _make_room(self) -> None:
@@ -200,6 +199,10 @@ class Session:
             return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
         verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def images_of(images: Sequence[KernelImage], blobs: Sequence[bytes]) -> dict[str, Compiled]:

@@ -73,7 +73,7 @@ class Judge:
     def _judged(self, request: Bench, main: Plan) -> Verdict:
         """Every case with every battery, then the full race."""
         started_s = time.monotonic()
-        trial = Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
+        trial = self._trial(request)
         failed = trial.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
         facts: dict[str, Json] = {"seeds": dict(trial.seeds), "memory": trial.facts()}
         if failed is not None:
@@ -85,6 +85,9 @@ class Judge:
         verdict = self._raced(race, main, "judged")
         return replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **facts})
 
+    def _trial(self, request: Bench) -> Trial:
+        return Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
+
     def _more_checked(self, request: Bench, judged: Verdict) -> Verdict:
         """What was judged in full, checked with the batteries that only a confirmation has."""
 
@@ -92,7 +95,7 @@ class Judge:
             before = batteries_of(self.task, case, "judged")
             return tuple(b for b in batteries_of(self.task, case, request.tier) if b not in before)
 
-        trial = Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
+        trial = self._trial(request)
         failed = trial.run([plan for plan in request.plans if more(plan.case)], more)
         if failed is not None:
             return replace(failed, receipt={**failed.receipt, "seeds": dict(trial.seeds)})

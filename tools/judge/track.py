@@ -15,7 +15,7 @@ from tools.judge.arena import Inputs, Outputs
 from tools.judge.baselines import Baseline, copy_gbps, eager_us, null_launch_us
 from tools.judge.building import TookTooLong, doubts, within
 from tools.judge.compare import Expected, compare
-from tools.judge.gates import MOST_SAMPLES
+from tools.judge.gates import samples_for
 from tools.judge.gpu_protocol import BASELINE_LIMIT_S
 from tools.judge.ground import Ground
 from tools.judge.layout import same_bits, tree_bytes
@@ -58,7 +58,9 @@ class Track:
         if drawn is None:
             raise TaskError("the task gives no inputs of its own")
         self._drawn = drawn
-        self.output_bytes = tree_bytes(self.problem.native(drawn.inputs))
+        native = self.problem.native(drawn.inputs)
+        self.output_bytes, self._samples = tree_bytes(native), samples_for(native, self.problem.precision)
+        del native
         self.eager_us = eager_us(self.problem, drawn.inputs)
         self.l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
         footprint = tree_bytes(drawn.inputs) + self.output_bytes
@@ -172,10 +174,10 @@ class Track:
         """The answer for one slot; kept while there is room, since contents are verified more than once. What
         `_TIMED_SAMPLES` say of its noise is enough to accept by; `in_full`: from as many as its arithmetic asks for."""
         seed, battery = self._contents[slot % self._period]
-        name = f"{battery}/{seed}/{in_full}"
-        most = MOST_SAMPLES if in_full else _TIMED_SAMPLES
+        samples = self._samples if in_full else min(self._samples, _TIMED_SAMPLES)  # often the same
         return self.answers.of(
-            name, lambda: self.problem.expect(self.inputs.tree(slot, pristine=True), most_samples=most)
+            f"{battery}/{seed}/{samples}",
+            lambda: self.problem.expect(self.inputs.tree(slot, pristine=True), most_samples=samples),
         )
 
     def relocate(self) -> None:

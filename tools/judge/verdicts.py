@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tools.judge.gpu_protocol import Bench
 from tools.plan.schema import plan_hash
-from tools.verdict import Status, Verdict
+from tools.verdict import Status, Tier, Verdict
 
 _MOST = 1024
 _LASTING = (Status.REJECTED, Status.WRONG, Status.IMPOSSIBLE, Status.CORRECT)  # the others may be the machine's fault
@@ -40,9 +40,10 @@ class Verdicts:
             return None
         return self.find(name_of(replace(request, tier="judged"), blobs))
 
-    def keep(self, name: str, verdict: Verdict) -> None:
-        """Remember a verdict. A confirmation is never reused: its point is to be measured anew."""
-        if verdict.status in _LASTING and verdict.tier != "confirmed":
+    def keep(self, name: str, verdict: Verdict, tier: Tier = "judged") -> None:
+        """Remember a verdict on what was asked for in that tier. Neither a confirmation nor its refusal is reused: its
+        point is to be measured anew."""
+        if verdict.status in _LASTING and tier != "confirmed":
             self._held[name] = verdict
             while len(self._held) > self._most:
                 self._held.popitem(last=False)

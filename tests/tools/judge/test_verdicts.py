@@ -51,7 +51,7 @@ def test_what_may_be_the_machine_s_fault_is_judged_anew(status: Status) -> None:
 
 def test_a_confirmation_is_never_given_again() -> None:
     verdicts = Verdicts()
-    verdicts.keep("a", Verdict(Status.CORRECT, "yes", timing=TIMING, tier="confirmed"))
+    verdicts.keep("a", Verdict(Status.CORRECT, "yes", timing=TIMING, tier="confirmed"), "confirmed")
     assert verdicts.find("a") is None
 
 
