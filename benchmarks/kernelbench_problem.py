@@ -41,7 +41,7 @@ class Limits:
     prepare_s: float = 120.0
     judge_s: float = 40.0
     attempts: int = 2
-    most: int = 4
+    most: int = 6
     share_s: float = 12.0
 
 

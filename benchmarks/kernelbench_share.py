@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=Limits.judge_s, help="of the GPU, for one problem; 40")
     parser.add_argument("--prepare-seconds", type=float, default=Limits.prepare_s, help="beside it; 120")
     parser.add_argument("--attempts", type=int, default=Limits.attempts, help="candidates that are judged; 2")
-    parser.add_argument("--most", type=int, default=Limits.most, help="when none of them is right, or none fast; 4")
+    parser.add_argument("--most", type=int, default=Limits.most, help="when none of them is right, or none fast; 6")
     parser.add_argument("--width", type=int, metavar="N", help="problems prepared side by side; else by the cores")
     return parser
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.gpu_fleet import ended_of_itself, gpus_of, names_of
 from benchmarks.public_kernels import SOURCES, PublicFolders
-from benchmarks.table_rows import rows_of
+from benchmarks.table_rows import rows_of, rows_of_all
 from benchmarks.table_run import Plan, Table
 from benchmarks.table_text import table_text
 from tools.task import builtin_names
@@ -39,9 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(tasks) - set(builtin_names())):
         parser.error(f"no built-in task {unknown[0]!r}; known: {', '.join(builtin_names())}")
     if given.render:
-        if not (given.runs_dir / "runs.db").is_file():
-            parser.error(f"--runs-dir {given.runs_dir}: there is no runs.db in it")
-        print(table_text(rows_of(given.runs_dir, tasks)))
+        folders = [given.runs_dir, *given.earlier]
+        for folder in folders:
+            if not (folder / "runs.db").is_file():
+                parser.error(f"{folder}: there is no runs.db in it")
+        print(table_text(rows_of_all(folders, tasks)))
         return 0
     return _run(given, tasks, _folders(parser, given.public))
 
@@ -73,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs-dir", type=Path, required=True, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--render", action="store_true", help="print the table of DIR in Markdown, run nothing")
+    parser.add_argument(
+        "--earlier", action="append", default=[], type=Path, metavar="DIR",
+        help="with --render: where tasks are looked up that --runs-dir has no time of; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--tasks", default="", metavar="A,B", help="these tasks; else all that are built in")
     parser.add_argument("--again", action="store_true", help="also tasks that are done; the latest run of each counts")
     parser.add_argument("--gpus", default="", metavar="0,1", help="a worker each; else one, on whatever there is")

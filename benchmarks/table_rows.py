@@ -139,6 +139,12 @@ def rows_of(runs_dir: Path, tasks: Sequence[str]) -> list[Row]:
         return [_row(store, runs_dir, task, journal) for task in tasks]
 
 
+def rows_of_all(folders: Sequence[Path], tasks: Sequence[str]) -> list[Row]:
+    """A row a task: of the first folder that has a time of it, else of the first. Raises as `rows_of`."""
+    each = zip(*(rows_of(folder, tasks) for folder in folders), strict=True)
+    return [next((row for row in rows if row.timing), rows[0]) for rows in each]
+
+
 def _row(store: Store, runs_dir: Path, task: str, journal: Sequence[Mapping[str, Any]]) -> Row:
     try:
         runs = store.runs(Filter(task=task, limit=_MOST_RUNS))  # the latest first

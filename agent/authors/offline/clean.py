@@ -6,7 +6,7 @@ Several lowerings go into one file: the first is the timed case's, the others se
 import ast
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agent.authors.offline.host import Names, forward_body, fused_operators, launches, library_calls
@@ -67,9 +67,8 @@ def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") 
     main = forwards[0].kernels.values()
     params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
     space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
-    return Sketch(
-        name, wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n", _says(forwards[0]), params, space
-    )
+    text = wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n"
+    return Sketch(name, text, _says(forwards[0]), params, space, tuple(_starts(list(main))))
 
 
 def _does(forward: _Forward) -> str:
@@ -265,3 +264,10 @@ def _space(kernel: Kernel) -> dict[str, tuple[int, ...]]:
             near = {b for b in (value // 4, value // 2, value, value * 2, value * 4) if 1 <= b <= limit}
         space[key] = tuple(sorted(near | offered))
     return space
+
+
+def _starts(kernels: Sequence[Kernel]) -> Iterator[dict[str, int]]:
+    """What Inductor's heuristics would time beside the first choice: the second one of each kernel, the third, …"""
+    for at in range(1, max(len(k.facts.configs) for k in kernels)):
+        chosen = [(k, k.facts.configs[min(at, len(k.facts.configs) - 1)]) for k in kernels]
+        yield {k.parameter(key): config.get(key, value) for k, config in chosen for key, value in k.defaults.items()}

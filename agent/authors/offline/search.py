@@ -25,6 +25,7 @@ JUMP_EVERY = 12  # turns, of which one compares points from anywhere in a large 
 AWAY = 0.2  # log time above a sketch's best that its points are expected to be, before anything is known
 WORTH = 3.0  # as many points as that guess counts
 FLAT = 0.2  # log time above the best beyond which differences count less and less
+FAR = 0.4  # log time by which a sketch is beaten as it is, so that no further launch parameters are likely to help
 UNTRIED = 0.3  # log time above the best that is expected of a sketch of which nothing is known
 SHARED_LIMIT_BYTES = 227 << 10
 _TOP = 2  # points of a sketch around which others are compared
@@ -77,6 +78,7 @@ def _moves(view: View, put_off: Counter[str]) -> Iterator[Move]:
     yield from (_again(e, known, "the best of an earlier run here") for e in view.earlier.best)
     yield from (Move(s, s.params) for s in view.sketches if not view.earlier.knows(s.name, s.params))
     yield from _from_other_shapes(view.earlier.elsewhere, known, points)
+    yield from _starts(view.sketches, points)
     every = [*points, *view.earlier.points]
     best = min((p.value for p in every if p.value is not None), default=0.0)
     rated = [r for s in view.sketches if s.space and (r := _rate(Space(s), every, best, view)) is not None]
@@ -91,10 +93,24 @@ def _from_other_shapes(
     found: Sequence[Earlier], known: Mapping[str, Sketch], points: Sequence[Tried]
 ) -> Iterator[Move]:
     """Of the sketches that are fastest as they are, what was best elsewhere."""
-    base = {p.sketch: p.value for p in reversed(points) if p.value is not None and p.params == known[p.sketch].params}
+    base = _as_they_are(known, points)
     ranked = sorted(found, key=lambda e: base.get(e.sketch, math.inf))
     for one in ranked[:OF_OTHER_SHAPES]:
         yield Move(known[one.sketch], dict(one.params), why=f"the best on {one.task} in {one.attempt_id}")
+
+
+def _starts(sketches: Sequence[Sketch], points: Sequence[Tried]) -> Iterator[Move]:
+    """What torch.compile would time, too, of Inductor's kernels as it writes them, the first of the sketches; nothing
+    where another sketch is far ahead as it is."""
+    base = _as_they_are({sketch.name: sketch for sketch in sketches}, points)
+    for sketch in sketches[:1]:
+        if base.get(sketch.name, 0.0) <= min(base.values(), default=0.0) + FAR:
+            yield from (Move(sketch, dict(start), why="Inductor would time it") for start in sketch.starts)
+
+
+def _as_they_are(known: Mapping[str, Sketch], points: Sequence[Tried]) -> dict[str, float]:
+    """The values of sketches at their defaults."""
+    return {p.sketch: p.value for p in reversed(points) if p.value is not None and p.params == known[p.sketch].params}
 
 
 @dataclass(frozen=True)

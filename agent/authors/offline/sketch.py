@@ -16,13 +16,15 @@ class CannotLower(Exception):
 
 @dataclass(frozen=True)
 class Sketch:
-    """`params` are the defaults and `space` the values worth trying, in order; `says` explains the idea to a person."""
+    """`params` are the defaults and `space` the values worth trying, in order; `starts` are whole points to try
+    beside the defaults; `says` explains the idea to a person."""
 
     name: str
     source: str
     says: str
     params: dict[str, int] = field(default_factory=dict)
     space: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    starts: tuple[Params, ...] = ()
 
     def render(self, params: Params) -> str:
         """The candidate with these parameters. Raises KeyError for one that the file does not have."""

@@ -95,6 +95,19 @@ def propose_inductor(tasks: dict[str, str]) -> Json:
     return found
 
 
+def starts(tasks: dict[str, str]) -> Json:
+    """{task: the candidate's lines of launch parameters at each of its starts}"""
+    from agent.authors.offline.author import OfflineAuthor
+    from agent.authors.offline.inductor import lower
+
+    found: dict[str, Json] = {}
+    for name, source in tasks.items():
+        sketch = OfflineAuthor(lower, 90).sketches(task_spec(name, source))[0]
+        texts = [sketch.render(start).splitlines() for start in sketch.starts]
+        found[name] = [[line for line in text if line.split(" = ")[0] in sketch.params] for text in texts]
+    return found
+
+
 def trace(work: dict[str, Json]) -> Json:
     """[[task, sketch, plan or failure]] for every case of every candidate."""
     from tools.gpus import gpu_named
@@ -210,6 +223,7 @@ def compare_experts(traced: list[Json]) -> Json:
 STEPS: dict[str, Callable[[Any], Json]] = {
     "propose": propose,
     "propose_inductor": propose_inductor,
+    "starts": starts,
     "trace": trace,
     "check": check,
     "trace_experts": trace_experts,

@@ -118,3 +118,17 @@ def test_candidates_trace_compile_for_the_target_and_compute_what_torch_computes
 def test_inductors_candidate_serves_shapes_that_the_author_never_saw() -> None:
     rows = [row for row in judged() if row[2] == "unseen" and row[1] == "inductor"]
     assert {row[0] for row in rows} == {"softmax", "layer_norm"}
+
+
+def test_what_inductor_would_time_of_a_reduction_over_a_middle_dimension_are_whole_points_of_the_candidate() -> None:
+    largest = """
+class Model(nn.Module):
+    def forward(self, x): return torch.argmax(x, dim=1)
+def get_inputs(): return [torch.empty(64, 1024, 1000)]
+def get_init_inputs(): return []
+"""
+    (points,) = run("starts", {"largest": HEAD + largest}).values()
+    assert len({tuple(point) for point in points}) == len(points) >= 2
+    assert {tuple(line.split(" = ")[0] for line in point) for point in points} == {
+        ("LARGEST_XBLOCK", "LARGEST_R0_BLOCK", "LARGEST_NUM_WARPS", "LARGEST_NUM_STAGES")
+    }

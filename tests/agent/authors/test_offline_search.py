@@ -8,11 +8,12 @@ from agent.authors.base import Attempt, Proposal
 from agent.authors.offline.author import OfflineAuthor, overrides, through
 from agent.authors.offline.library import experts
 from agent.authors.offline.module_source import model_parts
+from agent.authors.offline.search import View, search
 from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
 from agent.authors.offline.words import MOST_TOGETHER
 from tools.codec import Json
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.verdict import Status, Verdict
+from tools.verdict import Status, Timing, Verdict
 
 SOURCE = """
 import torch
@@ -52,6 +53,34 @@ def test_every_expert_comes_first_at_its_default_parameters() -> None:
     assert [p.params["sketch"] for p in proposals] == [s.name for s in experts(TASK)]
     assert [p.source for p in proposals] == [s.source for s in experts(TASK)]
     assert all(p.rationale and p.parent_id is None for p in proposals)
+
+
+OWN = Sketch("inductor", "WARPS = 4", "", {"WARPS": 4}, {"WARPS": (1, 2, 4, 8)}, starts=({"WARPS": 8}, {"WARPS": 1}))
+EXPERT = Sketch("expert", "TILE = 64", "", {"TILE": 64})
+
+
+def timed(number: int, sketch: str, us: float) -> Attempt:
+    """A sketch as it is, with its time."""
+    verdict = Verdict(Status.CORRECT, "", timing=Timing(us, us, us, 5, 1))
+    return Attempt(f"r/{number}", number, None, Proposal("", "", params={"sketch": sketch}), verdict, (), (us,))
+
+
+def first_moves(count: int, **times_us: float) -> list[tuple[str, int]]:
+    """After both sketches were timed as they are, where times are given."""
+    history = [timed(n, name, us) for n, (name, us) in enumerate(times_us.items(), 1)]
+    moves = search(View([OWN, EXPERT], history)).moves
+    return [(m.sketch.name, next(iter(m.params.values()))) for m, _ in zip(moves, range(count), strict=False)]
+
+
+def test_what_inductor_would_time_itself_comes_after_the_sketches_as_they_are() -> None:
+    assert first_moves(4) == [("inductor", 4), ("expert", 64), ("inductor", 8), ("inductor", 1)]
+    assert first_moves(4, inductor=120.0, expert=100.0)[2:] == [("inductor", 8), ("inductor", 1)]
+    assert first_moves(4, inductor=100.0)[2:] == [("inductor", 8), ("inductor", 1)]
+
+
+def test_what_inductor_would_time_is_left_to_the_model_where_another_sketch_is_far_ahead() -> None:
+    assert first_moves(3, inductor=140.0, expert=100.0)[2] == ("inductor", 8)
+    assert first_moves(3, inductor=200.0, expert=100.0)[2] != ("inductor", 8)
 
 
 def test_no_source_is_proposed_twice() -> None:
