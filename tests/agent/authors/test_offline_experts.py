@@ -125,6 +125,8 @@ HARD = {
     "one_block": ("x @ y", ((64, 32), (32, 16))),
     "few_rows": ("x @ y", ((24, 1000), (1000, 272))),
     "one_row": ("F.linear(x, y)", ((1, 384), (200, 384))),
+    "a_vector": ("x @ y", ((21, 5000), (5000, 1))),
+    "a_vector_of_weights": ("F.linear(x, y)", ((3, 9001), (1, 9001))),
     "more_keys_than_queries": ("F.scaled_dot_product_attention(x, y, z)", ((1, 2, 70, 32), *[(1, 2, 131, 32)] * 2)),
     "odd_heads": ("F.scaled_dot_product_attention(x, y, z, is_causal=True)", ((2, 1, 45, 24),) * 3),
 }
@@ -146,7 +148,7 @@ def test_ragged_sums_and_heads_are_right_whichever_kernel_of_an_expert_can_read_
         (tmp_path / f"{name}.py").write_text(hard_task(value, shapes))
     found = problems(sorted(tmp_path.glob("*.py")))
     assert {name for name, _, _ in found} == set(HARD)
-    assert {"matmul_split_k", "attention_flash"} <= {expert for _, expert, _ in found}
+    assert {"matmul_split_k", "matrix_vector", "attention_flash"} <= {expert for _, expert, _ in found}
     assert [row for row in found if row[2]] == []
 
 
