@@ -2,14 +2,14 @@
 # ruff: noqa: ANN001, ANN201, N803, N806
 # says: weights are unpacked in registers on their way to the tensor cores; the sum is shared where tokens are few
 # task: int4_matmul = int4_matmul(x, packed, scales, self.group)
-# search: PROGRAMS_PER_SM = 2 4 6 10 16
+# search: PROGRAMS_PER_SM = 2 4 6 12
 # search: NUM_WARPS = 2 4 8
 """Linear layer with 4-bit weights. Two rows of the weight share a byte, so even and odd columns of x are two
 products: no interleaving in registers. A block of k is one group of scales, which multiplies the block's product (in
 float32, so the weight itself is never rounded). Few tokens: the sum is cut until PROGRAMS_PER_SM programs keep each
 multiprocessor loading, and a second kernel adds the parts.
 
-Up to 16 tokens, instructions are the limit and not memory, so `few_kernel` unpacks 32 bits at a time. A word is four
+Up to 16 tokens, instructions are a limit before memory is, so `few_kernel` unpacks 32 bits at a time. A word is four
 columns of a row of bytes; the words of two neighbouring rows become two words that hold two columns of both. In such
 a word each shift by 4 bits brings down the two weights of one register of an mma: a mask, the bits that make a float
 of them, and a subtraction of both at once. The tile of words has four dimensions (rows that lanes share, columns,
@@ -19,11 +19,12 @@ instructions and 1354 issue cycles for 64 rows of 256 bytes by 4 warps; `int4_ke
 tokens, float32, columns that are not whole words), has 556 and 908 for half of that, and had 724 and 1194 while each
 weight was made in float32.
 
-On an H200, before these changes, 16 tokens through 8192 x 28672 (27 us would read the weights): 83.4 us with 128
-columns a program by 4 warps, 16 programs a multiprocessor and three stages, 88.0 with 24 programs, 90.2 with two
-stages, 105.1 with 256 columns by 8 warps, 108.2 with 128 by 8. A block of x is one load whose even and odd columns
-are split in registers: as two loads of 2 bytes each, which cannot reach shared memory ahead of time, it took 149.8.
-How long it takes since has not been measured.
+On an H200 with a cold L2, 16 tokens through 8192 x 28672 (27 us would read the weights): 58.7 us with 2 programs a
+multiprocessor of 4 warps, 61.4 with 4, 61.5 with 6, 65.9 with 8, 69.8 with 12; of 2 warps 83.1 with 3, 67.1 with 6,
+61.6 with 12; of 8 warps 68.9 with 3, 79.5 with 6; 80.3 without `few_kernel`. Without the subtraction in its loop (8
+times the sum of x at the end of a group) it took 61.0 instead of 61.5: instructions are not the only limit. In
+`int4_kernel` a block of x is one load whose even and odd columns are split in registers: two loads of 2 bytes each,
+which cannot reach shared memory ahead of time, took 149.8 us instead of 83.4.
 """
 
 import torch
@@ -32,7 +33,7 @@ import triton.language as tl
 
 BLOCK_M = 64  # or as many as there are tokens
 BLOCK_N = 128
-PROGRAMS_PER_SM = 6  # two are resident: 250 registers a thread
+PROGRAMS_PER_SM = 2  # as many as are resident: 250 registers a thread
 NUM_WARPS = 4  # of few_kernel, 64 columns each
 
 
