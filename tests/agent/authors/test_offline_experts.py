@@ -65,6 +65,10 @@ def test_every_expert_computes_what_torch_computes_on_a_small_case_of_its_tasks(
 
 
 OWN = {
+    "matrix_vector": (
+        "class Model(nn.Module):\n    def forward(self, a, b): return a @ b\n"
+        "def get_inputs(): return [torch.randn(5, 9001), torch.randn(9001, 1)]\n"
+    ),
     "softmax_split_row": (
         "class Model(nn.Module):\n    def forward(self, x): return torch.softmax(x, -1)\n"
         "def get_inputs(): return [torch.randn(3, 9001)]\n"
@@ -73,12 +77,6 @@ OWN = {
         "class Model(nn.Module):\n    def forward(self, x):\n"
         "        return x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)\n"
         "def get_inputs(): return [torch.randn(2, 6, 5, 11)]\n"
-    ),
-    "conv1d_implicit": (
-        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.layer = nn.Conv1d(6, 10, 3, stride=2, padding=1, dilation=2, groups=2)\n"
-        "    def forward(self, x): return self.layer(x)\n"
-        "def get_inputs(): return [torch.randn(2, 6, 37)]\n"
     ),
     "conv_implicit": (
         "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -89,6 +87,7 @@ OWN = {
     ),
 }
 LAYERS = {
+    "line": ("Conv1d(6, 10, 3, stride=2, padding=1, dilation=2, groups=2)", (2, 6, 37)),
     "plain": ("Conv2d(3, 5, 3)", (2, 3, 9, 8)),
     "strided": ("Conv2d(4, 6, (5, 3), stride=(2, 1), padding=(2, 0), dilation=(1, 2), groups=2)", (1, 4, 11, 9)),
     "depthwise": ("Conv2d(5, 5, 3, padding=1, groups=5, bias=False)", (2, 5, 6, 7)),
@@ -165,6 +164,21 @@ def test_attention_computes_the_same_whether_its_loads_have_warps_of_their_own(s
     traced = run("trace", {"mine": {"source": source, "candidates": {own.name: candidate}}})
     work = [[name, source, sketch, plans, failure] for name, sketch, plans, failure in traced]
     assert run("check", work) == [["mine", own.name, "main", ""]]
+
+
+def test_four_bit_weights_are_right_where_shares_end_in_the_middle_of_a_tile() -> None:
+    source = (ROOT / "tools" / "tasks" / "int4_matmul.py").read_text()
+    for name, value in {"TOKENS": 3, "K": 256, "N": 2200, "GROUP": 32}.items():
+        source = re.sub(rf"(?m)^{name} = \d+", f"{name} = {value}", source)
+    source = re.sub(r"(?ms)^CASES = \[.*?^\]$", "CASES = []", source)
+    shapes = (((3, 256), "bfloat16"), ((128, 2200), "uint8"), ((8, 2200), "bfloat16"))
+    specs = [{"$tensor": TensorSpec(shape, dtype)} for shape, dtype in shapes]
+    task = TaskSpec("int4_matmul", "0", "bfloat16", source, (CaseSpec("main", tuple(specs), (32,), None),))
+    (own,) = experts(task)
+    candidate = own.render({**own.params, "PROGRAMS_PER_SM": 1, "NUM_WARPS": 2})  # 144 groups of tiles, two a program
+    traced = run("trace", {"int4_matmul": {"source": source, "candidates": {own.name: candidate}}})
+    work = [[name, source, sketch, plans, failure] for name, sketch, plans, failure in traced]
+    assert run("check", work) == [["int4_matmul", own.name, "main", ""]]
 
 
 SWITCHES = {
