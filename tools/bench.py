@@ -12,6 +12,7 @@ from typing import Protocol
 from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
 from tools.judge.protocol import Compare, Judgement, NewInputs, PreparedInputs, batteries_of
+from tools.judge.shortage import told
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.schema import Launch, Plan, plan_hash
 from tools.spec import TaskSpec
@@ -51,34 +52,42 @@ class CpuBench:
     def _bench(self, update: Update, interpreter: "_Interpreter") -> Verdict:
         results: list[CaseResult] = []
         seeds: dict[str, Json] = {}
+        left_out: list[str] = []
         for case in self.task.cases:
             if not case.runs_on_cpu:
                 continue
-            outcome = self._case(update.plans[case.name][0], interpreter, results, seeds)
+            outcome = self._case(update.plans[case.name][0], interpreter, results, seeds, left_out)
             if outcome is not None:
-                return replace(outcome, receipt={**outcome.receipt, **_receipt(update, seeds)})
+                return told(replace(outcome, receipt={**outcome.receipt, **_receipt(update, seeds)}), left_out)
         if not results:
             return Verdict(Status.UNCHECKED, "compiled; no case of this task is small enough to be replayed on a CPU")
         worst = max(r.error_ratio for r in results)
         shapes = len({r.case for r in results})
-        return Verdict(
+        verdict = Verdict(
             Status.CHECKED,
             f"right on {shapes} small case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} of "
             "the tolerance; the timed shape is compiled, not run: no GPU",
             cases=tuple(results),
             receipt=_receipt(update, seeds),
         )
+        return told(verdict, left_out)
 
     def _case(
-        self, plan: Plan, interpreter: "_Interpreter", results: list[CaseResult], seeds: dict[str, Json]
+        self,
+        plan: Plan,
+        interpreter: "_Interpreter",
+        results: list[CaseResult],
+        seeds: dict[str, Json],
+        left_out: list[str],
     ) -> Verdict | None:
-        """Judge one case with its batteries; appends to `results` and `seeds`, returns a verdict when it is not
-        right."""
+        """Judge one case with its batteries; appends to `results`, `seeds` and `left_out`, returns a verdict when it is
+        not right."""
         sha256 = plan_hash(plan)
         for battery in self._batteries(plan.case):
             prepared = self.judge.call(encode(NewInputs(plan.case, battery, sha256)), timeout_s=self.timeout_s)
             inputs = decode(PreparedInputs, prepared.body)
             if not inputs.applies:
+                left_out += [f"{plan.case}/{battery}"] * inputs.short
                 continue
             reply, blobs = interpreter.replay(InterpretRequest(plan, inputs.names), prepared.blobs)
             if reply.problem:

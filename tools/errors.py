@@ -5,6 +5,7 @@ KerneltuneError
 │   ├── Unfit             this machine lacks something that was asked for (no GPU, no package): exit code 3
 │   │   └── Unconfined    … namely what confines LLM-written code, and nobody allowed it to run regardless
 │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
+│   │   └── TooLarge      … namely because the memory does not hold it
 │   └── StoreError        an unwritable runs directory, a database of a newer schema
 ├── WorkerError           one of our child processes died or spoke nonsense
 │   └── WorkerTimeout     … or did not answer within its limit
@@ -31,6 +32,10 @@ class Unconfined(Unfit):
 
 class TaskError(UsageError):
     """A task that is unknown, does not load, or whose reference fails."""
+
+
+class TooLarge(TaskError):
+    """A reference that needs more memory than there is."""
 
 
 class StoreError(UsageError):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tools.codec import Json
+from tools.judge.shortage import FACT, in_words
 from tools.spec import TaskSpec
 from tools.verdict import Comparison, Status, Verdict
 
@@ -85,6 +86,8 @@ def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
             f"{shapes} case{'s' * (shapes != 1)}, {len(verdict.cases)} input sets, {failures} failures, worst error "
             f"{worst:.2g} of the tolerance"
         )
+    if isinstance(lacking := verdict.receipt.get(FACT), Mapping):
+        yield f"not checked in full: {in_words(lacking)}"
     plan = verdict.receipt.get("plan")
     if isinstance(plan, str) and verdict.status in (Status.CORRECT, Status.CHECKED):
         yield f"plan sha256 {plan[:16]}"

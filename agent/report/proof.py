@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from agent.report.material import Material, dig, number
 from tools.codec import Json
+from tools.judge.shortage import FACT
 
 _BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
 _POWER_CAP = 0x4
@@ -107,8 +108,11 @@ def _cases(told: Json) -> Iterator[Fact]:
     kept = f", {held} of them never shown to the author" if held else ""
     precision = dig(told, "task", "precision")
     yield Fact("checked", f"{len(shapes)} shapes, {len(cases)} sets of inputs{kept}, {wrong} wrong{worst}")
+    lacking = dig(told, "evidence", FACT)
+    for words, names in list(lacking.items())[:8] if isinstance(lacking, Mapping) else ():
+        yield Fact("not in full", f"{words}: {', '.join(map(str, names)) if isinstance(names, list) else names}")
     if isinstance(precision, str):
-        yield Fact("precision", f"{precision}, compared with float64")
+        yield Fact("precision", f"{precision}, compared with float64{' but where that is said' if lacking else ''}")
 
 
 def _sandbox(material: Material) -> Iterator[Fact]:

@@ -98,7 +98,8 @@ def _evidence(verdict: Verdict) -> str:
         return words.one_line(verdict.detail)
     shapes = words.plural(len({c.case for c in verdict.cases}), "case")
     worst = max(c.error_ratio for c in verdict.cases)
-    return f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
+    checked = f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
+    return f"{checked}; not checked in full (see its verdict)" if verdict.receipt.get("not_in_full") else checked
 
 
 def _best(best: AttemptRow) -> Iterator[Fact]:

@@ -13,12 +13,14 @@ from tools.judge.tree import Tree, leaves, raw_bytes
 
 @dataclass(frozen=True)
 class Answer:
-    """A reference's outputs. `exact`: computed in float64; else `note` says why not. `selections`: of outputs that are
-    indices. `whole`: every value on the way was an integer that float32 holds (looked at only when asked for)."""
+    """A reference's outputs. `exact`: computed in float64; else `note` says why not, and `short` that the memory was.
+    `selections`: of outputs that are indices. `whole`: every value on the way was an integer that float32 holds (looked
+    at only when asked for)."""
 
     values: Tree
     exact: bool = True
     note: str = ""
+    short: bool = False
     selections: Mapping[str, Selection | Rounding] = field(default_factory=dict)
     whole: bool = False
 

@@ -92,9 +92,10 @@ class Checker:
 
     def check(self, problem: Oracle, drawn: Drawn, repeats: int) -> CaseResult:
         """Run the plan on these inputs and parameters; every run has to be right."""
-        memory = self._loaded(drawn)
+        self._loaded(drawn)  # first, since what is wrong with it costs no answer
         started_s = now_s()
         expected = problem.expect(drawn.inputs)
+        memory = self._loaded(drawn)  # again, where `unload` has made room for the answer
         settle()
         self._limit_s = max(FIRST_RUN_S if self._plan.library_ops else RUN_S, 5 * (now_s() - started_s))
         try:
@@ -104,12 +105,17 @@ class Checker:
 
     def _loaded(self, drawn: Drawn) -> Guarded:
         if self._memory is not None and not self._memory.fits(drawn):
-            self._link.ask(Drop(), timeout_s=DROP_S)
-            self._forget()
+            self.unload()
         if self._memory is None:
             self._memory = self._load(drawn, strict=True)
             self.guarded = self._memory.guarded
         return self._memory
+
+    def unload(self) -> None:
+        """Free the plan's memory until it is run again: what a plan asks for must not cost the check its answer."""
+        if self._memory is not None:
+            self._link.ask(Drop(), timeout_s=DROP_S)
+            self._forget()
 
     def _load(self, drawn: Drawn, *, strict: bool) -> Guarded:
         most_bytes = torch.cuda.mem_get_info()[0] // 2 if torch.cuda.is_available() else 1 << 32
@@ -135,7 +141,7 @@ class Checker:
         self.runs += 1
 
     def _repeated(self, memory: Guarded, expected: Expected, drawn: Drawn, repeats: int) -> CaseResult:
-        worst = CaseResult(self._plan.case, drawn.battery, True, 0.0, 0.0)
+        worst = CaseResult(self._plan.case, drawn.battery, True, 0.0, 0.0, "; ".join(expected.lacks))
         first: tuple[Before, dict[int, torch.Tensor]] | None = None
         for number, before in zip(range(repeats), self._befores, strict=False):
             self._run(memory, drawn, before)

@@ -55,7 +55,8 @@ def judge(problem: Reference, drawn: Drawn, actual: Tree, *, case: str, battery:
 def compare(
     expected: Expected, actual: Tree, *, case: str = "", battery: str = "own", poison: Tree | None = None
 ) -> CaseResult:
-    """Structure, shapes, dtypes, then every element. `poison` is what the outputs held before the candidate ran."""
+    """Structure, shapes, dtypes, then every element. `poison` is what the outputs held before the candidate ran. What
+    the answer lacks is said whatever comes of it."""
     gates = _gates(expected, actual, poison)
     bad = [gate for gate in gates if not gate.ok]
     said = bad or [gate for gate in gates if gate.detail]
@@ -65,7 +66,7 @@ def compare(
         ok=not bad,
         error_ratio=max((gate.ratio for gate in gates), default=0.0),
         max_abs_error=max((gate.max_abs_error for gate in gates), default=0.0),
-        detail="; ".join(gate.detail for gate in said[:3]),
+        detail="; ".join([*(gate.detail for gate in said[:3]), *expected.lacks]),
     )
 
 

@@ -47,7 +47,7 @@ class Desk:
         seed = case_seed(self._secret, request.plan_sha256, request.case, request.battery)
         drawn = problem.draw(seed, request.battery)
         if drawn is None:
-            return PreparedInputs((), applies=False), []
+            return PreparedInputs((), applies=False, short=request.battery in problem.left_out), []
         self._drawn = {(request.plan_sha256, request.case, request.battery): drawn}
         blobs = drawn.blobs()
         return PreparedInputs(tuple(blobs)), list(blobs.values())

@@ -64,7 +64,8 @@ class Expected:
     errors of a row do not average out. `bits`: of a probe, how many must be right. `selections`: of outputs that are
     indices. `read`: elements of the largest operand, where anything is added up: an output of few elements may be sums
     over all of them, beside others that are not. `float8_operands`: what is multiplied is stored in float8, so that
-    declaring float8 rounds nothing and only the sums are less precise.
+    declaring float8 rounds nothing and only the sums are less precise. `lacks`: what a comparison with it does without,
+    in words (`tools.judge.shortage`).
     """
 
     values: Tree
@@ -81,6 +82,7 @@ class Expected:
     read: int = 0
     operand_noise: Tree | None = None
     float8_operands: bool = False
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

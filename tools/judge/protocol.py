@@ -63,10 +63,12 @@ class NewInputs:
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Names of the blobs that follow ("input:0", "state:weight"); None of them when the battery does not apply."""
+    """Names of the blobs that follow ("input:0", "state:weight"); None of them when the battery does not apply, or is
+    left out because the memory is `short`."""
 
     names: tuple[str, ...]
     applies: bool = True
+    short: bool = False
     kind: Literal["prepared_inputs"] = "prepared_inputs"
 
 

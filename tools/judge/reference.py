@@ -5,7 +5,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from tools.errors import TaskError
 from tools.judge import flops
 from tools.judge.execute import blame
 from tools.judge.problem import Answer, Drawn, LoadedCase
+from tools.judge.room import free_cached
 from tools.judge.tree import Tree, is_finite, nbytes, numel, spec_of, tensor_spec
 from tools.spec import CaseSpec, TaskSpec
 from tools.task import MAIN, CaseDef, TaskFile, int_constants, visible_source
@@ -33,11 +34,19 @@ class Problem(LoadedCase):
     """One case of a task, found by name: its inputs, parameters and answers."""
 
     @classmethod
-    def load(cls, task: TaskFile, case_name: str = MAIN, *, seed: int = 0, device: str = "cpu") -> "Problem":
+    def load(
+        cls,
+        task: TaskFile,
+        case_name: str = MAIN,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+        make_room: Callable[[], None] = free_cached,
+    ) -> "Problem":
         """Run the task file with the case's constants and build its model. Raises TaskError."""
         if case_name == SMALL and all(case.name != SMALL for case in task.cases):
             task = expanded(task)
-        problem = cls(task, task.case(case_name), device)
+        problem = cls(task, task.case(case_name), device, make_room)
         problem.reseed(seed)
         return problem
 

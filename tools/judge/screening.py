@@ -6,7 +6,7 @@ serve many candidates. They change every few minutes, and after a wrong answer t
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tools.codec import Json
@@ -16,6 +16,7 @@ from tools.judge.inputs import case_seed
 from tools.judge.problem import Drawn
 from tools.judge.protocol import BATTERIES, CORE, PROBES
 from tools.judge.reference import Problem
+from tools.judge.room import free_cached
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.trial import HIDDEN, Images, images_for
 from tools.plan.replay import ReplayError
@@ -44,8 +45,16 @@ class Kept(NamedTuple):
 class Gate:
     """Checks all cases of a candidate but the timed one, each with a few batteries."""
 
-    def __init__(self, link: RunnerLink, file: TaskFile, task: TaskSpec, secret: bytes) -> None:
-        self._link, self._file, self._task, self._secret = link, file, task, secret
+    def __init__(
+        self,
+        link: RunnerLink,
+        file: TaskFile,
+        task: TaskSpec,
+        secret: bytes,
+        make_room: Callable[[], None] = free_cached,
+    ) -> None:
+        self._link, self._file, self._task, self._secret, self._make_room = link, file, task, secret, make_room
+        self._left_out: dict[str, list[str]] = {}
         self._prepared: dict[str, tuple[Kept, ...]] = {}
         self._drawn: dict[str, str] = {}
         self._ended: dict[str, Json] = {}
@@ -66,6 +75,11 @@ class Gate:
         """For a receipt: this epoch's name, and the seeds of those that have ended since the last receipt."""
         ended, self._ended = self._ended, {}
         return {"epoch": self.epoch, "ended_epochs": ended}
+
+    @property
+    def left_out(self) -> list[str]:
+        """Batteries that there was no memory for, as case/battery."""
+        return [name for names in self._left_out.values() for name in names]
 
     def keep_fresh(self) -> None:
         """Begin a new epoch when this one has lasted long enough."""
@@ -122,11 +136,12 @@ class Gate:
         return self._prepared[name]
 
     def _drawn_for(self, name: str) -> Iterator[Kept]:
-        problem, seed = Problem.load(self._file, name, device="cuda"), self.seed(name)
+        problem, seed = Problem.load(self._file, name, device="cuda", make_room=self._make_room), self.seed(name)
         for battery in self._batteries(name):
             drawn = problem.draw(seed, battery)
             if drawn is not None:
                 yield Kept(drawn, problem.expect(drawn.inputs))
+        self._left_out[name] = [f"{name}/{battery}" for battery in problem.left_out]
 
     def _batteries(self, name: str) -> tuple[str, ...]:
         """All for the smallest case; of one that is too large for a CPU the answers, in float64, take gigabytes."""

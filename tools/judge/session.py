@@ -17,7 +17,7 @@ import torch
 from tools.codec import Json, decode, encode
 from tools.cuda.driver import DriverError
 from tools.device import Sampler
-from tools.errors import TaskError
+from tools.errors import TaskError, TooLarge
 from tools.judge.building import keep_compiled
 from tools.judge.gpu_facts import describe_gpu
 from tools.judge.gpu_protocol import (
@@ -40,6 +40,7 @@ from tools.judge.gpu_protocol import (
 from tools.judge.heat import Refuted
 from tools.judge.race import Race
 from tools.judge.reference import expanded
+from tools.judge.room import free_cached
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.screening import Gate
 from tools.judge.tiers import Judge
@@ -107,14 +108,25 @@ class Session:
     def _track(self) -> Track:
         file, task = self._opened()
         if self._made is None:
-            self._made = Track(file, task, self._plans, secrets.randbits(62))
+            self._made = Track(file, task, self._plans, secrets.randbits(62), self._forget_answers)
         return self._made
 
     def _judge(self, images: Images) -> Judge:
         file, task = self._opened()
         if self._gate is None:
-            self._gate = Gate(self._link, file, task, self._secret)
-        return Judge(file, task, self._track(), self._gate, self._link, images, self._secret, self._sampler, self._gpu)
+            self._gate = Gate(self._link, file, task, self._secret, self._forget_answers)
+        return Judge(
+            file=file,
+            task=task,
+            track=self._track(),
+            gate=self._gate,
+            link=self._link,
+            images=images,
+            secret=self._secret,
+            sampler=self._sampler,
+            gpu=self._gpu,
+            make_room=self._forget_answers,
+        )
 
     def _warm(self) -> Baselines:
         try:
@@ -146,7 +158,7 @@ class Session:
             except RunnerFailed as failure:
                 times.append(None)
                 details.append(f"{failure.status.value}: {failure.detail}")
-            except (torch.OutOfMemoryError, DriverError) as error:
+            except (torch.OutOfMemoryError, DriverError, TooLarge) as error:
                 self._make_room()
                 times.append(None)
                 details.append(f"does not fit the GPU's memory: {_first_line(error)}")
@@ -176,9 +188,7 @@ class Session:
         for _ in range(2):
             try:
                 return self._judged(request, images, known)
-            except (torch.OutOfMemoryError, DriverError, TaskError) as error:
-                if isinstance(error, TaskError) and not isinstance(error.__cause__, torch.OutOfMemoryError):
-                    raise
+            except (torch.OutOfMemoryError, DriverError, TooLarge) as error:
                 self._make_room()
                 first = _first_line(error)
         return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
@@ -187,10 +197,18 @@ class Session:
         self._link.distrust("the judge is out of memory")
         if self._gate is not None:
             self._gate.renew()
+        self._forget_answers()
+        if self._made is not None and not self._made.placed:
+            self._made = None
+            free_cached()
+
+    def _forget_answers(self) -> None:
+        """What is only kept to save time: a part that needs memory has it first."""
+        if self._gate is not None:
+            self._gate.close()
         if self._made is not None:
             self._made.answers.forget()
-            self._made = self._made if self._made.placed else None
-        torch.cuda.empty_cache()
+        free_cached()
 
     def _judged(self, request: Bench, images: Images, known: Verdict | None) -> Verdict:
         task = self._opened()[1]

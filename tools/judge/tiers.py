@@ -1,6 +1,7 @@
 """How thoroughly one candidate is judged: screened, judged, confirmed."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tools.codec import Json
@@ -12,6 +13,7 @@ from tools.judge.race import Race
 from tools.judge.ruling import ruled
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.screening import TIMED, Gate
+from tools.judge.shortage import left_out_of, told
 from tools.judge.timing import Rules
 from tools.judge.track import Track
 from tools.judge.trial import Images, Trial
@@ -36,6 +38,7 @@ class Judge:
     secret: bytes
     sampler: Sampler
     gpu: dict[str, Json]
+    make_room: Callable[[], None]
 
     def of(self, request: Bench, main: Plan, known: Verdict | None = None) -> Verdict:
         """The verdict, as thoroughly as the request's tier asks. `known`: that of judging in full, if it is there."""
@@ -47,7 +50,8 @@ class Judge:
             verdict = self._judged(request, main) if known is None else self._more_checked(request, known)
         if request.tier == "confirmed" and verdict.status is Status.CORRECT:
             verdict = self._confirmed(request.rules, main, verdict)
-        return replace(verdict, receipt={**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)})
+        receipt = {**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)}
+        return told(replace(verdict, receipt=receipt))
 
     def _screened(self, request: Bench, main: Plan) -> Verdict:
         """The other cases, then a short race on inputs that serve a whole epoch, usually with the fastest baseline."""
@@ -56,7 +60,7 @@ class Judge:
         others = [plan for plan in request.plans if plan.case != main.case]
         failed, checked = self.gate.verdict(others, self.images, int(plan_hash(main)[:8], 16))
         if failed is not None:
-            return replace(failed, receipt=self.gate.facts())
+            return told(replace(failed, receipt=self.gate.facts()), self.gate.left_out)
         checked_s = round(time.monotonic() - started_s, 4)
         self.track.touched()
 
@@ -68,7 +72,8 @@ class Judge:
         race = Race(track, self.link, self.images, request.rules, self.secret, self.sampler, arms, refill)
         verdict = self._raced(race, main, "screened")
         receipt = {**verdict.receipt, **self.gate.facts(), "checks_s": checked_s}
-        return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt)
+        verdict = replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt)
+        return told(verdict, [*self.gate.left_out, *self.track.left_out])
 
     def _judged(self, request: Bench, main: Plan) -> Verdict:
         """Every case with every battery, then the full race."""
@@ -77,16 +82,18 @@ class Judge:
         failed = trial.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
         facts: dict[str, Json] = {"seeds": dict(trial.seeds), "memory": trial.facts()}
         if failed is not None:
-            return replace(failed, receipt={**failed.receipt, **facts})
+            return told(replace(failed, receipt={**failed.receipt, **facts}), trial.left_out)
         results = trial.close()
         facts["checks_s"] = round(time.monotonic() - started_s, 4)
         self.track.touched()
         race = Race(self.track, self.link, self.images, request.rules, self.secret, self.sampler)
         verdict = self._raced(race, main, "judged")
-        return replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **facts})
+        verdict = replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **facts})
+        return told(verdict, trial.left_out)
 
     def _trial(self, request: Bench) -> Trial:
-        return Trial(self.link, self.file, self.task, self.secret, self.images, repeats=request.repeats)
+        make_room, repeats = self.make_room, request.repeats
+        return Trial(self.link, self.file, self.task, self.secret, self.images, repeats=repeats, make_room=make_room)
 
     def _more_checked(self, request: Bench, judged: Verdict) -> Verdict:
         """What was judged in full, checked with the batteries that only a confirmation has."""
@@ -98,14 +105,11 @@ class Judge:
         trial = self._trial(request)
         failed = trial.run([plan for plan in request.plans if more(plan.case)], more)
         if failed is not None:
-            return replace(failed, receipt={**failed.receipt, "seeds": dict(trial.seeds)})
+            return told(replace(failed, receipt={**failed.receipt, "seeds": dict(trial.seeds)}), trial.left_out)
         results, seeds = trial.close(), judged.receipt.get("seeds")
-        told = dict(seeds) if isinstance(seeds, dict) else {}
-        return replace(
-            judged,
-            cases=(*judged.cases, *results),
-            receipt={**judged.receipt, "seeds": {**told, **trial.seeds}},
-        )
+        earlier = dict(seeds) if isinstance(seeds, dict) else {}
+        receipt = {**judged.receipt, "seeds": {**earlier, **trial.seeds}}
+        return told(replace(judged, cases=(*judged.cases, *results), receipt=receipt), trial.left_out)
 
     def _raced(self, race: Race, main: Plan, tier: Tier) -> Verdict:
         try:
@@ -133,7 +137,8 @@ class Judge:
         verdict = ruled(heats, self.track.ground, self.gpu, "confirmed")
         first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
         first["judged_us"] = judged.timing.median_us if judged.timing else None
-        return replace(verdict, cases=(*judged.cases, *verdict.cases), receipt={**verdict.receipt, **first})
+        verdict = replace(verdict, cases=(*judged.cases, *verdict.cases), receipt={**verdict.receipt, **first})
+        return told(verdict, left_out_of(judged))
 
 
 def _not_confirmed(verdict: Verdict, number: int) -> Verdict:

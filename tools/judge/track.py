@@ -21,6 +21,8 @@ from tools.judge.ground import Ground
 from tools.judge.layout import same_bits, tree_bytes
 from tools.judge.light import Light, light_of
 from tools.judge.reference import Problem
+from tools.judge.room import free_cached
+from tools.judge.shortage import marked
 from tools.judge.timing import Round, passes_for, resolution, slots_for
 from tools.judge.trial import judged
 from tools.runner import passes
@@ -51,9 +53,12 @@ class Plans:
 class Track:
     """One main case on this GPU."""
 
-    def __init__(self, file: TaskFile, task: TaskSpec, plans: Plans, seed: int) -> None:
+    def __init__(
+        self, file: TaskFile, task: TaskSpec, plans: Plans, seed: int, make_room: Callable[[], None] = free_cached
+    ) -> None:
         self.task, self.notes, self._plans = task, list(plans.notes), plans
-        self.problem = Problem.load(file, task.main.name, device="cuda")
+        self._room, self.answers = make_room, Answers(torch.cuda.mem_get_info()[1] // 6)
+        self.problem = Problem.load(file, task.main.name, device="cuda", make_room=self._make_room)
         drawn = self.problem.draw(seed, "own")
         if drawn is None:
             raise TaskError("the task gives no inputs of its own")
@@ -64,16 +69,16 @@ class Track:
         self.eager_us = eager_us(self.problem, drawn.inputs)
         self.l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
         footprint = tree_bytes(drawn.inputs) + self.output_bytes
-        free, total = torch.cuda.mem_get_info()
+        free, _ = torch.cuda.mem_get_info()
         wanted = slots_for(footprint, self.l2_bytes, self.eager_us, shared_bytes=tree_bytes(drawn.state))
         self.slots = min(wanted, max(1, free // 6 // max(1, footprint)))
-        self.answers = Answers(total // 6)
         self.flush_bytes = passes.flush_bytes()
         self._flush = passes.Flush(self.flush_bytes)
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.inputs, self.placed = Inputs(drawn, self.slots), True
         self._contents: list[tuple[int, str]] = []
         self._applies: dict[str, bool] = {}
+        self.left_out: list[str] = []  # batteries that the timed case is not given for want of memory
         self.refresh(lambda number: seed + 1 + number)
         self.copy_gbps = copy_gbps()
         self.null_launch_us = null_launch_us()
@@ -84,6 +89,10 @@ class Track:
         self.notes += doubts(self.times_us, self.eager_us, self.light.us)
         self.resolution = self._resolution()
         self.touched()
+
+    def _make_room(self) -> None:
+        self.answers.forget()
+        self._room()
 
     @property
     def ground(self) -> Ground:
@@ -135,6 +144,8 @@ class Track:
         for battery in batteries:
             if battery not in self._applies:  # the seed of the parameters: another one would build another model
                 self._applies[battery] = battery != "own" and self.problem.draw(self._drawn.seed, battery) is not None
+                if battery in self.problem.left_out:
+                    self.left_out.append(f"{self.task.main.name}/{battery}")
         return tuple(b for b in batteries if self._applies[b])
 
     def touched(self) -> None:
@@ -150,6 +161,7 @@ class Track:
         """Every element of every slot (of the slots named by `only`, if given). Same contents and same bits as a slot
         that was right: right too."""
         worst = CaseResult(self.task.main.name, TIMED, True, 0.0, 0.0)
+        seen: list[CaseResult] = []
         for number in range(self._period):
             slots = [s for s in range(number, self.slots, self._period) if only is None or s in only]
             expected = self.expected(slots[0]) if slots else None
@@ -160,8 +172,9 @@ class Track:
                 result = self._verified(expected, outputs, slot, turn)
                 if not result.ok:
                     return result
+                seen.append(result)
                 worst = max(worst, result, key=lambda r: r.error_ratio)
-        return worst
+        return marked(worst, seen)
 
     def _verified(self, expected: Expected, outputs: Outputs, slot: int, turn: int) -> CaseResult:
         """One slot; a refusal counts when the answer with all of its noise samples bears it out."""
@@ -216,7 +229,9 @@ class Track:
         if self.inputs.harmed():
             self.notes.append(f"no baseline {baseline.name}: it writes to its inputs")
             return False
-        result = compare(self.expected(0, in_full=True), baseline.outputs[0], case=self.task.main.name)
+        expected = self.expected(0, in_full=True)
+        self.notes += [note for w in expected.lacks if (note := f"answers of the timed case: {w}") not in self.notes]
+        result = compare(expected, baseline.outputs[0], case=self.task.main.name)
         if not result.ok:
             self.notes.append(f"no baseline {baseline.name}: it is wrong itself: {result.detail[:300]}")
             return False

@@ -16,6 +16,7 @@ from tools.judge.compare import Expected, compare
 from tools.judge.guarded import Allocate
 from tools.judge.inputs import case_seed
 from tools.judge.reference import Problem
+from tools.judge.room import free_cached
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.plan.replay import ReplayError
 from tools.plan.schema import Plan, plan_hash
@@ -118,13 +119,17 @@ class Trial:
         repeats: int = 3,
         device: str = "cuda",
         allocate: Allocate = DeviceBuffer.allocate,
+        make_room: Callable[[], None] = free_cached,
     ) -> None:
         self._link, self._file, self._task, self._secret = link, file, task, secret
         self._images, self._repeats, self._device, self._allocate = images, repeats, device, allocate
+        self._room = make_room
+        self._checker: Checker | None = None
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, dict[str, Json]] = {}
         self.results: list[CaseResult] = []
         self.seeds: dict[str, str] = {}
+        self.left_out: list[str] = []  # case/battery, for want of memory
 
     def run(self, plans: Sequence[Plan], batteries: Batteries) -> Verdict | None:
         """Check all; the verdict at the first that fails, None when all are right. `batteries`: the same for every
@@ -156,6 +161,7 @@ class Trial:
         where = self._name(plan.case)
         try:
             with checking(self._link, plan, images_for(plan, self._images), self._allocate) as checker:
+                self._checker = checker
                 for battery in batteries:
                     where = f"{self._name(plan.case)} ({battery} inputs)"
                     failed = self._check(checker, plan, battery)
@@ -166,11 +172,20 @@ class Trial:
             return Verdict(failure.status, f"{where}: {failure.detail}", cases=tuple(self.results))
         except ReplayError as error:
             return Verdict(Status.REJECTED, f"{where}: {error}", cases=tuple(self.results))
+        finally:
+            self._checker = None
         return None
+
+    def _make_room(self) -> None:
+        if self._checker is not None:
+            self._checker.unload()
+        self._room()
 
     def _check(self, checker: Checker, plan: Plan, battery: str) -> Verdict | None:
         problem, seed = self._problem(plan.case), case_seed(self._secret, self._hash_of(plan), plan.case, battery)
         drawn = problem.draw(seed, battery)
+        if battery in problem.left_out:
+            self.left_out.append(f"{plan.case}/{battery}")
         if drawn is None:
             return None
         self.seeds[f"{plan.case}/{battery}"] = f"{seed:016x}"
@@ -196,7 +211,7 @@ class Trial:
 
     def _problem(self, case: str) -> Problem:
         if case not in self._problems:
-            self._problems[case] = Problem.load(self._file, case, device=self._device)
+            self._problems[case] = Problem.load(self._file, case, device=self._device, make_room=self._make_room)
         return self._problems[case]
 
 

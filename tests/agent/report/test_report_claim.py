@@ -14,6 +14,7 @@ from agent.report.again import steps
 from agent.report.claim import Claim, claim
 from agent.report.material import Material, number
 from agent.report.page import moment, run_page
+from agent.report.proof import Fact, facts
 from agent.report.roof import roof
 from agent.report.tables import baseline_lines
 from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, hostile, material, receipt, verified
@@ -41,6 +42,18 @@ def test_a_faster_kernel_is_claimed_against_each_baseline_with_its_interval() ->
         "Confirmed: judged again, with new inputs, in 3 fresh processes.",
         "It reaches 50% of the speed of light and 100% of its device time is spent in its own kernels.",
     )
+
+
+def test_what_a_check_did_without_stands_among_the_facts() -> None:
+    made = events(confirmed=correct(80.0, "confirmed"))
+    full = receipt("x")
+    weak = {
+        **full,
+        "evidence": {**full["evidence"], "not_in_full": {"no memory for float64": ["main/own", "main/timed"]}},
+    }
+    assert Fact("not in full", "no memory for float64: main/own, main/timed") in facts(material(made, weak))
+    assert Fact("precision", "float32, compared with float64 but where that is said") in facts(material(made, weak))
+    assert Fact("precision", "float32, compared with float64") in facts(material(made, full))
 
 
 def test_what_was_not_confirmed_is_said_not_to_be() -> None:

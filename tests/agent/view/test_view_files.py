@@ -115,6 +115,14 @@ def test_the_summary_quotes_the_confirmed_verdict() -> None:
     assert "#3 confirmed 110.0 µs" in plain_line(state, confirmed(True, again))
 
 
+def test_the_summary_does_not_pass_over_what_a_check_did_without() -> None:
+    weak = replace(verdict(3, Status.CORRECT), tier="confirmed", receipt={"not_in_full": {"no memory": ["main/own"]}})
+    ended = RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "b.py", 72.0, at=NOW)
+    assert "not checked in full (see its verdict)" in summary_text(state_after(confirmed(True, weak), ended), width=200)
+    full = confirmed(True, replace(weak, receipt={}))
+    assert "not checked in full" not in summary_text(state_after(full, ended), width=200)
+
+
 def test_a_best_that_was_not_confirmed_is_no_longer_shown_as_the_best() -> None:
     wrong = confirmed(False, Verdict(Status.WRONG, "one element"))
     state = state_after(wrong, RunEnded("r-7f3a", "attempts", 6, 0, None, None, 72.0, at=NOW))

@@ -13,6 +13,7 @@ from tools.judge.ground import Ground
 from tools.judge.heat import Heat
 from tools.judge.light import Light
 from tools.judge.ruling import ruled
+from tools.judge.shortage import NOT_FLOAT64
 from tools.judge.timing import CANDIDATE, Rules, Series
 from tools.runner.protocol import Shares
 from tools.verdict import CaseResult, Status
@@ -61,6 +62,12 @@ def test_a_credible_time_is_correct_and_compared_with_the_fastest_baseline_first
     assert [c.baseline for c in verdict.comparisons] == ["compile", "eager"]
     assert verdict.detail == "right; 1.250 times the speed of compile"
     assert verdict.sol_fraction == pytest.approx(50 / 80, rel=1e-3)
+
+
+def test_what_an_earlier_group_of_timed_outputs_was_compared_without_is_said_of_the_last() -> None:
+    weak = CaseResult("main", "timed", True, 0.1, 1e-6, NOT_FLOAT64)
+    verdict = ruled([heat(80, results=[weak, replace(weak, detail="")])], GROUND, GPU, "judged")
+    assert [case.detail for case in verdict.cases] == [NOT_FLOAT64]
 
 
 def test_a_difference_below_the_session_s_resolution_is_none() -> None:
