@@ -13,12 +13,16 @@ from torch import Tensor
 
 from tools.judge.explain import bits_of, explain, say_bits, say_narrow_sum
 from tools.judge.gates import Expected, as_rows, reached, rounding_of
+from tools.judge.protocol import PROBES
 from tools.judge.roundings import Rounding
+from tools.judge.shortage import NATIVE_MISSES
 from tools.judge.ties import Selection
 from tools.judge.tree import Tree, dtype_name, is_float8, leaves, stored_as
 from tools.verdict import CaseResult
 
-__all__ = ["Expected", "as_rows", "compare", "judge", "native_holds"]
+__all__ = ["Expected", "as_rows", "compare", "excused", "judge", "native_holds"]
+
+_AS_MUCH = 4.0  # times the trusted implementation's largest error
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Reference(Protocol):
 def judge(problem: Reference, drawn: Drawn, actual: Tree, *, case: str, battery: str) -> CaseResult:
     """Compare what a candidate made of drawn inputs with the answer for them."""
     problem.restore(drawn)
-    return compare(problem.expect(drawn.inputs), actual, case=case, battery=battery)
+    expected = problem.expect(drawn.inputs)
+    return excused(expected, compare(expected, actual, case=case, battery=battery))
 
 
 def compare(
@@ -73,7 +78,23 @@ def compare(
 def native_holds(expected: Expected) -> bool:
     """Whether the trusted implementation in its own dtype is within what is allowed without it. Huge inputs make a norm
     of few elements a step: of two that are 2^40 and cancel, a roundoff decides on the sign."""
-    return compare(replace(expected, native=stored_as(expected.native, expected.values)), expected.native).ok
+    return _of_native(expected).ok
+
+
+def excused(expected: Expected, result: CaseResult) -> CaseResult:
+    """The result; but where other inputs than the task's own make the trusted implementation miss the answer, too, and
+    by about as much, a miss says nothing, and the result says so. An attention over 1,024 channels of 10,000 + randn
+    is a choice of one key; where two nearly tie a roundoff chooses, and too rarely for samples of noise to show it."""
+    if result.ok or result.inputs == "own" or result.inputs in PROBES:
+        return result
+    native = _of_native(expected)
+    if native.ok or not result.max_abs_error <= _AS_MUCH * native.max_abs_error < math.inf:
+        return result
+    return replace(result, ok=True, error_ratio=0.0, detail="; ".join([NATIVE_MISSES, *expected.lacks]))
+
+
+def _of_native(expected: Expected) -> CaseResult:
+    return compare(replace(expected, native=stored_as(expected.native, expected.values)), expected.native)
 
 
 def _gates(expected: Expected, actual: Tree, poison: Tree | None) -> list[Gate]:

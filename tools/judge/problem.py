@@ -30,7 +30,8 @@ from tools.judge.shortage import LEFT_OUT, MANY_OUTPUTS, NO_NOISE, NOT_FLOAT64, 
 from tools.judge.tree import Tree, is_finite, leaves, map_tensors, numel, tensors
 from tools.task import CaseDef, TaskFile
 
-MOST_DISTURBED = 1 << 28  # output elements; above, disturbed copies in float64 take tens of gigabytes each
+# output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
+MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
 # equal terms are rounded the same way, so errors add up as L, not sqrt(L)
 _LENIENCE = {"structure": 4.0, "offset": 4.0, "one_hot": 4.0}
 
@@ -281,7 +282,7 @@ class LoadedCase(ReferenceModel):
     def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
         if not answer.exact:
             return _Noise(lacks=(lacking(NOT_FLOAT64, answer.note) if answer.short else OWN_DTYPE,))
-        if numel(answer.values) > MOST_DISTURBED:
+        if numel(answer.values) > MOST_DISTURBED[self.device]:
             return _Noise(lacks=(MANY_OUTPUTS,))
         try:
             return with_room(lambda: self._measured_noise(inputs, answer, samples), self._make_room)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.tools.tasks import honest
-from tools.judge.compare import Expected, compare, native_holds
+from tools.judge.compare import Expected, compare, excused, judge, native_holds
 from tools.judge.protocol import batteries_of
 from tools.judge.reference import Problem, describe
+from tools.judge.shortage import NATIVE_MISSES
 from tools.judge.tree import Tree
 from tools.task import builtin_tasks, find_task, read_task
 
@@ -471,3 +472,50 @@ def test_huge_inputs_are_left_out_where_the_reference_itself_is_beyond_the_toler
     assert not native_holds(problem.expect(inputs))
     assert problem.draw(1, "huge") is None
     assert native_holds(problem.expect(problem.inputs(1) or ()))
+
+
+WIDE_HEADS = """
+import torch
+from torch import nn
+INPUTS = {"q": "any", "k": "any", "v": "any"}
+class Model(nn.Module):
+    def forward(self, q, k, v): return nn.functional.scaled_dot_product_attention(q, k, v)
+def get_inputs(): return [torch.rand(4, 8, 32, 1024) for _ in range(3)]
+def get_init_inputs(): return []
+"""
+
+
+def by_pieces(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention whose products are sums of sums, as a kernel's are."""
+    scores = sum(a @ b.mT for a, b in zip(pieces(q, 32, dim=-1), pieces(k, 32, dim=-1), strict=True))
+    return torch.softmax(scores / q.shape[-1] ** 0.5, -1) @ v
+
+
+def test_a_miss_where_torch_misses_by_as_much_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "attention.py").write_text(WIDE_HEADS)
+    problem = Problem.load(read_task(tmp_path / "attention.py"))
+    for battery in ("own", "offset", "scaled", "spikes", "structure"):
+        for seed in range(4):
+            drawn = problem.draw(seed, battery)
+            assert drawn is not None
+            assert judge(problem, drawn, by_pieces(*drawn.inputs), case="main", battery=battery).ok, (battery, seed)
+    drawn = problem.draw(1, "offset")
+    assert drawn is not None
+    right = judge(problem, drawn, by_pieces(*drawn.inputs), case="main", battery="offset")
+    assert NATIVE_MISSES in right.detail
+    far = by_pieces(*drawn.inputs) + 100.0
+    assert not judge(problem, drawn, far, case="main", battery="offset").ok
+    assert not judge(problem, drawn, torch.full_like(far, torch.nan), case="main", battery="offset").ok
+
+
+def test_a_miss_on_the_tasks_own_inputs_is_never_excused() -> None:
+    exact = torch.full((4, 64), 1.0, dtype=torch.float64)
+    native = exact.float()
+    native[1, 2] = 2.0
+    expected = Expected(exact, native, "float32", 1)
+    actual = exact.float()
+    actual[3, 4] = 3.0
+    results = {name: excused(expected, compare(expected, actual, battery=name)) for name in ("own", "offset", "huge")}
+    assert {name: result.ok for name, result in results.items()} == {"own": False, "offset": True, "huge": True}
+    actual[3, 4] = 6.0
+    assert not excused(expected, compare(expected, actual, battery="offset")).ok

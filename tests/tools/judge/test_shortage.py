@@ -19,6 +19,7 @@ from tests.tools.judge.test_trial import plan_for, right
 from tools.errors import TaskError, TooLarge
 from tools.judge.compare import Expected, compare
 from tools.judge.desk import Desk
+from tools.judge.problem import MOST_DISTURBED
 from tools.judge.protocol import NewInputs, Open
 from tools.judge.reference import Problem, describe
 from tools.judge.room import is_out_of_memory
@@ -168,7 +169,7 @@ def test_noise_that_finds_no_memory_is_missing_and_told(tmp_path: Path) -> None:
 
 
 def test_more_outputs_than_noise_is_measured_for_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.judge.problem.MOST_DISTURBED", 64 * 96 - 1)
+    monkeypatch.setitem(MOST_DISTURBED, "cpu", 64 * 96 - 1)
     _, wanted = expected(Problem.load(task_of(tmp_path, PRODUCT)))
     assert wanted.lacks == (MANY_OUTPUTS,)
 
