@@ -1,7 +1,7 @@
 """All built-in tasks in one table: eager, torch.compile, max-autotune, public kernels, ours, intervals, speed of light.
 
     python -m benchmarks.table --runs-dir DIR --gpus 0,1 --deadline 570 --public liger=LIGER
-    python -m benchmarks.table --runs-dir DIR --render > table.md
+    python -m benchmarks.table --runs-dir DIR --render [--earlier DIR2] > table.md
 
 Each GPU has a worker, a process that starts once and opens each task once: then it does what `optimize --task T --model
 offline` does, and what `optimize bench` does with the kernel that was found and the public ones
@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     tasks = names_of(given.tasks) or builtin_names()
     if unknown := sorted(set(tasks) - set(builtin_names())):
         parser.error(f"no built-in task {unknown[0]!r}; known: {', '.join(builtin_names())}")
+    if given.earlier and not given.render:
+        parser.error("--earlier is for --render: what was measured earlier is shown, not run")
     if given.render:
         folders = [given.runs_dir, *given.earlier]
         for folder in folders:

@@ -201,6 +201,22 @@ def test_the_geometric_mean_the_share_and_each_missed_goal_are_told(record: Reco
     assert "searches within 180 s: met" in text
 
 
+def test_a_task_without_a_time_is_looked_up_in_earlier_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, tasks in {"now": ["softmax"], "before": ["softmax", "rope"], "once": ["rope", "layer_norm"]}.items():
+        (tmp_path / name).mkdir()
+        for at, task in enumerate(tasks, 1):
+            Recorded(tmp_path / name).run(task, [timed({"now": 50.0, "before": 60.0, "once": 70.0}[name] + at)])
+    Recorded(tmp_path / "now").run("rope", [WRONG])
+    earlier = ["--earlier", str(tmp_path / "before"), "--earlier", str(tmp_path / "once")]
+    tasks = "softmax,rope,layer_norm,cumsum"
+    assert main(["--runs-dir", str(tmp_path / "now"), "--render", "--tasks", tasks, *earlier]) == 0
+    text = capsys.readouterr().out
+    assert [f"**{us}** [" in text for us in ("51.00", "62.00", "72.00")] == [True] * 3
+    assert "cumsum: no run of it is stored" in text
+
+
 def test_goals_are_met_only_by_all_tasks(record: Recorded) -> None:
     record.run("softmax", [timed(50.0)], light_us=40.0)
     told = table_text(rows_of(record.folder, ["softmax", "rope"]))
@@ -338,7 +354,9 @@ def test_a_record_that_is_not_there_is_a_mistake_of_the_caller(tmp_path: Path) -
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("words", [["--tasks", "sotfmax"], ["--public", "liger=nowhere"], ["--time", "0"]])
+@pytest.mark.parametrize(
+    "words", [["--tasks", "sotfmax"], ["--public", "liger=nowhere"], ["--time", "0"], ["--earlier", "."]]
+)
 def test_mistakes_are_told_before_anything_runs(words: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--runs-dir", str(tmp_path / "runs"), *words])
