@@ -23,6 +23,7 @@ from tools.judge.guarded import Allocate, Guarded
 from tools.judge.layout import same_bits
 from tools.judge.problem import Drawn
 from tools.judge.runner_link import RunnerFailed, RunnerLink
+from tools.judge.shortage import marked
 from tools.plan.schema import Kernel, Plan, without_locations
 from tools.runner.launcher import Image, scratch_bytes
 from tools.runner.memory import settle
@@ -156,7 +157,7 @@ class Checker:
                 why = self._why(memory, expected, drawn, first[0]) if first else ""
                 note = f"run {number + 1} of {repeats}: {why}" if first else ""
                 return replace(result, detail=note + result.detail)
-            worst = max(worst, result, key=lambda r: r.error_ratio)
+            worst = marked(max(worst, result, key=lambda r: r.error_ratio), (worst, result))
             self.varied |= first is not None
             first = first or (before, memory.kept())
             self._stale = self._stale or {n: _shifted(flat) for n, flat in first[1].items()}
@@ -166,7 +167,7 @@ class Checker:
     def _judged(self, memory: Guarded, expected: Expected, drawn: Drawn, before: Before) -> CaseResult:
         """Compare; a failure is explained with what the outputs held before."""
         case, battery, outputs = self._plan.case, drawn.battery, memory.outputs()
-        result = excused(expected, compare(expected, outputs, case=case, battery=battery))
+        result = excused(expected, outputs, compare(expected, outputs, case=case, battery=battery))
         if result.ok:
             return result
         held = memory.kept()
@@ -188,7 +189,8 @@ class Checker:
 
     def _is_right(self, memory: Guarded, expected: Expected, drawn: Drawn, before: Before) -> bool:
         self._run(memory, drawn, before)
-        return excused(expected, compare(expected, memory.outputs(), battery=drawn.battery)).ok
+        outputs = memory.outputs()
+        return excused(expected, outputs, compare(expected, outputs, battery=drawn.battery)).ok
 
     def _looked_into(self, failure: RunnerFailed, drawn: Drawn) -> RunnerFailed:
         """The failure in words that help. After a fault once more, with mapped margins full of canaries around every

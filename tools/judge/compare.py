@@ -22,17 +22,20 @@ from tools.verdict import CaseResult
 
 __all__ = ["Expected", "as_rows", "compare", "excused", "judge", "native_holds"]
 
-_AS_MUCH = 4.0  # times the trusted implementation's largest error
+_AS_MUCH = 4.0  # times the trusted implementation's largest error, and its share of elements that miss
+_MOST = 0.5  # of the elements; torch's own misses are allowed for where they are
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The outcome for one output. `ratio` is the worst error / budget; `detail` of one that is right is a remark."""
+    """The outcome for one output. `ratio` is the worst error / budget; `detail` of one that is right is a remark;
+    `share`: of elements that are wrong, or in a row that is."""
 
     ok: bool
     ratio: float = 0.0
     max_abs_error: float = 0.0
     detail: str = ""
+    share: float = 0.0
 
 
 class Drawn(Protocol):
@@ -54,7 +57,7 @@ def judge(problem: Reference, drawn: Drawn, actual: Tree, *, case: str, battery:
     """Compare what a candidate made of drawn inputs with the answer for them."""
     problem.restore(drawn)
     expected = problem.expect(drawn.inputs)
-    return excused(expected, compare(expected, actual, case=case, battery=battery))
+    return excused(expected, actual, compare(expected, actual, case=case, battery=battery))
 
 
 def compare(
@@ -78,23 +81,33 @@ def compare(
 def native_holds(expected: Expected) -> bool:
     """Whether the trusted implementation in its own dtype is within what is allowed without it. Huge inputs make a norm
     of few elements a step: of two that are 2^40 and cancel, a roundoff decides on the sign."""
-    return _of_native(expected).ok
+    return all(gate.ok for gate in _gates(_without_native(expected), expected.native, None))
 
 
-def excused(expected: Expected, result: CaseResult) -> CaseResult:
-    """The result; but where other inputs than the task's own make the trusted implementation miss the answer, too, and
-    by about as much, a miss says nothing, and the result says so. An attention over 1,024 channels of 10,000 + randn
-    is a choice of one key; where two nearly tie a roundoff chooses, and too rarely for samples of noise to show it."""
+def excused(expected: Expected, actual: Tree, result: CaseResult) -> CaseResult:
+    """The result; but where other inputs than the task's own make the trusted implementation miss the answer, too, in
+    each output that misses, by about as much and in about as many places, a miss says nothing, and the result says so.
+    An attention over 1,024 channels of 10,000 + randn is a choice of one key; where two nearly tie a roundoff chooses,
+    and too rarely for samples of noise to show it. Not by its size alone: there torch is off by 5 in 3
+    to 8 rows of 100, and the mean of all values by 4 in every row."""
     if result.ok or result.inputs == "own" or result.inputs in PROBES:
         return result
-    native = _of_native(expected)
-    if native.ok or not result.max_abs_error <= _AS_MUCH * native.max_abs_error < math.inf:
+    trusted = _gates(_without_native(expected), expected.native, None)
+    found = zip(_gates(expected, actual, None), trusted, strict=False)  # another structure is a gate of its own
+    if not all(gate.ok or _no_worse(gate, native) for gate, native in found):
         return result
     return replace(result, ok=True, error_ratio=0.0, detail="; ".join([NATIVE_MISSES, *expected.lacks]))
 
 
-def _of_native(expected: Expected) -> CaseResult:
-    return compare(replace(expected, native=stored_as(expected.native, expected.values)), expected.native)
+def _no_worse(gate: Gate, trusted: Gate) -> bool:
+    if trusted.ok or not gate.max_abs_error <= _AS_MUCH * trusted.max_abs_error < math.inf:
+        return False
+    return gate.share <= min(_AS_MUCH * trusted.share, _MOST)
+
+
+def _without_native(expected: Expected) -> Expected:
+    """With nothing allowed for what the trusted implementation misses."""
+    return replace(expected, native=stored_as(expected.native, expected.values))
 
 
 def _gates(expected: Expected, actual: Tree, poison: Tree | None) -> list[Gate]:
@@ -115,7 +128,7 @@ def _gates(expected: Expected, actual: Tree, poison: Tree | None) -> list[Gate]:
             _Leaf(expected, native, exact[path], before.get(path), more, expected.selections.get(path)), got[path]
         )
         where = f"output {path}: " if many else ""
-        gates.append(Gate(gate.ok, gate.ratio, gate.max_abs_error, gate.detail and where + gate.detail))
+        gates.append(replace(gate, detail=gate.detail and where + gate.detail))
     return gates
 
 
@@ -175,7 +188,12 @@ def _exactly(wanted: _Leaf, exact: Tensor, got: Tensor) -> Gate:
         if not bool(wrong.any()):
             return Gate(True)
     error = torch.where(wrong, (got.double() - exact.double()).abs(), 0.0).max()
-    return Gate(False, math.inf, float(error), explain(exact, got, wrong, before=wanted.before))
+    words = explain(exact, got, wrong, before=wanted.before)
+    return Gate(False, math.inf, float(error), words, _share(wrong))
+
+
+def _share(marked: Tensor) -> float:
+    return int(marked.sum()) / max(1, marked.numel())
 
 
 def _floating(
@@ -189,4 +207,5 @@ def _floating(
         words = say_bits(bits_of(exact, got), expected.precision) or words
     elif expected.exact_operands:
         words = say_narrow_sum(exact, got, found.wrong) or words
-    return Gate(False, found.ratio, found.max_abs_error, words)
+    misses = as_rows(found.wrong) | found.uneven[:, None]
+    return Gate(False, found.ratio, found.max_abs_error, words, _share(misses))

@@ -152,6 +152,7 @@ class Session:
         times: list[float | None] = []
         details: list[str] = []
         for plan in request.plans:
+            short = False
             try:
                 times.append(self._race(images, SCREENING).screen(plan))
                 details.append("")
@@ -159,9 +160,11 @@ class Session:
                 times.append(None)
                 details.append(f"{failure.status.value}: {failure.detail}")
             except (torch.OutOfMemoryError, DriverError, TooLarge) as error:
-                self._make_room()
+                short = True
                 times.append(None)
                 details.append(f"does not fit the GPU's memory: {_first_line(error)}")
+            if short:
+                self._make_room()
         return Screened(tuple(times), tuple(details))
 
     def _resolve(self, request: Resolve, blobs: Sequence[bytes]) -> Resolved:
@@ -189,11 +192,12 @@ class Session:
             try:
                 return self._judged(request, images, known)
             except (torch.OutOfMemoryError, DriverError, TooLarge) as error:
-                self._make_room()
                 first = _first_line(error)
+            self._make_room()
         return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
 
     def _make_room(self) -> None:
+        """Not while the error is at hand: the frames that it came through hold what there should be room for."""
         self._link.distrust("the judge is out of memory")
         if self._gate is not None:
             self._gate.renew()

@@ -57,8 +57,8 @@ class Track:
         self, file: TaskFile, task: TaskSpec, plans: Plans, seed: int, make_room: Callable[[], None] = free_cached
     ) -> None:
         self.task, self.notes, self._plans = task, list(plans.notes), plans
-        self._room, self.answers = make_room, Answers(torch.cuda.mem_get_info()[1] // 6)
-        self.problem = Problem.load(file, task.main.name, device="cuda", make_room=self._make_room)
+        self.answers = Answers(torch.cuda.mem_get_info()[1] // 6)
+        self.problem = Problem.load(file, task.main.name, device="cuda", make_room=_forgetting(self.answers, make_room))
         drawn = self.problem.draw(seed, "own")
         if drawn is None:
             raise TaskError("the task gives no inputs of its own")
@@ -89,10 +89,6 @@ class Track:
         self.notes += doubts(self.times_us, self.eager_us, self.light.us)
         self.resolution = self._resolution()
         self.touched()
-
-    def _make_room(self) -> None:
-        self.answers.forget()
-        self._room()
 
     @property
     def ground(self) -> Ground:
@@ -257,3 +253,13 @@ class Track:
     def _aa_round(self, baseline: Baseline, count: int) -> Round:
         times = [sum(baseline.block(count).pass_us) / count for _ in range(4)]
         return Round({"first": (times[0], times[3]), "second": (times[1], times[2])})
+
+
+def _forgetting(answers: Answers, make_room: Callable[[], None]) -> Callable[[], None]:
+    """Room made of the answers, too. Knows no track: a circle would keep the buffers of one that is given up."""
+
+    def make() -> None:
+        answers.forget()
+        make_room()
+
+    return make

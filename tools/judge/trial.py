@@ -134,15 +134,17 @@ class Trial:
     def run(self, plans: Sequence[Plan], batteries: Batteries) -> Verdict | None:
         """Check all; the verdict at the first that fails, None when all are right. `batteries`: the same for every
         case, or by the case's name."""
-        for plan in plans:
-            failed = self._guarded(plan, _batteries_of(batteries, plan.case))
-            if failed is not None:
-                return failed
-        return None
+        try:
+            for plan in plans:
+                failed = self._guarded(plan, _batteries_of(batteries, plan.case))
+                if failed is not None:
+                    return failed
+            return None
+        finally:
+            self._problems.clear()  # they know this trial: the circle would keep their parameters in the GPU's memory
 
     def close(self) -> tuple[CaseResult, ...]:
         """The results; the memory of the cases is needed for the slots."""
-        self._problems.clear()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return tuple(self.results)

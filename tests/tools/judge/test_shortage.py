@@ -27,6 +27,7 @@ from tools.judge.shortage import (
     FACT,
     LEFT_OUT,
     MANY_OUTPUTS,
+    NATIVE_MISSES,
     NO_NOISE,
     NOT_FLOAT64,
     OWN_DTYPE,
@@ -225,10 +226,11 @@ def test_any_other_failure_is_not_taken_for_a_lack_of_memory(tmp_path: Path) -> 
 
 
 TIMES_TWO = """
-import pathlib
+import pathlib, weakref
 import torch
 from torch import nn
 N = 37
+SEEN = []
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -255,7 +257,6 @@ def tried(
             device="cpu", allocate=device.allocate, make_room=lambda: make_room(device),
         )  # fmt: skip
         verdict = trial.run([plan], batteries)
-        trial.close()
     assert device.allocated == device.freed
     return verdict, trial, device
 
@@ -268,6 +269,22 @@ def test_a_trial_says_which_comparisons_were_weaker_and_which_batteries_were_lef
         ("scaled", True, True),
     ]
     assert trial.left_out == ["main/one_hot_left"]
+
+
+def test_a_trial_says_which_inputs_said_nothing_since_torch_misses_there_too(tmp_path: Path) -> None:
+    changed = f"(torch.arange(8)[:, None] < (1 if {WIDE} else 2)) & (x.abs().max() > 30)"  # rows of large inputs
+    verdict, trial, _ = tried(tmp_path, f"x = x + ({changed}).to(x)", ("own", "scaled"))
+    assert verdict is None
+    assert [(r.inputs, r.detail) for r in trial.results] == [("own", ""), ("scaled", NATIVE_MISSES)]
+
+
+def test_a_trial_that_refuses_a_plan_keeps_no_model_in_the_gpu_s_memory(tmp_path: Path) -> None:
+    verdict, trial, _ = tried(tmp_path, "SEEN.append(weakref.ref(self)); x = x + 1", ("own",))
+    assert verdict is not None
+    assert trial.results[0].ok is False
+    seen = sys.modules["kerneltune_task_twice"].SEEN
+    assert [one() is None for one in seen] == [True] * len(seen)
+    assert seen
 
 
 def test_a_plan_s_own_memory_is_freed_for_the_answer_and_laid_out_again(tmp_path: Path) -> None:
