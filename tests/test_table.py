@@ -210,8 +210,8 @@ def test_a_task_without_a_time_is_looked_up_in_earlier_folders(
             Recorded(tmp_path / name).run(task, [timed({"now": 50.0, "before": 60.0, "once": 70.0}[name] + at)])
     Recorded(tmp_path / "now").run("rope", [WRONG])
     earlier = ["--earlier", str(tmp_path / "before"), "--earlier", str(tmp_path / "once")]
-    tasks = "softmax,rope,layer_norm,cumsum"
-    assert main(["--runs-dir", str(tmp_path / "now"), "--render", "--tasks", tasks, *earlier]) == 0
+    asked = ["--tasks", "softmax,rope,layer_norm,cumsum"]
+    assert main(["--runs-dir", str(tmp_path / "now"), "--render", *asked, *earlier]) == 0
     text = capsys.readouterr().out
     assert [f"**{us}** [" in text for us in ("51.00", "62.00", "72.00")] == [True] * 3
     assert "cumsum: no run of it is stored" in text

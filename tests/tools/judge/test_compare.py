@@ -489,7 +489,7 @@ def by_pieces(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention whose operands are scaled, as TorchInductor's are, and whose products are sums of sums."""
     scale = q.shape[-1] ** -0.25
     pairs = zip(pieces(q * scale, 32, dim=-1), pieces(k * scale, 32, dim=-1), strict=True)
-    return torch.softmax(sum(a @ b.mT for a, b in pairs), -1) @ v
+    return torch.softmax(torch.stack([a @ b.mT for a, b in pairs]).sum(0), -1) @ v
 
 
 def test_a_miss_where_torch_misses_by_as_much_says_nothing(tmp_path: Path) -> None:
