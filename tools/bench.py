@@ -6,7 +6,7 @@ a time. With a GPU it is replayed from cubins in the runner and judged and timed
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tools.codec import DecodeError, Json, decode, encode
@@ -50,15 +50,15 @@ class CpuBench:
             interpreter.close()
 
     def _bench(self, update: Update, interpreter: "_Interpreter") -> Verdict:
-        results: list[CaseResult] = []
-        seeds: dict[str, Json] = {}
-        left_out: list[str] = []
+        seen = _Seen()
         for case in self.task.cases:
             if not case.runs_on_cpu:
                 continue
-            outcome = self._case(update.plans[case.name][0], interpreter, results, seeds, left_out)
+            outcome = self._case(update.plans[case.name][0], interpreter, seen)
             if outcome is not None:
-                return told(replace(outcome, receipt={**outcome.receipt, **_receipt(update, seeds)}), left_out)
+                receipt = {**outcome.receipt, **_receipt(update, seen.seeds)}
+                return told(replace(outcome, receipt=receipt), seen.left_out)
+        results = seen.results
         if not results:
             return Verdict(Status.UNCHECKED, "compiled; no case of this task is small enough to be replayed on a CPU")
         worst = max(r.error_ratio for r in results)
@@ -68,26 +68,18 @@ class CpuBench:
             f"right on {shapes} small case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} of "
             "the tolerance; the timed shape is compiled, not run: no GPU",
             cases=tuple(results),
-            receipt=_receipt(update, seeds),
+            receipt=_receipt(update, seen.seeds),
         )
-        return told(verdict, left_out)
+        return told(verdict, seen.left_out)
 
-    def _case(
-        self,
-        plan: Plan,
-        interpreter: "_Interpreter",
-        results: list[CaseResult],
-        seeds: dict[str, Json],
-        left_out: list[str],
-    ) -> Verdict | None:
-        """Judge one case with its batteries; appends to `results`, `seeds` and `left_out`, returns a verdict when it is
-        not right."""
-        sha256 = plan_hash(plan)
+    def _case(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
+        """Judge one case with its batteries; adds to what was `seen`, returns a verdict when it is not right."""
+        sha256, results = plan_hash(plan), seen.results
         for battery in self._batteries(plan.case):
             prepared = self.judge.call(encode(NewInputs(plan.case, battery, sha256)), timeout_s=self.timeout_s)
             inputs = decode(PreparedInputs, prepared.body)
             if not inputs.applies:
-                left_out += [f"{plan.case}/{battery}"] * inputs.short
+                seen.left_out += [f"{plan.case}/{battery}"] * inputs.short
                 continue
             reply, blobs = interpreter.replay(InterpretRequest(plan, inputs.names), prepared.blobs)
             if reply.problem:
@@ -96,7 +88,7 @@ class CpuBench:
             judgement = decode(Judgement, judged.body)
             result = judgement.result
             results.append(result)
-            seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"
+            seen.seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"
             if not result.ok:
                 inputs_named = "" if self.task.case(plan.case).held_out else f" ({battery} inputs)"
                 detail = f"{self._words(plan.case)}{inputs_named}: {result.detail}"
@@ -114,6 +106,15 @@ class CpuBench:
 
     def _words(self, case: str) -> str:
         return "a held-out case" if self.task.case(case).held_out else f"case {case}"
+
+
+@dataclass
+class _Seen:
+    """What the checks of one candidate have shown so far; seeds and what was left out, by case/battery."""
+
+    results: list[CaseResult] = field(default_factory=list)
+    seeds: dict[str, Json] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
 
 class _Interpreter:

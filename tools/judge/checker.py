@@ -18,7 +18,7 @@ import torch
 from tools.codec import Json
 from tools.cuda.driver import DriverError
 from tools.judge.clock import now_s
-from tools.judge.compare import Expected, compare, excused
+from tools.judge.compare import Expected, compare, compare_drawn
 from tools.judge.guarded import Allocate, Guarded
 from tools.judge.layout import same_bits
 from tools.judge.problem import Drawn
@@ -167,7 +167,7 @@ class Checker:
     def _judged(self, memory: Guarded, expected: Expected, drawn: Drawn, before: Before) -> CaseResult:
         """Compare; a failure is explained with what the outputs held before."""
         case, battery, outputs = self._plan.case, drawn.battery, memory.outputs()
-        result = excused(expected, outputs, compare(expected, outputs, case=case, battery=battery))
+        result = compare_drawn(expected, outputs, case=case, battery=battery)
         if result.ok:
             return result
         held = memory.kept()
@@ -189,8 +189,7 @@ class Checker:
 
     def _is_right(self, memory: Guarded, expected: Expected, drawn: Drawn, before: Before) -> bool:
         self._run(memory, drawn, before)
-        outputs = memory.outputs()
-        return excused(expected, outputs, compare(expected, outputs, battery=drawn.battery)).ok
+        return compare_drawn(expected, memory.outputs(), battery=drawn.battery).ok
 
     def _looked_into(self, failure: RunnerFailed, drawn: Drawn) -> RunnerFailed:
         """The failure in words that help. After a fault once more, with mapped margins full of canaries around every

@@ -5,6 +5,7 @@ by where they are (-0 equals +0), indices by the values they choose, all else ex
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from tools.judge.ties import Selection
 from tools.judge.tree import Tree, dtype_name, is_float8, leaves, stored_as
 from tools.verdict import CaseResult
 
-__all__ = ["Expected", "as_rows", "compare", "excused", "judge", "native_holds"]
+__all__ = ["Expected", "as_rows", "compare", "compare_drawn", "judge", "native_holds"]
 
 _AS_MUCH = 4.0  # times the trusted implementation's largest error, and its share of elements that miss
 _MOST = 0.5  # of the elements; torch's own misses are allowed for where they are
@@ -56,8 +57,7 @@ class Reference(Protocol):
 def judge(problem: Reference, drawn: Drawn, actual: Tree, *, case: str, battery: str) -> CaseResult:
     """Compare what a candidate made of drawn inputs with the answer for them."""
     problem.restore(drawn)
-    expected = problem.expect(drawn.inputs)
-    return excused(expected, actual, compare(expected, actual, case=case, battery=battery))
+    return compare_drawn(problem.expect(drawn.inputs), actual, case=case, battery=battery)
 
 
 def compare(
@@ -65,7 +65,10 @@ def compare(
 ) -> CaseResult:
     """Structure, shapes, dtypes, then every element. `poison` is what the outputs held before the candidate ran. What
     the answer lacks is said whatever comes of it."""
-    gates = _gates(expected, actual, poison)
+    return _result(_gates(expected, actual, poison), expected, case, battery)
+
+
+def _result(gates: Sequence[Gate], expected: Expected, case: str, battery: str) -> CaseResult:
     bad = [gate for gate in gates if not gate.ok]
     said = bad or [gate for gate in gates if gate.detail]
     return CaseResult(
@@ -81,19 +84,20 @@ def compare(
 def native_holds(expected: Expected) -> bool:
     """Whether the trusted implementation in its own dtype is within what is allowed without it. Huge inputs make a norm
     of few elements a step: of two that are 2^40 and cancel, a roundoff decides on the sign."""
-    return all(gate.ok for gate in _gates(_without_native(expected), expected.native, None))
+    return all(gate.ok for gate in _of_native(expected))
 
 
-def excused(expected: Expected, actual: Tree, result: CaseResult) -> CaseResult:
-    """The result; but where other inputs than the task's own make the trusted implementation miss the answer, too, in
+def compare_drawn(expected: Expected, actual: Tree, *, case: str = "", battery: str = "own") -> CaseResult:
+    """As `compare`; but where other inputs than the task's own make the trusted implementation miss the answer, too, in
     each output that misses, by about as much and in about as many places, a miss says nothing, and the result says so.
     An attention over 1,024 channels of 10,000 + randn is a choice of one key; where two nearly tie a roundoff chooses,
     and too rarely for samples of noise to show it. Not by its size alone: there torch is off by 5 in 3
     to 8 rows of 100, and the mean of all values by 4 in every row."""
-    if result.ok or result.inputs == "own" or result.inputs in PROBES:
+    gates = _gates(expected, actual, None)
+    result = _result(gates, expected, case, battery)
+    if result.ok or battery == "own" or battery in PROBES:
         return result
-    trusted = _gates(_without_native(expected), expected.native, None)
-    found = zip(_gates(expected, actual, None), trusted, strict=False)  # another structure is a gate of its own
+    found = zip(gates, _of_native(expected), strict=False)  # another structure is a gate of its own
     if not all(gate.ok or _no_worse(gate, native) for gate, native in found):
         return result
     return replace(result, ok=True, error_ratio=0.0, detail="; ".join([NATIVE_MISSES, *expected.lacks]))
@@ -105,9 +109,9 @@ def _no_worse(gate: Gate, trusted: Gate) -> bool:
     return gate.share <= min(_AS_MUCH * trusted.share, _MOST)
 
 
-def _without_native(expected: Expected) -> Expected:
-    """With nothing allowed for what the trusted implementation misses."""
-    return replace(expected, native=stored_as(expected.native, expected.values))
+def _of_native(expected: Expected) -> list[Gate]:
+    """The trusted implementation's own gates, with nothing allowed for what it misses."""
+    return _gates(replace(expected, native=stored_as(expected.native, expected.values)), expected.native, None)
 
 
 def _gates(expected: Expected, actual: Tree, poison: Tree | None) -> list[Gate]:
