@@ -114,7 +114,20 @@ def chosen_settings(flags: Mapping[str, object]) -> Settings:
 
 
 def _settings(sourced: Mapping[str, Sourced]) -> Settings:
-    return Settings(**{name: one.value for name, one in sourced.items()})  # type: ignore[arg-type]
+    values = {name: one.value for name, one in sourced.items()}
+    if values["arch"]:
+        values["arch"] = _target(str(values["arch"]), sourced["arch"].source)
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def _target(text: str, source: str) -> str:
+    """The compile target that a person named, as everything else spells it."""
+    from tools.gpus import target_arch
+
+    try:
+        return target_arch(text)
+    except ValueError as error:
+        raise UsageError(f"--arch: {error}" if source == "flag" else f"{source}: arch: {error}") from error
 
 
 def sourced_settings(folder: Path) -> dict[str, Sourced]:
