@@ -32,7 +32,7 @@ SOURCES = [
 
 
 def attempt_with(text: str, source: str, status: Status = Status.CORRECT) -> Attempt:
-    """An attempt with `text` in every text of it; verdict and kernel clean theirs, on which the header must not rely."""
+    """An attempt with `text` in every text of it, past what verdict and kernel clean of theirs."""
     kernel = KernelReport("k", 40, 0, 0, 0, 1024, 8, 3, 0.75, "ab" * 32)
     timing = Timing(134.5, 134.1, 134.9, 12, 4800) if status is Status.CORRECT else None
     comparisons = (Comparison(text, 280.0, 2.08, 2.07, 2.09),) if timing else ()
