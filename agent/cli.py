@@ -10,7 +10,9 @@ from agent import cli_export, cli_query, cli_report, cli_setup, cli_watch, compl
 from agent.cli_exit import exit_code
 from agent.cli_parameters import Arch, AsJson, AsLines, NoColour, RunsDir, Task, Tier, Unsandboxed, Width
 from agent.cli_words import refuse_flags
-from agent.settings import Effort, Language, Strategy, chosen_settings, environment
+from agent.llm.providers import SPELLINGS
+from agent.llm.types import Effort
+from agent.settings import Language, Strategy, chosen_settings, environment
 from tools.errors import UsageError
 
 app = App(
@@ -67,7 +69,7 @@ def run(
         Parameter(
             metavar="MODEL",
             group=_AUTHOR,
-            help="anthropic[:ID], openai[:ID], chat:ID, scripted:FILE or offline.",
+            help=f"{SPELLINGS}.",
             completer=complete.models,
         ),
     ] = None,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent.llm.providers import OFFLINE, PROVIDERS
 from agent.settings import load_settings
 from tools.errors import UsageError
 
@@ -23,13 +24,6 @@ VERDICTS = (
     *("accepted", "correct", "checked", "unchecked", "wrong"),
     *("compile_failed", "crashed", "timed_out", "rejected", "impossible"),
 )
-_MODELS = {
-    "anthropic": "Claude; needs ANTHROPIC_API_KEY",
-    "openai": "OpenAI's models; needs OPENAI_API_KEY",
-    "chat:": "any server of the Chat Completions API, with --base-url",
-    "scripted:": "replies from a file",
-    "offline": "no model: expert kernels and a search",
-}
 _STARTS = {
     "nothing": "no candidate, in PTX too",
     "best": "the best stored attempt on this task and GPU",
@@ -141,8 +135,13 @@ def verdicts(context: Typed) -> Offers:
 
 
 def models(context: Typed) -> Offers:
-    """Who may write kernels."""
-    yield from _MODELS.items()
+    """Who may write kernels. A word that goes on (a model's id, a file) ends in a colon."""
+    for name, provider in PROVIDERS.items():
+        if provider.key_variable:
+            yield name, f"{provider.about}; needs {provider.key_variable}"
+        else:
+            yield f"{name}:", provider.about
+    yield OFFLINE, "no model: expert kernels and a search"
 
 
 def _latest(context: Typed) -> "list[Glance]":

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.llm.providers import KEY_VARIABLES
 from tools.errors import UsageError
 
 NAME = "kerneltune.toml"
@@ -65,9 +66,10 @@ def _check(name: str, written: str, value: object, place: str, known: Collection
     if name in known and not (isinstance(value, str) and _KEY_VALUE.match(value)):
         return
     if name in known or _KEY_LIKE.search(written):
+        first, *others = KEY_VARIABLES.values()
         raise UsageError(
             f"{place}: {written} looks like an API key, and this file is one that people share and commit: take the "
-            "line out, and set the key in the environment: export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, or "
+            f"line out, and set the key in the environment: export {first}=… (or {', '.join(others)}, or "
             "KERNELTUNE_API_KEY for the server at --base-url)"
         )
     if isinstance(value, dict):

@@ -11,13 +11,14 @@ from typing import Literal, get_args
 
 from agent import config_file
 from agent.config_file import Entry
+from agent.llm.providers import KEY_VARIABLES
+from agent.llm.types import Effort
 from tools.errors import UsageError
 
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
 Language = Literal["triton", "ptx"]
-Effort = Literal["low", "medium", "high", "xhigh", "max"]
 _CHOICES = {
     "tier": get_args(Tier), "strategy": get_args(Strategy), "effort": get_args(Effort), "language": get_args(Language),
 }  # fmt: skip
@@ -70,9 +71,8 @@ class Environment:
 
 def environment() -> Environment:
     """Read the environment once."""
-    providers = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
     return Environment(
-        keys=tuple(p for p, name in providers.items() if os.environ.get(name)),
+        keys=tuple(provider for provider, name in KEY_VARIABLES.items() if os.environ.get(name)),
         server_key=os.environ.get("KERNELTUNE_API_KEY", ""),
         term=os.environ.get("TERM", ""),
         no_color=bool(os.environ.get("NO_COLOR")),
@@ -114,7 +114,20 @@ def chosen_settings(flags: Mapping[str, object]) -> Settings:
 
 
 def _settings(sourced: Mapping[str, Sourced]) -> Settings:
-    return Settings(**{name: one.value for name, one in sourced.items()})  # type: ignore[arg-type]
+    values = {name: one.value for name, one in sourced.items()}
+    if values["arch"]:
+        values["arch"] = _target(str(values["arch"]), sourced["arch"].source)
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def _target(text: str, source: str) -> str:
+    """The compile target that a person named, as everything else spells it."""
+    from tools.gpus import target_arch
+
+    try:
+        return target_arch(text)
+    except ValueError as error:
+        raise UsageError(f"--arch: {error}" if source == "flag" else f"{source}: arch: {error}") from error
 
 
 def sourced_settings(folder: Path) -> dict[str, Sourced]:

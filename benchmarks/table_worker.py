@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.compose.ceilings import measure_with
-from agent.compose.choice import OFFLINE, chosen
+from agent.compose.choice import chosen
 from agent.compose.files import bench_opened
 from agent.compose.run import fan_out, run_opened
 from agent.compose.session import Session, Workshop, session, workshop
 from agent.compose.sources import read_candidates
 from agent.compose.start import checked
+from agent.llm.providers import OFFLINE
 from agent.record.events import Event, Judged
 from agent.record.store import Store
 from agent.settings import Settings, chosen_settings, environment

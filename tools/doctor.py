@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -41,11 +41,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Patient:
-    """What only the caller knows. `keys`: names of the providers whose API key is set. `calibrated`: whether the GPU's
-    rates have been measured here; None when that was not looked up."""
+    """What only the caller knows. `calibrated`: whether the GPU's rates have been measured here; None when that was not
+    looked up."""
 
     runs_dir: Path
-    keys: Collection[str] = ()
     calibrated: bool | None = None
     arch: str = ""  # "" = the GPU's, or sm_90 without one
 
@@ -307,15 +306,7 @@ def _memory() -> Finding:
     return Finding("memory", not remedy, f"{free / _GIB:.1f} of {sizes['MemTotal'] / _GIB:.1f} GiB available", remedy)
 
 
-def _models(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
-    if patient.keys:
-        yield Finding("API keys", True, "set: " + ", ".join(sorted(patient.keys)))
-    else:
-        remedy = "export ANTHROPIC_API_KEY=… or OPENAI_API_KEY=…"
-        yield Finding("API keys", None, "none: the offline author writes the kernels", remedy)
-
-
 _CHECKS: tuple[Check, ...] = (
     *(_python, _torch_and_triton, _ptxas, _gpu, _cuda_bindings, _calibration, _profiler),
-    *(_bubblewrap, _sandbox, _room, _models),
+    *(_bubblewrap, _sandbox, _room),
 )

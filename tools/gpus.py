@@ -87,6 +87,32 @@ def arch_number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
 
+def target_arch(text: str) -> str:
+    """The compile target ("sm_90") that a person means by "sm_90", "SM90a", "90", "9.0", "compute_90", "h100", "H200",
+    "RTX 4090" and the like. Raises ValueError that lists what works."""
+    key = _bare(text)
+    number = re.fullmatch(r"(?:sm|compute|cc)?(\d{1,4})[af]?", key)
+    for gpu in GPUS:
+        if key in _spellings(gpu) or (number and int(number[1]) == gpu.arch):
+            return f"sm_{gpu.arch}"
+    known = {f"sm_{gpu.arch}": [g.name for g in GPUS if g.arch == gpu.arch] for gpu in GPUS}
+    listed = "; ".join(
+        f"{arch} ({', '.join(names)})" for arch, names in sorted(known.items(), key=lambda one: arch_number(one[0]))
+    )
+    raise ValueError(f"no compile target {text!r}; known: {listed}")
+
+
+def _bare(text: str) -> str:
+    letters = re.sub(r"[^a-z0-9]", "", text.lower())
+    return letters.removeprefix("nvidia").removeprefix("geforce")
+
+
+def _spellings(gpu: Gpu) -> set[str]:
+    """What a person may call a GPU: its whole name, or the word of it that has a number."""
+    first_with_digit = next(word for word in gpu.name.split() if any(c.isdigit() for c in word))
+    return {_bare(gpu.name), _bare(first_with_digit)}
+
+
 def gpu_for_arch(arch: str) -> Gpu:
     """The first known GPU of a compile target ("sm_90"). Raises KeyError."""
     for gpu in GPUS:

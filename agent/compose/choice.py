@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-from agent.llm.choose import open_model, parse
-from agent.llm.dialogue import Model, Usage
+from agent.llm.providers import KEY_VARIABLES, OFFLINE, open_model, parse
+from agent.llm.types import LanguageModel, Usage
 from agent.settings import Environment, Settings
 from tools.errors import UsageError
-
-OFFLINE = "offline"
 
 
 @dataclass(frozen=True)
@@ -16,7 +14,7 @@ class Choice:
 
     name: str
     why: str
-    model: Model | None = None
+    model: LanguageModel | None = None
     notes: tuple[str, ...] = ()
 
     def close(self) -> None:
@@ -30,8 +28,9 @@ def chosen(settings: Settings, environment: Environment) -> Choice:
     if settings.model:
         return named(settings.model, "--model", settings, environment)
     if not environment.keys:
-        return named(OFFLINE, "neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set", settings, environment)
-    return named(environment.keys[0], f"{environment.keys[0].upper()}_API_KEY is set", settings, environment)
+        return named(OFFLINE, f"neither {' nor '.join(KEY_VARIABLES.values())} is set", settings, environment)
+    provider = environment.keys[0]
+    return named(provider, f"{KEY_VARIABLES[provider]} is set", settings, environment)
 
 
 def named(name: str, why: str, settings: Settings, environment: Environment) -> Choice:

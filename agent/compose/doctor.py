@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent.compose.ceilings import measure, stored
+from agent.llm.providers import KEY_VARIABLES
 from agent.settings import Environment, Settings, config_files, unknown_variables
 from agent.view.doctor import findings_json, print_findings
 from tools.device import gpu_info
@@ -17,8 +18,8 @@ def examine(settings: Settings, environment: Environment, *, calibrate: bool, js
     gpu = gpu_info()
     path = measure(gpu, settings.cache_dir) if calibrate else None
     calibrated = stored(gpu, settings.cache_dir) is not None if gpu else None
-    patient = Patient(settings.runs_dir, environment.keys, calibrated, settings.arch)
-    found = (*findings(patient), *_of_this_program(Path.cwd()))
+    patient = Patient(settings.runs_dir, calibrated, settings.arch)
+    found = (*findings(patient), *of_this_program(environment, Path.cwd()))
     if json:
         print(jsonlib.dumps(findings_json(found, path)))
     else:
@@ -29,8 +30,13 @@ def examine(settings: Settings, environment: Environment, *, calibrate: bool, js
 _OF_EXPORT = ("orjson", "pyarrow", "rensa")
 
 
-def _of_this_program(folder: Path) -> Iterator[Finding]:
-    """What the machine cannot know: settings, and packages of which one command has need."""
+def of_this_program(environment: Environment, folder: Path) -> Iterator[Finding]:
+    """Yield what the machine cannot know: API keys, settings, and packages of which one command has need."""
+    if environment.keys:
+        yield Finding("API keys", True, "set: " + ", ".join(sorted(environment.keys)))
+    else:
+        remedy = f"export {'=… or '.join(KEY_VARIABLES.values())}=…"
+        yield Finding("API keys", None, "none: the offline author writes the kernels", remedy)
     project, user = config_files(folder)
     there = [str(path) for path in (project, user) if path is not None and path.is_file()]
     yield Finding("settings", None, ", ".join(there) or "no kerneltune.toml; defaults hold (optimize config)")

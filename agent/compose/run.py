@@ -11,14 +11,14 @@ from pathlib import Path
 
 from agent.authors.base import Attempt
 from agent.compose.budget import USUAL_ATTEMPTS, budgeted, limits_of
-from agent.compose.choice import OFFLINE, Choice, chosen, named, require_price
+from agent.compose.choice import Choice, chosen, named, require_price
 from agent.compose.session import Session, session, workshop
 from agent.compose.start import NOTHING, Start, Where, checked, found
 from agent.compose.starting import Beginning
 from agent.compose.writers import Work, writing
 from agent.controls import Change, Controls
-from agent.llm.choose import PROVIDERS
 from agent.llm.errors import LlmError
+from agent.llm.providers import OFFLINE, PROVIDERS
 from agent.policy import Limits, search_tiers, tiers_for
 from agent.record.alive import alive, is_plain
 from agent.record.best import write_best

@@ -19,8 +19,8 @@ from agent.converse.ledger import Ledger
 from agent.converse.prompts import RunPrompts
 from agent.converse.toolbox import Toolbox
 from agent.converse.toolset import TOOLS
-from agent.llm.dialogue import Model
 from agent.llm.scripted import ScriptedModel
+from agent.llm.types import LanguageModel
 from agent.loop import Run, optimize
 from agent.policy import Limits
 from agent.record.events import Event, Progress, Reflected, Replied, Warned
@@ -133,7 +133,7 @@ def _strategy(name: Strategy, studio: Studio, seed: int) -> str:
     return why
 
 
-def _studio(model: Model, work: Work) -> Studio:
+def _studio(model: LanguageModel, work: Work) -> Studio:
     """A room for the model's conversations; those of earlier processes count for keys and costs."""
     replies = [e for e in work.events if isinstance(e, Replied)]
     ledger = Ledger()

@@ -13,8 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from agent.converse.ledger import Ledger
-from agent.llm.dialogue import Call, Delta, Message, Model, Reply, Request, Result, Results, Tool, User
 from agent.llm.errors import ContextOverflow
+from agent.llm.types import (
+    Delta,
+    LanguageModel,
+    Message,
+    ModelRequest,
+    Reply,
+    Tool,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    User,
+)
 from agent.record.events import Event, Progress, Replied, Said
 from tools.codec import Json, encode
 
@@ -32,7 +43,7 @@ class Hands(Protocol):
     @property
     def made(self) -> int: ...
 
-    def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
+    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
         """A result for every call, in order; what a model did wrong is a result too."""
         ...
 
@@ -57,7 +68,7 @@ class Conversation:
 
     run_id: str
     key: str
-    model: Model
+    model: LanguageModel
     tools: tuple[Tool, ...]
     hands: Hands
     words: Words
@@ -94,7 +105,7 @@ class Conversation:
         """Words to the model, after whatever comes last."""
         self.emit(Said(self.run_id, "user", text, raw=raw, conversation=self.key))
         last = self._messages[-1] if self._messages else None
-        if isinstance(last, User | Results):  # two messages of one side in a row are none
+        if isinstance(last, User | ToolResults):  # two messages of one side in a row are none
             self._messages[-1] = replace(last, text=f"{last.text}\n\n{text}".strip())
         else:
             self._messages.append(User(text))
@@ -143,7 +154,7 @@ class Conversation:
 
     def _reply(self) -> Reply:
         key = f"{self.run_id}/{self.key}"
-        request = Request(self.words.system, tuple(self._messages), self.tools, self.max_tokens, key)
+        request = ModelRequest(self.words.system, tuple(self._messages), self.tools, self.max_tokens, key)
         return self.model.ask(request, self._overheard)
 
     def _overheard(self, delta: Delta) -> None:
@@ -173,14 +184,14 @@ class Conversation:
         for result in results:
             raw = {"call_id": result.call_id, "is_error": result.is_error}
             self.emit(Said(self.run_id, "tool", result.text, raw=raw, conversation=self.key))
-        self._messages.append(Results(results))
+        self._messages.append(ToolResults(results))
         self._vain = self._vain + 1 if all(r.is_error for r in results) else 0
         return self._vain
 
     def _length(self, reply: Reply) -> int:
         """Tokens of the next prompt, about: those of the last one and what came on top."""
         last = self._messages[-1]
-        new = sum(len(r.text) for r in last.results) if isinstance(last, Results) else 0
+        new = sum(len(r.text) for r in last.results) if isinstance(last, ToolResults) else 0
         if reply.usage is None:
             known = sum(map(_characters, self._messages)) + len(self.words.system)
             return known // _CHARACTERS_PER_TOKEN
@@ -209,7 +220,7 @@ def _characters(message: Message) -> int:
     match message:
         case User(text):
             return len(text)
-        case Results(results, text):
+        case ToolResults(results, text):
             return len(text) + sum(len(r.text) for r in results)
         case Reply():
             return len(message.text) + sum(len(str(c.arguments)) for c in message.calls)

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 
-from agent.llm.dialogue import Reply
+from agent.llm.types import Reply
 
 _RECENT = 4
 _GROWTH = 1.5  # prompts grow from reply to reply

@@ -20,7 +20,7 @@ from agent.converse.toolset import (
     UpdateArguments,
     read,
 )
-from agent.llm.dialogue import Call, Result
+from agent.llm.types import ToolCall, ToolResult
 from agent.workbench import Draft, GivenUp, Workbench
 from tools.gpus import gpu_for_arch
 from tools.metrics import Roofline, Work, roofline, work_of
@@ -45,7 +45,7 @@ class Toolbox:
         self._updates: dict[int, Update] = {}  # of attempts of this conversation
         self.made = 0
 
-    def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
+    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
         """A result for every call, in order."""
         results = self._updated(calls, turn)
         for i, call in enumerate(calls):
@@ -53,7 +53,7 @@ class Toolbox:
                 results[i] = self._result(call, turn)
         return tuple(results[i] for i in range(len(calls)))
 
-    def _updated(self, calls: Sequence[Call], turn: int) -> dict[int, Result]:
+    def _updated(self, calls: Sequence[ToolCall], turn: int) -> dict[int, ToolResult]:
         """The results of the updates among the calls; Ctrl-C does not wait for them."""
         pool = ThreadPoolExecutor(self._width, thread_name_prefix="update")
         waiting = {i: pool.submit(self._result, call, turn) for i, call in enumerate(calls) if call.name == "update"}
@@ -68,13 +68,13 @@ class Toolbox:
             with contextlib.suppress(GivenUp):
                 self._judge(draft)
 
-    def _result(self, call: Call, turn: int) -> Result:
+    def _result(self, call: ToolCall, turn: int) -> ToolResult:
         try:
-            return Result(call.call_id, self._carry_out(call, turn))
+            return ToolResult(call.call_id, self._carry_out(call, turn))
         except (Mistake, BadArguments, EditFailed, GivenUp) as mistake:
-            return Result(call.call_id, f"{call.name}: {mistake}", is_error=True)
+            return ToolResult(call.call_id, f"{call.name}: {mistake}", is_error=True)
 
-    def _carry_out(self, call: Call, turn: int) -> str:
+    def _carry_out(self, call: ToolCall, turn: int) -> str:
         if call.name not in ARGUMENTS:
             raise Mistake(f"there is no such tool; the tools are {', '.join(ARGUMENTS)}")
         if call.problem:

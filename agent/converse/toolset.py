@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent.llm.dialogue import Tool
+from agent.llm.types import Tool
 from tools.codec import Json
 
 _MOST_PROBLEMS = 4

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agent.export.terms import PROVIDERS
 from tools.errors import UsageError
 
 Kind = Literal["text", "time", "number", "bool", "choice"]
@@ -46,7 +47,7 @@ FIELDS = (
     Field("split", "text", "train, validation or test", choices=_words("train validation test")),
     Field("leaked", "text", "the benchmark problem that the task is near; null for none"),
     Field("author", "text", "who wrote: offline, or provider:model"),
-    Field("provider", "text", "whose words", choices=_words("anthropic openai chat scripted offline other")),
+    Field("provider", "text", "whose words", choices=dict.fromkeys(PROVIDERS)),
     Field("model", "text", "the model"),
     Field("source_terms", "text", "the tag of the terms that bind users of the words"),
     Field("arch", "text", "what was compiled for, sm_90"),

@@ -15,7 +15,7 @@ from agent.export.labels import labels
 from agent.export.lengths import n_lines
 from agent.export.privacy import Scrubber
 from agent.export.rewards import Scorer
-from agent.export.terms import provider_of, source_terms
+from agent.export.terms import PROVIDERS, provider_of, source_terms
 from agent.record.events import RunStarted
 from agent.record.trajectory import AttemptRecord
 
@@ -29,7 +29,7 @@ _RUN = (
     Column("split", "text", "train, validation or test"),
     Column("leaked", "text", "the benchmark problem that the task is, or nearly is; null if none, or not looked for"),
     Column("author", "text", "who wrote: offline, or provider:model"),
-    Column("provider", "text", "anthropic, openai, chat, scripted or offline"),
+    Column("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),
     Column("model", "text", "the model; null without one"),
     Column("source_terms", "text", "which terms bind those who use the words; see the card"),
     Column("arch", "text", "what was compiled for"),

@@ -1,1 +1,1 @@
-"""Language models behind one seam: what is asked, what comes back, what it costs, what can go wrong."""
+"""Language models: what is asked, what comes back, what it costs, what can go wrong."""

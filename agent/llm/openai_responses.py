@@ -1,172 +1,358 @@
 """OpenAI's models through the Responses API: streamed, stateless, with encrypted reasoning."""
 
+import hashlib
+import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import httpx2
 import openai
 
-from agent.llm import prices, responses_form, troubles
-from agent.llm.dialogue import Delta, Effort, Listen, ModelFacts, Reply, Request, Usage
-from agent.llm.errors import KeyRejected, NoSuchModel, Unavailable
-from agent.llm.line import Again, Line, Passing
-from agent.llm.responses_stream import ResponseBuilder
-from agent.llm.troubles import Said, Who
+from agent.llm import tool_calls
+from agent.llm.errors import KeyRejected
+from agent.llm.http_api import (
+    NO_TEXT,
+    ErrorDetails,
+    HttpModel,
+    Piece,
+    TransientError,
+    error_for,
+    own_items,
+    to_listener,
+)
+from agent.llm.types import (
+    EFFORTS,
+    DeltaKind,
+    Effort,
+    Listen,
+    Message,
+    ModelFacts,
+    ModelOptions,
+    ModelRequest,
+    Reply,
+    Stop,
+    Tool,
+    ToolCall,
+    ToolResults,
+    Usage,
+    User,
+)
+from tools.codec import Json
 
-T = TypeVar("T")
+API = "openai-responses"
+KEY_NAME = "OPENAI_API_KEY"
 DEFAULT_MODEL = "gpt-6.1-sol"  # where the API's list does not decide
 _DEFAULT_FAMILY = re.compile(r"gpt-[\d.]+-sol")
-SDK_ERRORS = (openai.OpenAIError, *troubles.TRANSPORT_ERRORS)
+_PIECES: dict[str, DeltaKind] = {
+    "response.output_text.delta": "text",
+    "response.refusal.delta": "text",
+    "response.reasoning_summary_text.delta": "thinking",
+    "response.reasoning_text.delta": "thinking",
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "arguments",
+}
+_REFUSALS = {"bio_policy", "misalignment_policy_violation", "invalid_prompt", "content_filter", "cyber_policy"}
+# A free-text call must be answered as one. Its neutral id says that it was one, so that nothing has to be looked up.
+_FREE = "free_"
 
 
-class OpenAIModel:
-    """A model of OpenAI, or of a server that speaks the Responses API at `base_url`.
+@dataclass(frozen=True)
+class ResponsesFeatures:
+    """What is asked for. The API lists no capabilities, so all of it is tried, and dropped when refused."""
 
-    name: the model's id; "" for the newest sensible one of the API's list. timeout_s: the longest silence.
-    Any number of threads may ask at the same time. Raises KeyRejected when there is no key.
-    """
+    effort: Effort | None = "high"
+    reasoning: bool = True  # effort and summary
+    summary: bool = True
+    encrypted: bool = True
+    free_text: bool = True  # tools that take plain text
+    strict: bool = True
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        effort: Effort = "high",
-        timeout_s: float = 600.0,
-        max_retries: int = 4,
-        backoff_s: float = 0.5,
-    ) -> None:
-        self.name = f"openai:{name}"
-        self._model = name
-        self._client = client(api_key, base_url, timeout_s)
-        self._who = Who("openai", "OPENAI_API_KEY", str(self._client.base_url), (self._client.api_key,))
-        self._line = Line("openai", max_retries=max_retries, backoff_s=backoff_s)
-        self._lock = threading.Lock()
-        self._facts: ModelFacts | None = None
-        self._able = responses_form.Abilities(effort=effort)
 
-    def facts(self) -> ModelFacts:
-        """What the API says of the model, which is little; asked once. Raises LlmError when it cannot be used."""
-        with self._lock:
-            if self._facts is None:
-                self._facts = self._describe()
-            return self._facts
+class OpenAIModel(HttpModel[ResponsesFeatures]):
+    """A model of OpenAI, or of a server that speaks the Responses API. Without a name it is the newest sensible one of
+    the API's list. Raises KeyRejected when there is no key."""
+
+    provider: ClassVar[str] = "openai"
+    sdk_error: ClassVar[type[Exception]] = openai.OpenAIError
+
+    def __init__(self, options: ModelOptions) -> None:
+        client = openai_client(options)
+        super().__init__(options, client, KEY_NAME, [client.api_key], ResponsesFeatures(effort=options.effort))
 
     def _describe(self) -> ModelFacts:
         notes: tuple[str, ...] = ()
         if not self._model:
-            self._model, note = self._default()
-            self.name = f"openai:{self._model}"
+            model, note = self._default()
+            self._use_default(model)
             notes = (note,)
-        try:
-            info = self._line.persist(
-                lambda _: self._plain(lambda: troubles.with_id(self._client.models.retrieve(self._model)))
-            )
-        except NoSuchModel:  # or a server that imitates only the rest of the API
-            listed = self._listed()
-            if listed is None:
-                return ModelFacts(self._model, notes=(*notes, f"{self._who.base_url} does not describe its models"))
-            if self._model not in [model.id for model in listed]:
-                raise troubles.no_such_model(self._who, self._model, [model.id for model in listed]) from None
-            info = next(model for model in listed if model.id == self._model)
-        if shutdown := getattr(info, "shutdown_date", None):
+        info = self._retrieved()
+        if info is None:
+            notes += (f"{self._server.base_url} does not describe its models",)
+        elif shutdown := getattr(info, "shutdown_date", None):
             notes += (f"{self._model} shuts down on {shutdown}",)
         return ModelFacts(self._model, notes=notes)
 
     def _listed(self) -> list[Any] | None:
-        """The API's models, newest first; None from a server without a list."""
-        try:
-            found = self._line.persist(lambda _: self._plain(lambda: list(self._client.models.list())))
-        except NoSuchModel:
-            return None
-        return sorted(found, key=lambda model: -(getattr(model, "created", None) or 0))
+        """Return the API's models, newest first; None from a server without a list."""
+        found = super()._listed()
+        return None if found is None else sorted(found, key=lambda model: -(getattr(model, "created", None) or 0))
 
     def _default(self) -> tuple[str, str]:
-        """A model to use when none is named, and why that one."""
+        """Return a model to use when none is named, and why that one."""
         staying = [m.id for m in self._listed() or [] if not getattr(m, "shutdown_date", None)]
         if family := [model for model in staying if _DEFAULT_FAMILY.fullmatch(model)]:
             return family[0], "no model was named: the newest gpt-…-sol of the API's list"
         return DEFAULT_MODEL, "no model was named: the built-in default, as the API's list does not decide"
 
-    def _plain(self, ask: Callable[[], T]) -> T:
-        with translated(self._who, at_once=True):
-            return troubles.sensible(ask, self._who)
+    def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
+        built = self._retried(lambda attempt: self._stream(request, listen, attempt))
+        return self._understood(lambda: built.reply(request.tools, self._model))
 
-    def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
-        """One reply, streamed to `listen` on the way. Passing troubles are retried inside. Raises LlmError."""
-        self.facts()
-        built = self._line.persist(lambda attempt: self._stream(request, listen, attempt))
-        return troubles.sensible(lambda: built.reply(request.tools, self._model, self.price_usd), self._who)
-
-    def _stream(self, request: Request, listen: Listen, attempt: int) -> ResponseBuilder:
-        able, built = self._able, ResponseBuilder()
-        body = responses_form.body(request, self._model, able)
-        with translated(self._who, lambda said: self._concede(said, able)):
-            stream = self._client.responses.create(**body, stream=True)
-            with self._line.reading(stream):
-                kind = stream.response.headers.get("content-type", "")
-                if not kind.startswith("text/event-stream"):
-                    troubles.not_a_stream(kind, self._who)
-                for event in stream:
-                    if piece := troubles.taken(built.take, event, self._who):
-                        listen(Delta(*piece, attempt=attempt))
+    def _stream(self, request: ModelRequest, listen: Listen, attempt: int) -> "_Response":
+        features, built = self._features, _Response()
+        params = _params(request, self._model, features)
+        send = lambda: self._client.responses.create(**params, stream=True)  # noqa: E731
+        self._streamed(send, built.take, to_listener(listen, attempt), self._adapting(features))
         if built.failure:
-            raise troubles.judge(built.failure, self._who)
+            raise error_for(built.failure, self._server)
         if not built.complete:
-            raise Passing("the stream ended before the reply did")
+            raise TransientError("the stream ended before the reply did")
         return built
 
-    def _concede(self, said: Said, able: responses_form.Abilities) -> None:
-        """Raise Again when the server does not take a feature that we can do without. The API lists no capabilities:
-        the way to learn of one is to be told no."""
-        less = responses_form.without(able, said)
-        if less is None:
-            return
+    def _without(self, features: ResponsesFeatures, details: ErrorDetails) -> ResponsesFeatures | None:
+        less = _less(features, details)
+        if less is not None and less.effort != features.effort:
+            self._note(f"effort {features.effort} is not offered: {less.effort or 'none is set'}")
+        return less
+
+    def _note(self, note: str) -> None:
         with self._lock:
-            if self._able == able:
-                self._able = less
-                if less.effort != able.effort and self._facts:
-                    note = f"effort {able.effort} is not offered: {less.effort or 'none is set'}"
-                    self._facts = replace(self._facts, notes=(*self._facts.notes, note))
-        raise Again
-
-    def price_usd(self, usage: Usage) -> float | None:
-        """What such a request costs; None when the price is unknown."""
-        price = prices.price_usd("openai", self._model, usage)
-        return price.usd if price else None
-
-    def close(self) -> None:
-        """Let go of connections; threads that ask get Unavailable."""
-        self._line.close()
-        self._client.close()
+            if self._facts and note not in self._facts.notes:
+                self._facts = replace(self._facts, notes=(*self._facts.notes, note))
 
 
-def client(api_key: str | None, base_url: str | None, timeout_s: float) -> openai.OpenAI:
-    """The SDK's client, which does not retry. Raises KeyRejected without a key."""
-    limits = httpx2.Timeout(timeout_s, connect=min(timeout_s, 10.0))
+def openai_client(options: ModelOptions) -> openai.OpenAI:
+    """Return the SDK's client, which does not retry. Raises KeyRejected without a key."""
+    limits = httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 10.0))
     try:
-        return openai.OpenAI(api_key=api_key, base_url=base_url, max_retries=0, timeout=limits)
+        return openai.OpenAI(api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=limits)
     except openai.OpenAIError as error:
-        if base_url:  # a server of one's own, which wants no key; the SDK insists on one
-            return openai.OpenAI(api_key="none", base_url=base_url, max_retries=0, timeout=limits)
-        raise KeyRejected("openai: no API key; set OPENAI_API_KEY, or choose another --model") from error
+        if options.base_url:  # a server of one's own, which wants no key; the SDK insists on one
+            return openai.OpenAI(api_key="none", base_url=options.base_url, max_retries=0, timeout=limits)
+        raise KeyRejected(f"openai: no API key; set {KEY_NAME}, or choose another --model") from error
 
 
-@contextmanager
-def translated(who: Who, first: Callable[[Said], None] = lambda _: None, *, at_once: bool = False) -> Iterator[None]:
-    """The SDK's exceptions become ours; `first` may raise another. at_once: do not retry when nothing listens."""
-    try:
-        yield
-    except SDK_ERRORS as error:
-        said = troubles.read(error)
-        what = troubles.explain(error, who)
-        if said.status is not None and 400 <= said.status < 600:
-            first(said)
-        if at_once and isinstance(what, Passing) and troubles.is_unreachable(error):
-            raise Unavailable(f"{who.provider}: nothing answers at {what}") from None
-        raise what from None  # the SDK's exception may hold the key
+# Requests
+
+
+def _less(features: ResponsesFeatures, details: ErrorDetails) -> ResponsesFeatures | None:
+    """Return `features` less what a 400 says is not supported; None when that is nothing to do without."""
+    if details.status not in (400, 422):
+        return None
+    words, param = details.message.lower(), details.param.lower()
+    if features.summary and features.reasoning and ("reasoning.summary" in param or "reasoning summar" in words):
+        return replace(features, summary=False)
+    if features.reasoning and "reasoning.effort" in (param + words) and "value" in words and features.effort != "low":
+        return replace(features, effort=EFFORTS[max(EFFORTS.index(features.effort or "low") - 1, 0)])
+    if features.reasoning and param.startswith("reasoning"):
+        return replace(features, reasoning=False, effort=None)
+    if features.encrypted and (param == "include" or "encrypted content is not supported" in words):
+        return replace(features, encrypted=False)
+    if features.free_text and param.startswith("tools") and "strict" not in param and "custom" in words:
+        return replace(features, free_text=False)
+    if features.strict and ("strict" in param or "invalid schema" in words):
+        return replace(features, strict=False)
+    return None
+
+
+def _params(request: ModelRequest, model: str, features: ResponsesFeatures) -> dict[str, Json]:
+    """Return the arguments of responses.create."""
+    messages = tool_calls.answered(request.messages)
+    params: dict[str, Json] = {
+        "model": model,
+        "input": [item for message in messages for item in _items(message, model, request.tools)],
+        "store": False,
+        "max_output_tokens": request.max_tokens,
+    }
+    if request.system:
+        params["instructions"] = request.system
+    if request.tools:
+        params["tools"] = [item for tool in request.tools for item in _tools(tool, features)]
+        params["parallel_tool_calls"] = True
+    if features.reasoning:
+        params["reasoning"] = {"effort": features.effort} | ({"summary": "auto"} if features.summary else {})
+    if features.encrypted:
+        params["include"] = ["reasoning.encrypted_content"]
+    if request.key:  # of which the API takes 64 characters
+        key = request.key
+        params["prompt_cache_key"] = key if len(key) <= 64 else hashlib.sha256(key.encode()).hexdigest()
+    return params
+
+
+def _tools(tool: Tool, features: ResponsesFeatures) -> list[Json]:
+    function: Json = {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.schema,
+        "strict": features.strict,
+    }
+    if not (tool.source and features.free_text):
+        return [function]
+    name, description = tool_calls.source_tool_name(tool), tool_calls.source_tool_description(tool)
+    function["description"] += f"\nTo give a whole source, call `{name}` instead."
+    return [function, {"type": "custom", "name": name, "description": description, "format": {"type": "text"}}]
+
+
+def _items(message: Message, model: str, tools: tuple[Tool, ...]) -> list[Json]:
+    if isinstance(message, User):
+        return [_text("user", message.text)]
+    if isinstance(message, Reply):
+        return own_items(message, API, model) or _rebuilt(message, tools)
+    return _outputs(message)
+
+
+def _text(role: str, text: str) -> Json:
+    return {"role": role, "content": text if text.strip() else NO_TEXT}
+
+
+def _outputs(results: ToolResults) -> list[Json]:
+    items: list[Json] = [
+        {
+            "type": "custom_tool_call_output" if result.call_id.startswith(_FREE) else "function_call_output",
+            "call_id": result.call_id.removeprefix(_FREE),
+            "output": result.text,
+        }
+        for result in results.results
+    ]
+    return items + ([_text("user", results.text)] if results.text or not items else [])
+
+
+def _rebuilt(reply: Reply, tools: tuple[Tool, ...]) -> list[Json]:
+    calls: list[Json] = [_rebuilt_call(call, tools) for call in reply.calls]
+    return ([_text("assistant", reply.text)] if reply.text.strip() or not calls else []) + calls
+
+
+def _rebuilt_call(call: ToolCall, tools: tuple[Tool, ...]) -> Json:
+    call_id = call.call_id.removeprefix(_FREE)
+    if not call.call_id.startswith(_FREE):
+        text = json.dumps(call.arguments)
+        return {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": text}
+    tool = next((tool for tool in tools if tool.name == call.name), None)
+    text = tool_calls.write_source_call(tool, call.arguments) if tool else ""
+    name = tool_calls.source_tool_name(tool) if tool else call.name
+    return {"type": "custom_tool_call", "call_id": call_id, "name": name, "input": text}
+
+
+# Replies
+
+
+class _Response:
+    """One response, put together from its events. `failure`: what the server says went wrong within the stream."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.failure: ErrorDetails | None = None
+        self._refusal = ""
+        self._items: dict[int, dict[str, Json]] = {}  # by output_index, as the done events have them
+        self._response: dict[str, Json] = {}
+
+    def take(self, event: dict[str, Json]) -> Iterator[Piece]:
+        """Take one event; yield what it adds to the reply."""
+        kind = str(event.get("type"))
+        if kind in _PIECES:
+            yield _PIECES[kind], event.get("delta") or ""
+        elif kind == "response.output_item.done":  # those of `added` may lack encrypted content
+            self._items[event.get("output_index", len(self._items))] = event["item"]
+        elif kind in ("response.completed", "response.incomplete"):
+            self._response = event["response"]
+            self.complete = True
+        elif kind == "response.failed":
+            self._response = event["response"]
+            self._fail(self._response.get("error") or {})
+        elif kind == "error":
+            self._fail(event.get("error") or event)
+
+    def _fail(self, error: dict[str, Json]) -> None:
+        code = str(error.get("code") or "")
+        if code in _REFUSALS:
+            self.complete, self._refusal = True, code
+        else:
+            words = str(error.get("message") or "the response failed")
+            kind = str(error.get("type") or "").removeprefix("error")  # that is the event's
+            self.failure = ErrorDetails(200, words, kind=kind, code=code)
+
+    def reply(self, tools: Sequence[Tool], asked: str) -> Reply:
+        """Return the reply. Only a completed one keeps its items: reasoning that lacks what followed it is not taken
+        back."""
+        output = [item for _, item in sorted(self._items.items())] or list(self._response.get("output") or [])
+        stop, detail = self._stop(output)
+        cut_off = output[-1] if output and stop == "max_tokens" else None
+        calls = tuple(_call(item, tools, item is cut_off) for item in output if _is_call(item))
+        completed = self._response.get("status") == "completed" and stop != "refusal"
+        return Reply(
+            text="".join(_parts(output, "output_text", "text")),
+            stop="tools" if calls and stop == "end" else stop,
+            calls=() if stop == "refusal" else calls,
+            thinking="\n\n".join(_thoughts(output)),
+            detail=detail,
+            usage=_usage(self._response.get("usage")),
+            raw={"api": API, "asked": asked, "items": output} if completed else None,
+            model=self._response.get("model") or asked,
+            reply_id=self._response.get("id") or "",
+        )
+
+    def _stop(self, output: list[dict[str, Json]]) -> tuple[Stop, str]:
+        if self._refusal:
+            return "refusal", self._refusal
+        if refusals := _parts(output, "refusal", "refusal"):
+            return "refusal", " ".join(refusals)
+        reason = (self._response.get("incomplete_details") or {}).get("reason")
+        if reason == "content_filter":
+            return "refusal", "content_filter"
+        return ("max_tokens", "") if reason else ("end", "")
+
+
+def _is_call(item: dict[str, Json]) -> bool:
+    return item.get("type") in ("function_call", "custom_tool_call")
+
+
+def _call(item: dict[str, Json], tools: Sequence[Tool], cut_off: bool) -> ToolCall:
+    """Return the call of an output item. cut_off: the reply reached its limit of tokens in this item."""
+    name = str(item["name"])
+    if item["type"] == "function_call":
+        return tool_calls.parse_call(str(item["call_id"]), name, item.get("arguments") or "", cut_off=cut_off)
+    call_id = f"{_FREE}{item['call_id']}"
+    tool = next((tool for tool in tools if tool.source and tool_calls.source_tool_name(tool) == name), None)
+    if tool is None:
+        return ToolCall(call_id, name, {}, f"no tool {name!r} takes plain text")
+    if cut_off:
+        return ToolCall(call_id, tool.name, {}, tool_calls.CUT_OFF)
+    return ToolCall(call_id, tool.name, tool_calls.parse_source_call(tool, item.get("input") or ""))
+
+
+def _parts(output: list[dict[str, Json]], kind: str, key: str) -> list[str]:
+    messages = [item for item in output if item.get("type") == "message"]
+    return [part.get(key) or "" for m in messages for part in m.get("content") or [] if part.get("type") == kind]
+
+
+def _thoughts(output: list[dict[str, Json]]) -> Iterator[str]:
+    for item in output:
+        if item.get("type") == "reasoning":
+            parts = item.get("summary") or item.get("content") or []
+            yield from (part["text"] for part in parts if part.get("text"))
+
+
+def _usage(used: dict[str, Json] | None) -> Usage | None:
+    if not used or used.get("input_tokens") is None:
+        return None
+    read, written = used.get("input_tokens_details") or {}, used.get("output_tokens_details") or {}
+    return Usage(
+        input_tokens=used["input_tokens"],
+        output_tokens=used.get("output_tokens") or 0,
+        cached_tokens=read.get("cached_tokens") or 0,
+        cache_write_tokens=read.get("cache_write_tokens") or 0,
+        thinking_tokens=written.get("reasoning_tokens"),
+    )

@@ -14,14 +14,21 @@ def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) 
     """Write `folder`/best.py atomically and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "best.py"
-    write_whole(path, (header(attempt, run, task) + attempt.proposal.source).encode())
+    source = attempt.proposal.source.removeprefix("\ufeff")  # legal at the start of a file only
+    write_whole(path, (header(attempt, run, task) + source).encode())
     return path
 
 
 def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
-    """What was proved, where, and how to use it, as comments."""
+    """What was proved, where, and how to use it, as comments.
+
+    Models and files chose parts of these texts. The first two lines are fixed, because Python takes an encoding
+    ("coding: utf-7") from any comment there.
+    """
     verdict = attempt.verdict
     lines = [
+        "The best accepted kernel of a kerneltune run.",
+        "",
         f"{task.name}: attempt {attempt.number} of run {run.run_id} ({attempt.proposal.rationale})",
         "",
         f"Verdict: {verdict.status.value}. {verdict.detail}",
@@ -34,7 +41,13 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
         "",
         "Use: from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model.",
     ]
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "\n"
+    return "".join(map(_comment, lines)) + "\n"
+
+
+def _comment(text: str) -> str:
+    """The text as one line of comment; what is not printable (line breaks, escape sequences) appears as an escape."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return f"# {''.join(shown)}".rstrip() + "\n"
 
 
 def _measured(verdict: Verdict) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from agent.llm.dialogue import Call
+from agent.llm.types import ToolCall
 from agent.record.events import (
     Event,
     Judged,
@@ -102,7 +102,7 @@ class Message:
     text: str
     at: float
     thinking: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     is_error: bool = False
     turn: int | None = None
@@ -287,10 +287,10 @@ def replied(text: str, at: float, *, calls: Json, **facts: Any) -> Message:
     return Message("assistant", text, at, calls=tuple(map(_call, calls or ())), **facts)
 
 
-def _call(stored: Json) -> Call:
+def _call(stored: Json) -> ToolCall:
     match stored:  # the strict decoder takes ten times as long, and conversations are full of calls
         case {"call_id": str(call_id), "name": str(name), "arguments": dict(arguments), "problem": str(problem)} if (
             len(stored) == 4
         ):
-            return Call(call_id, name, arguments, problem)
-    return decode(Call, stored, "call")
+            return ToolCall(call_id, name, arguments, problem)
+    return decode(ToolCall, stored, "call")

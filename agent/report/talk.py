@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.llm.dialogue import Call
+from agent.llm.types import ToolCall
 from agent.record.trajectory import Conversation, Message, Trajectory
 from agent.report.shown import Shown
 from agent.view import text as words
@@ -85,7 +85,7 @@ def _parts(message: Message, shown: Shown) -> Iterator[Part]:
         yield from _call(call, shown)
 
 
-def _call(call: Call, shown: Shown) -> Iterator[Part]:
+def _call(call: ToolCall, shown: Shown) -> Iterator[Part]:
     told = "\n".join(f"{name}: {_value(value)}" for name, value in call.arguments.items())
     yield _part("call", f"calls {call.name}", told, shown, _MOST_ARGUMENT)
     if call.problem:

@@ -10,7 +10,7 @@ from agent.authors.base import Attempt
 from agent.controls import Controls
 from agent.converse.conversation import Conversation, Hands, Trouble, Words
 from agent.converse.ledger import Ledger
-from agent.llm.dialogue import Model, Tool
+from agent.llm.types import LanguageModel, Tool
 from agent.policy import Limits
 from agent.record.events import Said
 from agent.workbench import Workbench
@@ -47,7 +47,7 @@ class Studio:
     """One run of a model. `finished_keys`: conversations of earlier processes, whose keys are taken."""
 
     bench: Workbench
-    model: Model
+    model: LanguageModel
     tools: tuple[Tool, ...]
     prompts: Prompts
     limits: Limits

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from agent.llm.dialogue import Call
+from agent.llm.types import ToolCall
 from agent.record.trajectory import Conversation, Message
 from agent.view import text as words
 from agent.view.page import Page
@@ -55,7 +55,7 @@ def _body(message: Message) -> Iterator[Text]:
         yield _call(call)
 
 
-def _call(call: Call) -> Text:
+def _call(call: ToolCall) -> Text:
     text = Text(f"-> {words.one_line(call.name)}", style="bold")
     for name, value in call.arguments.items():
         text.append(f"\n   {words.one_line(name)}: ", style="bold").append(_value(value), style="default")

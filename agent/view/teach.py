@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from agent.llm.providers import KEY_VARIABLES
 from agent.record.glance import Glance
 from agent.view import text as words
 from agent.view.page import heading, standard_page
@@ -77,7 +78,7 @@ def _author(machine: Machine) -> Text:
         return Text(f"{words.one_line(machine.model)} (the setting model)")
     if machine.keys:
         return Text(f"{machine.keys[0]}, whose API key is set; --model offline needs none")
-    return Text("offline: expert kernels and a search; set ANTHROPIC_API_KEY or OPENAI_API_KEY for a model")
+    return Text(f"offline: expert kernels and a search; set {' or '.join(KEY_VARIABLES.values())} for a model")
 
 
 def _run(run: Glance) -> RenderableType:

@@ -6,6 +6,7 @@ from agent.converse.prompts import RunPrompts
 from agent.converse.toolbox import Toolbox
 from agent.converse.toolset import TOOLS
 from agent.llm.anthropic import AnthropicModel
+from agent.llm.types import ModelOptions
 from agent.policy import Limits
 from agent.record.events import Replied
 from agent.strategies.refine import refine
@@ -38,7 +39,7 @@ def test_the_prompt_of_turn_50_is_at_most_half_as_long_again_as_that_of_turn_10(
     log = Log()
     bench = Workbench("r", TASKS, Tools(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     with LlmServer(story(), "anthropic") as server:
-        model = AnthropicModel("claude-opus-5-5", api_key=server.key, base_url=server.url)
+        model = AnthropicModel(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
         prompts = RunPrompts(bench, "sm_90", "NVIDIA H200", outcomes=lambda: bench.predictions)
         hands = lambda key, room: Toolbox(bench, key, room, 1, "sm_90")  # noqa: E731
         refine(Studio(bench, model, TOOLS, prompts, Limits(TURNS), hands))

@@ -55,6 +55,14 @@ def test_every_setting_tells_where_it_came_from(tmp_path: Path, monkeypatch: pyt
     assert set(sources) == set(FIELDS.values())
 
 
+def test_a_compile_target_is_the_same_however_it_was_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(project(tmp_path, "arch = 'H100'\n")).arch == "sm_90"
+    monkeypatch.chdir(tmp_path)
+    assert chosen_settings({"arch": "sm90a"}).arch == "sm_90"
+    with pytest.raises(UsageError, match=r"--arch: no compile target 'h1000'; known: .*sm_90 \(H200"):
+        chosen_settings({"arch": "h1000"})
+
+
 def test_settings_have_the_names_of_flags() -> None:
     assert {"max-time", "max-cost", "runs-dir", "target-sol", "confirm", "allow-unsandboxed"} <= set(FIELDS)
 
@@ -95,6 +103,7 @@ WRONG = {
     "effort = 3": ["effort = 3", "not one of low"],
     "max-attemps = 3": ["line 1", "unknown setting 'max-attemps'", "did you mean max-attempts?"],
     "colour = 'red'": ["unknown setting 'colour'", "known: allow-unsandboxed, arch"],
+    "arch = 'sm_12'": ["line 1", "no compile target 'sm_12'", "sm_90 (H200, H100"],
     "seed = 1\n[export]\nformat = 'kto'": ["line 2", "[export] is a table"],
     "export.format = 'kto'": ["line 1", "is a table"],
     "seed = \nwidth = 2": ["not TOML", "line 1"],

@@ -81,12 +81,6 @@ def test_a_folder_that_does_not_exist_yet_is_measured_where_it_will_be(tmp_path:
     assert named(findings(Patient(tmp_path / "a" / "b")), "disk for runs").ok is not None
 
 
-def test_keys_are_named_and_never_shown() -> None:
-    assert named(findings(Patient(Path("runs"), keys=("openai",))), "API keys").value == "set: openai"
-    none = named(findings(Patient(Path("runs"))), "API keys")
-    assert (none.ok, "offline" in none.value) == (None, True)
-
-
 def test_a_target_that_ptxas_does_not_know_is_told() -> None:
     assert named(findings(Patient(Path("runs"), arch="sm_90")), "ptxas").ok
     assert named(findings(Patient(Path("runs"), arch="sm_42")), "ptxas").ok is False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.gpus import GPUS, gpu_for_arch, gpu_named, occupancy
+from tools.gpus import GPUS, gpu_for_arch, gpu_named, occupancy, target_arch
 from tools.roofline import rate_tflops, speed_of_light
 from tools.spec import CaseSpec
 
@@ -56,6 +56,25 @@ def test_a_gpu_is_found_by_what_the_driver_calls_it(driver_name: str, ours: str)
 def test_a_laptop_gpu_is_not_taken_for_its_desktop_namesake() -> None:
     with pytest.raises(KeyError, match="known: H200"):
         gpu_named("NVIDIA GeForce RTX 4090 Laptop GPU")
+
+
+@pytest.mark.parametrize(
+    ("arch", "spellings"),
+    [
+        ("sm_80", "sm_80 A100 a100 80 8.0 NVIDIA-A100-80GB-SXM"),
+        ("sm_89", "sm89 L40S l4 4090 RTX4090 rtx-4090 8.9"),
+        ("sm_90", "sm_90 sm_90a SM90 sm90 sm-90 90 9.0 compute_90 h100 H100 H200 h100-pcie"),
+        ("sm_100", "sm_100 sm100 sm_100a 100 10.0 b200 B200"),
+    ],
+)
+def test_a_compile_target_may_be_spelt_as_people_do(arch: str, spellings: str) -> None:
+    assert {spelling: target_arch(spelling) for spelling in spellings.split()} == dict.fromkeys(spellings.split(), arch)
+
+
+@pytest.mark.parametrize("text", ["sm_12", "sm_", "", "h1000", "gfx942", "RTX 4090 Laptop GPU", "9", "sxm", "9" * 5000])
+def test_an_unknown_compile_target_is_refused_with_all_that_work(text: str) -> None:
+    with pytest.raises(ValueError, match=r"known: sm_80 \(A100.*sm_89.*sm_90 \(H200, H100.*sm_100 \(B200\)"):
+        target_arch(text)
 
 
 def test_every_gpu_has_the_rates_that_tasks_may_declare() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agent.converse.feedback import compiled_words, verdict_words
-from agent.llm.dialogue import Call
+from agent.llm.types import ToolCall
 from agent.record.events import Reflected
 from agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
 from prompts import render
@@ -60,18 +60,18 @@ def _messages(attempt: AttemptRecord, parent: int | None, leader: int | None, ta
     }
     yield from _exchange(
         attempt,
-        Call(f"{KEY}_{attempt.number}_update", "update", arguments),
+        ToolCall(f"{KEY}_{attempt.number}_update", "update", arguments),
         _expected(held) if held else "",
         compiled_words(
             attempt.number, attempt.source, verdict if failed else None, attempt.kernels, attempt.library_ops
         ),
     )
     if not failed:
-        call = Call(f"{KEY}_{attempt.number}_bench", "bench", {"attempt": attempt.number})
+        call = ToolCall(f"{KEY}_{attempt.number}_bench", "bench", {"attempt": attempt.number})
         yield from _exchange(attempt, call, "", verdict_words(attempt.number, verdict, leader, held))
 
 
-def _exchange(attempt: AttemptRecord, call: Call, text: str, result: str) -> Iterator[Message]:
+def _exchange(attempt: AttemptRecord, call: ToolCall, text: str, result: str) -> Iterator[Message]:
     turn = attempt.turn if call.name == "update" else None
     yield Message("assistant", text, attempt.at, calls=(call,), turn=turn, stop="tools")
     yield Message("tool", result, attempt.at, call_id=call.call_id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from agent.llm.dialogue import Call
+from agent.llm.types import ToolCall
 from agent.record.trajectory import Conversation, Message
 
 _WHOLE = ("", "end", "tools")  # why a reply ended that says all it meant to say
@@ -23,7 +23,7 @@ class Turn:
     `copied`: it was said in an earlier window already."""
 
     reply: Message
-    calls: tuple[Call, ...]
+    calls: tuple[ToolCall, ...]
     results: tuple[Message, ...]
     copied: bool
 
@@ -108,7 +108,7 @@ class _Block:
     kind: Literal["words", "reply", "results"]
     messages: list[Message] = field(default_factory=list)
     copied: bool = False
-    calls: tuple[Call, ...] = ()  # of results: those that still wait for one
+    calls: tuple[ToolCall, ...] = ()  # of results: those that still wait for one
     words: list[Message] = field(default_factory=list)  # on top of results
 
 
@@ -225,7 +225,7 @@ def _parts(blocks: Sequence[_Block]) -> list[Part]:
     return parts
 
 
-def _named(reply: Message) -> tuple[Call, ...]:
+def _named(reply: Message) -> tuple[ToolCall, ...]:
     """The calls of a reply with ids that tell them apart."""
     taken: set[str] = set()
     named = []

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.llm.dialogue import Call, Delta, Listen, ModelFacts, Reply, Request, Result, Usage
+from agent.llm.types import Delta, Listen, ModelFacts, ModelRequest, Reply, ToolCall, ToolResult, Usage
 
 PRICE_USD = 1e-6  # a token
 
 
-def call(name: str, call_id: str = "c1", **arguments: object) -> Call:
-    return Call(call_id, name, dict(arguments))
+def call(name: str, call_id: str = "c1", **arguments: object) -> ToolCall:
+    return ToolCall(call_id, name, dict(arguments))
 
 
-def calling(*calls: Call, text: str = "") -> Reply:
+def calling(*calls: ToolCall, text: str = "") -> Reply:
     return Reply(text, "tools", calls)
 
 
@@ -22,13 +22,13 @@ class ListModel:
     characters of the request, as far as it is not the same as the one before."""
 
     script: list[Reply | Exception]
-    asked: list[Request] = field(default_factory=list)
+    asked: list[ModelRequest] = field(default_factory=list)
     name: str = "list:model"
 
     def facts(self) -> ModelFacts:
         return ModelFacts("model")
 
-    def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
+    def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
         self.asked.append(request)
         reply = self.script.pop(0) if self.script else Reply("done", "end")
         if isinstance(reply, Exception):
@@ -63,10 +63,10 @@ class NoteHands:
     finished: int = 0
     answer: str = "ok"
 
-    def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
+    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
         self.done += [(c.name, turn) for c in calls]
         self.made += sum(c.name == "update" for c in calls)
-        return tuple(Result(c.call_id, f"{c.name}: {self.answer}") for c in calls)
+        return tuple(ToolResult(c.call_id, f"{c.name}: {self.answer}") for c in calls)
 
     def finish(self) -> None:
         self.finished += 1

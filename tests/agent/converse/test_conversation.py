@@ -7,8 +7,8 @@ import pytest
 
 from agent.converse.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, Words
 from agent.converse.ledger import Ledger
-from agent.llm.dialogue import Call, Reply, Result, Results, Usage, User
 from agent.llm.errors import ContextOverflow, Unavailable
+from agent.llm.types import Reply, ToolCall, ToolResult, ToolResults, Usage, User
 from agent.record.events import Event, Replied, Said
 from tests.agent.converse.parts import ListModel, NoteHands, call, calling
 
@@ -31,7 +31,7 @@ def test_results_of_tool_calls_go_back_until_the_model_has_no_more_to_say() -> N
     assert hands.finished == 1
     second = model.asked[1].messages
     assert isinstance(second[1], Reply)
-    assert second[2] == Results(hands.run((UPDATE.calls[0],), 0))
+    assert second[2] == ToolResults(hands.run((UPDATE.calls[0],), 0))
     told = [(e.role, e.text) for e in events if isinstance(e, Said) and e.final]
     assert told[:3] == [("user", "begin"), ("tool", "update: ok"), ("tool", "bench: ok")]
 
@@ -64,7 +64,7 @@ def test_an_empty_reply_is_no_message_and_the_nudge_joins_what_was_said_last() -
     made, model, _, _ = conversation(Reply("", "end"), UPDATE, Reply(" ", "end"))
     made.hold()
     assert model.asked[1].messages == (User("begin\n\nnudge: empty"),)
-    assert isinstance(model.asked[3].messages[-1], Results)
+    assert isinstance(model.asked[3].messages[-1], ToolResults)
     assert model.asked[3].messages[-1].text == "nudge: empty"
 
 
@@ -146,8 +146,8 @@ def test_a_reply_that_fills_the_window_is_followed_by_a_shorter_prompt() -> None
 
 def test_a_model_whose_calls_are_all_mistakes_is_left() -> None:
     class Refusing(NoteHands):
-        def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
-            return tuple(Result(c.call_id, "no such attempt", is_error=True) for c in calls)
+        def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
+            return tuple(ToolResult(c.call_id, "no such attempt", is_error=True) for c in calls)
 
     made, model, _, _ = conversation(*[UPDATE] * 40)
     made.hands = Refusing()

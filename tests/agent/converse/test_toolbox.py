@@ -8,7 +8,7 @@ import pytest
 
 from agent.converse.toolbox import Toolbox
 from agent.converse.toolset import TOOLS
-from agent.llm.dialogue import Call, Result
+from agent.llm.types import ToolCall, ToolResult
 from agent.record.events import Event, Judged, Proposed, Reflected
 from agent.workbench import Workbench
 from tests.agent.converse.parts import call
@@ -71,11 +71,11 @@ def toolbox(
     return Toolbox(bench, "1", lambda made: most - made, width, "sm_90"), bench, log.events
 
 
-def write(source: str | None, **more: Any) -> Call:
+def write(source: str | None, **more: Any) -> ToolCall:
     return call("update", **{"parent": None, "rationale": "why", "source": source, "edits": None} | more)
 
 
-def one(box: Toolbox, wanted: Call) -> Result:
+def one(box: Toolbox, wanted: ToolCall) -> ToolResult:
     (result,) = box.run([wanted], 1)
     return result
 
@@ -148,7 +148,7 @@ def test_a_bench_of_what_was_benched_tells_the_verdict_again() -> None:
 
 MISTAKES = [
     (call("optimise"), "no such tool; the tools are update, bench, reflect"),
-    (Call("c", "bench", problem="Expecting value: line 1"), "not a JSON object: Expecting value"),
+    (ToolCall("c", "bench", problem="Expecting value: line 1"), "not a JSON object: Expecting value"),
     (call("bench", attempt="1"), "`attempt`: input should be a valid integer, not str '1'"),
     (call("bench"), "`attempt`: field required"),
     (call("bench", attempt=1, fast=True), "`fast`: extra inputs are not permitted"),
@@ -166,7 +166,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("wrong", "words"), MISTAKES)
-def test_every_mistake_is_a_result_that_says_what_would_work(wrong: Call, words: str) -> None:
+def test_every_mistake_is_a_result_that_says_what_would_work(wrong: ToolCall, words: str) -> None:
     box, _, events = toolbox()
     box.run([write("5")], 1)
     before = len(events)

@@ -6,7 +6,7 @@ from typing import Any
 from agent.converse.prompts import RunPrompts
 from agent.converse.toolbox import Toolbox
 from agent.converse.toolset import TOOLS
-from agent.llm.dialogue import Call, Listen, ModelFacts, Reply, Request, Usage
+from agent.llm.types import Listen, ModelFacts, ModelRequest, Reply, ToolCall, Usage
 from agent.policy import Limits
 from agent.record.events import Event, Replied, RunEnded, Said
 from agent.record.trajectory import Trajectory, trajectory
@@ -40,7 +40,7 @@ class Speaker:
     def history(self, text: str, kept: int | None) -> "Speaker":
         return self.user(text, {"history": True} | ({"kept": kept} if kept is not None else {}))
 
-    def reply(self, text: str = "", *calls: Call, **more: Any) -> "Speaker":
+    def reply(self, text: str = "", *calls: ToolCall, **more: Any) -> "Speaker":
         self.turn += 1
         usage = encode(more.pop("usage", None))
         facts: dict[str, Any] = {"thinking": "", "detail": "", "cost_usd": None, "model": "m", "seconds": 1.5} | more
@@ -66,13 +66,13 @@ class Speaker:
         return self.at
 
 
-def bench(call_id: str, attempt: int = 1) -> Call:
-    return Call(call_id, "bench", {"attempt": attempt})
+def bench(call_id: str, attempt: int = 1) -> ToolCall:
+    return ToolCall(call_id, "bench", {"attempt": attempt})
 
 
-def update(call_id: str, source: str, **more: Json) -> Call:
+def update(call_id: str, source: str, **more: Json) -> ToolCall:
     arguments = {"parent": None, "rationale": "why", "source": source, "edits": None}
-    return Call(call_id, "update", arguments | more)
+    return ToolCall(call_id, "update", arguments | more)
 
 
 def ended(why: str = "attempts", best: int | None = None) -> RunEnded:
@@ -84,13 +84,13 @@ class Asked:
     """Answers with the next reply of a list, and keeps what it was asked."""
 
     script: list[Reply]
-    asked: list[Request] = field(default_factory=list)
+    asked: list[ModelRequest] = field(default_factory=list)
     name: str = "list:model"
 
     def facts(self) -> ModelFacts:
         return ModelFacts("model")
 
-    def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
+    def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
         self.asked.append(request)
         reply = self.script.pop(0) if self.script else Reply("done", "end")
         usage = Usage(sum(len(str(m)) for m in request.messages) // 4, len(str(reply)) // 4, 3)
@@ -130,5 +130,5 @@ def long_script(turns: int = 50) -> list[Reply]:
         if n % 13 == 5:
             said.append(Reply("A long explanation that is cut", "max_tokens"))
         if n % 17 == 6:
-            said.append(Reply("", "tools", (Call("bad", "update", {}, "no JSON"), Call("bad", "nonsense", {}))))
+            said.append(Reply("", "tools", (ToolCall("bad", "update", {}, "no JSON"), ToolCall("bad", "nonsense", {}))))
     return said

@@ -10,7 +10,7 @@ from agent.export.formats.openai import OpenAi
 from agent.export.formats.sft_chat import Reasoning, SftChat
 from agent.export.formats.sharegpt import BETWEEN_RESULTS, ShareGpt
 from agent.export.formats.sts import Sts
-from agent.llm.dialogue import Call, Usage
+from agent.llm.types import ToolCall, Usage
 from agent.record.events import Event, Judged, Proposed
 from agent.record.trajectory import Trajectory
 from tests.agent.export.talk_parts import RUN, Speaker, bench, ended, held, long_script, update
@@ -236,7 +236,7 @@ def test_a_key_that_would_leave_the_folder_is_only_a_name() -> None:
 
 
 def test_arguments_that_json_cannot_say_plainly_are_said_all_the_same() -> None:
-    said = Speaker().user("a").reply("", Call("c", "bench", {"attempt": 10**40})).result("c", "no", True).reply("b")
+    said = Speaker().user("a").reply("", ToolCall("c", "bench", {"attempt": 10**40})).result("c", "no", True).reply("b")
     row = one(OpenAi(), said.trajectory())
     assert json.loads(row["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"attempt": 10**40}
 

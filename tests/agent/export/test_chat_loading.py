@@ -10,7 +10,7 @@ from agent.export.base import Format, Made
 from agent.export.formats.raw import Raw, read_event
 from agent.export.formats.sft_chat import SftChat
 from agent.export.formats.sharegpt import ShareGpt
-from agent.llm.dialogue import Usage
+from agent.llm.types import Usage
 from tests.agent.export.files import write_lines, write_parquet
 from tests.agent.export.talk_parts import Speaker, bench, held, long_script, update
 from tests.agent.record.samples import arbitrary_run

@@ -4,7 +4,7 @@ from typing import Any
 
 from agent.export.formats.sft_chat import chat_messages
 from agent.export.formats.talk import Talk, talks
-from agent.llm.dialogue import Call, Message, Reply, Results, User
+from agent.llm.types import Message, Reply, ToolCall, ToolResults, User
 from tests.agent.export.talk_parts import Speaker, bench, held, long_script
 
 
@@ -83,7 +83,7 @@ def test_what_was_cut_off_stays_as_context_and_trains_nobody() -> None:
 
 
 def test_a_call_with_arguments_that_could_not_be_read_trains_nobody() -> None:
-    said = Speaker().user("begin").reply("", Call("a", "update", {}, "no JSON")).result("a", "update: …", True)
+    said = Speaker().user("begin").reply("", ToolCall("a", "update", {}, "no JSON")).result("a", "update: …", True)
     assert [t.trains for t in the_talk(said).turns] == [False]
 
 
@@ -175,7 +175,7 @@ def as_chat(message: Message) -> list[tuple[str, str, tuple[str, ...]]]:
             return [("user", text, ())]
         case Reply():
             return [("assistant", message.text, tuple(c.name for c in message.calls))]
-        case Results():
+        case ToolResults():
             on_top = [("user", message.text, ())] if message.text else []
             return [*(("tool", r.text, ()) for r in message.results), *on_top]
 

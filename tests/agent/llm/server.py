@@ -2,7 +2,7 @@
 ones do, and fails as it is told to.
 
     with LlmServer(story, format="anthropic", faults={1: Fault("reset")}) as server:
-        model = AnthropicModel("claude-opus-5-5", api_key=server.key, base_url=server.url)
+        model = AnthropicModel(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
 """
 
 import json
@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 
@@ -166,7 +166,10 @@ class LlmServer:
         return spoilt(told, fault)
 
     def _stream(self, http: BaseHTTPRequestHandler, body: dict[str, Json], number: int, fault: Fault | None) -> None:
-        events = list(self.wire.tell(self._line(number, fault), self.wire.count(body), body))
+        counted = self.wire.count(body)
+        if fault is not None and fault.kind == "bad_usage":
+            counted = replace(counted, total=-counted.total * 10**30)
+        events = list(self.wire.tell(self._line(number, fault), counted, body))
         http.send_response(200)
         http.send_header("content-type", "text/event-stream; charset=utf-8")
         http.send_header("connection", "close")

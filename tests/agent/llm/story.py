@@ -21,6 +21,8 @@ FaultKind = Literal[
     "refusal",
     "unknown_tool",
     "bad_json",  # arguments that are not JSON
+    "nan",  # arguments that only Python takes for JSON
+    "bad_usage",  # counts of tokens that cannot be
     "html",  # something else answers
     "nonsense",  # an event without what it should have
 ]
@@ -41,7 +43,7 @@ class Fault:
     @property
     def keeps_story(self) -> bool:
         """Is the story's line still to come? It is unless the line was told."""
-        return self.kind not in ("stall", "drip")
+        return self.kind not in ("stall", "drip", "bad_usage")
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ def spoilt(told: Said, fault: Fault | None) -> Said:
         return replace(told, calls=(("compile_and_run", text),))
     if fault.kind == "bad_json":
         return replace(told, calls=((name, "{attempt: 1, oops"),))
+    if fault.kind == "nan":
+        return replace(told, calls=((name, '{"parent": NaN, "attempt": [1e999, -Infinity]}'),))
     if fault.kind == "max_tokens":
         return replace(told, calls=(*told.calls[:-1], (name, text[: len(text) // 2])), stop="max_tokens")
     return told
@@ -96,6 +100,12 @@ def spoilt(told: Said, fault: Fault | None) -> Said:
 def pieces(text: str, size: int = 40) -> list[str]:
     """`text` as deltas."""
     return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+def received(value: Json) -> Json:
+    """A value as a client can hold it and send it back: no encoder takes half a character."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
 
 
 def sse(event: Json, name: str | None = None) -> bytes:

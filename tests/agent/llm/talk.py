@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.llm.choose import open_model
-from agent.llm.dialogue import Delta, Message, Model, Reply, Request, Result, Results, Tool, User
+from agent.llm.providers import open_model
+from agent.llm.types import Delta, LanguageModel, Message, ModelRequest, Reply, Tool, ToolResult, ToolResults, User
 from tests.agent.llm.server import LlmServer
 from tools.codec import Json
 
@@ -64,7 +64,9 @@ STORY: list[dict[str, Json]] = [
 NAMES = {"anthropic": "anthropic:claude-opus-5-5", "openai": "openai:gpt-6.1-sol", "chat": "chat:"}
 
 
-def model_of(server: LlmServer, name: str | None = None, *, timeout_s: float = 5.0, max_retries: int = 4) -> Model:
+def model_of(
+    server: LlmServer, name: str | None = None, *, timeout_s: float = 5.0, max_retries: int = 4
+) -> LanguageModel:
     """The model that speaks to `server`, in a hurry."""
     return open_model(
         name or NAMES[server.format],
@@ -76,20 +78,20 @@ def model_of(server: LlmServer, name: str | None = None, *, timeout_s: float = 5
     )
 
 
-def request(messages: tuple[Message, ...], max_tokens: int = 8000) -> Request:
+def request(messages: tuple[Message, ...], max_tokens: int = 8000) -> ModelRequest:
     """What an optimisation asks."""
-    return Request(SYSTEM, messages, TOOLS, max_tokens, key="run-1")
+    return ModelRequest(SYSTEM, messages, TOOLS, max_tokens, key="run-1")
 
 
-def converse(model: Model, turns: int, heard: list[Delta] | None = None) -> list[Reply]:
+def converse(model: LanguageModel, turns: int, heard: list[Delta] | None = None) -> list[Reply]:
     """Hold a conversation of at most `turns` replies, answering every call."""
     messages: tuple[Message, ...] = (User("Make softmax fast."),)
     replies: list[Reply] = []
     for _ in range(turns):
         reply = model.ask(request(messages), heard.append if heard is not None else lambda _: None)
         replies.append(reply)
-        results = tuple(Result(c.call_id, f"{c.name}: 12.5 us", is_error=bool(c.problem)) for c in reply.calls)
-        messages += (reply, Results(results) if results else User("Go on."))
+        results = tuple(ToolResult(c.call_id, f"{c.name}: 12.5 us", is_error=bool(c.problem)) for c in reply.calls)
+        messages += (reply, ToolResults(results) if results else User("Go on."))
     return replies
 
 

@@ -1,11 +1,11 @@
 """What goes wrong on the wire, and what each trouble comes to."""
 
+import json
 import threading
 import time
 
 import pytest
 
-from agent.llm.dialogue import Delta, Reply, User
 from agent.llm.errors import (
     ContextOverflow,
     KeyRejected,
@@ -15,9 +15,10 @@ from agent.llm.errors import (
     RequestRejected,
     Unavailable,
 )
+from agent.llm.types import Delta, Reply, User
 from tests.agent.llm.server import Format, LlmServer
 from tests.agent.llm.story import Fault
-from tests.agent.llm.talk import STORY, converse, model_of, plain, request
+from tests.agent.llm.talk import KERNEL, STORY, converse, model_of, plain, request, update
 from tools.codec import Json
 
 FORMATS: tuple[Format, ...] = ("anthropic", "openai", "chat")
@@ -237,6 +238,60 @@ def test_calls_that_make_no_sense_reach_the_caller_and_the_run_goes_on(format: F
     assert odd.calls[0].name == name
     assert bool(odd.calls[0].problem) == (kind == "bad_json")
     assert after.text == "A first try."
+
+
+HALVES: list[dict[str, Json]] = [
+    {
+        "text": "x" * 39 + "\ud83d\ude80 and \udc00 alone",  # pieces have 40 characters
+        "thinking": "t" * 39 + "\ud83d\ude80",
+        "calls": [update(None, "a \ud83d b \ud83d\ude80", KERNEL + "# \udfff\n")],
+    },
+    {"text": "Done."},
+]
+
+
+def without_halves(reply: Reply) -> None:
+    assert reply.text == "x" * 39 + "🚀 and \ufffd alone"
+    assert reply.thinking == "t" * 39 + "🚀"
+    assert reply.calls[0].arguments["rationale"] == "a \ufffd b 🚀"
+    assert reply.calls[0].arguments["source"].startswith(KERNEL + "# \ufffd")
+    json.dumps(reply.raw, ensure_ascii=False).encode()
+
+
+@every_format
+def test_halves_of_characters_are_joined_or_replaced_and_the_run_goes_on(format: Format) -> None:
+    heard: list[Delta] = []
+    with LlmServer(HALVES, format) as server:
+        replies = converse(model_of(server), 2, heard)
+        assert server.refused == []
+    without_halves(replies[0])
+    assert replies[1].text == "Done."
+    texts = {kind: "".join(d.text for d in heard if d.kind == kind) for kind in ("text", "thinking")}
+    assert texts == {"text": replies[0].text + "Done.", "thinking": replies[0].thinking}
+
+
+@every_format
+def test_numbers_that_are_not_json_are_a_problem_of_their_call(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("nan")}) as server:
+        odd, after = converse(model_of(server), 2)
+        assert server.refused == []
+    assert (odd.calls[0].arguments, odd.stop) == ({}, "tools")
+    assert "NaN is no JSON number" in odd.calls[0].problem
+    assert after.text == "A first try."
+
+
+@every_format
+def test_counts_of_tokens_that_cannot_be_are_unknown(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("bad_usage")}) as server:
+        odd, after = converse(model_of(server), 2)
+    assert (odd.usage, odd.cost_usd, odd.text) == (None, None, "A first try.")
+    assert after.usage is not None
+
+
+def test_an_error_is_told_without_what_a_terminal_would_obey() -> None:
+    error = error_of("chat", Fault("status", 400, message="no \x1b[2J\x1b]0;t\x07 \u202e way"))
+    assert "no \ufffd[2J" in str(error)
+    assert str(error).isprintable()
 
 
 def test_a_context_window_that_is_full_is_told_from_the_limit_of_a_reply() -> None:

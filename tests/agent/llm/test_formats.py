@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from agent.llm.dialogue import Delta, Message, Reply, Result, Results, Usage, User
 from agent.llm.errors import ContextOverflow
+from agent.llm.types import Delta, Message, Reply, ToolResult, ToolResults, Usage, User
 from tests.agent.llm.server import Format, LlmServer
 from tests.agent.llm.talk import KERNEL, STORY, bench, converse, model_of, plain, request, update
 from tests.agent.llm.wire_chat import QUIRKS
@@ -103,7 +103,7 @@ def test_raw_replies_survive_being_stored_as_json(format: Format) -> None:
         model = model_of(server)
         first = model.ask(request((User("Make softmax fast."),)))
         stored = Reply(**{**vars(first), "raw": json.loads(json.dumps(first.raw))})
-        results = Results(tuple(Result(call.call_id, "ok") for call in first.calls))
+        results = ToolResults(tuple(ToolResult(call.call_id, "ok") for call in first.calls))
         model.ask(request((User("Make softmax fast."), stored, results)))
         assert server.refused == []
         assert server.key not in json.dumps(first.raw)
@@ -180,7 +180,7 @@ def test_calls_that_an_interruption_left_unanswered_are_answered_for_the_api(for
     with LlmServer(story, format) as server:
         model = model_of(server)
         first = model.ask(request((User("Go."),)))
-        half = Results((Result(first.calls[0].call_id, "ok"),))
+        half = ToolResults((ToolResult(first.calls[0].call_id, "ok"),))
         model.ask(request((User("Go."), first, half)))
         model.ask(request((User("Go."), first, User("Continue."))))
         assert server.refused == []
@@ -192,7 +192,7 @@ def test_a_conversation_can_go_on_with_another_provider(format: Format) -> None:
     for taken in replies.values():
         messages: tuple[Message, ...] = (User("Make softmax fast."),)
         for reply in taken:
-            messages += (reply, Results(tuple(Result(call.call_id, "ok") for call in reply.calls)))
+            messages += (reply, ToolResults(tuple(ToolResult(call.call_id, "ok") for call in reply.calls)))
         with LlmServer([{"text": "Hello."}], format) as server:
             assert model_of(server).ask(request(messages)).text == "Hello."
             assert server.refused == []

@@ -14,12 +14,12 @@ from tests.agent.llm.talk import NAMES, STORY
 
 CODE = """
 import sys
-from agent.llm.choose import open_model
-from agent.llm.dialogue import Request, User
+from agent.llm.providers import open_model
+from agent.llm.types import ModelRequest, User
 name, url, key = sys.argv[1:]
 model = open_model(name, keys={name.partition(":")[0]: key}, base_url=url, timeout_s=60)
 try:
-    model.ask(Request("", (User("Hi."),)), lambda delta: print(delta.kind, flush=True))
+    model.ask(ModelRequest("", (User("Hi."),)), lambda delta: print(delta.kind, flush=True))
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """

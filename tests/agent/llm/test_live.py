@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.choose import open_model
-from agent.llm.dialogue import Delta, Message, Model, Reply, Request, Result, Results, User
 from agent.llm.errors import ContextOverflow
+from agent.llm.providers import open_model
+from agent.llm.types import Delta, LanguageModel, Message, ModelRequest, Reply, ToolResult, ToolResults, User
 from tests.agent.llm.talk import BENCH
 
 pytestmark = pytest.mark.live
@@ -62,8 +62,8 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
     pytest.fail("the server does not answer")
 
 
-def ask(model: Model, messages: tuple[Message, ...], heard: list[Delta]) -> Reply:
-    request = Request("You judge kernels with tools.", messages, (BENCH,), max_tokens=80, key="live")
+def ask(model: LanguageModel, messages: tuple[Message, ...], heard: list[Delta]) -> Reply:
+    request = ModelRequest("You judge kernels with tools.", messages, (BENCH,), max_tokens=80, key="live")
     return model.ask(request, heard.append)
 
 
@@ -79,8 +79,8 @@ def test_a_real_small_model_holds_a_conversation_with_tools(url: str) -> None:
         assert reply.text or reply.calls
         assert reply.cost_usd is None
         assert all(call.call_id and (call.name == "bench" or call.problem) for call in reply.calls)
-        results = tuple(Result(call.call_id, "correct, 12.5 us") for call in reply.calls)
-        messages += (reply, Results(results) if results else User("Go on."))
+        results = tuple(ToolResult(call.call_id, "correct, 12.5 us") for call in reply.calls)
+        messages += (reply, ToolResults(results) if results else User("Go on."))
         print(reply)  # what nobody scripted
     model.close()
 

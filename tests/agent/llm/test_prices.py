@@ -2,16 +2,16 @@
 
 import pytest
 
-from agent.llm.dialogue import Usage
-from agent.llm.prices import price_usd
+from agent.llm.http_api import list_price_usd
+from agent.llm.types import Usage
 
 MILLION = 1_000_000
 
 
-def usd(provider: str, model: str, usage: Usage, flavour: str = "standard") -> float:
-    price = price_usd(provider, model, usage, flavour)
+def usd(provider: str, model: str, usage: Usage) -> float:
+    price = list_price_usd(provider, model, usage)
     assert price is not None
-    return price.usd
+    return price
 
 
 def test_input_and_output_are_paid_at_their_rates() -> None:
@@ -26,11 +26,9 @@ def test_cached_reads_and_writes_are_part_of_the_input_and_paid_at_theirs() -> N
     assert usd("anthropic", "claude-opus-5-5", usage) == pytest.approx(paid / MILLION)
 
 
-def test_a_dated_id_has_the_price_of_its_model_and_the_source_says_which() -> None:
-    price = price_usd("anthropic", "claude-opus-5-5-20260901", Usage(1000, 10))
-    assert price is not None
-    assert price.source.startswith("genai-prices ")
-    assert price.source.endswith(" anthropic/claude-opus-5-5")
+def test_a_dated_id_has_the_price_of_its_model() -> None:
+    usage = Usage(1000, 10)
+    assert usd("anthropic", "claude-opus-5-5-20260901", usage) == usd("anthropic", "claude-opus-5-5", usage)
 
 
 def test_long_prompts_cost_more_where_the_list_says_so() -> None:
@@ -38,12 +36,8 @@ def test_long_prompts_cost_more_where_the_list_says_so() -> None:
     assert long > 1.5 * short
 
 
-def test_batches_cost_half() -> None:
-    whole, half = (usd("anthropic", "claude-opus-5-5", Usage(MILLION, 0), f) for f in ("standard", "batch"))
-    assert half == pytest.approx(whole / 2)
-
-
 def test_an_unknown_price_is_none_and_not_nothing() -> None:
-    assert price_usd("openai", "gpt-of-my-own", Usage(1000, 10)) is None
-    assert price_usd("nobody", "gpt-6.1-sol", Usage(1000, 10)) is None
-    assert price_usd("anthropic", "claude-opus-5-5", Usage(10, 0, cached_tokens=4000)) is None
+    assert list_price_usd("openai", "gpt-of-my-own", Usage(1000, 10)) is None
+    assert list_price_usd("nobody", "gpt-6.1-sol", Usage(1000, 10)) is None
+    assert list_price_usd("anthropic", "claude-opus-5-5", Usage(10, 0, cached_tokens=4000)) is None
+    assert list_price_usd("anthropic", "claude-opus-5-5", Usage(-1, 10)) is None

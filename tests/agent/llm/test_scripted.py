@@ -1,4 +1,4 @@
-"""Scripts: replayed exactly, written from replies, refused with file and line."""
+"""Scripts: replayed exactly, refused with file and line."""
 
 import json
 import threading
@@ -6,19 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.dialogue import Delta, Reply, Request, Usage, User
-from agent.llm.scripted import OVER, ScriptedModel, read_script, write_script
+from agent.llm.scripted import OVER, ScriptedModel
+from agent.llm.types import Delta, ModelOptions, ModelRequest, Reply, ToolCall, Usage, User
 from tests.agent.llm.server import LlmServer
 from tests.agent.llm.talk import STORY, converse, model_of, plain, write_lines
+from tests.agent.llm.test_faults import HALVES, without_halves
 from tools.errors import UsageError
+
+NO_JSON = "the arguments are not JSON: "
 
 
 def script(path: Path, lines: list[str]) -> ScriptedModel:
-    return ScriptedModel(write_lines(path / "story.jsonl", lines))
+    return ScriptedModel(ModelOptions(str(write_lines(path / "story.jsonl", lines))))
 
 
 def ask(model: ScriptedModel, key: str = "") -> Reply:
-    return model.ask(Request("", (User("Go."),), key=key))
+    return model.ask(ModelRequest("", (User("Go."),), key=key))
 
 
 def test_a_script_replays_what_a_server_told(tmp_path: Path) -> None:
@@ -28,17 +31,14 @@ def test_a_script_replays_what_a_server_told(tmp_path: Path) -> None:
     assert [plain(reply) for reply in converse(model, len(STORY))] == [plain(reply) for reply in served]
 
 
-def test_stored_replies_become_a_script_that_replays_them(tmp_path: Path) -> None:
-    with LlmServer(STORY, "openai") as server:
-        served = converse(model_of(server), len(STORY))
-    write_script(tmp_path / "recorded.jsonl", [("island", reply) for reply in served])
-    model = ScriptedModel(tmp_path / "recorded.jsonl")
-    again = [ask(model, "island") for _ in served]
-    assert [(plain(r), r.thinking, r.usage, r.cost_usd) for r in again] == [
-        (plain(r), r.thinking, r.usage, r.cost_usd) for r in served
-    ]
-    write_script(tmp_path / "twice.jsonl", [("island", reply) for reply in again])
-    assert (tmp_path / "twice.jsonl").read_bytes() == (tmp_path / "recorded.jsonl").read_bytes()
+def test_a_script_s_replies_are_cleaned_as_those_of_servers_are(tmp_path: Path) -> None:
+    nan = '{"calls": [{"name": "bench", "arguments": {"attempt": NaN}}], "cost_usd": NaN, '
+    nan += '"usage": {"input_tokens": -1, "output_tokens": 2}}'
+    deep = json.dumps({"calls": [{"name": "bench", "arguments": {"a": json.loads("[" * 200 + "]" * 200)}}]})
+    model = script(tmp_path, [json.dumps(HALVES[0]), nan, deep])
+    without_halves(ask(model))
+    assert ask(model) == Reply("", "tools", (ToolCall("call_2_0", "bench", {}, NO_JSON + "nan is no JSON number"),))
+    assert ask(model).calls[0].problem.startswith(NO_JSON + "they are nested")
 
 
 def test_a_script_that_is_over_says_so_and_goes_on_saying_so(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_usage_stop_and_thinking_are_as_written_and_heard(tmp_path: Path) -> Non
     line = '{"text": "T", "thinking": "H", "stop": "refusal", "detail": "cyber", "cost_usd": 0.5, '
     model = script(tmp_path, [line + '"usage": {"input_tokens": 9, "output_tokens": 2}}'])
     heard: list[Delta] = []
-    reply = model.ask(Request("", (User("Go."),)), heard.append)
+    reply = model.ask(ModelRequest("", (User("Go."),)), heard.append)
     assert reply == Reply("T", "refusal", (), "H", "cyber", Usage(9, 2), 0.5)
     assert [(delta.kind, delta.text) for delta in heard] == [("thinking", "H"), ("text", "T")]
 
@@ -98,4 +98,4 @@ def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, line: str) -> 
 
 def test_a_script_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere"):
-        read_script(tmp_path / "nowhere.jsonl")
+        ScriptedModel(ModelOptions(str(tmp_path / "nowhere.jsonl")))

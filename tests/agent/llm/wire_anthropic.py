@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.agent.llm.story import Cache, Counted, Refused, Said, pieces, require, require_strict, sse
+from tests.agent.llm.story import Cache, Counted, Refused, Said, pieces, received, require, require_strict, sse
 from tools.codec import Json, encode
 
 MODELS: list[dict[str, Json]] = [
@@ -120,7 +120,7 @@ class Messages:
         yield sse({"type": "ping"}, "ping")
         content: list[Json] = []
         if thinks:
-            block = {"type": "thinking", "thinking": said.thinking, "signature": f"sig-{said.number}=="}
+            block = received({"type": "thinking", "thinking": said.thinking, "signature": f"sig-{said.number}=="})
             self.signed[block["signature"]] = block
             content.append(block)
             yield from self._block(0, {"type": "thinking", "thinking": "", "signature": ""}, self._thought(block, said))
@@ -147,7 +147,7 @@ class Messages:
         yield sse({"type": "message_stop"}, "message_stop")
 
     def _thought(self, block: Json, said: Said) -> list[Json]:
-        deltas: list[Json] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+        deltas: list[Json] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(said.thinking)]
         if said.stop == "max_tokens" and not said.text and not said.calls:
             return deltas  # cut off before it was signed
         return [*deltas, {"type": "signature_delta", "signature": block["signature"]}]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from tests.agent.llm.story import Cache, Counted, Refused, Said, pieces, require, require_strict, sse
+from tests.agent.llm.story import Cache, Counted, Refused, Said, pieces, received, require, require_strict, sse
 from tools.codec import Json
 
 MODELS: list[dict[str, Json]] = [
@@ -89,7 +89,7 @@ class Responses:
         ended = head | {"status": status, "output": items, "usage": usage}
         ended["incomplete_details"] = {"reason": reason} if reason else None
         if not reason:
-            self.issued |= {item["id"]: (items, i) for i, item in enumerate(items)}
+            self.issued |= {item["id"]: (received(items), i) for i, item in enumerate(items)}
         yield {"type": f"response.{status}", "response": ended}
 
     def _items(self, said: Said, body: dict[str, Json]) -> list[Json]:

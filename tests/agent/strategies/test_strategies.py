@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agent.authors.base import Attempt, Proposal
-from agent.llm.dialogue import Call, Listen, Reply, Request, Result, User
 from agent.llm.errors import KeyRejected, Unavailable
+from agent.llm.types import Listen, ModelRequest, Reply, ToolCall, ToolResult, User
 from agent.policy import Limits
 from agent.record.events import Event, Replied, Said
 from agent.strategies.best_of import SHARE, best_of
@@ -35,16 +35,16 @@ class BenchHands:
     room: Callable[[int], int]
     made: int = 0
 
-    def run(self, calls: Sequence[Call], turn: int) -> tuple[Result, ...]:
+    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
         return tuple(self._one(c) for c in calls)
 
-    def _one(self, call: Call) -> Result:
+    def _one(self, call: ToolCall) -> ToolResult:
         if self.room(self.made) <= 0:
-            return Result(call.call_id, "no attempts left", is_error=True)
+            return ToolResult(call.call_id, "no attempts left", is_error=True)
         self.made += 1
         source = str(call.arguments["source"])
         draft = self.bench.update(Proposal(source, "", params={"conversation": self.key}))
-        return Result(call.call_id, self.bench.bench(draft).verdict.status.value)
+        return ToolResult(call.call_id, self.bench.bench(draft).verdict.status.value)
 
     def finish(self) -> None:
         pass
@@ -71,7 +71,7 @@ class Endless(ListModel):
 
     numbers = itertools.count()
 
-    def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
+    def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
         number = next(self.numbers)
         self.script.append(calling(call("update", source=str(10 + number * 7 % 13))))
         return super().ask(request, listen)
@@ -146,7 +146,7 @@ def test_conversations_side_by_side_are_under_way_at_once() -> None:
     meeting, begun = threading.Barrier(3, timeout=10), itertools.count()
 
     class Meeting(Endless):
-        def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
+        def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
             if isinstance(request.messages[-1], User) and next(begun) < 3:
                 meeting.wait()
             return super().ask(request, listen)
@@ -190,7 +190,7 @@ def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply() -> None:
         closed = threading.Event()
         asking = threading.Event()
 
-        def ask(self, request: Request, listen: Listen = lambda _: None) -> Reply:
+        def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
             self.asking.set()
             self.closed.wait(60)
             raise Unavailable("closed")

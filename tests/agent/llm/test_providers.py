@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.choose import Choice, open_model, parse
+from agent import complete
+from agent.compose.doctor import of_this_program
+from agent.export import terms
 from agent.llm.errors import KeyRejected
+from agent.llm.providers import PROVIDERS, ModelName, open_model, parse
 from agent.llm.scripted import ScriptedModel
+from agent.settings import Environment
 from tests.agent.llm.talk import write_lines
 from tools.errors import UsageError
 
@@ -16,15 +20,15 @@ from tools.errors import UsageError
 @pytest.mark.parametrize(
     ("name", "choice"),
     [
-        ("anthropic", Choice("anthropic", "")),
-        ("anthropic:claude-opus-5-5", Choice("anthropic", "claude-opus-5-5")),
-        ("openai:ft:gpt-6:me", Choice("openai", "ft:gpt-6:me")),
-        ("chat:", Choice("chat", "")),
-        ("chat:Qwen/Qwen3-Coder:30b", Choice("chat", "Qwen/Qwen3-Coder:30b")),
-        ("scripted:a/b.jsonl", Choice("scripted", "a/b.jsonl")),
+        ("anthropic", ModelName("anthropic", "")),
+        ("anthropic:claude-opus-5-5", ModelName("anthropic", "claude-opus-5-5")),
+        ("openai:ft:gpt-6:me", ModelName("openai", "ft:gpt-6:me")),
+        ("chat:", ModelName("chat", "")),
+        ("chat:Qwen/Qwen3-Coder:30b", ModelName("chat", "Qwen/Qwen3-Coder:30b")),
+        ("scripted:a/b.jsonl", ModelName("scripted", "a/b.jsonl")),
     ],
 )
-def test_a_name_is_a_provider_and_a_model(name: str, choice: Choice) -> None:
+def test_a_name_is_a_provider_and_a_model(name: str, choice: ModelName) -> None:
     assert parse(name) == choice
 
 
@@ -62,7 +66,7 @@ def test_a_base_url_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere.invalid")
     for name in ("anthropic:x", "openai:x", "chat:x"):
         model = open_model(name, keys={"anthropic": "k" * 20, "openai": "k" * 20}, base_url="http://here.invalid/v1")
-        assert "here.invalid/v1" in repr(vars(model)["_who"])
+        assert "here.invalid/v1" in repr(vars(model)["_server"])
         model.close()
 
 
@@ -70,8 +74,30 @@ def test_a_script_needs_no_sdk_and_neither_does_choosing(tmp_path: Path) -> None
     path = write_lines(tmp_path / "story.jsonl", ['{"text": "Hello."}'])
     assert isinstance(open_model(f"scripted:{path}"), ScriptedModel)
     code = (
-        f"import sys; from agent.llm.choose import open_model; open_model('scripted:{path}'); "
+        f"import sys; from agent.llm.providers import open_model; open_model('scripted:{path}'); "
         "print({'anthropic', 'openai', 'httpx2', 'genai_prices'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_keys_are_named_by_doctor_and_never_shown(tmp_path: Path) -> None:
+    said = {}
+    for keys in ((), ("openai",)):
+        there = Environment(keys, server_key="", term="", no_color=False, ci=True)
+        (said[keys],) = (found for found in of_this_program(there, tmp_path) if found.name == "API keys")
+    assert said[("openai",)].value == "set: openai"
+    assert (said[()].ok, "offline" in said[()].value) == (None, True)
+    assert said[()].remedy == "export ANTHROPIC_API_KEY=… or OPENAI_API_KEY=…"
+
+
+def test_every_provider_is_where_people_look_for_it() -> None:
+    offered = {word.rstrip(":") for word, _ in complete.models(None)}  # type: ignore[arg-type]
+    assert offered == {*PROVIDERS, "offline"}
+    assert {*PROVIDERS, "offline", "other"} == set(terms.PROVIDERS)
+    page = (Path(__file__).parents[3] / "docs" / "authors.md").read_text()
+    for name, provider in PROVIDERS.items():
+        assert f"| `{name}:<" in page
+        assert provider.key_variable in page
+        assert terms.provider_of(f"{name}:x") == name
+        assert all(terms.provider_of(f"chat:{start}-9") == name for start in provider.models)
