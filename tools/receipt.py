@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tools.codec import Json, encode
+from tools.judge.protocol import HIDDEN_CASE
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.statement import statement
@@ -18,7 +19,7 @@ from tools.verdict import CaseResult, Status, Tier, Verdict
 
 SCHEMA_VERSION = 1
 HIDDEN = "held-out"
-_TELL_OF_ONE = ("a held-out case", "a case with held-out shapes")  # what the judge and the update tool call it
+_HIDDEN_WORDS = (HIDDEN_CASE, "a case with held-out shapes")  # in verdicts of old records, which name no case
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,30 @@ def _is_held_out(task: TaskSpec, case: str) -> bool:
 def author_view(verdict: Verdict, task: TaskSpec) -> Verdict:
     """The verdict as an author may see it: no name, shape or value of a held-out case, and no receipt."""
     cases = tuple(_anonymous(task, result) for result in verdict.cases)
-    return replace(verdict, detail=_public_detail(verdict, task), cases=cases, receipt={})
+    if not verdict.accepted and _fails_held_out(verdict, task):
+        verdict = replace(verdict, kernel="", lines=(), ptx_lines=(), needed_shared_bytes=None)
+    hidden = _is_held_out(task, verdict.case)
+    left_out = tuple(dict.fromkeys(_anonymous_name(task, name) for name in verdict.left_out))
+    return replace(
+        verdict,
+        detail=_public_detail(verdict, task),
+        cases=cases,
+        receipt={},
+        case=HIDDEN if hidden else verdict.case,
+        left_out=left_out,
+    )
 
 
 def _anonymous(task: TaskSpec, result: CaseResult) -> CaseResult:
     if not _is_held_out(task, result.case):
         return result
     return replace(result, case=HIDDEN, detail="" if result.ok else "wrong", max_abs_error=0.0)
+
+
+def _anonymous_name(task: TaskSpec, name: str) -> str:
+    """ "case/battery" without the name of a held-out case."""
+    case, _, battery = name.rpartition("/")
+    return f"{HIDDEN}/{battery}" if _is_held_out(task, case) else name
 
 
 def _public_detail(verdict: Verdict, task: TaskSpec) -> str:
@@ -139,9 +157,10 @@ def _public_detail(verdict: Verdict, task: TaskSpec) -> str:
 
 
 def _fails_held_out(verdict: Verdict, task: TaskSpec) -> bool:
-    culprit = verdict.receipt.get("case") or next((r.case for r in reversed(verdict.cases) if not r.ok), None)
-    told = any(words in verdict.detail for words in _TELL_OF_ONE) or _names(task).search(verdict.detail) is not None
-    return told or _is_held_out(task, str(culprit))
+    """Whether it is a held-out case's failure, or quotes the name of one (a candidate chooses words of its own)."""
+    culprit = verdict.case or next((r.case for r in reversed(verdict.cases) if not r.ok), "")
+    quoted = any(words in verdict.detail for words in _HIDDEN_WORDS) or _names(task).search(verdict.detail) is not None
+    return quoted or _is_held_out(task, culprit)
 
 
 def _names(task: TaskSpec) -> re.Pattern[str]:

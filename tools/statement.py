@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tools.codec import Json
-from tools.judge.shortage import FACT, in_words
 from tools.spec import TaskSpec
-from tools.verdict import Comparison, Status, Verdict
+from tools.verdict import Comparison, Status, Verdict, limitations_by_sentence, limitations_in_words
 
 _BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
 
@@ -86,8 +85,8 @@ def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
             f"{shapes} case{'s' * (shapes != 1)}, {len(verdict.cases)} input sets, {failures} failures, worst error "
             f"{worst:.2g} of the tolerance"
         )
-    if isinstance(lacking := verdict.receipt.get(FACT), Mapping):
-        yield f"not checked in full: {in_words(lacking)}"
+    if found := limitations_by_sentence(verdict):
+        yield f"not checked in full: {limitations_in_words(found)}"
     plan = verdict.receipt.get("plan")
     if isinstance(plan, str) and verdict.status in (Status.CORRECT, Status.CHECKED):
         yield f"plan sha256 {plan[:16]}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
-from tools.codec import DecodeError, Json, decode, encode
+from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
 from tools.plan.messages import AskCompiler, KernelFacts, TraceReply, TraceRequest, traced_case
 from tools.plan.refusal import Failure
@@ -20,6 +20,7 @@ from tools.workers import Worker
 MAX_QUESTIONS = 32  # that one trace may put to the compiler
 _MOST_LINES = 1 << 20  # of a source of 1 MiB
 _MOST_DROPPED = 64
+_MOST_PTX_LINES = 8
 MOST_OF_A_MESSAGE = 1800  # leaves room for a note behind it in a detail of 2000 characters
 _FAILURES = (
     Status.REJECTED,
@@ -109,6 +110,10 @@ def verdict_of(failure: Failure, note: str = "") -> Verdict:
     if failure.status not in _FAILURES:
         return Verdict(Status.REJECTED, f"its process claims to be {failure.status.value!r} without a plan")
     line = failure.line if failure.line and 0 < failure.line <= _MOST_LINES else None
-    detail: dict[str, Json] = {"line": line} if line else {}
     where = f"line {line}: " if line else ""
-    return Verdict(failure.status, f"{where}{plain(failure.message, MOST_OF_A_MESSAGE)}{note}", receipt=detail)
+    return Verdict(
+        failure.status,
+        f"{where}{plain(failure.message, MOST_OF_A_MESSAGE)}{note}",
+        lines=(line,) if line else (),
+        ptx_lines=tuple(n for n in failure.ptx_lines[:_MOST_PTX_LINES] if 0 < n <= _MOST_LINES),
+    )

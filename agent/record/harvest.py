@@ -72,7 +72,7 @@ FROM kernels WHERE seq IN {_SEQS} ORDER BY seq, position"""
 _COMPARISONS = f"""
 SELECT seq, baseline, baseline_us, speedup, low, high FROM comparisons WHERE seq IN {_SEQS} ORDER BY seq, position"""
 _CASES = f"""
-SELECT seq, "case", inputs, ok, error_ratio, max_abs_error, detail FROM cases WHERE seq IN {_SEQS}
+SELECT seq, "case", inputs, ok, error_ratio, max_abs_error, detail, limitations FROM cases WHERE seq IN {_SEQS}
 ORDER BY seq, position"""
 _REFLECTIONS = f"""
 SELECT x.attempt_id, x.hypothesis, x.prediction, x.outcome, x.evidence

@@ -10,11 +10,10 @@ from tools.codec import decode, encode
 from tools.judge.inputs import derived
 from tools.judge.protocol import BATTERIES, Open, Opened
 from tools.judge.reference import Problem
-from tools.judge.shortage import FACT, LEFT_OUT, NOT_FLOAT64
 from tools.machine import Machine
 from tools.task import read_task
 from tools.update import Updater
-from tools.verdict import Status, Verdict
+from tools.verdict import LIMITATIONS, NOT_IN_FULL, LimitationKind, Status, Verdict
 
 Judge = Callable[[str, str], Verdict]
 
@@ -84,10 +83,11 @@ def test_a_check_without_the_memory_for_float64_says_what_it_did_without(judge: 
     greedy = "torch.empty((1 << 50) if a.dtype == torch.float64 else 0, dtype=torch.uint8); return a @ b"
     verdict = judge(MATMUL.replace("return a @ b", greedy), DOT.replace("PRECISION", "ieee"))
     assert verdict.status is Status.CHECKED, verdict.detail
-    lacking = verdict.receipt[FACT]
-    assert set(lacking[NOT_FLOAT64]) == {f"{r.case}/{r.inputs}" for r in verdict.cases}
-    assert {"main/one_hot_left", "main/one_hot_right"} <= set(lacking[LEFT_OUT])
-    assert f"; not checked in full: {NOT_FLOAT64}: main (own, " in verdict.detail
+    lacking = verdict.receipt[NOT_IN_FULL]
+    not_float64, left_out = (LIMITATIONS[kind] for kind in (LimitationKind.NOT_FLOAT64, LimitationKind.LEFT_OUT))
+    assert set(lacking[not_float64]) == {f"{r.case}/{r.inputs}" for r in verdict.cases}
+    assert {"main/one_hot_left", "main/one_hot_right"} <= set(lacking[left_out])
+    assert f"; not checked in full: {not_float64}: main (own, " in verdict.detail
 
 
 def test_a_float32_matmul_with_the_default_precision_of_tl_dot_is_told_to_use_ieee(judge: Judge) -> None:

@@ -9,20 +9,27 @@ from torch import Tensor
 from tools.judge.roundings import Rounding
 from tools.judge.ties import Selection
 from tools.judge.tree import Tree, leaves, raw_bytes
+from tools.verdict import Limitation, LimitationKind
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reference's outputs. `exact`: computed in float64; else `note` says why not, and `short` that the memory was.
+    """A reference's outputs. `exact`: computed in float64; else `note` says why not and `limitation` what
+    a comparison with it does without.
     `selections`: of outputs that are indices. `whole`: every value on the way was an integer that float32 holds (looked
     at only when asked for)."""
 
     values: Tree
     exact: bool = True
     note: str = ""
-    short: bool = False
+    limitation: Limitation | None = None
     selections: Mapping[str, Selection | Rounding] = field(default_factory=dict)
     whole: bool = False
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether the memory for float64 was missing."""
+        return self.limitation is not None and self.limitation.kind is LimitationKind.NOT_FLOAT64
 
 
 @dataclass(frozen=True)

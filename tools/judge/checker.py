@@ -23,12 +23,11 @@ from tools.judge.guarded import Allocate, Guarded
 from tools.judge.layout import same_bits
 from tools.judge.problem import Drawn
 from tools.judge.runner_link import RunnerFailed, RunnerLink
-from tools.judge.shortage import marked
 from tools.plan.schema import Kernel, Plan, without_locations
 from tools.runner.launcher import Image, scratch_bytes
 from tools.runner.memory import settle
 from tools.runner.protocol import Drop, Load, RunOnce
-from tools.verdict import CaseResult, Status
+from tools.verdict import CaseResult, Status, standing_for
 
 SETUP_S = 30.0
 RUN_S = 2.0
@@ -142,7 +141,7 @@ class Checker:
         self.runs += 1
 
     def _repeated(self, memory: Guarded, expected: Expected, drawn: Drawn, repeats: int) -> CaseResult:
-        worst = CaseResult(self._plan.case, drawn.battery, True, 0.0, 0.0, "; ".join(expected.lacks))
+        worst = CaseResult(self._plan.case, drawn.battery, True, 0.0, 0.0, limitations=expected.limitations)
         first: tuple[Before, dict[int, torch.Tensor]] | None = None
         for number, before in zip(range(repeats), self._befores, strict=False):
             self._run(memory, drawn, before)
@@ -157,7 +156,7 @@ class Checker:
                 why = self._why(memory, expected, drawn, first[0]) if first else ""
                 note = f"run {number + 1} of {repeats}: {why}" if first else ""
                 return replace(result, detail=note + result.detail)
-            worst = marked(max(worst, result, key=lambda r: r.error_ratio), (worst, result))
+            worst = standing_for(max(worst, result, key=lambda r: r.error_ratio), (worst, result))
             self.varied |= first is not None
             first = first or (before, memory.kept())
             self._stale = self._stale or {n: _shifted(flat) for n, flat in first[1].items()}

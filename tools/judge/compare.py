@@ -16,10 +16,9 @@ from tools.judge.explain import bits_of, explain, say_bits, say_narrow_sum
 from tools.judge.gates import Expected, as_rows, reached, rounding_of
 from tools.judge.protocol import PROBES
 from tools.judge.roundings import Rounding
-from tools.judge.shortage import NATIVE_MISSES
 from tools.judge.ties import Selection
 from tools.judge.tree import Tree, dtype_name, is_float8, leaves, stored_as
-from tools.verdict import CaseResult
+from tools.verdict import CaseResult, Limitation, LimitationKind
 
 __all__ = ["Expected", "as_rows", "compare", "compare_drawn", "judge", "native_holds"]
 
@@ -77,7 +76,8 @@ def _result(gates: Sequence[Gate], expected: Expected, case: str, battery: str) 
         ok=not bad,
         error_ratio=max((gate.ratio for gate in gates), default=0.0),
         max_abs_error=max((gate.max_abs_error for gate in gates), default=0.0),
-        detail="; ".join([*(gate.detail for gate in said[:3]), *expected.lacks]),
+        detail="; ".join(gate.detail for gate in said[:3]),
+        limitations=expected.limitations,
     )
 
 
@@ -100,7 +100,8 @@ def compare_drawn(expected: Expected, actual: Tree, *, case: str = "", battery: 
     found = zip(gates, _of_native(expected), strict=False)  # another structure is a gate of its own
     if not all(gate.ok or _no_worse(gate, native) for gate, native in found):
         return result
-    return replace(result, ok=True, error_ratio=0.0, detail="; ".join([NATIVE_MISSES, *expected.lacks]))
+    limitations = (Limitation(LimitationKind.NATIVE_MISSES), *expected.limitations)
+    return replace(result, ok=True, error_ratio=0.0, detail="", limitations=limitations)
 
 
 def _no_worse(gate: Gate, trusted: Gate) -> bool:

@@ -12,8 +12,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tools.errors import TaskError, TooLarge
-from tools.judge.room import is_out_of_memory
+from tools.errors import OutOfMemory, TaskError
+from tools.judge.room import asked_for, is_out_of_memory
 from tools.task import CaseDef, TaskFile, with_overrides
 
 _STATISTICS = ("running_mean", "running_var")
@@ -64,7 +64,7 @@ def placed(model: nn.Module, device: str) -> nn.Module:
 @contextlib.contextmanager
 def blame(task: TaskFile, what: str) -> Iterator[None]:
     """Swallow what the task's code prints and warns; turn what it raises into one line with its place in the file:
-    TaskError, and TooLarge where the memory ran out."""
+    TaskError, and OutOfMemory where the memory ran out."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -74,8 +74,10 @@ def blame(task: TaskFile, what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # a person's file may raise anything
         text = (str(error).strip().splitlines() or [""])[0]
         place = _place(task, error)
-        kind = TooLarge if is_out_of_memory(error) else TaskError
-        raise kind(f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}") from error
+        message = f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}"
+        if is_out_of_memory(error):
+            raise OutOfMemory(message, asked_for(error)) from error
+        raise TaskError(message) from error
 
 
 def _place(task: TaskFile, error: BaseException) -> str:

@@ -23,6 +23,7 @@ from torch import Tensor
 from tools.judge.roundings import Rounding, half_step
 from tools.judge.ties import Selection
 from tools.judge.tree import Tree, is_float8, numel, tensors
+from tools.verdict import Limitation
 
 CHUNK = 1 << 24  # elements compared at once: a 6 GB output needs no 50 GB of float64 temporaries
 TILE = 64
@@ -64,8 +65,8 @@ class Expected:
     errors of a row do not average out. `bits`: of a probe, how many must be right. `selections`: of outputs that are
     indices. `read`: elements of the largest operand, where anything is added up: an output of few elements may be sums
     over all of them, beside others that are not. `float8_operands`: what is multiplied is stored in float8, so that
-    declaring float8 rounds nothing and only the sums are less precise. `lacks`: what a comparison with it does without,
-    in words (`tools.judge.shortage`).
+    declaring float8 rounds nothing and only the sums are less precise. `limitations`: what a comparison with it does
+    without.
     """
 
     values: Tree
@@ -82,7 +83,7 @@ class Expected:
     read: int = 0
     operand_noise: Tree | None = None
     float8_operands: bool = False
-    lacks: tuple[str, ...] = ()
+    limitations: tuple[Limitation, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tools.errors import TaskError, TooLarge
+from tools.errors import OutOfMemory, TaskError
 from tools.judge.answers import Answer
 from tools.judge.execute import blame, execute, placed, randomise, seed_everything
 from tools.judge.precise import default_float64, plain_arithmetic, widened
@@ -20,6 +20,7 @@ from tools.judge.room import free_cached, with_room
 from tools.judge.ties import Watching
 from tools.judge.tree import Tree, dtype_name, map_tensors, stored_as, tensors
 from tools.task import CaseDef, TaskFile
+from tools.verdict import Limitation, LimitationKind
 
 
 class ReferenceModel:
@@ -87,7 +88,7 @@ class ReferenceModel:
         return list(result)
 
     def native(self, inputs: tuple[Any, ...]) -> Tree:
-        """The reference in its own dtype, as trusted as it is imprecise. Raises TooLarge when there is no memory."""
+        """The reference in its own dtype, as trusted as it is imprecise. Raises OutOfMemory when there is no memory."""
         return with_room(lambda: self._run_native(inputs), self._make_room)
 
     def _run_native(self, inputs: tuple[Any, ...]) -> Tree:
@@ -95,12 +96,12 @@ class ReferenceModel:
             return self._forward(self.model, map_tensors(Tensor.clone, inputs))
 
     def reference(self, inputs: tuple[Any, ...], *, whole: bool = False) -> Answer:
-        """The reference in float64; in its own dtype, with a note, when it cannot run so or the memory is too short."""
+        """The reference in float64; in its own dtype, with the reason, when it cannot run so or lacks memory."""
         try:
             return with_room(lambda: self._run_in_float64(inputs, whole), self._make_room)
         except TaskError as error:
-            note, short = str(error), isinstance(error, TooLarge)
-        return Answer(map_tensors(widened, self.native(inputs)), exact=False, note=note, short=short)
+            note, limitation = str(error), _without_float64(error)
+        return Answer(map_tensors(widened, self.native(inputs)), exact=False, note=note, limitation=limitation)
 
     def _run_in_float64(self, inputs: tuple[Any, ...], whole: bool) -> Answer:
         with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
@@ -117,3 +118,9 @@ class ReferenceModel:
         seed_everything(self._seed)  # dropout and the like: the same draw in every arithmetic
         with torch.device(self.device):
             return map_tensors(Tensor.detach, model(*inputs))
+
+
+def _without_float64(error: TaskError) -> Limitation:
+    if isinstance(error, OutOfMemory):
+        return Limitation(LimitationKind.NOT_FLOAT64, error.asked_for)
+    return Limitation(LimitationKind.OWN_DTYPE)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from tools.errors import TaskError, TooLarge
+from tools.errors import OutOfMemory, TaskError
 from tools.judge.answers import Answer, Drawn, Regime
 from tools.judge.compare import native_holds
 from tools.judge.contract import declared_kinds, inferred_kinds
@@ -26,9 +26,9 @@ from tools.judge.precise import Disturbances, default_float64, differences, flus
 from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
 from tools.judge.protocol import PROBES
 from tools.judge.room import free_cached, with_room
-from tools.judge.shortage import LEFT_OUT, MANY_OUTPUTS, NO_NOISE, NOT_FLOAT64, OWN_DTYPE, lacking
 from tools.judge.tree import Tree, is_finite, leaves, map_tensors, numel, tensors
 from tools.task import CaseDef, TaskFile
+from tools.verdict import Limitation, LimitationKind
 
 # output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
 MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
@@ -42,13 +42,13 @@ __all__ = ["Answer", "Drawn", "LoadedCase", "Regime"]
 class LoadedCase(ReferenceModel):
     """One case of one task on one device, as declared; `tools.judge.reference.Problem.load` finds it by name.
 
-    `left_out`: batteries that there was no memory for when they were drawn last, with the reason in words."""
+    `left_out`: batteries that there was no memory for when they were drawn last, and what was asked for."""
 
     def __init__(
         self, task: TaskFile, case: CaseDef, device: str = "cpu", make_room: Callable[[], None] = free_cached
     ) -> None:
         self._contracts: bool | None = None  # whether the reference has a contraction; None: not looked at yet
-        self.left_out: dict[str, str] = {}
+        self.left_out: dict[str, Limitation] = {}
         super().__init__(task, case, device, make_room)
 
     def reseed(self, seed: int) -> None:
@@ -81,11 +81,11 @@ class LoadedCase(ReferenceModel):
         return {**inferred, **declared}
 
     def in_domain(self, inputs: Tree) -> bool:
-        """Whether the reference runs on these inputs, and makes no NaN of them in float64. Raises TooLarge when there
-        is no memory for that, and a NaN without it."""
+        """Whether the reference runs on these inputs, and makes no NaN of them in float64. Raises OutOfMemory when
+        there is none for that, and a NaN without it."""
         try:
             answer = self.reference(tuple(inputs))
-        except TooLarge:
+        except OutOfMemory:
             raise
         except TaskError:
             return False
@@ -95,15 +95,15 @@ class LoadedCase(ReferenceModel):
     def draw(self, seed: int, battery: str = "own") -> Drawn | None:
         """Inputs and parameters for one check, which also become the present ones; None where the battery does not
         apply: it would repeat the task's own inputs, leave what they may be, or make the reference itself not finite
-        although it is on those; and where there is no memory to find that out, which `left_out` says. Raises TooLarge
-        when the task's own inputs do not fit."""
+        although it is on those; and where there is no memory to find that out, which `left_out` says. Raises
+        OutOfMemory when the task's own inputs do not fit."""
         self.left_out.pop(battery, None)
         try:
             return self._draw(seed, battery)
-        except TooLarge as error:
+        except OutOfMemory as error:
             if battery == "own":
                 raise
-            self.left_out[battery] = lacking(LEFT_OUT, str(error))
+            self.left_out[battery] = Limitation(LimitationKind.LEFT_OUT, error.asked_for)
         self.reseed(seed)
         return None
 
@@ -127,9 +127,9 @@ class LoadedCase(ReferenceModel):
 
     def _native_holds(self, inputs: tuple[Any, ...]) -> bool:
         expected = self.expect(inputs)
-        short = next((words for words in expected.lacks if NOT_FLOAT64 in words), "")
-        if short:  # it would be compared with itself
-            raise TooLarge(short)
+        for limitation in expected.limitations:
+            if limitation.kind is LimitationKind.NOT_FLOAT64:  # it would be compared with itself
+                raise OutOfMemory(str(limitation), limitation.asked_for)
         return native_holds(expected)
 
     def _rehearsed(self, battery: str) -> bool:
@@ -143,7 +143,7 @@ class LoadedCase(ReferenceModel):
         inputs = self.inputs(self._seed, battery)
         try:
             return inputs is None or (self.native(inputs), self.reference(inputs)) is not None
-        except TooLarge:
+        except OutOfMemory:
             raise
         except TaskError:
             return False
@@ -181,10 +181,10 @@ class LoadedCase(ReferenceModel):
     def _finite_results(
         self, inputs: tuple[Any, ...], *, whole: bool = False, specials: bool = False
     ) -> tuple[Tree, Answer] | None:
-        """What the reference makes of other inputs than the task's own, when that is of use. Raises TooLarge."""
+        """What the reference makes of other inputs than the task's own, when that is of use. Raises OutOfMemory."""
         try:
             native, answer = self.native(inputs), self.reference(inputs, whole=whole)
-        except TooLarge:
+        except OutOfMemory:
             raise
         except TaskError:
             return None
@@ -229,7 +229,7 @@ class LoadedCase(ReferenceModel):
         return {n: t for n, t in found if isinstance(t, Tensor) and t.is_floating_point() and t.numel()}
 
     def _numbered(self, own: Tree, free: Mapping[str, Tensor]) -> list[Any]:
-        """The contractions of the reference, found by running it on numbers for values. Raises TooLarge."""
+        """The contractions of the reference, found by running it on numbers for values. Raises OutOfMemory."""
         numbering = Numbering(free)
         numbers = numbering.numbered(free)
         try:
@@ -240,7 +240,7 @@ class LoadedCase(ReferenceModel):
                 arguments = map_tensors(widened, with_leaves(own, "input", numbers))
                 with numbering:
                     self._forward(model, tuple(arguments))
-        except TooLarge:
+        except OutOfMemory:
             raise
         except TaskError:
             pass  # it got as far as it got: a reference may check what it is given
@@ -268,7 +268,7 @@ class LoadedCase(ReferenceModel):
             read=0 if regime.longest else lengths.read((inputs, self.state())),
             operand_noise=noise.operands,
             float8_operands=has_float8_matrices((inputs, self.state())),
-            lacks=noise.lacks,
+            limitations=noise.limitations,
         )
 
     def _slack(self, inputs: tuple[Any, ...], native: Tree, answer: Answer) -> Tree:
@@ -281,13 +281,13 @@ class LoadedCase(ReferenceModel):
 
     def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
         if not answer.exact:
-            return _Noise(lacks=(lacking(NOT_FLOAT64, answer.note) if answer.short else OWN_DTYPE,))
+            return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
         if numel(answer.values) > MOST_DISTURBED[self.device]:
-            return _Noise(lacks=(MANY_OUTPUTS,))
+            return _Noise(limitations=(Limitation(LimitationKind.MANY_OUTPUTS),))
         try:
             return with_room(lambda: self._measured_noise(inputs, answer, samples), self._make_room)
-        except TooLarge as error:
-            return _Noise(lacks=(lacking(NO_NOISE, str(error)),))
+        except OutOfMemory as error:
+            return _Noise(limitations=(Limitation(LimitationKind.NO_NOISE, error.asked_for),))
 
     def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
         generator = Generator(self.device).manual_seed(self._seed)
@@ -300,17 +300,17 @@ class LoadedCase(ReferenceModel):
 class _Noise:
     """What relative noise does to a float64 answer. Without it a row's root mean square stands in, which is wider for
     what is small beside the rest of its row: an error of 0.1 % in 98 % of a softmax's elements (4,096 of 6 randn) is
-    2.2 times the tolerance with noise and 0.25 without. So `lacks` says why there is none."""
+    2.2 times the tolerance with noise and 0.25 without. So `limitations` says why there is none."""
 
     all_operations: Tree | None = None
     operands: Tree | None = None
-    lacks: tuple[str, ...] = ()
+    limitations: tuple[Limitation, ...] = ()
 
 
 def _not_short(answer: Answer) -> Answer:
-    """An answer for what needs float64 itself, not only something to compare with. Raises TooLarge."""
-    if answer.short:
-        raise TooLarge(answer.note)
+    """An answer for what needs float64 itself, not only something to compare with. Raises OutOfMemory."""
+    if answer.lacked_memory and answer.limitation is not None:
+        raise OutOfMemory(answer.note, answer.limitation.asked_for)
     return answer
 
 

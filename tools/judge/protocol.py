@@ -32,6 +32,16 @@ def batteries_of(task: TaskSpec, case: str, tier: Tier = "judged") -> tuple[str,
     return tuple(b for b in BATTERIES if b in wanted)
 
 
+HIDDEN_CASE = "a held-out case"
+
+
+def case_in_words(task: TaskSpec, case: str, battery: str = "") -> str:
+    """A case as an author may read of it, with the inputs of a visible one if they are given."""
+    if task.case(case).held_out:
+        return HIDDEN_CASE
+    return f"case {case} ({battery} inputs)" if battery else f"case {case}"
+
+
 @dataclass(frozen=True)
 class Open:
     """Load a task file. The answer is Opened."""

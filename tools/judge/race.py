@@ -184,7 +184,7 @@ class Race:
         result = self._track.verify(outputs, max(0, self._turn - 1), only)
         self._heat.results.append(result)
         if not result.ok:
-            raise Refuted(Verdict(Status.WRONG, f"a timed run is wrong: {result.detail}", cases=(result,)))
+            raise Refuted(Verdict(Status.WRONG, f"a timed run is wrong: {result.sentence}", cases=(result,)))
 
     def _preheat(self) -> None:
         """The arms themselves, until the clocks have settled."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from tools.codec import Json
 from tools.judge.ground import Ground
 from tools.judge.heat import Heat
-from tools.judge.shortage import marked
 from tools.judge.timing import comparisons_over, ratio_over, timing_over
-from tools.verdict import Comparison, Status, Tier, Verdict
+from tools.verdict import Comparison, Status, Tier, Verdict, standing_for
 from tools.versions import PROTOCOL_VERSION
 
 _PROTOCOL = "cold passes over rotating slots, CUDA graphs, blocks in palindromes, secret fresh contents, two clocks"
@@ -31,7 +30,7 @@ def ruled(heats: Sequence[Heat], ground: Ground, gpu: dict[str, Json], tier: Tie
     return Verdict(
         Status.CORRECT,
         sentence(comparisons, heats, ground),
-        cases=tuple(marked(heat.results[-1], heat.results) for heat in heats if heat.results),
+        cases=tuple(standing_for(heat.results[-1], heat.results) for heat in heats if heat.results),
         timing=timing,
         comparisons=comparisons,
         coverage=last.coverage,

@@ -14,11 +14,11 @@ from tools.judge.checker import checking
 from tools.judge.compare import Expected
 from tools.judge.inputs import case_seed
 from tools.judge.problem import Drawn
-from tools.judge.protocol import BATTERIES, CORE, PROBES
+from tools.judge.protocol import BATTERIES, CORE, PROBES, case_in_words
 from tools.judge.reference import Problem
 from tools.judge.room import free_cached
 from tools.judge.runner_link import RunnerFailed, RunnerLink
-from tools.judge.trial import HIDDEN, Images, images_for
+from tools.judge.trial import Images, images_for
 from tools.plan.replay import ReplayError
 from tools.plan.schema import Plan
 from tools.runner.memory import DeviceBuffer
@@ -105,15 +105,17 @@ class Gate:
         is a number of the plan's own: which batteries it meets beside the task's own inputs follows from it."""
         results: list[CaseResult] = []
         for plan in plans:
-            where = HIDDEN if self._task.case(plan.case).held_out else f"case {plan.case}"
             try:
                 results += self._checked(plan, images, None if plan.case == self._smallest else chosen)
             except (RunnerFailed, ReplayError) as failure:
                 status = failure.status if isinstance(failure, RunnerFailed) else Status.REJECTED
-                return Verdict(status, f"{where}: {failure}", cases=tuple(results)), tuple(results)
+                detail = f"{case_in_words(self._task, plan.case)}: {failure}"
+                failed = Verdict(status, detail, cases=tuple(results), case=plan.case)
+                return failed, tuple(results)
             if bad := next((r for r in results if not r.ok), None):
-                told = where if where == HIDDEN else f"{where} ({bad.inputs} inputs)"
-                return Verdict(Status.WRONG, f"{told}: {bad.detail}", cases=tuple(results)), tuple(results)
+                detail = f"{case_in_words(self._task, plan.case, bad.inputs)}: {bad.sentence}"
+                failed = Verdict(Status.WRONG, detail, cases=tuple(results), case=plan.case)
+                return failed, tuple(results)
         return None, tuple(results)
 
     def _checked(self, plan: Plan, images: Images, chosen: int | None) -> list[CaseResult]:

@@ -17,7 +17,7 @@ import torch
 from tools.codec import Json, decode, encode
 from tools.cuda.driver import DriverError
 from tools.device import Sampler
-from tools.errors import TaskError, TooLarge
+from tools.errors import OutOfMemory, TaskError
 from tools.judge.building import keep_compiled
 from tools.judge.gpu_facts import describe_gpu
 from tools.judge.gpu_protocol import (
@@ -159,7 +159,7 @@ class Session:
             except RunnerFailed as failure:
                 times.append(None)
                 details.append(f"{failure.status.value}: {failure.detail}")
-            except (torch.OutOfMemoryError, DriverError, TooLarge) as error:
+            except (torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
                 short = True
                 times.append(None)
                 details.append(f"does not fit the GPU's memory: {_first_line(error)}")
@@ -191,7 +191,7 @@ class Session:
         for _ in range(2):
             try:
                 return self._judged(request, images, known)
-            except (torch.OutOfMemoryError, DriverError, TooLarge) as error:
+            except (torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
                 first = _first_line(error)
             self._make_room()
         return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")

@@ -13,14 +13,13 @@ from tools.judge.race import Race
 from tools.judge.ruling import ruled
 from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.screening import TIMED, Gate
-from tools.judge.shortage import left_out_of, told
 from tools.judge.timing import Rules
 from tools.judge.track import Track
 from tools.judge.trial import Images, Trial
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.task import TaskFile
-from tools.verdict import Status, Tier, Verdict
+from tools.verdict import Status, Tier, Verdict, concluded
 
 PROCESSES = 3  # fresh runners of a confirmation
 
@@ -51,7 +50,7 @@ class Judge:
         if request.tier == "confirmed" and verdict.status is Status.CORRECT:
             verdict = self._confirmed(request.rules, main, verdict)
         receipt = {**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)}
-        return told(replace(verdict, receipt=receipt))
+        return concluded(verdict, receipt)
 
     def _screened(self, request: Bench, main: Plan) -> Verdict:
         """The other cases, then a short race on inputs that serve a whole epoch, usually with the fastest baseline."""
@@ -60,7 +59,7 @@ class Judge:
         others = [plan for plan in request.plans if plan.case != main.case]
         failed, checked = self.gate.verdict(others, self.images, int(plan_hash(main)[:8], 16))
         if failed is not None:
-            return told(replace(failed, receipt=self.gate.facts()), self.gate.left_out)
+            return replace(failed, receipt=self.gate.facts(), left_out=tuple(self.gate.left_out))
         checked_s = round(time.monotonic() - started_s, 4)
         self.track.touched()
 
@@ -72,8 +71,8 @@ class Judge:
         race = Race(track, self.link, self.images, request.rules, self.secret, self.sampler, arms, refill)
         verdict = self._raced(race, main, "screened")
         receipt = {**verdict.receipt, **self.gate.facts(), "checks_s": checked_s}
-        verdict = replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt)
-        return told(verdict, [*self.gate.left_out, *self.track.left_out])
+        left_out = (*self.gate.left_out, *self.track.left_out)
+        return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt, left_out=left_out)
 
     def _judged(self, request: Bench, main: Plan) -> Verdict:
         """Every case with every battery, then the full race."""
@@ -82,14 +81,14 @@ class Judge:
         failed = trial.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
         facts: dict[str, Json] = {"seeds": dict(trial.seeds), "memory": trial.facts()}
         if failed is not None:
-            return told(replace(failed, receipt={**failed.receipt, **facts}), trial.left_out)
+            return replace(failed, receipt={**failed.receipt, **facts}, left_out=tuple(trial.left_out))
         results = trial.close()
         facts["checks_s"] = round(time.monotonic() - started_s, 4)
         self.track.touched()
         race = Race(self.track, self.link, self.images, request.rules, self.secret, self.sampler)
         verdict = self._raced(race, main, "judged")
-        verdict = replace(verdict, cases=(*results, *verdict.cases), receipt={**verdict.receipt, **facts})
-        return told(verdict, trial.left_out)
+        cases, receipt = (*results, *verdict.cases), {**verdict.receipt, **facts}
+        return replace(verdict, cases=cases, receipt=receipt, left_out=tuple(trial.left_out))
 
     def _trial(self, request: Bench) -> Trial:
         make_room, repeats = self.make_room, request.repeats
@@ -105,11 +104,13 @@ class Judge:
         trial = self._trial(request)
         failed = trial.run([plan for plan in request.plans if more(plan.case)], more)
         if failed is not None:
-            return told(replace(failed, receipt={**failed.receipt, "seeds": dict(trial.seeds)}), trial.left_out)
+            receipt = {**failed.receipt, "seeds": dict(trial.seeds)}
+            return replace(failed, receipt=receipt, left_out=tuple(trial.left_out))
         results, seeds = trial.close(), judged.receipt.get("seeds")
         earlier = dict(seeds) if isinstance(seeds, dict) else {}
         receipt = {**judged.receipt, "seeds": {**earlier, **trial.seeds}}
-        return told(replace(judged, cases=(*judged.cases, *results), receipt=receipt), trial.left_out)
+        left_out = (*judged.left_out, *trial.left_out)
+        return replace(judged, cases=(*judged.cases, *results), receipt=receipt, left_out=left_out)
 
     def _raced(self, race: Race, main: Plan, tier: Tier) -> Verdict:
         try:
@@ -137,8 +138,8 @@ class Judge:
         verdict = ruled(heats, self.track.ground, self.gpu, "confirmed")
         first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
         first["judged_us"] = judged.timing.median_us if judged.timing else None
-        verdict = replace(verdict, cases=(*judged.cases, *verdict.cases), receipt={**verdict.receipt, **first})
-        return told(verdict, left_out_of(judged))
+        cases, receipt = (*judged.cases, *verdict.cases), {**verdict.receipt, **first}
+        return replace(verdict, cases=cases, receipt=receipt, left_out=judged.left_out)
 
 
 def _not_confirmed(verdict: Verdict, number: int) -> Verdict:

@@ -22,13 +22,12 @@ from tools.judge.layout import same_bits, tree_bytes
 from tools.judge.light import Light, light_of
 from tools.judge.reference import Problem
 from tools.judge.room import free_cached
-from tools.judge.shortage import marked
 from tools.judge.timing import Round, passes_for, resolution, slots_for
 from tools.judge.trial import judged
 from tools.runner import passes
 from tools.spec import TaskSpec
 from tools.task import TaskFile
-from tools.verdict import CaseResult
+from tools.verdict import CaseResult, standing_for
 
 CONTENTS = 8  # different sets of contents among the slots
 _AA_ROUNDS = 30
@@ -170,7 +169,7 @@ class Track:
                     return result
                 seen.append(result)
                 worst = max(worst, result, key=lambda r: r.error_ratio)
-        return marked(worst, seen)
+        return standing_for(worst, seen)
 
     def _verified(self, expected: Expected, outputs: Outputs, slot: int, turn: int) -> CaseResult:
         """One slot; a refusal counts when the answer with all of its noise samples bears it out."""
@@ -226,10 +225,12 @@ class Track:
             self.notes.append(f"no baseline {baseline.name}: it writes to its inputs")
             return False
         expected = self.expected(0, in_full=True)
-        self.notes += [note for w in expected.lacks if (note := f"answers of the timed case: {w}") not in self.notes]
+        self.notes += [
+            note for lacks in expected.limitations if (note := f"answers of the timed case: {lacks}") not in self.notes
+        ]
         result = compare(expected, baseline.outputs[0], case=self.task.main.name)
         if not result.ok:
-            self.notes.append(f"no baseline {baseline.name}: it is wrong itself: {result.detail[:300]}")
+            self.notes.append(f"no baseline {baseline.name}: it is wrong itself: {result.sentence[:300]}")
             return False
         if not baseline.graphed:
             self.notes.append(f"{baseline.name} cannot be captured in a CUDA graph; its time includes launches")

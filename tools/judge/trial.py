@@ -15,6 +15,7 @@ from tools.judge.checker import DROP_S, FIRST_RUN_S, RUN_S, SETUP_S, Checker, ch
 from tools.judge.compare import Expected, compare
 from tools.judge.guarded import Allocate
 from tools.judge.inputs import case_seed
+from tools.judge.protocol import case_in_words
 from tools.judge.reference import Problem
 from tools.judge.room import free_cached
 from tools.judge.runner_link import RunnerFailed, RunnerLink
@@ -31,8 +32,6 @@ __all__ = [
     "FIRST_RUN_S", "RUN_S", "Batteries", "Compiled", "Images", "MissingImage", "Trial", "judged", "setup_request",
     "staged",
 ]  # fmt: skip
-
-HIDDEN = "a held-out case"
 
 
 @dataclass(frozen=True)
@@ -160,20 +159,20 @@ class Trial:
         }
 
     def _guarded(self, plan: Plan, batteries: Sequence[str]) -> Verdict | None:
-        where = self._name(plan.case)
+        name = where = case_in_words(self._task, plan.case)
         try:
             with checking(self._link, plan, images_for(plan, self._images), self._allocate) as checker:
                 self._checker = checker
                 for battery in batteries:
-                    where = f"{self._name(plan.case)} ({battery} inputs)"
+                    where = f"{name} ({battery} inputs)"
                     failed = self._check(checker, plan, battery)
                     if failed is not None:
                         return failed
                 self._facts[plan.case] = checker.facts()
         except RunnerFailed as failure:
-            return Verdict(failure.status, f"{where}: {failure.detail}", cases=tuple(self.results))
+            return Verdict(failure.status, f"{where}: {failure.detail}", cases=tuple(self.results), case=plan.case)
         except ReplayError as error:
-            return Verdict(Status.REJECTED, f"{where}: {error}", cases=tuple(self.results))
+            return Verdict(Status.REJECTED, f"{where}: {error}", cases=tuple(self.results), case=plan.case)
         finally:
             self._checker = None
         return None
@@ -195,8 +194,8 @@ class Trial:
         self.results.append(result)
         if result.ok:
             return None
-        where = HIDDEN if self._hidden(plan.case) else f"case {plan.case} ({battery} inputs)"
-        return Verdict(Status.WRONG, f"{where}: {result.detail}", cases=tuple(self.results))
+        where = case_in_words(self._task, plan.case, battery)
+        return Verdict(Status.WRONG, f"{where}: {result.sentence}", cases=tuple(self.results), case=plan.case)
 
     def _hash_of(self, plan: Plan) -> str:
         if self._hashed is None or self._hashed[0] is not plan:
@@ -204,12 +203,6 @@ class Trial:
         return self._hashed[1]
 
     _hashed: tuple[Plan, str] | None = None
-
-    def _hidden(self, case: str) -> bool:
-        return self._task.case(case).held_out
-
-    def _name(self, case: str) -> str:
-        return HIDDEN if self._hidden(case) else f"case {case}"
 
     def _problem(self, case: str) -> Problem:
         if case not in self._problems:

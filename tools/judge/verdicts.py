@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tools.judge.gpu_protocol import Bench
-from tools.judge.shortage import short_of_memory
 from tools.plan.schema import plan_hash
 from tools.verdict import Status, Tier, Verdict
 
@@ -44,7 +43,7 @@ class Verdicts:
     def keep(self, name: str, verdict: Verdict, tier: Tier = "judged") -> None:
         """Remember a verdict on what was asked for in that tier. Neither a confirmation nor its refusal is reused: its
         point is to be measured anew. Nor is what was checked with less for want of memory, which may be there then."""
-        if verdict.status in _LASTING and tier != "confirmed" and not short_of_memory(verdict):
+        if verdict.status in _LASTING and tier != "confirmed" and not verdict.lacked_memory:
             self._held[name] = verdict
             while len(self._held) > self._most:
                 self._held.popitem(last=False)

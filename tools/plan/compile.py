@@ -94,14 +94,14 @@ def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply
     autotuner may have others."""
     done: list[Compiled] = []
     cubins: list[bytes] = []
-    too_large: dict[str, str] = {}
+    too_large: dict[str, int] = {}
     for number, kernel in enumerate(request.kernels):
         diagnostics: list[str] = []
         try:
             with _captured(folder, diagnostics):
                 compiled, cubin = _compile_one(kernel, request.arch, folder)
-        except TooLarge as error:
-            too_large[str(number)] = str(error)
+        except ExceedsSharedMemory as error:
+            too_large[str(number)] = error.needed_bytes
             continue
         except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
             failure = _failure(error, "".join(diagnostics))
@@ -126,16 +126,15 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         raise Forbidden(problem)
     block = block_of(kernel.options["block"], entry.directives, entry.name)
     found = findings(module, entry, arch)
-    if fatal := [str(finding) for finding in found if finding.fatal]:
-        raise Forbidden("\n".join(fatal[:MOST_FINDINGS]))
+    if fatal := [finding for finding in found if finding.fatal][:MOST_FINDINGS]:
+        raise Forbidden("\n".join(map(str, fatal)), tuple(finding.line for finding in fatal))
     done = assemble(kernel.text, arch, folder)
     used = done.resources.get(entry.name, Resources())
     if set(done.resources) != {e.name for e in module.entries}:
         raise Forbidden(f"ptxas reads entries {sorted(done.resources)!s:.200} where this text seems to have others")
     dynamic = int(kernel.options.get("shared_bytes", 0))
     shared, num_warps = used.static_shared_bytes + dynamic, -(-math.prod(block) // 32)
-    instead = f"launch with less than shared_bytes={dynamic}"
-    held = _checked_occupancy(arch, used.registers, shared, num_warps, instead)
+    held = _checked_occupancy(arch, used.registers, shared, num_warps)
     report = _report(
         entry.name, used, done.cubin, held, shared_bytes=shared, num_warps=num_warps, num_stages=0, started=started
     )
@@ -224,21 +223,24 @@ def _report(
 
 
 class Forbidden(Exception):
-    """The kernel asks for what no plan may have."""
+    """The kernel asks for what no plan may have; `ptx_lines` where."""
+
+    def __init__(self, message: str, ptx_lines: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ptx_lines = ptx_lines
 
 
-class TooLarge(Exception):
-    """The kernel cannot be launched on the target."""
+class ExceedsSharedMemory(Exception):
+    """No block of the target has the shared memory that the kernel needs."""
+
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__(f"needs {needed_bytes} bytes of shared memory per block")
+        self.needed_bytes = needed_bytes
 
 
-def _checked_occupancy(
-    arch: str, registers: int, shared: int, num_warps: int, instead: str = "Use smaller blocks or fewer num_stages"
-) -> float:
-    gpu = gpu_for_arch(arch)
-    if shared > gpu.shared_per_block_bytes:
-        raise TooLarge(
-            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. {instead}"
-        )
+def _checked_occupancy(arch: str, registers: int, shared: int, num_warps: int) -> float:
+    if shared > gpu_for_arch(arch).shared_per_block_bytes:
+        raise ExceedsSharedMemory(shared)
     return round(occupancy(arch, registers, shared, num_warps), 3)
 
 
@@ -260,10 +262,12 @@ def _captured(folder: Path, into: list[str]) -> Iterator[None]:
 
 
 def _failure(error: Exception, diagnostics: str) -> Failure:
-    if isinstance(error, Forbidden | PtxLaunchError):
+    if isinstance(error, Forbidden):
+        return Failure(Status.REJECTED, str(error), ptx_lines=error.ptx_lines)
+    if isinstance(error, PtxLaunchError):
         return Failure(Status.REJECTED, str(error))
     if isinstance(error, PtxError):
-        return Failure(Status.COMPILE_FAILED, str(error))
+        return Failure(Status.COMPILE_FAILED, str(error), ptx_lines=error.lines)
     lines = [int(n) for n in re.findall(r"candidate\.py\"?:(\d+)", diagnostics + str(error))]
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])

@@ -13,12 +13,14 @@ class Refused(Exception):
 class Failure:
     """A candidate that did not become a plan: status is rejected, compile_failed, crashed or timed_out.
 
-    `line` is the line of the candidate's source that was running, when it is known.
+    `line` is the line of the candidate's source that was running, when it is known; `ptx_lines` those of the kernel's
+    PTX that the message is about.
     """
 
     status: Status
     message: str
     line: int | None = None
+    ptx_lines: tuple[int, ...] = ()
 
 
 READS_VALUE = (

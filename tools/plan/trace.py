@@ -303,7 +303,7 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, PtxError | PtxLaunchError):
         status = Status.COMPILE_FAILED if isinstance(error, PtxError) else Status.REJECTED
         words = with_candidate_lines(str(error), error.whole, "".join(linecache.getlines(FILE)))
-        return Failure(status, words, _line(error))
+        return Failure(status, words, _line(error), error.lines if isinstance(error, PtxError) else ())
     if isinstance(error, DataDependentOutputException):
         return Failure(Status.REJECTED, READS_VALUE, _line(error))
     if isinstance(error, CompilationError):

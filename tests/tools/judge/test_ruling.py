@@ -13,10 +13,9 @@ from tools.judge.ground import Ground
 from tools.judge.heat import Heat
 from tools.judge.light import Light
 from tools.judge.ruling import ruled
-from tools.judge.shortage import NOT_FLOAT64
 from tools.judge.timing import CANDIDATE, Rules, Series
 from tools.runner.protocol import Shares
-from tools.verdict import CaseResult, Status
+from tools.verdict import CaseResult, Limitation, LimitationKind, Status
 from tools.versions import PROTOCOL_VERSION
 
 GPU = {"name": "NVIDIA H200", "uuid": "GPU-1"}
@@ -65,9 +64,9 @@ def test_a_credible_time_is_correct_and_compared_with_the_fastest_baseline_first
 
 
 def test_what_an_earlier_group_of_timed_outputs_was_compared_without_is_said_of_the_last() -> None:
-    weak = CaseResult("main", "timed", True, 0.1, 1e-6, NOT_FLOAT64)
-    verdict = ruled([heat(80, results=[weak, replace(weak, detail="")])], GROUND, GPU, "judged")
-    assert [case.detail for case in verdict.cases] == [NOT_FLOAT64]
+    weak = CaseResult("main", "timed", True, 0.1, 1e-6, limitations=(Limitation(LimitationKind.NOT_FLOAT64),))
+    verdict = ruled([heat(80, results=[weak, replace(weak, limitations=())])], GROUND, GPU, "judged")
+    assert [case.limitations for case in verdict.cases] == [weak.limitations]
 
 
 def test_a_difference_below_the_session_s_resolution_is_none() -> None:

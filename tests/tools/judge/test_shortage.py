@@ -16,25 +16,14 @@ import torch
 
 from tests.tools.judge.simulated import Device, linked
 from tests.tools.judge.test_trial import plan_for, right
-from tools.errors import TaskError, TooLarge
+from tools.codec import decode, encode
+from tools.errors import OutOfMemory, TaskError
 from tools.judge.compare import Expected, compare
 from tools.judge.desk import Desk
 from tools.judge.problem import MOST_DISTURBED
 from tools.judge.protocol import NewInputs, Open
 from tools.judge.reference import Problem, describe
 from tools.judge.room import is_out_of_memory
-from tools.judge.shortage import (
-    FACT,
-    LEFT_OUT,
-    MANY_OUTPUTS,
-    NATIVE_MISSES,
-    NO_NOISE,
-    NOT_FLOAT64,
-    OWN_DTYPE,
-    marked,
-    short_of_memory,
-    told,
-)
 from tools.judge.tree import tensors
 from tools.judge.trial import Compiled, Trial
 from tools.judge.verdicts import Verdicts
@@ -42,7 +31,17 @@ from tools.receipt import author_view
 from tools.spec import CaseSpec, TaskSpec
 from tools.statement import statement
 from tools.task import TaskFile, read_task
-from tools.verdict import CaseResult, Status, Verdict
+from tools.verdict import (
+    LIMITATIONS,
+    NOT_IN_FULL,
+    CaseResult,
+    Limitation,
+    LimitationKind,
+    Status,
+    Verdict,
+    concluded,
+    standing_for,
+)
 
 ASKS = "torch.empty((1 << 50) if {} else 0, dtype=torch.uint8)"  # a pebibyte
 RAISES = "if {}: raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 is full')"
@@ -76,21 +75,22 @@ def test_a_comparison_without_float64_says_so_and_what_was_asked_for(tmp_path: P
     inputs, wanted = expected(Problem.load(short_of(tmp_path, how)))
     passed, failed = compare(wanted, inputs[0] @ inputs[1]), compare(wanted, inputs[0] @ inputs[1] + 1)
     assert (passed.ok, failed.ok) == (True, False)
-    assert passed.detail == f"{NOT_FLOAT64} (asked for {asked})"
-    assert failed.detail.endswith(passed.detail)
+    assert passed.limitations == failed.limitations == (Limitation(LimitationKind.NOT_FLOAT64, asked),)
+    assert passed.sentence == f"{NOT_FLOAT64} (asked for {asked})"
+    assert failed.sentence.endswith(f"; {passed.sentence}")
     assert failed.detail.startswith("6144 of 6144 elements wrong")
 
 
 def test_an_answer_in_float64_lacks_nothing(tmp_path: Path) -> None:
     inputs, wanted = expected(Problem.load(task_of(tmp_path, PRODUCT)))
-    assert (wanted.lacks, compare(wanted, inputs[0] @ inputs[1]).detail) == ((), "")
+    assert (wanted.limitations, compare(wanted, inputs[0] @ inputs[1]).sentence) == ((), "")
 
 
 def test_a_reference_that_does_not_run_in_float64_is_told_apart_from_one_without_memory(tmp_path: Path) -> None:
     problem = Problem.load(task_of(tmp_path, "return (x.view(torch.int32) & -4096).view(torch.float32) * 2"))
     _, wanted = expected(problem)
-    assert wanted.lacks == (OWN_DTYPE,)
-    assert not problem.reference(problem.inputs(1) or ()).short
+    assert wanted.limitations == (Limitation(LimitationKind.OWN_DTYPE),)
+    assert not problem.reference(problem.inputs(1) or ()).lacked_memory
 
 
 def test_memory_that_is_found_once_room_is_made_gives_the_full_check(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_memory_that_is_found_once_room_is_made_gives_the_full_check(tmp_path: P
     when = f"{WIDE} and not pathlib.Path({str(room)!r}).exists()"
     problem = Problem.load(short_of(tmp_path, when=when), make_room=make_room)
     inputs, wanted = expected(problem)
-    assert wanted.lacks == ()
+    assert wanted.limitations == ()
     assert wanted.noise is not None
     assert torch.allclose(wanted.values, inputs[0].double() @ inputs[1].double(), rtol=1e-14, atol=0)
     assert made == [False]
@@ -131,9 +131,10 @@ def test_a_battery_that_only_float64_can_judge_is_left_out_and_named(tmp_path: P
         assert full.draw(1, battery) is not None
         assert problem.draw(1, battery) is None
     assert set(problem.left_out) == {"one_hot_left", "one_hot_right", "integers", "huge"}
-    assert all(words.startswith(f"{LEFT_OUT} (asked for ") for words in problem.left_out.values())
+    assert {limitation.kind for limitation in problem.left_out.values()} == {LimitationKind.LEFT_OUT}
+    assert all(limitation.asked_for for limitation in problem.left_out.values())
     for battery in ("own", "scaled", "spikes", "structure", "tiny"):
-        assert expected(problem, battery)[1].lacks[0].startswith(NOT_FLOAT64)
+        assert expected(problem, battery)[1].limitations[0].kind is LimitationKind.NOT_FLOAT64
     assert (problem.draw(1, "specials"), "specials" in problem.left_out) == (None, False)  # it does not apply
 
 
@@ -149,12 +150,12 @@ def test_a_battery_is_left_out_no_longer_once_there_is_memory(tmp_path: Path) ->
 def test_inputs_or_a_native_run_that_do_not_fit_are_an_exception(tmp_path: Path) -> None:
     problem = Problem.load(short_of(tmp_path, when="True"))
     assert problem.draw(1) is not None
-    with pytest.raises(TooLarge, match="forward"):
+    with pytest.raises(OutOfMemory, match="forward"):
         problem.expect(problem.inputs(1) or ())
     assert problem.draw(1, "scaled") is None
     assert "scaled" in problem.left_out
     absurd = Problem.load(task_of(tmp_path, PRODUCT, inputs="torch.empty(1 << 50)"))
-    with pytest.raises(TooLarge, match="get_inputs"):
+    with pytest.raises(OutOfMemory, match="get_inputs"):
         absurd.draw(1)
 
 
@@ -164,7 +165,7 @@ def test_noise_that_finds_no_memory_is_missing_and_told(tmp_path: Path) -> None:
     problem = Problem.load(task)
     wanted = problem.expect(problem.inputs(1) or ())
     assert (wanted.noise, wanted.operand_noise) == (None, None)
-    assert [words.partition(" (asked")[0] for words in wanted.lacks] == [NO_NOISE]
+    assert [limitation.kind for limitation in wanted.limitations] == [LimitationKind.NO_NOISE]
     x, w = problem.inputs(1) or ()
     assert torch.equal(wanted.values, x.double() @ w.double())
 
@@ -172,7 +173,7 @@ def test_noise_that_finds_no_memory_is_missing_and_told(tmp_path: Path) -> None:
 def test_more_outputs_than_noise_is_measured_for_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MOST_DISTURBED, "cpu", 64 * 96 - 1)
     _, wanted = expected(Problem.load(task_of(tmp_path, PRODUCT)))
-    assert wanted.lacks == (MANY_OUTPUTS,)
+    assert wanted.limitations == (Limitation(LimitationKind.MANY_OUTPUTS),)
 
 
 def test_without_its_noise_a_tolerance_is_wider_for_what_is_small_in_its_row(tmp_path: Path) -> None:
@@ -191,14 +192,14 @@ def test_what_flushing_changes_is_never_measured_between_two_arithmetics(tmp_pat
     flushed = f"{WIDE} and not bool(((x != 0) & (x.abs() < 2.0**-126)).any())"
     task = task_of(tmp_path, ASKS.format(flushed), "return x * 3.1", inputs="torch.randn(64, 256), torch.ones(1)")
     _, wanted = expected(Problem.load(task), "tiny")
-    assert wanted.lacks == ()
+    assert wanted.limitations == ()
     assert 0 < float(next(tensors(wanted.slack)).max()) < 2.0**-123
 
 
 def test_what_a_task_may_be_fed_is_not_decided_by_a_lack_of_memory(tmp_path: Path) -> None:
     assert Problem.load(short_of(tmp_path)).kinds == {"0": "any", "1": "any"}
     unknown = Problem.load(short_of(tmp_path, result="return (x * 1e38).log() @ w"))
-    with pytest.raises(TooLarge):
+    with pytest.raises(OutOfMemory):
         unknown.kinds  # noqa: B018 - a property that is computed
     assert unknown.draw(1, "spikes") is None
     assert "spikes" in unknown.left_out
@@ -222,7 +223,7 @@ def test_errors_that_mean_a_lack_of_memory_are_known(error: Exception, is_it: bo
 def test_any_other_failure_is_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None:
     with pytest.raises(TaskError) as caught:
         Problem.load(task_of(tmp_path, "return x @ x")).native((torch.ones(2, 3), torch.ones(1)))
-    assert not isinstance(caught.value, TooLarge)
+    assert not isinstance(caught.value, OutOfMemory)
 
 
 TIMES_TWO = """
@@ -264,7 +265,9 @@ def tried(
 def test_a_trial_says_which_comparisons_were_weaker_and_which_batteries_were_left_out(tmp_path: Path) -> None:
     verdict, trial, _ = tried(tmp_path, ASKS.format(WIDE), ("own", "one_hot_left", "scaled", "specials"))
     assert verdict is None
-    assert [(r.inputs, r.ok, NOT_FLOAT64 in r.detail) for r in trial.results] == [
+    assert [
+        (r.inputs, r.ok, [one.kind for one in r.limitations] == [LimitationKind.NOT_FLOAT64]) for r in trial.results
+    ] == [
         ("own", True, True),
         ("scaled", True, True),
     ]
@@ -275,7 +278,10 @@ def test_a_trial_says_which_inputs_said_nothing_since_torch_misses_there_too(tmp
     changed = f"(torch.arange(8)[:, None] < (1 if {WIDE} else 2)) & (x.abs().max() > 30)"  # rows of large inputs
     verdict, trial, _ = tried(tmp_path, f"x = x + ({changed}).to(x)", ("own", "scaled"))
     assert verdict is None
-    assert [(r.inputs, r.detail) for r in trial.results] == [("own", ""), ("scaled", NATIVE_MISSES)]
+    assert [(r.inputs, r.sentence) for r in trial.results] == [
+        ("own", ""),
+        ("scaled", LIMITATIONS[LimitationKind.NATIVE_MISSES]),
+    ]
 
 
 def test_a_trial_that_refuses_a_plan_keeps_no_model_in_the_gpu_s_memory(tmp_path: Path) -> None:
@@ -300,7 +306,7 @@ def test_a_plan_s_own_memory_is_freed_for_the_answer_and_laid_out_again(tmp_path
     assert verdict is None
     assert held == [0]
     assert device.allocated == 2 * 3
-    assert [r.detail for r in trial.results] == ["", ""]
+    assert [r.sentence for r in trial.results] == ["", ""]
     assert device.launches == 2 * 3
 
 
@@ -315,60 +321,68 @@ def test_the_desk_tells_a_battery_without_memory_from_one_that_does_not_apply(tm
     }
 
 
-WEAK = f"{NOT_FLOAT64} (asked for 12.00 GiB)"
+NOT_FLOAT64, LEFT_OUT = LIMITATIONS[LimitationKind.NOT_FLOAT64], LIMITATIONS[LimitationKind.LEFT_OUT]
+WEAK = (Limitation(LimitationKind.NOT_FLOAT64, "12.00 GiB"),)
 CASES = (
-    CaseResult("main", "own", True, 0.1, 0.0, WEAK),
-    CaseResult("prime", "own", True, 0.1, 0.0, WEAK),
+    CaseResult("main", "own", True, 0.1, 0.0, limitations=WEAK),
+    CaseResult("prime", "own", True, 0.1, 0.0, limitations=WEAK),
     CaseResult("main", "scaled", True, 0.1, 0.0),
 )
-CHECKED = Verdict(Status.CHECKED, "right on 2 small cases", CASES, receipt={"plan": "f" * 64})
+RECEIPT = {"plan": "f" * 64}
+CHECKED = Verdict(Status.CHECKED, "right on 2 small cases", CASES, left_out=("main/one_hot_left",))
 WORDS = f"{NOT_FLOAT64}: main (own), prime (own); {LEFT_OUT}: main (one_hot_left)"
 
 
 def test_a_verdict_that_accepts_names_what_it_did_without() -> None:
-    verdict = told(CHECKED, ["main/one_hot_left"])
+    verdict = concluded(CHECKED, RECEIPT)
     assert verdict.detail == f"right on 2 small cases; not checked in full: {WORDS}"
-    assert verdict.receipt[FACT] == {NOT_FLOAT64: ["main/own", "prime/own"], LEFT_OUT: ["main/one_hot_left"]}
+    assert verdict.receipt[NOT_IN_FULL] == {NOT_FLOAT64: ["main/own", "prime/own"], LEFT_OUT: ["main/one_hot_left"]}
     assert json.loads(json.dumps(verdict.receipt)) == verdict.receipt
-    assert told(verdict) == told(verdict, ["main/one_hot_left"]) == verdict
+    assert decode(Verdict, json.loads(json.dumps(encode(verdict)))) == verdict
 
 
-def test_more_that_is_found_later_is_added() -> None:
-    timed = CaseResult("main", "timed", True, 0.1, 0.0, NO_NOISE)
-    first = told(CHECKED, ["main/one_hot_left"])
-    verdict = told(replace(first, cases=(*CASES, timed)), ["main/huge"])
-    assert verdict.receipt[FACT][NO_NOISE] == ["main/timed"]
-    assert verdict.receipt[FACT][LEFT_OUT] == ["main/one_hot_left", "main/huge"]
-    assert verdict.detail.count("not checked in full") == 1
+def test_a_verdict_that_knows_nothing_of_limitations_decodes() -> None:
+    names = ("case", "kernel", "lines", "ptx_lines", "needed_shared_bytes", "left_out")
+    stored = {name: value for name, value in encode(replace(CHECKED, cases=CASES[2:])).items() if name not in names}
+    del stored["cases"][0]["limitations"]
+    assert decode(Verdict, stored) == replace(CHECKED, cases=CASES[2:], left_out=())
 
 
 def test_a_full_check_says_nothing_and_a_refusal_says_it_in_its_receipt_alone() -> None:
-    full = replace(CHECKED, cases=CASES[2:])
-    assert told(full) is full
-    wrong = Verdict(Status.WRONG, "case main (own inputs): all NaN", (replace(CASES[0], ok=False),))
-    assert (told(wrong).detail, told(wrong).receipt) == (wrong.detail, {FACT: {NOT_FLOAT64: ["main/own"]}})
+    full = replace(CHECKED, cases=CASES[2:], left_out=())
+    assert concluded(full, RECEIPT) == replace(full, receipt=RECEIPT)
+    refused = replace(CASES[0], ok=False)
+    wrong = concluded(Verdict(Status.WRONG, "case main (own inputs): all NaN", (refused,)), {})
+    assert (wrong.detail, wrong.receipt) == (
+        "case main (own inputs): all NaN",
+        {NOT_IN_FULL: {NOT_FLOAT64: ["main/own"]}},
+    )
 
 
 def test_the_statement_says_it_and_an_author_reads_no_held_out_name() -> None:
     leaf = {"$tensor": {"shape": [3], "dtype": "float32", "stride": None}}
     cases = (CaseSpec("main", (leaf,), (), leaf), CaseSpec("prime", (leaf,), (), leaf, held_out=True))
     task = TaskSpec("softmax", "a" * 64, "float32", "", cases)
-    verdict = told(CHECKED, ["main/one_hot_left"])
-    assert f"not checked in full: {WORDS}; plan sha256" in statement(task, verdict, None)
-    assert "prime" not in author_view(verdict, task).detail
-    assert NOT_FLOAT64 in author_view(verdict, task).detail
+    verdict = concluded(replace(CHECKED, left_out=("main/one_hot_left", "prime/one_hot_left")), RECEIPT)
+    words = WORDS.replace("main (one_hot_left)", "main (one_hot_left), prime (one_hot_left)")
+    assert f"not checked in full: {words}; plan sha256" in statement(task, verdict, None)
+    view = author_view(verdict, task)
+    assert "prime" not in repr(view)
+    assert NOT_FLOAT64 in view.detail
 
 
 def test_a_result_that_stands_for_others_says_what_they_lacked() -> None:
-    assert marked(CASES[2], CASES).detail == NOT_FLOAT64
-    assert marked(CASES[0], CASES) is CASES[0]
-    assert marked(CASES[2], CASES[2:]) is CASES[2]
+    assert standing_for(CASES[2], CASES).sentence == NOT_FLOAT64
+    assert standing_for(CASES[0], CASES) is CASES[0]
+    assert standing_for(CASES[2], CASES[2:]) is CASES[2]
 
 
 def test_a_verdict_for_which_memory_was_short_is_judged_anew_the_next_time() -> None:
-    for words, again in ((NOT_FLOAT64, True), (NO_NOISE, True), (OWN_DTYPE, False), (MANY_OUTPUTS, False)):
-        verdict = told(Verdict(Status.WRONG, "no", (CaseResult("main", "own", False, 9.0, 1.0, words),)))
+    short = {LimitationKind.NOT_FLOAT64, LimitationKind.NO_NOISE, LimitationKind.LEFT_OUT}
+    for kind in LimitationKind:
+        limitations = (Limitation(kind),)
+        verdict = Verdict(Status.WRONG, "no", (CaseResult("main", "own", False, 9.0, 1.0, limitations=limitations),))
         verdicts = Verdicts()
         verdicts.keep("a", verdict)
-        assert short_of_memory(verdict) is again
-        assert (verdicts.find("a") is None) is again
+        assert verdict.lacked_memory is (kind in short)
+        assert (verdicts.find("a") is None) is (kind in short)
