@@ -13,8 +13,7 @@ from functools import lru_cache
 from tools.plan.schema import Kernel
 from tools.ptx.effects import effects as ptx_effects
 from tools.ttir import TtirError, parse
-from tools.ttir.ir import Block, Func, Module, Op, Region
-from tools.ttir.types import Desc, Ptr, element_of
+from tools.ttir.ir import Block, Desc, Func, Module, Op, Ptr, Region, element_of
 
 MOST_TEXT_BYTES = 4 << 20  # longer text is not looked into: it takes 0.4 s for each MB
 MOST_PASSES = 8

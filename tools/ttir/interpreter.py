@@ -7,26 +7,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.ttir import (
-    control,
-    ops_arith,
-    ops_atomic,
-    ops_descriptor,
-    ops_dot,
-    ops_math,
-    ops_memory,
-    ops_reduce,
-    ops_shape,
+from tools.ttir.frame import CONTROL_OPS, ILL_TYPED, Frame, Handler, Machine, run_func
+from tools.ttir.ir import (
+    Array,
+    Block,
+    Desc,
+    Func,
+    Module,
+    Op,
+    Ptr,
+    Scalar,
+    StepLimit,
+    TtirError,
+    TtirSyntaxError,
+    Type,
+    scalar_name,
+    shape_of,
 )
-from tools.ttir.errors import StepLimit, TtirError, TtirSyntaxError
-from tools.ttir.frame import ILL_TYPED, Frame, Handler, Machine
-from tools.ttir.ir import Block, Func, Module, Op
 from tools.ttir.memory import Argument, Descriptor, Pointer
-from tools.ttir.types import Array, Desc, Ptr, Scalar, Type, scalar_name, shape_of
+from tools.ttir.ops_arith import ARITH_OPS, MATH_OPS
+from tools.ttir.ops_memory import ATOMIC_OPS, DESCRIPTOR_OPS, DOT_OPS, PAD_NAN, POINTER_OPS, ROUND_TF32
+from tools.ttir.ops_tensor import REDUCE_OPS, SHAPE_OPS
 from tools.ttir.values import scalar_array
 
-_MODULES = (ops_arith, ops_math, ops_shape, ops_reduce, ops_dot, ops_memory, ops_atomic, ops_descriptor, control)
-HANDLERS: dict[str, Handler] = {name: handler for module in _MODULES for name, handler in module.OPS.items()}
+_TABLES = (
+    ARITH_OPS,
+    MATH_OPS,
+    SHAPE_OPS,
+    REDUCE_OPS,
+    DOT_OPS,
+    POINTER_OPS,
+    ATOMIC_OPS,
+    DESCRIPTOR_OPS,
+    CONTROL_OPS,
+)
+HANDLERS: dict[str, Handler] = {name: handler for table in _TABLES for name, handler in table.items()}
 # elements of the widest value in one batch: enough to hide Python's overhead, few enough to stay in the caches
 BATCH = 1 << 18
 
@@ -61,7 +76,7 @@ def run(
         try:
             values = _bind(machine, kernel, args)
             ids = _program_ids(grid, programs)
-            batches = [control.run_func(Frame(machine, batch), kernel, values) for batch in _batches(ids, module)]
+            batches = [run_func(Frame(machine, batch), kernel, values) for batch in _batches(ids, module)]
         except TtirError:
             raise
         except RecursionError as error:
@@ -135,7 +150,7 @@ def _descriptor(machine: Machine, argument: Descriptor, kinds: Sequence[Type]) -
     """
     address = machine.space.place(argument.base)
     nan, tf32 = argument.padding == "nan", argument.round_f32_to_tf32
-    flags = (ops_descriptor.PAD_NAN if nan else 0) | (ops_descriptor.ROUND_TF32 if tf32 else 0)
+    flags = (PAD_NAN if nan else 0) | (ROUND_TF32 if tf32 else 0)
     sizes, rank = [*argument.shape, *argument.strides], len(argument.shape)
     first = kinds[0]
     if isinstance(first, Desc):

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tools.ttir.errors import OutOfBounds
-from tools.ttir.types import Array
+from tools.ttir.ir import Array, OutOfBounds
 
 SHIFT = 40
 

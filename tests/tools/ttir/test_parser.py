@@ -11,7 +11,7 @@ import torch
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import lower, pointer
 from tools.ttir import Argument, StepLimit, TtirError, TtirSyntaxError, UnsupportedOp, parse, run
-from tools.ttir.types import Desc, Ptr, Scalar, Tensor, parse_type
+from tools.ttir.ir import Desc, Ptr, Scalar, Tensor, parse_type
 
 SOFTMAX = lower(kernels.softmax_row, {"x": "*fp32", "y": "*fp32", "n": "i32"}, {"B": 64})
 COLLATZ = lower(kernels.collatz, {"x": "*i32", "y": "*i32"}, {})

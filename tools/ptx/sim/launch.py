@@ -16,8 +16,8 @@ from tools.ptx.sim.ops_async import check_all_sent
 from tools.ptx.sim.program import labels_of, steps_of
 from tools.ptx.sim.rounding import nearest
 from tools.ptx.sim.schedule import Schedule
+from tools.ttir.ir import Array
 from tools.ttir.memory import Pointer, Space
-from tools.ttir.types import Array
 
 Argument = Pointer | int | float | bool
 LANES = 1 << 15  # of a batch: enough to hide Python's overhead, few enough to stay in the caches

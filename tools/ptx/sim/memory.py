@@ -13,8 +13,8 @@ from tools.ptx.sim.errors import Misaligned, OutOfBounds, place, unsupported
 from tools.ptx.sim.formats import POISON_16
 from tools.ptx.sim.lanes import Lanes, Words
 from tools.ptx.sim.races import Shadow
+from tools.ttir.ir import Array
 from tools.ttir.memory import Space
-from tools.ttir.types import Array
 
 SHARED, LOCAL, PARAM = 1 << 32, 2 << 32, 3 << 32  # where the windows begin
 WINDOWS = {1: "shared", 2: "local", 3: "param"}
