@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.gpus import Gpu
+from tools.plan.effects import traffic_bytes
 from tools.plan.schema import Launch, Plan
-from tools.plan.traffic import traffic_bytes
 from tools.roofline import rate_tflops, speed_of_light
 from tools.spec import TaskSpec
 from tools.update import Update

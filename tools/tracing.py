@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import AskCompiler, KernelFacts, TraceReply, TraceRequest, traced_case
-from tools.plan.refusal import Failure
+from tools.plan.messages import AskCompiler, Failure, KernelFacts, TraceReply, TraceRequest, traced_case
 from tools.plan.schema import Kernel, Plan
 from tools.received import malformed
 from tools.spec import CaseSpec

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from tools.compiling import Artefact, Built, Compiling, MachineCode, needs_too_much
 from tools.output_shapes import mismatch
+from tools.plan.effects import traffic_bytes
 from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
-from tools.plan.traffic import traffic_bytes
 from tools.ptx import PtxError
 from tools.ptx.places import lines_ahead, with_candidate_lines
 from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short

@@ -71,7 +71,7 @@ def test_bubblewrap_shows_a_role_no_more(profile: Profile) -> None:
 
 def test_a_module_of_a_role_s_own_can_be_imported_late_in_its_jail() -> None:
     def late() -> str:
-        for name in ("tools.plan.warm_ttir", "tools.roofline"):
+        for name in ("tools.plan.schema", "tools.roofline"):
             sys.modules.pop(name, None)
             __import__(name)
         return "imported"

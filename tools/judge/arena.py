@@ -8,8 +8,7 @@ import torch
 from tools.judge.layout import like, regions_of, write
 from tools.judge.problem import Drawn
 from tools.judge.tree import Tree, leaves, map_tensors
-from tools.plan.outputs import ALIGNMENT, OutputLayout, dense, dense_bytes, output_layout
-from tools.plan.replay import map_outputs, poison, view_of
+from tools.plan.replay import ALIGNMENT, OutputLayout, dense, dense_bytes, map_outputs, output_layout, poison, view_of
 from tools.plan.schema import Plan, TensorRef
 from tools.runner.memory import DeviceBuffer
 from tools.runner.protocol import Shared

@@ -15,8 +15,7 @@ import torch
 from tools.judge.layout import extent_bytes, like, write
 from tools.judge.problem import Drawn
 from tools.judge.tree import Tree, leaves
-from tools.plan.outputs import aligned
-from tools.plan.replay import ReplayError, constant_bytes, map_outputs, poison, view_of
+from tools.plan.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
 from tools.plan.schema import Plan, Storage, tensor_refs
 from tools.runner.protocol import MAX_ROOMS, Piece, Shared
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from tools.judge.tree import Tree, leaves, tensors
-from tools.plan.outputs import aligned
+from tools.plan.replay import aligned
 from tools.runner.protocol import Region
 
 

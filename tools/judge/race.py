@@ -20,8 +20,7 @@ from tools.judge.runner_link import RunnerFailed, RunnerLink
 from tools.judge.timing import CANDIDATE, Rules, Series, palindrome, passes_for
 from tools.judge.track import CONTENTS, Track
 from tools.judge.trial import FIRST_RUN_S, RUN_S, Images, staged
-from tools.plan.operator_list import EMPTY, base_name
-from tools.plan.schema import Aten, Launch, Plan, plan_hash
+from tools.plan.schema import EMPTY, Aten, Launch, Plan, base_name, plan_hash
 from tools.runner.protocol import Block, Capture, CopyOut, Replays, Steps, Times
 from tools.verdict import Status, Verdict
 

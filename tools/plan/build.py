@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tools.codec import Json, encode
-from tools.plan.liveness import Forward, live_steps
-from tools.plan.refusal import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
+from tools.plan.effects import Forward, live_steps
+from tools.plan.messages import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
 from tools.plan.schema import (
     Aten,
     DescriptorArg,

@@ -14,8 +14,7 @@ from tools import wire
 from tools.codec import DecodeError, decode, encode
 from tools.cuda.driver import shrink_kept_memory
 from tools.cuda.packing import PackingError
-from tools.plan.operators import NotAllowed
-from tools.plan.replay import ReplayError
+from tools.plan.replay import NotAllowed, ReplayError
 from tools.runner.check import Check
 from tools.runner.launcher import CudaLauncher, Image
 from tools.runner.memory import DeviceBuffer, NotMapped

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tools.cuda import driver
-from tools.plan.outputs import aligned
+from tools.plan.replay import aligned
 from tools.runner import vmm
 from tools.runner.protocol import Shared
 

@@ -13,10 +13,18 @@ from typing import Any
 
 import torch
 
-from tools.plan.operator_list import EMPTY, base_name
-from tools.plan.outputs import OutputLayout, aligned, dense, dense_bytes, output_layout
-from tools.plan.replay import Replay, ReplayError, poison, view_of
-from tools.plan.schema import Aten, Plan, Step
+from tools.plan.replay import (
+    OutputLayout,
+    Replay,
+    ReplayError,
+    aligned,
+    dense,
+    dense_bytes,
+    output_layout,
+    poison,
+    view_of,
+)
+from tools.plan.schema import EMPTY, Aten, Plan, Step, base_name
 from tools.runner import passes
 from tools.runner.launcher import CudaLauncher, Image
 from tools.runner.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, torch_memory

@@ -11,7 +11,7 @@ from agent.record.trajectory import AttemptRecord
 from tests.agent.export.graded import graded, timed
 from tests.agent.record.samples import WORDS
 from tools.judge.explain import explain, say_bits, say_narrow_sum
-from tools.plan import refusal
+from tools.plan import messages
 from tools.update import HELD_OUT_FAILS, _static_problem
 from tools.verdict import Status
 
@@ -67,7 +67,8 @@ def test_verified_is_what_the_latest_verification_found() -> None:
     assert [labels(timed(2.0, held=held)).verified for held in (None, True, False)] == [None, True, False]
 
 
-REFUSALS = {name: text for name, text in vars(refusal).items() if name.isupper() and name != "MISSING_MODULE"}
+NO_REFUSALS = ("MISSING_MODULE", "UNCHECKABLE")
+REFUSALS = {name: text for name, text in vars(messages).items() if name.isupper() and name not in NO_REFUSALS}
 
 
 @pytest.mark.parametrize("name", REFUSALS)

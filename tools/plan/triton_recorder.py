@@ -16,10 +16,9 @@ from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.autotuner import Autotuner
 
 from tools.codec import Json
-from tools.plan.options import forbidden_option
+from tools.plan.messages import FOREIGN_TENSOR, GLUON, Refused
 from tools.plan.recorder import Tape
-from tools.plan.refusal import FOREIGN_TENSOR, GLUON, Refused
-from tools.plan.schema import DescriptorArg, Kernel, Launch, LaunchArg, ScalarArg, TensorArg
+from tools.plan.schema import DescriptorArg, Kernel, Launch, LaunchArg, ScalarArg, TensorArg, forbidden_option
 from tools.ptx import loader
 from tools.ptx.launch import PtxLaunch
 

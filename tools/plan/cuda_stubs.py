@@ -18,8 +18,8 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from triton.backends.compiler import GPUTarget
 
+from tools.plan.messages import BACKWARD, COMPILED, READS_VALUE, Refused
 from tools.plan.recorder import Tape
-from tools.plan.refusal import BACKWARD, COMPILED, READS_VALUE, Refused
 from tools.plan.schema import Step
 
 _CUDA = 1  # c10::DeviceType::CUDA
