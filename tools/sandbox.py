@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import bubblewrap, sandbox_rules, seccomp
+from tools import bubblewrap, sandbox_linux, sandbox_rules
 from tools import sandbox_linux as linux
-from tools.bubblewrap import Jail, Keeper
+from tools.bubblewrap import Jail, NamespaceHolder
 from tools.codec import decode, encode
 from tools.sandbox_rules import Profile
 
@@ -179,18 +179,18 @@ class _Entry:
 
     def _filter(self, *, signals_scoped: bool) -> bool:
         checks = sandbox_rules.checks(self._profile, pid=os.getpid(), signals_scoped=signals_scoped)
-        program = seccomp.assemble(sandbox_rules.denied(self._profile), checks)
+        program = sandbox_linux.assemble(sandbox_rules.denied(self._profile), checks)
         if program is None:
             self._notes.append("no system-call filter for this architecture")
             return False
-        return self._try(lambda: seccomp.install(program))
+        return self._try(lambda: sandbox_linux.install(program))
 
 
 def available(profile: Profile = Profile.TRACER) -> Enforced:
     """What this machine enforces on a worker of that profile. The caller is not restricted: a forked child tries and
     tells."""
     program = bubblewrap.find() if profile in JAILED else None
-    with Keeper(program, profile) as keeper:
+    with NamespaceHolder(program, profile) as keeper:
         jail = keeper.jail() if profile in JAILED else Jail()
         return _told_by_child(profile, jail, keeper.namespaces)
 

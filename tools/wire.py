@@ -5,18 +5,20 @@ descriptors in batches, each beside one byte, then the blobs. Descriptors that n
 """
 
 import contextlib
+import functools
 import json
 import math
+import operator
 import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
-from tools.codec import Json
+from tools.codec import Json, decode, encode
 
 _HEAD = struct.Struct("<Q")
 _BATCH = 64  # descriptors beside one byte; the kernel takes 253 at most
@@ -52,6 +54,26 @@ def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = N
         socket.send_fds(sock, [b"f"], list(fds[at : at + _BATCH]))
     for view in views:
         sock.sendall(view)
+
+
+class Endpoint(Protocol):
+    """A worker's end of its line to the supervisor."""
+
+    def receive(self) -> Message: ...
+
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None: ...
+
+
+def serve(channel: Endpoint, handlers: Mapping[type[Any], Callable[[Any, list[bytes]], Any]]) -> NoReturn:
+    """Answer requests by their type until the other side closes, which ends the worker. A handler takes a request and
+    its blobs, and returns the answer, or (answer, blobs)."""
+    requests: Any = functools.reduce(operator.or_, handlers)
+    while True:
+        message = channel.receive()
+        request = decode(requests, message.body)
+        answer = handlers[type(request)](request, message.blobs)
+        reply, blobs = answer if isinstance(answer, tuple) else (answer, [])
+        channel.send(encode(reply), list(blobs))
 
 
 def receive(

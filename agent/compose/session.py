@@ -58,7 +58,7 @@ class Workshop:
 
     @cached_property
     def confinement(self) -> dict[str, Json]:
-        """What holds each hostile role here, asked of real children once the zygotes are warm anyway."""
+        """What holds each hostile role here, asked of real children once the fork servers are warm anyway."""
         spare = "interpreter" if self.gpu else "runner"  # the role that has nothing to do here
         return {role: encode(held) for role, held in self.machine.enforced().items() if role != spare}
 

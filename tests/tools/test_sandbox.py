@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import seccomp
+from tools import sandbox_linux
 from tools.sandbox import Limits, Profile, available, enter
 from tools.workers import describe_exit
 
@@ -71,7 +71,7 @@ def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: Limits,
 def raw(name: str, *arguments: int) -> int:
     """A system call without libc's help; raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    number = seccomp.numbers(platform.machine())[name]
+    number = sandbox_linux.numbers(platform.machine())[name]
     result: int = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
@@ -324,8 +324,8 @@ def test_packages_can_be_imported_late_and_threads_started() -> None:
 
 def test_the_filter_is_known_for_both_architectures_and_no_other() -> None:
     for machine in ("x86_64", "aarch64"):
-        assert seccomp.assemble(["ptrace"], [], machine=machine)
-    assert seccomp.assemble(["ptrace"], [], machine="riscv64") is None
+        assert sandbox_linux.assemble(["ptrace"], [], machine=machine)
+    assert sandbox_linux.assemble(["ptrace"], [], machine="riscv64") is None
 
 
 def test_probing_does_not_restrict_the_caller(tmp_path: Path) -> None:

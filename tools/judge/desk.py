@@ -6,12 +6,14 @@ blobs to hand on), results, and the seed of inputs that have been judged; never 
 
 import os
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from tools.codec import Json, decode, encode
+from tools import wire
+from tools.codec import Json
 from tools.errors import TaskError
 from tools.judge import compare as comparing
 from tools.judge.admission import warnings_of
@@ -41,7 +43,7 @@ class Desk:
             return Opened(problem=str(error))
         return Opened(task=self._spec, notes=tuple(warnings_of(self._file, self._spec)))
 
-    def new_inputs(self, request: NewInputs) -> tuple[PreparedInputs, list[Any]]:
+    def new_inputs(self, request: NewInputs, _: Sequence[bytes] = ()) -> tuple[PreparedInputs, list[Any]]:
         """Draw the inputs of a case for this plan."""
         problem = self._problem(request.case)
         seed = case_seed(self._secret, request.plan_sha256, request.case, request.battery)
@@ -87,15 +89,5 @@ def main(channel: Any) -> None:
     """Answer Open, NewInputs and Compare until the supervisor closes the socket."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # tracers and compilers work at the same time
     desk = Desk()
-    while True:
-        message = channel.receive()
-        request = decode(Open | NewInputs | Compare, message.body)  # type: ignore[arg-type]
-        blobs: list[Any] = []
-        answer: Any
-        if isinstance(request, Open):
-            answer = desk.open(request)
-        elif isinstance(request, NewInputs):
-            answer, blobs = desk.new_inputs(request)
-        else:
-            answer = desk.compare(request, message.blobs)
-        channel.send(encode(answer), blobs)
+    handlers = {Open: lambda request, _: desk.open(request), NewInputs: desk.new_inputs, Compare: desk.compare}
+    wire.serve(channel, handlers)

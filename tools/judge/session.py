@@ -7,14 +7,15 @@ import importlib
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tools.codec import Json, decode, encode
+from tools import wire
+from tools.codec import Json, encode
 from tools.cuda.driver import DriverError
 from tools.device import Sampler
 from tools.errors import OutOfMemory, TaskError
@@ -34,7 +35,6 @@ from tools.judge.gpu_protocol import (
     Resolved,
     Screen,
     Screened,
-    SupervisorMessage,
     Warm,
 )
 from tools.judge.heat import Refuted
@@ -72,19 +72,15 @@ class Session:
     def _tell(self, message: JudgeMessage) -> None:
         self._channel.send(encode(message))
 
-    def answer(self, request: SupervisorMessage, blobs: list[bytes]) -> JudgeMessage:
-        """Do what the supervisor asks."""
-        match request:
-            case OpenTask():
-                return self._open(request)
-            case Warm():
-                return self._warm()
-            case Screen():
-                return self._screen(request, blobs)
-            case Resolve():
-                return self._resolve(request, blobs)
-            case Bench():
-                return Judged(self._bench(request, blobs))
+    def handlers(self) -> dict[type[Any], Callable[[Any, list[bytes]], JudgeMessage]]:
+        """What the supervisor may ask."""
+        return {
+            OpenTask: lambda request, _: self._open(request),
+            Warm: lambda *_: self._warm(),
+            Screen: self._screen,
+            Resolve: self._resolve,
+            Bench: lambda request, blobs: Judged(self._bench(request, blobs)),
+        }
 
     def _open(self, request: OpenTask) -> Ready:
         self._gpu = describe_gpu()
@@ -236,10 +232,7 @@ def main(channel: Any) -> None:
     """Answer until the supervisor closes the socket."""
     torch.set_num_threads(min(8, os.cpu_count() or 1))
     session = Session(channel, channel.sockets[0])
-    while True:
-        message = channel.receive()
-        request: SupervisorMessage = decode(SupervisorMessage, message.body)  # type: ignore[arg-type]
-        channel.send(encode(session.answer(request, message.blobs)))
+    wire.serve(channel, session.handlers())
 
 
 def main_early(channel: Any) -> None:

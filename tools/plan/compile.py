@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tools.codec import Json, decode, encode
+from tools import wire
+from tools.codec import Json
 from tools.gpus import arch_number, gpu_for_arch, occupancy
 from tools.plan.messages import (
     Compiled,
@@ -129,16 +130,12 @@ def warm() -> None:
 def main(channel: Any) -> None:
     """Answer CompileRequests, SassRequests and PtxRequests until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
-    while True:
-        message = channel.receive()
-        if message.body.get("kind") == "sass":
-            channel.send(encode(disassemble_all(decode(SassRequest, message.body), message.blobs, folder)))
-            continue
-        if message.body.get("kind") == "ptx":
-            channel.send(encode(ptx_of(decode(PtxRequest, message.body), folder)))
-            continue
-        reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
-        channel.send(encode(reply), list(cubins))
+    handlers = {
+        CompileRequest: lambda request, _: compile_kernels(request, folder),
+        SassRequest: lambda request, cubins: disassemble_all(request, cubins, folder),
+        PtxRequest: lambda request, _: ptx_of(request, folder),
+    }
+    wire.serve(channel, handlers)
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:

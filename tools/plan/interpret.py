@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tools import ttir
-from tools.codec import decode, encode
+from tools import ttir, wire
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.replay import Descriptor, Replay, gather_outputs
 from tools.plan.schema import Kernel, Launch
@@ -118,11 +117,7 @@ def warm() -> None:
 
 def main(channel: Any) -> None:
     """Answer InterpretRequests until the supervisor closes the socket."""
-    while True:
-        message = channel.receive()
-        request = decode(InterpretRequest, message.body)
-        reply, blobs = interpret(request, message.blobs)
-        channel.send(encode(reply), blobs)
+    wire.serve(channel, {InterpretRequest: interpret})
 
 
 def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:

@@ -1,6 +1,6 @@
 """The tracer: turns one candidate source into launch plans. Runs in the jail, in a process that ends afterwards.
 
-Entry points for a worker: `warm` (in the tracer's zygote) and `main` (in the forked, confined child).
+Entry points for a worker: `warm` (in the tracer's fork server) and `main` (in the forked, confined child).
 """
 
 import inspect

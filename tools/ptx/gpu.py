@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tools.cuda import driver
-from tools.cuda.packing import pack_scalar
+from tools.cuda.driver import pack_scalar
 from tools.ptx.assemble import assemble
 from tools.ptx.launch import PtxLaunch
 

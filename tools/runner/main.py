@@ -12,10 +12,8 @@ import torch
 
 from tools import wire
 from tools.codec import DecodeError, decode, encode
-from tools.cuda.driver import shrink_kept_memory
-from tools.cuda.packing import PackingError
+from tools.cuda.driver import PackingError, shrink_kept_memory
 from tools.plan.replay import NotAllowed, ReplayError
-from tools.runner.check import Check
 from tools.runner.launcher import CudaLauncher, Image
 from tools.runner.memory import DeviceBuffer, NotMapped
 from tools.runner.protocol import (
@@ -34,7 +32,7 @@ from tools.runner.protocol import (
     Setup,
     Steps,
 )
-from tools.runner.stage import Stage
+from tools.runner.stage import Check, Stage
 
 FAILED_STATUS = 70
 MAX_DETAIL = 2000

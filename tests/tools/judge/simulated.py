@@ -19,8 +19,8 @@ from tools.codec import decode, encode
 from tools.judge.runner_link import RunnerLink, Runners
 from tools.plan.replay import Argument, ReplayError
 from tools.plan.schema import Kernel, Launch
-from tools.runner.check import Check
 from tools.runner.protocol import Done, Drop, Failed, Load, Reply, Request, Shared
+from tools.runner.stage import Check
 
 FAULT = "CUDA error: an illegal memory access was encountered"
 Body = Callable[["Device", Sequence[Any]], None]

@@ -1,8 +1,8 @@
 """The warm process that all workers are forked from: it has imported torch and triton and has never touched CUDA.
 
-A fork from here to a working child takes milliseconds where a fresh interpreter takes 3.5-5 s. It holds no secret,
-no answer and no clock, so a hostile child inherits nothing worth having. It is single-threaded on purpose: threads
-do not survive a fork. A zygote may fork further zygotes (the tracer's, with its stand-ins installed and its compiler
+A fork from here to a working child takes milliseconds where a fresh interpreter takes 3.5-5 s. It holds no secret, no
+answer and no clock, so a hostile child inherits nothing worth having. It is single-threaded on purpose: threads do not
+survive a fork. A fork server may fork further fork servers (the tracer's, with its stand-ins installed and its compiler
 warm), which is why `serve` is itself a worker's entry point.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools import bubblewrap, readable, wire
+from tools import bubblewrap, sandbox_rules, wire
 from tools import sandbox_linux as linux
 from tools.bubblewrap import Jail
 from tools.codec import Json, decode, encode
@@ -31,9 +31,9 @@ MAX_FDS = 16
 
 @dataclass(frozen=True)
 class SpawnRequest:
-    """What the supervisor asks of a zygote; the file descriptors travel beside it: socket, log, then extras.
+    """What the supervisor asks of a fork server; the file descriptors travel beside it: socket, log, then extras.
 
-    Of a zygote that shall live in a jail, the last `namespaces` of the extras are that jail's.
+    Of a fork server that shall live in a jail, the last `namespaces` of the extras are that jail's.
     """
 
     worker: int
@@ -47,7 +47,7 @@ class SpawnRequest:
 
 
 class Channel:
-    """A worker's end of its socket to the supervisor. `jail` is where a zygote lives, and so will its workers."""
+    """A worker's end of its socket to the supervisor. `jail` is where a fork server lives, and so will its workers."""
 
     def __init__(self, sock: socket.socket, sockets: list[socket.socket], jail: Jail | None = None) -> None:
         self._sock = sock
@@ -66,7 +66,7 @@ class Channel:
 
     @property
     def control(self) -> socket.socket:
-        """The raw socket, for a worker that is itself a zygote."""
+        """The raw socket, for a worker that is itself a fork server."""
         return self._sock
 
 
@@ -165,7 +165,7 @@ def _moved_in(jail: Jail | None, namespaces: list[int]) -> Jail | None:
     """Join the jail's namespaces if there are any; the jail that our forks will be in, or why in none."""
     if not namespaces:
         return jail
-    readable.libraries()  # remembered: it looks at what the jail hides
+    sandbox_rules.libraries()  # remembered: it looks at what the jail hides
     try:
         bubblewrap.join(namespaces)
     except OSError as error:
@@ -213,7 +213,7 @@ def warm() -> None:
 
 
 def main(fd: int) -> None:
-    """Entry of the first zygote, started by `tools.workers`."""
+    """Entry of the first fork server, started by `tools.workers`."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warm()
     serve(Channel(socket.socket(fileno=fd), []))

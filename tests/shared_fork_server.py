@@ -1,6 +1,5 @@
-"""Workers without the seconds that torch and Triton take to load: a process that has loaded them forks a first zygote
-for each program run. That one is ended, jailed and spoken to as one that an interpreter of its own became.
-"""
+"""Workers without the seconds that torch and Triton take to load: a process that has loaded them forks a first fork
+server for each program run. That one is ended, jailed and spoken to as one that an interpreter of its own became."""
 
 import atexit
 import contextlib
@@ -24,8 +23,8 @@ from tools.codec import Json
 from tools.machine import Machine
 
 
-class Hatched:
-    """A first zygote that is another process's child."""
+class RemoteForkServer:
+    """A first fork server that is another process's child."""
 
     def __init__(self, pid: int) -> None:
         self._fd = os.pidfd_open(pid)
@@ -33,7 +32,7 @@ class Hatched:
     def wait(self, timeout: float | None = None) -> int:
         """Until it has ended; its exit status is nobody's concern. Raises subprocess.TimeoutExpired."""
         if self._fd >= 0 and not select.select([self._fd], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired("zygote", timeout or 0)
+            raise subprocess.TimeoutExpired("fork server", timeout or 0)
         self._close()
         return 0
 
@@ -49,20 +48,20 @@ class Hatched:
 
 
 def use(path: str) -> None:
-    """From now on this process's first zygotes come from the nest that listens there."""
+    """From now on this process's first fork servers come from the shared process that listens there."""
 
-    def start(theirs: socket.socket, root: Path) -> Hatched:
+    def start(theirs: socket.socket, root: Path) -> RemoteForkServer:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.connect(path)
             wire.send(line, {"environment": workers.environment(root), "folder": os.getcwd()}, fds=[theirs.fileno()])
-            return Hatched(wire.receive(line, timeout_s=workers.START_TIMEOUT_S).body["pid"])
+            return RemoteForkServer(wire.receive(line, timeout_s=workers.START_TIMEOUT_S).body["pid"])
 
     workers.first.append(start)
 
 
 @contextlib.contextmanager
 def started(start: Callable[[], AbstractContextManager[Machine]] = machines.started) -> Iterator[Machine]:
-    """As tools.machine.started or started_base, from a nest of this process's own; other machines are not."""
+    """As tools.machine.started or started_base, from a shared process of this process's own; other machines are not."""
     with contextlib.ExitStack() as stack:
         use(address())
         try:
@@ -73,26 +72,26 @@ def started(start: Callable[[], AbstractContextManager[Machine]] = machines.star
 
 
 def answer(target: str, body: dict[str, Json], *, timeout_s: float) -> dict[str, Json]:
-    """What `target` ("package.module:function", called with a zygote's Channel) answers in a process of its own; torch
-    and Triton are loaded there. Raises WorkerError with the end of what it printed when it fails."""
+    """What `target` ("package.module:function", called with a fork server's Channel) answers in a process of its
+    own; torch and Triton are loaded there. Raises WorkerError with the end of what it printed when it fails."""
     with started(machines.started_base) as machine, machine.trusted(target) as worker:
         return worker.call(body, timeout_s=timeout_s).body
 
 
 @cache
 def address() -> str:
-    """Where this process's nest listens. It ends with this process."""
+    """Where this process's shared one listens. It ends with this process."""
 
     def start(listening: int, folder: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            workers.isolated(f"from tests.nest import serve; serve({listening}, {os.getpid()})"),
+            workers.isolated(f"from tests.shared_fork_server import serve; serve({listening}, {os.getpid()})"),
             env=workers.environment(folder),
             pass_fds=[listening],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
 
-    return served("nest-", socket.SOCK_STREAM, start)
+    return served("fork-", socket.SOCK_STREAM, start)
 
 
 def served(prefix: str, kind: socket.SocketKind, start: Callable[[int, Path], "subprocess.Popen[bytes]"]) -> str:
@@ -114,21 +113,21 @@ def served(prefix: str, kind: socket.SocketKind, start: Callable[[int, Path], "s
 
 
 def serve(listening: int, parent: int) -> NoReturn:
-    """With the first call, load what all workers need; fork a zygote per call."""
-    from tools import zygote
+    """With the first call, load what all workers need; fork a fork server per call."""
+    from tools import fork_server
     from tools.sandbox_linux import die_with_parent
 
     die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with socket.socket(fileno=listening) as server:
         select.select([server], [], [])
-        zygote.warm()
-        gc.freeze()  # what is shared with the zygotes stays so
+        fork_server.warm()
+        gc.freeze()  # what is shared with the fork servers stays so
         while True:
             line, _ = server.accept()
             if os.fork() == 0:
                 server.close()
-                _hatch(line)
+                _become_a_fork_server(line)
             line.close()
             reap()
 
@@ -142,8 +141,8 @@ def reap() -> None:
         pass
 
 
-def _hatch(line: socket.socket) -> NoReturn:
-    from tools import zygote
+def _become_a_fork_server(line: socket.socket) -> NoReturn:
+    from tools import fork_server
 
     status = 1
     try:
@@ -155,7 +154,7 @@ def _hatch(line: socket.socket) -> NoReturn:
         tempfile.tempdir = None
         wire.send(line, {"pid": os.getpid()})
         line.close()
-        zygote.serve(zygote.Channel(socket.socket(fileno=asked.fds[0]), []))
+        fork_server.serve(fork_server.Channel(socket.socket(fileno=asked.fds[0]), []))
         status = 0
     finally:
         os._exit(status)
