@@ -193,7 +193,8 @@ def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[Argument
         return [*found, ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False)]
     return [
         *found,
-        ArgumentCheck("socketpair", 1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS), deny=False),  # no addresses
+        # no addresses
+        ArgumentCheck("socketpair", 1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS), deny=False),
         null("sendto", 4),
         null("prlimit64", 2),
         ArgumentCheck("sched_setaffinity", 0, (0, pid), deny=False),

@@ -81,7 +81,9 @@ def test_every_refusal_of_the_tracer_has_a_reason_of_its_own(name: str) -> None:
 
 def test_what_the_update_tool_says_without_running_anything_has_a_reason() -> None:
     for source in ("", "x" * (2 << 20), "a\0b", "a\ud800b"):
-        assert reason(Status.REJECTED, _static_problem(source) or "", "update") == "source"
+        refused = _static_problem(source)
+        assert refused is not None
+        assert reason(Status.REJECTED, refused.detail, "update") == "source"
     assert reason(Status.REJECTED, "SyntaxError: invalid syntax: 'def f(:'", "update") == "syntax"
     assert reason(Status.WRONG, HELD_OUT_FAILS, "update") == "held_out"
     assert reason(Status.REJECTED, "ModelNew takes (n); the task makes its Model with ()", "update") == "signature"
