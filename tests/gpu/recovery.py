@@ -12,9 +12,9 @@ import torch
 
 from tests.gpu import harness
 from tools.codec import encode
+from tools.judge.batteries import CORE
 from tools.judge.gpu_protocol import EndRunner, NeedRunner, Screened
 from tools.judge.guarded import Allocate
-from tools.judge.protocol import CORE
 from tools.judge.reference import describe, expanded
 from tools.judge.runner_link import RunnerLink
 from tools.judge.trial import Compiled, Trial

@@ -7,8 +7,9 @@ import pytest
 
 from tools.bench import CpuBench
 from tools.codec import decode, encode
+from tools.judge.batteries import BATTERIES
 from tools.judge.inputs import derived
-from tools.judge.protocol import BATTERIES, Open, Opened
+from tools.judge.protocol import Open, Opened
 from tools.judge.reference import Problem
 from tools.machine import Machine
 from tools.task import read_task

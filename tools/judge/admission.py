@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tools.errors import TaskError
+from tools.judge.batteries import BATTERIES, CORE
 from tools.judge.compare import as_rows, compare
-from tools.judge.protocol import BATTERIES, CORE
 from tools.judge.reference import Problem, expanded, is_small
 from tools.judge.sensitivity import sensitivities
 from tools.judge.tree import Tree, is_finite, map_tensors, tensors

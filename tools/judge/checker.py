@@ -17,12 +17,11 @@ import torch
 
 from tools.codec import Json
 from tools.cuda.driver import DriverError
-from tools.judge.clock import now_s
 from tools.judge.compare import Expected, compare, compare_drawn
 from tools.judge.guarded import Allocate, Guarded
 from tools.judge.layout import same_bits
 from tools.judge.problem import Drawn
-from tools.judge.runner_link import RunnerFailed, RunnerLink
+from tools.judge.runner_link import RunnerFailed, RunnerLink, now_s
 from tools.plan.schema import Kernel, Plan, without_locations
 from tools.runner.launcher import Image, scratch_bytes
 from tools.runner.memory import settle

@@ -1,17 +1,11 @@
-"""The judge's own clock, and whether a runner's device clock can be believed against it. Pure but for `now_s`."""
+"""The judge's own clock, and whether a runner's device clock can be believed against it. Pure."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 RELATIVE = 0.03
 ABSOLUTE_US = 1.0
-
-
-def now_s() -> float:
-    """Seconds of a clock that nothing adjusts."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
 
 
 @dataclass(frozen=True)

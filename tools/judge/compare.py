@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tools.judge.batteries import PROBES
 from tools.judge.explain import bits_of, explain, say_bits, say_narrow_sum
 from tools.judge.gates import Expected, as_rows, reached, rounding_of
-from tools.judge.protocol import PROBES
 from tools.judge.roundings import Rounding
 from tools.judge.ties import Selection
 from tools.judge.tree import Tree, dtype_name, is_float8, leaves, stored_as

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Generator, Tensor
 
+from tools.judge.batteries import BATTERIES, PROBES
 from tools.judge.discrete import DISCRETE, replaced_integers
-from tools.judge.protocol import BATTERIES, PROBES
 from tools.judge.tree import Tree, leaves, map_leaves
 
 _DECADES = 2.0  # rows of "scaled" are multiplied by 10^U(-2, 2), and both ends are among them

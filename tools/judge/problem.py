@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 
 from tools.errors import OutOfMemory, TaskError
 from tools.judge.answers import Answer, Drawn, Regime
+from tools.judge.batteries import PROBES
 from tools.judge.compare import native_holds
 from tools.judge.contract import declared_kinds, inferred_kinds
 from tools.judge.execute import blame
@@ -24,7 +25,6 @@ from tools.judge.lengths import Lengths
 from tools.judge.model import ReferenceModel
 from tools.judge.precise import Disturbances, default_float64, differences, flushed, widened
 from tools.judge.probe import Numbering, Probe, is_exact, probes, required_bits, with_leaves
-from tools.judge.protocol import PROBES
 from tools.judge.room import free_cached, with_room
 from tools.judge.tree import Tree, is_finite, leaves, map_tensors, numel, tensors
 from tools.task import CaseDef, TaskFile

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tools.codec import Json
+from tools.judge.batteries import BATTERIES, CORE, PROBES, case_in_words
 from tools.judge.checker import checking
 from tools.judge.compare import Expected
 from tools.judge.inputs import case_seed
 from tools.judge.problem import Drawn
-from tools.judge.protocol import BATTERIES, CORE, PROBES, case_in_words
 from tools.judge.reference import Problem
 from tools.judge.room import free_cached
 from tools.judge.runner_link import RunnerFailed, RunnerLink

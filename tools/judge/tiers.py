@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from tools.codec import Json
 from tools.device import Sampler
+from tools.judge.batteries import batteries_of
 from tools.judge.gpu_protocol import Bench
 from tools.judge.heat import Heat, Refuted
-from tools.judge.protocol import batteries_of
 from tools.judge.race import Race
 from tools.judge.ruling import ruled
 from tools.judge.runner_link import RunnerFailed, RunnerLink

@@ -11,11 +11,11 @@ import torch
 
 from tools.codec import Json
 from tools.judge.arena import Inputs, Outputs
+from tools.judge.batteries import case_in_words
 from tools.judge.checker import DROP_S, FIRST_RUN_S, RUN_S, SETUP_S, Checker, checking, close_all
 from tools.judge.compare import Expected, compare
 from tools.judge.guarded import Allocate
 from tools.judge.inputs import case_seed
-from tools.judge.protocol import case_in_words
 from tools.judge.reference import Problem
 from tools.judge.room import free_cached
 from tools.judge.runner_link import RunnerFailed, RunnerLink

@@ -1,6 +1,6 @@
 """Which batteries apply to a case."""
 
-from tools.judge.protocol import BATTERIES
+from tools.judge.batteries import BATTERIES
 from tools.judge.reference import Problem
 
 

@@ -7,8 +7,8 @@ import torch
 
 from tests.tools.judge.test_compare import HONEST
 from tools.judge.admission import admit, unsound, warnings_of
+from tools.judge.batteries import CORE
 from tools.judge.compare import compare
-from tools.judge.protocol import CORE
 from tools.judge.reference import Problem, describe, expanded
 from tools.judge.sensitivity import sensitivities
 from tools.task import TaskFile, find_task, read_task

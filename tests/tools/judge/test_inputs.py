@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tools.judge.batteries import BATTERIES, CORE, EXOTIC, PROBES, batteries_of
 from tools.judge.inputs import case_seed, derived
-from tools.judge.protocol import BATTERIES, CORE, EXOTIC, PROBES, batteries_of
 from tools.spec import CaseSpec, TaskSpec
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tools.judge.batteries import PROBES
 from tools.judge.compare import compare, judge
 from tools.judge.problem import Drawn
-from tools.judge.protocol import PROBES
 from tools.judge.reference import Problem
 from tools.task import find_task, read_task
 

@@ -11,8 +11,8 @@ import pytest
 from tests.tools.tasks.honest import HONEST, Kernel
 from tests.tools.tasks.wrong import MISTAKES, Mistake
 from tools.judge.admission import admit, unsound
+from tools.judge.batteries import CORE, batteries_of
 from tools.judge.compare import compare
-from tools.judge.protocol import CORE, batteries_of
 from tools.judge.reference import Problem, describe
 from tools.judge.sensitivity import sensitivities
 from tools.task import MAIN, TaskFile, builtin_names, find_task
