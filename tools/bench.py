@@ -11,8 +11,8 @@ from typing import Protocol
 
 from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.judge.batteries import HIDDEN_CASE, batteries_of, case_in_words
-from tools.judge.protocol import Compare, Judgement, NewInputs, PreparedInputs
+from tools.judge.correctness.batteries import HIDDEN_CASE, batteries_of, case_in_words
+from tools.judge.service.protocol import Compare, Judgement, NewInputs, PreparedInputs
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.schema import Launch, Plan, plan_hash
 from tools.spec import TaskSpec

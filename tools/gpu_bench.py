@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from tools.calibration import Ceilings
 from tools.codec import Json, decode, encode
 from tools.errors import GpuLost, TaskError, WorkerError
-from tools.judge.gpu_protocol import (
-    BASELINE_LIMIT_S,
-    BASELINES,
+from tools.judge.execution.runner_link import Runners
+from tools.judge.service.protocol import (
     Baselines,
-    Bench,
+    BenchRequest,
     EndRunner,
     Judged,
     JudgeMessage,
@@ -31,8 +30,7 @@ from tools.judge.gpu_protocol import (
     Screened,
     Warm,
 )
-from tools.judge.runner_link import Runners
-from tools.judge.timing import SCREENING, Rules
+from tools.judge.timing.statistics import BASELINE_LIMIT_S, BASELINES, SCREENING, Rules
 from tools.machine import Machine
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
@@ -41,8 +39,8 @@ from tools.update import Update
 from tools.verdict import Tier, Verdict
 from tools.workers import Worker
 
-JUDGE = "tools.judge.session:main"
-EARLY_JUDGE = "tools.judge.session:main_early"  # imports what torch.compile needs while it waits
+JUDGE = "tools.judge.service.session:main"
+EARLY_JUDGE = "tools.judge.service.session:main_early"  # imports what torch.compile needs while it waits
 OPEN_TIMEOUT_S = 180.0
 WARM_TIMEOUT_S = 900.0  # torch.compile of the baselines
 BENCH_TIMEOUT_S = 600.0
@@ -94,7 +92,7 @@ class GpuBench:
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
-        request = Bench(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
+        request = BenchRequest(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
         return self._ask(request, Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
@@ -190,7 +188,7 @@ def waiting_judge(machine: Machine, target: str = JUDGE) -> Iterator[GpuBench]:
 def calibrate(machine: Machine) -> Ceilings:
     """Measure this GPU's ceilings in a worker; takes some ten seconds. Raises GpuLost when it cannot be done."""
     try:
-        with machine.trusted("tools.judge.calibrate:main") as worker:
+        with machine.trusted("tools.judge.timing.ceilings:main") as worker:
             body = worker.call({"kind": "calibrate"}, timeout_s=CALIBRATE_TIMEOUT_S).body
     except WorkerError as error:
         raise GpuLost(f"the GPU could not be calibrated: {error}") from error

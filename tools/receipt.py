@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tools.codec import Json, encode
-from tools.judge.batteries import HIDDEN_CASE
+from tools.judge.correctness.batteries import HIDDEN_CASE
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.statement import statement

@@ -14,7 +14,7 @@ from agent.view.state import ViewState
 from tests.docs.documents import ROOT
 from tests.docs.schema_text import fields_of
 from tools import verdict
-from tools.judge.batteries import BATTERIES
+from tools.judge.correctness.batteries import BATTERIES
 from tools.plan import messages
 
 SHARED = {"run_id", "attempt_id", "kind", "at"}  # told once, above the tables

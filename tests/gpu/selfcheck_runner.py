@@ -19,8 +19,8 @@ from tests.gpu import harness, kernels
 from tests.gpu.harness import SOFTMAX_TASK, Image, Supervisor
 from tests.gpu.recovery import Judge, answer, large, plain, recoveries, trials
 from tools.codec import encode
-from tools.judge.gpu_protocol import KernelImage, Screen, Warm
-from tools.judge.timing import SCREENING, Rules
+from tools.judge.service.protocol import KernelImage, Screen, Warm
+from tools.judge.timing.statistics import SCREENING, Rules
 from tools.plan.schema import Kernel, Plan
 from tools.verdict import Status, Verdict
 

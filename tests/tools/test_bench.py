@@ -7,10 +7,10 @@ import pytest
 
 from tools.bench import CpuBench
 from tools.codec import decode, encode
-from tools.judge.batteries import BATTERIES
-from tools.judge.inputs import derived
-from tools.judge.protocol import Open, Opened
-from tools.judge.reference import Problem
+from tools.judge.correctness.batteries import BATTERIES
+from tools.judge.correctness.inputs import derived
+from tools.judge.correctness.problem import Problem
+from tools.judge.service.protocol import Open, Opened
 from tools.machine import Machine
 from tools.task import read_task
 from tools.update import Updater
@@ -50,12 +50,12 @@ def judge(machine: Machine, tmp_path: Path) -> Judge:
     def verdict(task: str, candidate: str) -> Verdict:
         path = tmp_path / "task.py"
         path.write_text(task)
-        with machine.trusted("tools.judge.desk:main") as desk:
-            opened = decode(Opened, desk.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+        with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+            opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
             assert opened.task is not None, opened.problem
             update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + candidate)
             assert update.failure is None, update.failure
-            return CpuBench(opened.task, desk, machine.interpreter).bench(update)
+            return CpuBench(opened.task, judge, machine.interpreter).bench(update)
 
     return verdict
 
@@ -114,8 +114,8 @@ def test_the_name_of_a_held_out_case_is_not_told(judge: Judge) -> None:
 def test_a_task_that_a_null_kernel_passes_is_opened_with_a_note(machine: Machine, tmp_path: Path) -> None:
     path = tmp_path / "task.py"
     path.write_text(MATMUL.replace("return a @ b", "return (a @ b) * 0"))
-    with machine.trusted("tools.judge.desk:main") as desk:
-        opened = decode(Opened, desk.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+    with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
     assert opened.task is not None
     assert opened.notes[0].startswith("a kernel that writes zeros passes case ")
 

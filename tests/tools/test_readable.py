@@ -22,7 +22,12 @@ IMPORTED = {
     Profile.RUNNER: ("tools/wire.py", "tools/plan/replay.py", "tools/runner/main.py"),
 }
 PRIVATE = (
-    *("tools/tasks/softmax.py", "tools/judge/desk.py", "agent/authors/offline/library/softmax_row.py", "README.md"),
+    *(
+        "tools/tasks/softmax.py",
+        "tools/judge/service/cpu_judge.py",
+        "agent/authors/offline/library/softmax_row.py",
+        "README.md",
+    ),
     *("tests/exploits/README.md", "tests/exploits/twins/softmax_rows.py", "tests/tools/conftest.py", "pyproject.toml"),
     *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/candidates.py", "docs/evaluation.md"),
 )

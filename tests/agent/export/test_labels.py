@@ -10,7 +10,7 @@ from agent.export.labels import REASONS, compilable, labels, rejected_why
 from agent.record.trajectory import AttemptRecord
 from tests.agent.export.graded import graded, timed
 from tests.agent.record.samples import WORDS
-from tools.judge.explain import explain, say_bits, say_narrow_sum
+from tools.judge.correctness.comparison import explain, say_bits, say_narrow_sum
 from tools.plan import messages
 from tools.update import HELD_OUT_FAILS, _static_problem
 from tools.verdict import Status

@@ -16,7 +16,7 @@ import torch
 
 from tools import wire
 from tools.codec import decode, encode
-from tools.judge.runner_link import RunnerLink, Runners
+from tools.judge.execution.runner_link import RunnerLink, Runners
 from tools.plan.replay import Argument, ReplayError
 from tools.plan.schema import Kernel, Launch
 from tools.runner.protocol import Done, Drop, Failed, Load, Reply, Request, Shared

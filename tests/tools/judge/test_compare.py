@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.tools.tasks import honest
-from tools.judge.batteries import batteries_of
-from tools.judge.compare import Expected, compare, compare_drawn, judge, native_holds
-from tools.judge.reference import Problem, describe
-from tools.judge.tree import Tree
+from tools.judge.correctness.batteries import batteries_of
+from tools.judge.correctness.comparison import Expected, compare, compare_drawn, judge, native_holds
+from tools.judge.correctness.problem import Problem, describe
+from tools.judge.correctness.tree import Tree
 from tools.task import builtin_tasks, find_task, read_task
 from tools.verdict import LimitationKind
 

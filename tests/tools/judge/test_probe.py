@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tools.judge.batteries import PROBES
-from tools.judge.compare import compare, judge
-from tools.judge.problem import Drawn
-from tools.judge.reference import Problem
+from tools.judge.correctness.batteries import PROBES
+from tools.judge.correctness.comparison import compare, judge
+from tools.judge.correctness.problem import Drawn, Problem
 from tools.task import find_task, read_task
 
 

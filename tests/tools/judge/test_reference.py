@@ -9,9 +9,8 @@ import torch
 from tests.tools.judge.drawing import applying
 from tools.codec import decode, encode
 from tools.errors import TaskError
-from tools.judge.flops import counter
-from tools.judge.reference import Problem, describe, expanded
-from tools.judge.tree import leaves
+from tools.judge.correctness.problem import Problem, counter, describe, expanded
+from tools.judge.correctness.tree import leaves
 from tools.spec import TaskSpec
 from tools.task import TaskFile, builtin_tasks, find_task, read_task
 

@@ -14,7 +14,7 @@ import pytest
 from tools import wire
 from tools.codec import encode
 from tools.errors import WorkerTimeout
-from tools.judge.runner_link import RunnerFailed, RunnerLink, Runners, pass_runner, receive_runner
+from tools.judge.execution.runner_link import RunnerFailed, RunnerLink, Runners, pass_runner, receive_runner
 from tools.plan.schema import Plan
 from tools.runner.protocol import Block, CopyOut, Done, Failed, Reply, Request, Setup, Shared, Steps, Times
 from tools.verdict import Status

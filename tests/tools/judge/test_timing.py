@@ -5,16 +5,18 @@ import random
 
 import pytest
 
-from tools.judge.clock import Reading, agreement, least_delayed
-from tools.judge.timing import (
+from tools.judge.timing.statistics import (
     CANDIDATE,
+    Reading,
     Round,
     Rules,
     Series,
+    agreement,
     bootstrap_median,
     comparisons_over,
     floor_us,
     kept,
+    least_delayed,
     nested_median,
     palindrome,
     passes_for,
