@@ -22,7 +22,7 @@ from tools import machine as machines
 from tools.codec import decode, encode
 from tools.device import GpuInfo
 from tools.gpu_bench import EARLY_JUDGE
-from tools.judge.service.protocol import Baselines, BenchRequest, Judged, OpenTask, Ready, SupervisorMessage, Warm
+from tools.judge.service.protocol import Baselines, BenchReply, BenchRequest, OpenTask, Ready, SupervisorMessage, Warm
 from tools.verdict import Comparison, Status, Timing, Verdict
 
 PROBLEM = """
@@ -55,7 +55,7 @@ def judge(channel: Any) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 assert request.all_baselines
                 wrong = Verdict(Status.WRONG, "row 3")
-                channel.send(encode(Judged(wrong if "Wrong" in opened.stem else _correct(request.tier))))
+                channel.send(encode(BenchReply(wrong if "Wrong" in opened.stem else _correct(request.tier))))
 
 
 def _baselines(opened: Path) -> Baselines:

@@ -12,7 +12,7 @@ from typing import Protocol
 from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
 from tools.judge.correctness.batteries import HIDDEN_CASE, batteries_of, case_in_words
-from tools.judge.service.protocol import Compare, Judgement, NewInputs, PreparedInputs
+from tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, PreparedInputs
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.schema import Launch, Plan, plan_hash
 from tools.spec import TaskSpec
@@ -85,7 +85,7 @@ class CpuBench:
             if reply.problem:
                 return _not_run(reply, plan.case, case_in_words(self.task, plan.case), results)
             judged = self.judge.call(encode(Compare(plan.case, battery, sha256, reply.outputs)), blobs, timeout_s=300.0)
-            judgement = decode(Judgement, judged.body)
+            judgement = decode(ComparisonReply, judged.body)
             result = judgement.result
             results.append(result)
             seen.seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"

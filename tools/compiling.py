@@ -14,7 +14,7 @@ from tools.plan.messages import (
     Compiled,
     CompileReply,
     CompileRequest,
-    KernelFacts,
+    CompilerFacts,
     PtxReply,
     PtxRequest,
     SassReply,
@@ -150,16 +150,16 @@ class Compiling:
             return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
         return found
 
-    def facts(self, kernel: Kernel) -> KernelFacts:
+    def facts(self, kernel: Kernel) -> CompilerFacts:
         """What host code may know of one kernel."""
         built = self.compile([[kernel]])
         if built.failure:
-            return KernelFacts(problem=f"it does not compile: {built.failure.detail}"[:500])
+            return CompilerFacts(problem=f"it does not compile: {built.failure.detail}"[:500])
         if built.too_large:
-            return KernelFacts(problem=needs_too_much(kernel, self._arch, built.too_large[kernel.sha256])[:500])
+            return CompilerFacts(problem=needs_too_much(kernel, self._arch, built.too_large[kernel.sha256])[:500])
         report = built.artefacts[kernel.sha256].compiled.report
         spilled = report.spill_store_bytes + report.spill_load_bytes
-        return KernelFacts(report.registers, spilled, report.shared_bytes)
+        return CompilerFacts(report.registers, spilled, report.shared_bytes)
 
 
 def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:

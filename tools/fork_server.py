@@ -24,7 +24,7 @@ from tools import bubblewrap, sandbox_rules, wire
 from tools import sandbox_linux as linux
 from tools.bubblewrap import Jail
 from tools.codec import Json, decode, encode
-from tools.sandbox import Limits, Profile, enter
+from tools.sandbox import Profile, ResourceLimits, enter
 
 MAX_FDS = 16
 
@@ -39,7 +39,7 @@ class SpawnRequest:
     worker: int
     target: str  # "package.module:function", called with a Channel
     profile: Profile
-    limits: Limits
+    limits: ResourceLimits
     scratch: str | None
     preload: tuple[str, ...] = ()
     jail: Jail | None = None
@@ -54,7 +54,7 @@ class Channel:
         self.sockets = sockets
         self.jail = jail
 
-    def receive(self, timeout_s: float | None = None) -> wire.Message:
+    def receive(self, timeout_s: float | None = None) -> wire.WireMessage:
         """The next message. Raises wire.WireError when the supervisor is gone, TimeoutError after `timeout_s`."""
         self._sock.settimeout(timeout_s)
         return wire.receive(self._sock)

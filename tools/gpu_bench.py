@@ -16,9 +16,9 @@ from tools.errors import GpuLost, TaskError, WorkerError
 from tools.judge.execution.runner_link import Runners
 from tools.judge.service.protocol import (
     Baselines,
+    BenchReply,
     BenchRequest,
     EndRunner,
-    Judged,
     JudgeMessage,
     KernelImage,
     NeedRunner,
@@ -26,8 +26,8 @@ from tools.judge.service.protocol import (
     Ready,
     Resolve,
     Resolved,
-    Screen,
     Screened,
+    ScreenVariants,
     Warm,
 )
 from tools.judge.timing.statistics import BASELINE_LIMIT_S, BASELINES, SCREENING, Rules
@@ -45,7 +45,7 @@ OPEN_TIMEOUT_S = 180.0
 WARM_TIMEOUT_S = 900.0  # torch.compile of the baselines
 BENCH_TIMEOUT_S = 600.0
 CALIBRATE_TIMEOUT_S = 180.0
-Answer = TypeVar("Answer", Ready, Baselines, Screened, Judged, Resolved)
+Answer = TypeVar("Answer", Ready, Baselines, Screened, BenchReply, Resolved)
 
 
 class GpuBench:
@@ -93,7 +93,7 @@ class GpuBench:
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
         request = BenchRequest(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
-        return self._ask(request, Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
+        return self._ask(request, BenchReply, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
         """Time a candidate against itself, to see what differences can be told apart."""
@@ -109,7 +109,7 @@ class GpuBench:
         name = "/".join(map(plan_hash, plans))
         if name not in self._choices:
             images, cubins = _images(update, plans)
-            screened = self._ask(Screen(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
+            screened = self._ask(ScreenVariants(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
             times = [(t, plan.variant) for t, plan in zip(screened.times_us, plans, strict=True) if t is not None]
             self._choices[name] = min(times)[1] if times else plans[0].variant
         return self._choices[name]

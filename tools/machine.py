@@ -9,16 +9,16 @@ from typing import Literal
 
 from tools import bubblewrap
 from tools.bubblewrap import NamespaceHolder
-from tools.sandbox import Enforced, Limits, Profile
+from tools.sandbox import Enforced, Profile, ResourceLimits
 from tools.workers import ForkServer, Worker, Workers
 
 _GIB = 1 << 30
-TRACER_LIMITS = Limits(memory_bytes=4 * _GIB, file_bytes=16 << 20, cpu_s=120, open_files=64)
-COMPILER_LIMITS = Limits(memory_bytes=8 * _GIB, file_bytes=256 << 20, cpu_s=600, open_files=256)
-REPLAY_LIMITS = Limits(memory_bytes=12 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64)
-RUNNER_LIMITS = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+TRACER_LIMITS = ResourceLimits(memory_bytes=4 * _GIB, file_bytes=16 << 20, cpu_s=120, open_files=64)
+COMPILER_LIMITS = ResourceLimits(memory_bytes=8 * _GIB, file_bytes=256 << 20, cpu_s=600, open_files=256)
+REPLAY_LIMITS = ResourceLimits(memory_bytes=12 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64)
+RUNNER_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
 _IDLE = "tools.fork_server:idle"
-OUR_LIMITS = Limits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096)
+OUR_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096)
 
 
 @dataclass

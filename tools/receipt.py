@@ -23,7 +23,7 @@ _HIDDEN_WORDS = (HIDDEN_CASE, "a case with held-out shapes")  # in verdicts of o
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReceiptContext:
     """What holds for all verdicts of one session. `gpu` and the values of `sandbox` (by role) are JSON of
     `tools.device.GpuInfo` and `tools.sandbox.Enforced`; `protocol` and `evaluator_sha256` are of `tools.versions`."""
 
@@ -38,7 +38,7 @@ class Setting:
 
 
 def receipt(
-    setting: Setting,
+    setting: ReceiptContext,
     *,
     attempt_id: str,
     source: str,

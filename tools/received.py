@@ -6,7 +6,7 @@ raising. Pure.
 from collections.abc import Callable, Iterator, Sequence
 
 from tools.codec import DecodeError, Json, decode
-from tools.plan.effects import Forward, live_steps
+from tools.plan.effects import ForwardPass, live_steps
 from tools.plan.schema import (
     DescriptorArg,
     Kernel,
@@ -149,7 +149,7 @@ def _unused(plan: Plan) -> str | None:
     outputs = {ref.storage for ref in _tagged(plan.outputs)}
     if not outputs:
         return None  # the wrong structure, which is told in other words
-    forward = Forward(
+    forward = ForwardPass(
         plan.run,
         plan.kernels,
         outputs,

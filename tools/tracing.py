@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import AskCompiler, Failure, KernelFacts, TraceReply, TraceRequest, traced_case
+from tools.plan.messages import AskCompiler, CompilerFacts, Failure, TraceReply, TraceRequest, traced_case
 from tools.plan.schema import Kernel, Plan
 from tools.received import malformed
 from tools.spec import CaseSpec
@@ -43,7 +43,12 @@ class Tracing:
     """Traces sources, each set of cases in a worker of its own. `facts` answers what host code asks of the compiler."""
 
     def __init__(
-        self, new_tracer: Callable[[], Worker], facts: Callable[[Kernel], KernelFacts], *, trace_s: float, variants: int
+        self,
+        new_tracer: Callable[[], Worker],
+        facts: Callable[[Kernel], CompilerFacts],
+        *,
+        trace_s: float,
+        variants: int,
     ) -> None:
         self._new_tracer, self._facts = new_tracer, facts
         self._trace_s, self._variants = trace_s, variants

@@ -31,7 +31,7 @@ class WireError(ConnectionError):
 
 
 @dataclass(frozen=True)
-class Message:
+class WireMessage:
     """A JSON object, and the blobs and file descriptors that belong to it; the receiver closes the descriptors.
     `waited_s`: how long it was waited for under a time limit, without the time for which the receiver was stopped."""
 
@@ -59,7 +59,7 @@ def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = N
 class Endpoint(Protocol):
     """A worker's end of its line to the supervisor."""
 
-    def receive(self) -> Message: ...
+    def receive(self) -> WireMessage: ...
 
     def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None: ...
 
@@ -83,7 +83,7 @@ def receive(
     max_header_bytes: int = MAX_HEADER_BYTES,
     max_fds: int = 0,
     timeout_s: float | None = None,
-) -> Message:
+) -> WireMessage:
     """Read one frame. Raises WireError at end of stream or on a malformed frame; TimeoutError as the socket's own
     timeout says, or, with `timeout_s`, when the whole frame is not there by then, however it trickles in."""
     reader = _Reader(sock, timeout_s)
@@ -99,7 +99,7 @@ def receive(
     try:
         while len(fds) < count:
             fds += reader.descriptors(min(_BATCH, count - len(fds)))
-        return Message(body, [bytes(reader.read(n)) for n in sizes], fds, reader.waited_s)
+        return WireMessage(body, [bytes(reader.read(n)) for n in sizes], fds, reader.waited_s)
     except BaseException:
         _close(fds)
         raise

@@ -24,7 +24,7 @@ from tools.bubblewrap import NamespaceHolder
 from tools.codec import Json, decode, encode
 from tools.errors import Unconfined, WorkerError, WorkerTimeout
 from tools.fork_server import SpawnRequest
-from tools.sandbox import Enforced, Limits, Profile
+from tools.sandbox import Enforced, Profile, ResourceLimits
 
 LOG_BYTES = 64 << 10
 MAX_BLOB_BYTES = 1 << 36
@@ -46,7 +46,7 @@ class Worker:
         self._drain = threading.Thread(target=self._read_log, args=(log_fd,), daemon=True)
         self._drain.start()
 
-    def call(self, body: dict[str, Json], blobs: list[Any] | None = None, *, timeout_s: float) -> wire.Message:
+    def call(self, body: dict[str, Json], blobs: list[Any] | None = None, *, timeout_s: float) -> wire.WireMessage:
         """Send a message and wait for one answer. On a timeout the worker is killed and WorkerTimeout raised; a
         worker that dies raises WorkerError with its exit status and the end of its output."""
         self.send(body, blobs)
@@ -60,7 +60,7 @@ class Worker:
         except OSError as error:
             raise self._died() from error
 
-    def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES) -> wire.Message:
+    def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES) -> wire.WireMessage:
         """Wait for one message, once the worker is there; the same failures as `call`, and more blobs than allowed are
         one of them. Raises Unconfined for a worker that should be confined."""
         self.enforced(timeout_s=timeout_s)
@@ -73,7 +73,7 @@ class Worker:
             self._fork_server.insist(self._enforced, self.name)
         return self._enforced
 
-    def _receive(self, timeout_s: float, max_blob_bytes: int = 0) -> wire.Message:
+    def _receive(self, timeout_s: float, max_blob_bytes: int = 0) -> wire.WireMessage:
         try:
             return wire.receive(self._sock, timeout_s=timeout_s, max_blob_bytes=max_blob_bytes)
         except TimeoutError as error:
@@ -190,7 +190,7 @@ class ForkServer:
         target: str,
         *,
         profile: Profile,
-        limits: Limits,
+        limits: ResourceLimits,
         scratch: bool = False,
         extra: Sequence[socket.socket] = (),
         preload: Sequence[str] = (),
@@ -223,7 +223,7 @@ class ForkServer:
     def spawn_fork_server(self, *, preload: Sequence[str] = (), keeper: NamespaceHolder | None = None) -> "ForkServer":
         """Fork a further fork server that first calls the `preload` functions (to install stand-ins, warm a
         compiler) and then joins a jail; its workers' scratch folders lie in the one folder that the jail can write."""
-        limits = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+        limits = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
         worker = self.spawn(
             "tools.fork_server:serve",
             profile=Profile.TRUSTED,
@@ -266,7 +266,7 @@ class ForkServer:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class Process(Protocol):
+class ServerProcess(Protocol):
     """A first fork server's process, as far as its supervisor deals with it; subprocess.Popen is one."""
 
     def wait(self, timeout: float | None = None) -> int:
@@ -276,7 +276,7 @@ class Process(Protocol):
         """Nothing happens when it is gone."""
 
 
-Start = Callable[[socket.socket, Path], Process]  # with the fork server's end of its line, and the scratch folder
+Start = Callable[[socket.socket, Path], ServerProcess]  # with the fork server's end of its line, and the scratch folder
 
 
 class Workers:
@@ -318,7 +318,7 @@ class Workers:
         self.close()
 
 
-def start_fresh(theirs: socket.socket, root: Path) -> Process:
+def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
     """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
     code = f"from tools.fork_server import main; main({theirs.fileno()})"
     return subprocess.Popen(

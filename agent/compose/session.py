@@ -22,7 +22,7 @@ from tools.gpus import DEFAULT_ARCH
 from tools.judge.service.protocol import Open, Opened
 from tools.judge.timing.statistics import BASELINES
 from tools.machine import Machine
-from tools.receipt import Setting
+from tools.receipt import ReceiptContext
 from tools.sandbox import Enforced, available
 from tools.spec import TaskSpec
 from tools.task import TaskFile
@@ -96,10 +96,10 @@ class Session:
         """The GPU that times, if there is one."""
         return self.workshop.gpu
 
-    def setting(self) -> Setting:
+    def setting(self) -> ReceiptContext:
         """What all receipts of this session say."""
         shop = self.workshop
-        return Setting(
+        return ReceiptContext(
             task=self.task,
             arch=shop.arch,
             gpu=encode(shop.gpu),

@@ -64,7 +64,7 @@ class Channel:
     def __init__(self, sock: socket.socket, sockets: list[socket.socket]) -> None:
         self._sock, self.sockets = sock, sockets
 
-    def receive(self, timeout_s: float | None = None) -> wire.Message:
+    def receive(self, timeout_s: float | None = None) -> wire.WireMessage:
         """The next message."""
         self._sock.settimeout(timeout_s)
         return wire.receive(self._sock)

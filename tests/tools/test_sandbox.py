@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from tools import sandbox_linux
-from tools.sandbox import Limits, Profile, available, enter
+from tools.sandbox import Profile, ResourceLimits, available, enter
 from tools.workers import describe_exit
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS = Limits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
+LIMITS = ResourceLimits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
 HOSTILE = [Profile.TRACER, Profile.INTERPRETER, Profile.COMPILER]
 pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
 Probe = Callable[[], object]
@@ -37,7 +37,7 @@ def jailed(
     profile: Profile = Profile.TRACER,
     *,
     scratch: Path | None = None,
-    limits: Limits = LIMITS,
+    limits: ResourceLimits = LIMITS,
     keep: Sequence[int] = (),
 ) -> str:
     """What became of `probe` in a confined child: its result, the name of its OSError, or its end, as text."""
@@ -54,7 +54,7 @@ def jailed(
     return told or describe_exit(status)
 
 
-def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: Limits, fds: list[int]) -> None:
+def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: ResourceLimits, fds: list[int]) -> None:
     try:
         enter(profile, scratch=scratch, limits=limits, keep_fds=[1, 2, *fds])
         answer = str(probe())
@@ -248,7 +248,7 @@ def test_processor_time_is_bounded() -> None:
         while True:
             pass
 
-    limits = Limits(memory_bytes=None, file_bytes=0, cpu_s=1, open_files=16)
+    limits = ResourceLimits(memory_bytes=None, file_bytes=0, cpu_s=1, open_files=16)
     assert jailed(spin, limits=limits) in ("was killed by SIGKILL", "was killed by SIGXCPU")
 
 

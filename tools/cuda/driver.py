@@ -194,7 +194,7 @@ def error_text(code: Any) -> str:
     return ": ".join(words) or f"CUDA error {int(code)}"
 
 
-class Kernel:
+class LoadedKernel:
     """A function of a loaded cubin. Bytes of shared memory: what a launch asks for; what the code declares."""
 
     def __init__(

@@ -28,7 +28,7 @@ from tools.plan.schema import (
 )
 from tools.ptx.effects import effects as ptx_effects
 from tools.ttir import TtirError, parse
-from tools.ttir.ir import Block, Desc, Func, Module, Op, Ptr, Region, element_of
+from tools.ttir.ir import Desc, Func, Op, Ptr, Region, TtirBlock, TtirModule, element_of
 
 MOST_TEXT_BYTES = 4 << 20  # longer text is not looked into: it takes 0.4 s for each MB
 MOST_PASSES = 8
@@ -90,7 +90,7 @@ def _of_pointers(text: str) -> list[ArgEffect] | None:
     try:
         module = parse(text)
         flow = _follow(module, module.kernel, {})
-    except (TtirError, RecursionError, AnyMemory):
+    except (TtirError, RecursionError, EffectsUnknown):
         return None
     return [
         ArgEffect(bool(flow.reads >> i & 1), bool(flow.writes >> i & 1))
@@ -99,7 +99,7 @@ def _of_pointers(text: str) -> list[ArgEffect] | None:
     ]
 
 
-class AnyMemory(Exception):
+class EffectsUnknown(Exception):
     """The kernel may reach memory by an address that comes from none of its arguments, as far as can be told."""
 
 
@@ -119,11 +119,11 @@ class _Scope:
 
 
 @dataclass
-class Flow:
+class PointerFlow:
     """Where pointers of one function go. Sets of arguments are bits of an int, argument 0 the lowest."""
 
-    module: Module
-    functions: "dict[str, Flow | None]"  # those followed so far; None while they are being followed
+    module: TtirModule
+    functions: "dict[str, PointerFlow | None]"  # those followed so far; None while they are being followed
     reads: int = 0
     writes: int = 0
     changed: bool = False
@@ -141,7 +141,7 @@ class Flow:
     def access(self, bits: int, *, reads: bool, writes: bool) -> None:
         """Note an access to memory. Raises AnyMemory for an address of unknown origin."""
         if not bits and self.settled:
-            raise AnyMemory
+            raise EffectsUnknown
         self.reads |= bits * reads
         self.writes |= bits * writes
 
@@ -154,7 +154,7 @@ class Flow:
             for op in block.ops:
                 self.op(op, scope, sink, labels)
 
-    def op(self, op: Op, scope: _Scope, sink: Callable[[Sequence[int]], None], labels: dict[str, Block]) -> None:
+    def op(self, op: Op, scope: _Scope, sink: Callable[[Sequence[int]], None], labels: dict[str, TtirBlock]) -> None:
         """Follow one operation."""
         ins = [scope[name] for name in op.operands]
         if op.name.endswith(("yield", "return")):
@@ -199,14 +199,14 @@ class Flow:
         elif op.name not in _PURE and not op.name.startswith(_PURE_DIALECTS):
             self.other(op, union)
         if not union and self.settled and any(isinstance(element_of(kind), Ptr) for kind in op.outs):
-            raise AnyMemory  # a pointer that was data
+            raise EffectsUnknown  # a pointer that was data
         return [union] * len(op.results)
 
     def other(self, op: Op, union: int) -> None:
         """An operation that is not known to be pure. Raises AnyMemory if it may make addresses of its own."""
         addresses = op.name == "tt.elementwise_inline_asm" and any("[" in w or "call" in w for w in op.words)
         if addresses or op.name == "tt.int_to_ptr" or not op.name.startswith(("tt.", "ttg.", "gpu.")):
-            raise AnyMemory
+            raise EffectsUnknown
         if union:
             self.access(union, reads=True, writes=True)
 
@@ -214,13 +214,13 @@ class Flow:
         """What a function of the same module does to what it is given. Raises AnyMemory when it cannot be followed."""
         name = str(op.attrs.get("callee", ""))
         if name not in self.module.funcs:
-            raise AnyMemory
+            raise EffectsUnknown
         if name not in self.functions:
             self.functions[name] = None
             self.functions[name] = _follow(self.module, self.module.funcs[name], self.functions)
         inner = self.functions[name]
         if inner is None:
-            raise AnyMemory  # recursion
+            raise EffectsUnknown  # recursion
         for i, bits in enumerate(ins):
             self.reads |= bits * (inner.reads >> i & 1)
             self.writes |= bits * (inner.writes >> i & 1)
@@ -233,9 +233,9 @@ def _union(sets: Iterable[int]) -> int:
     return union
 
 
-def _follow(module: Module, func: Func, functions: dict[str, Flow | None]) -> Flow:
+def _follow(module: TtirModule, func: Func, functions: dict[str, PointerFlow | None]) -> PointerFlow:
     """Follow a function until nothing new turns up. Raises AnyMemory."""
-    flow, top = Flow(module, functions), _Scope(None)
+    flow, top = PointerFlow(module, functions), _Scope(None)
     starts = [1 << i if isinstance(kind, Ptr | Desc) else 0 for i, kind in enumerate(func.types)]
     for _ in range(MOST_PASSES):
         flow.changed = False
@@ -243,7 +243,7 @@ def _follow(module: Module, func: Func, functions: dict[str, Flow | None]) -> Fl
         if flow.settled:
             return flow
         flow.settled = not flow.changed
-    raise AnyMemory
+    raise EffectsUnknown
 
 
 _ALLOCATIONS = ("aten::empty", "aten::new_empty")
@@ -290,7 +290,7 @@ _OVERWRITE = frozenset("copy_ fill_ zero_ uniform_ normal_ random_ bernoulli_ ex
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardPass:
     """The steps of one call and what is around them: `outputs`, `inputs` and `made` (by these steps) are storages,
     `nbytes` their sizes. All other storages are kept between calls."""
 
@@ -302,7 +302,7 @@ class Forward:
     nbytes: Mapping[int, int]
 
 
-def live_steps(forward: Forward) -> list[bool]:
+def live_steps(forward: ForwardPass) -> list[bool]:
     """For each step whether it has to stay: its results reach an output, or it makes a storage that a live step
     mentions, or it is an operator that changes memory which was there before the call."""
     usage = [_usage(step, forward) for step in forward.steps]
@@ -329,7 +329,7 @@ class _Usage:
         return self.reads | self.writes | self.names
 
 
-def _backwards(forward: Forward, usage: Sequence[_Usage], wanted: Iterable[int]) -> tuple[list[bool], set[int]]:
+def _backwards(forward: ForwardPass, usage: Sequence[_Usage], wanted: Iterable[int]) -> tuple[list[bool], set[int]]:
     """Which steps are live, and all storages that those read, when `wanted` is wanted at the end."""
     needed, mentioned, read = set(wanted), set(wanted), set[int]()
     alive = [False] * len(usage)
@@ -345,7 +345,7 @@ def _backwards(forward: Forward, usage: Sequence[_Usage], wanted: Iterable[int])
     return alive, read
 
 
-def _usage(step: Step, forward: Forward) -> _Usage:
+def _usage(step: Step, forward: ForwardPass) -> _Usage:
     return _launch(step, forward.kernels[step.kernel]) if isinstance(step, Launch) else _operator(step, forward)
 
 
@@ -363,7 +363,7 @@ def _launch(step: Launch, kernel: Kernel) -> _Usage:
     return _Usage(reads, writes, set(), names=frozenset(names))
 
 
-def _operator(step: Aten, forward: Forward) -> _Usage:
+def _operator(step: Aten, forward: ForwardPass) -> _Usage:
     outs = {r.storage for r in step.outs if r is not None}
     named, positional = list(tensor_refs(step.kwargs)), list(tensor_refs(list(step.args)))
     given = {r.storage for r in [*named, *positional]}

@@ -157,7 +157,7 @@ class AskCompiler:
 
 
 @dataclass(frozen=True)
-class KernelFacts:
+class CompilerFacts:
     """What host code may know of a compiled kernel; or why there is nothing to know."""
 
     n_regs: int = 0

@@ -119,7 +119,7 @@ class ReplayError(ValueError):
 
 
 @dataclass(frozen=True)
-class Descriptor:
+class TensorDescriptor:
     """A host-side tensor descriptor over a view."""
 
     tensor: torch.Tensor
@@ -127,7 +127,7 @@ class Descriptor:
     padding: str = "zero"
 
 
-Argument = torch.Tensor | int | float | bool | Descriptor
+Argument = torch.Tensor | int | float | bool | TensorDescriptor
 Allocate = Callable[[int], torch.Tensor]
 
 
@@ -295,7 +295,7 @@ class Replay:
         if isinstance(arg, TensorArg):
             return self.view(arg.tensor)
         if isinstance(arg, DescriptorArg):
-            return Descriptor(self.view(arg.tensor), arg.block_shape, arg.padding)
+            return TensorDescriptor(self.view(arg.tensor), arg.block_shape, arg.padding)
         return arg.value
 
     def _aten(self, step: Aten) -> None:

@@ -23,8 +23,8 @@ from tools.plan.messages import (
     MISSING_MODULE,
     READS_VALUE,
     AskCompiler,
+    CompilerFacts,
     Failure,
-    KernelFacts,
     Refused,
     TraceCase,
     TraceReply,
@@ -116,7 +116,7 @@ FILE = "candidate.py"
 
 
 @dataclass
-class Session:
+class TracingSession:
     """The process-wide recording state that the stand-ins write to."""
 
     arch: int
@@ -134,12 +134,12 @@ class Session:
         self.log.offered.clear()
 
 
-_session: list[Session] = []
+_session: list[TracingSession] = []
 
 
-def install(arch: int, gpu: dict[str, Any]) -> Session:
+def install(arch: int, gpu: dict[str, Any]) -> TracingSession:
     """Turn this process into a tracer for good."""
-    session = Session(arch)
+    session = TracingSession(arch)
     driver = cuda_stubs.install(session.tape, arch, gpu)
     triton_recorder.install(session.log, driver.target)
     _session.append(session)
@@ -192,7 +192,7 @@ def main(channel: Any) -> None:
 
     def ask_compiler(kernel: Kernel) -> dict[str, Json]:
         channel.send(encode(AskCompiler(kernel)))
-        facts = decode(KernelFacts, channel.receive().body)
+        facts = decode(CompilerFacts, channel.receive().body)
         if facts.problem:
             raise Refused(f"host code asks for registers or shared memory of a kernel: {facts.problem}")
         return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
@@ -214,7 +214,7 @@ def trace(request: TraceRequest) -> TraceReply:
     return TraceReply(tuple(plans), dropped_variants=tuple(dropped))
 
 
-def _trace_case(session: Session, request: TraceRequest, case: TraceCase, dropped: list[str]) -> list[Plan]:
+def _trace_case(session: TracingSession, request: TraceRequest, case: TraceCase, dropped: list[str]) -> list[Plan]:
     session.reset()
     tracer = CaseTracer(session, case)
     with tracer.fake, Recorder(tracer.fake, session.tape, constant_scalar), torch.no_grad():
@@ -239,7 +239,7 @@ def _variant(tracer: "CaseTracer", label: str, plans: list[Plan], dropped: list[
 class CaseTracer:
     """Traces one candidate for one case."""
 
-    def __init__(self, session: Session, case: TraceCase) -> None:
+    def __init__(self, session: TracingSession, case: TraceCase) -> None:
         self.session, self.case = session, case
         self.fake = FakeTensorMode()
         self.init: tuple[Step, ...] = ()

@@ -16,7 +16,7 @@ from tools.codec import Json
 from tools.cuda import driver
 from tools.cuda.driver import DeviceDescriptor, Parameter, Value, pack, pack_scalar
 from tools.elf import sections, text_at
-from tools.plan.replay import Argument, Descriptor, ReplayError, poison
+from tools.plan.replay import Argument, ReplayError, TensorDescriptor, poison
 from tools.plan.schema import Kernel, Launch, Plan
 from tools.runner.memory import DeviceBuffer, protected_copy, seen
 
@@ -116,10 +116,10 @@ class CudaLauncher:
         self._loaded = [self._load(i, k) for i, k in zip(images, kernels, strict=True)]
         self._variables = self._found_variables()
 
-    def _load(self, image: Image, kernel: Kernel) -> driver.Kernel:
+    def _load(self, image: Image, kernel: Kernel) -> driver.LoadedKernel:
         name = str(image.metadata.get("name") or kernel.name)
         cluster = math.prod(kernel.options.get("cluster") or (image.number("num_ctas", 1),))
-        return driver.Kernel(
+        return driver.LoadedKernel(
             image.cubin,
             name,
             image.number("shared"),
@@ -203,7 +203,7 @@ class CudaLauncher:
 def _value(argument: Argument) -> Value:
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
-    if isinstance(argument, Descriptor):
+    if isinstance(argument, TensorDescriptor):
         tensor = argument.tensor
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         return DeviceDescriptor(tensor.data_ptr(), shape, strides, argument.block_shape, argument.padding)

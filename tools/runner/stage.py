@@ -34,10 +34,10 @@ from tools.plan.schema import EMPTY, Aten, Plan, Step, Storage, base_name
 from tools.runner import passes
 from tools.runner.launcher import CudaLauncher, Image
 from tools.runner.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, settle, torch_memory
-from tools.runner.protocol import Load, Region, Setup, Shares, Times
+from tools.runner.protocol import BufferRegion, Load, Setup, Shares, Times
 
 
-class Room(Protocol):
+class MappedBuffer(Protocol):
     """Pages of the judge's, mapped here."""
 
     @property
@@ -56,10 +56,12 @@ class Kernels(Launcher, Protocol):
     def unload(self) -> None: ...
 
 
-class Check:
+class CheckedPlan:
     """A plan and its pieces; `close` gives everything back."""
 
-    def __init__(self, load: Load, rooms: Sequence[Room], kernels: Callable[[], Kernels], device: str = "cuda") -> None:
+    def __init__(
+        self, load: Load, rooms: Sequence[MappedBuffer], kernels: Callable[[], Kernels], device: str = "cuda"
+    ) -> None:
         self._load, self._rooms, self._device = load, rooms, device
         if any(not 0 <= piece.room < len(rooms) for piece in load.pieces):
             raise ReplayError("a piece lies in a room that there is not")
@@ -112,7 +114,7 @@ def _scratch(flats: dict[str, torch.Tensor]) -> dict[tuple[int, str], torch.Tens
 MAX_SCRATCH_SHARE = 0.5  # of the memory that is free
 
 
-class Stage:
+class TimedPlan:
     """Holds everything of one plan; `close` gives it all back."""
 
     def __init__(self, setup: Setup, cubins: Sequence[bytes], fds: list[int], stream: torch.cuda.Stream) -> None:
@@ -277,7 +279,7 @@ def _kind(step: Step) -> str:
     return "own"
 
 
-def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[Region], base: int) -> dict[str, torch.Tensor]:
+def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[BufferRegion], base: int) -> dict[str, torch.Tensor]:
     return {f"{origin}:{r.name}": buffer[base + r.offset : base + r.offset + r.nbytes] for r in regions}
 
 

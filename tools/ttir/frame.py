@@ -15,8 +15,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tools.ttir.ir import Array, Block, Func, Module, Op, Region, StepLimit, TtirError, TtirSyntaxError, UnsupportedOp
-from tools.ttir.memory import Space
+from tools.ttir.ir import (
+    Array,
+    Func,
+    Op,
+    Region,
+    StepLimit,
+    TtirBlock,
+    TtirError,
+    TtirModule,
+    TtirSyntaxError,
+    UnsupportedOp,
+)
+from tools.ttir.memory import AddressSpace
 from tools.ttir.values import broadcast_size, check_size, merge, take, uniform_bool
 
 MAX_CALLS = 32
@@ -32,14 +43,14 @@ Handler: TypeAlias = "Callable[[Frame, Op, list[Array]], Results]"
 
 
 @dataclass
-class Machine:
+class KernelExecution:
     """What all frames of one launch share."""
 
-    module: Module
+    module: TtirModule
     handlers: Mapping[str, Handler]
     grid: tuple[int, int, int]
     max_ops: int
-    space: Space = field(default_factory=Space)
+    space: AddressSpace = field(default_factory=AddressSpace)
     used: frozenset[str] = frozenset()
     ops: int = 0
     calls: int = 0
@@ -54,7 +65,7 @@ class Frame:
     __slots__ = ("machine", "parent", "picks", "programs", "values")
 
     def __init__(
-        self, machine: Machine, programs: Array, parent: Frame | None = None, picks: Array | None = None
+        self, machine: KernelExecution, programs: Array, parent: Frame | None = None, picks: Array | None = None
     ) -> None:
         self.machine, self.programs, self.parent, self.picks = machine, programs, parent, picks
         self.values: dict[str, Array] = {}
@@ -96,7 +107,7 @@ class Frame:
         frame.bind(region.blocks[0].args, args)
         return frame.run_block(region.blocks[0])[1]
 
-    def run_block(self, block: Block) -> tuple[Op | None, list[Array]]:
+    def run_block(self, block: TtirBlock) -> tuple[Op | None, list[Array]]:
         """Runs the ops up to the block's terminator; returns that and its operands (an empty yield may be left out)."""
         for op in block.ops:
             args = [self.get(name) for name in op.operands]
@@ -253,7 +264,7 @@ def run_blocks(frame: Frame, region: Region) -> list[Array]:
     return gathered.values or []
 
 
-def _enter(frame: Frame, target: Block, operands: Sequence[str]) -> None:
+def _enter(frame: Frame, target: TtirBlock, operands: Sequence[str]) -> None:
     # read before binding: a block may pass its own arguments to itself in another order
     frame.bind(target.args, [frame.get(name) for name in operands])
 

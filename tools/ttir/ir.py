@@ -69,14 +69,14 @@ class Ptr:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorType:
     shape: tuple[int, ...]
     element: Type
 
 
 @dataclass(frozen=True)
 class Desc:
-    block: Tensor
+    block: TensorType
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Opaque:
     name: str
 
 
-Type: TypeAlias = Scalar | Ptr | Tensor | Desc | Opaque
+Type: TypeAlias = Scalar | Ptr | TensorType | Desc | Opaque
 
 I1, I32, I64, F32 = Scalar("i1"), Scalar("i32"), Scalar("i64"), Scalar("f32")
 FP8 = ("f8E4M3FN", "f8E5M2", "f8E4M3FNUZ", "f8E5M2FNUZ")
@@ -116,7 +116,7 @@ def _parse(text: str, depth: int) -> Type:
     raise TtirSyntaxError(f"not a type: {text[:80]!r}")
 
 
-def _tensor(body: str, depth: int) -> Tensor:
+def _tensor(body: str, depth: int) -> TensorType:
     dims: list[int] = []
     while found := re.match(r"(\d{1,9})x", body):
         dims.append(int(found[1]))
@@ -124,7 +124,7 @@ def _tensor(body: str, depth: int) -> Tensor:
     if len(dims) > MAX_RANK or math.prod(dims) > MAX_NUMEL:
         raise TtirSyntaxError(f"tensor too large: {dims}")
     # an encoding (`, #blocked`) is a layout: it belongs to TTGIR and changes no value
-    return Tensor(tuple(dims), _parse(_before_comma(body), depth))
+    return TensorType(tuple(dims), _parse(_before_comma(body), depth))
 
 
 def _ptr(body: str, depth: int) -> Ptr:
@@ -134,7 +134,7 @@ def _ptr(body: str, depth: int) -> Ptr:
 def _desc(body: str, depth: int) -> Desc:
     body = _SIGNED.sub("i", body)
     block = _parse(body, depth) if body.startswith("tensor<") else _tensor(body, depth)
-    if not isinstance(block, Tensor):
+    if not isinstance(block, TensorType):
         raise TtirSyntaxError("a tensor descriptor describes a tensor")
     return Desc(block)
 
@@ -149,11 +149,11 @@ def _before_comma(body: str) -> str:
 
 
 def shape_of(kind: Type) -> tuple[int, ...]:
-    return kind.shape if isinstance(kind, Tensor) else ()
+    return kind.shape if isinstance(kind, TensorType) else ()
 
 
 def element_of(kind: Type) -> Type:
-    return kind.element if isinstance(kind, Tensor) else kind
+    return kind.element if isinstance(kind, TensorType) else kind
 
 
 def scalar_name(kind: Type) -> str:
@@ -229,7 +229,7 @@ class Op:
 
 
 @dataclass
-class Block:
+class TtirBlock:
     label: str
     args: tuple[str, ...]
     types: tuple[Type, ...]
@@ -238,7 +238,7 @@ class Block:
 
 @dataclass
 class Region:
-    blocks: list[Block]
+    blocks: list[TtirBlock]
 
 
 @dataclass
@@ -253,7 +253,7 @@ class Func:
 
 
 @dataclass
-class Module:
+class TtirModule:
     funcs: dict[str, Func]
 
     @property

@@ -20,7 +20,7 @@ from tools.ttir.ir import (
     Desc,
     Op,
     Ptr,
-    Tensor,
+    TensorType,
     TtirSyntaxError,
     Type,
     UnsupportedOp,
@@ -31,7 +31,7 @@ from tools.ttir.ir import (
     shape_of,
     stored_dtype,
 )
-from tools.ttir.memory import SHIFT, Space
+from tools.ttir.memory import SHIFT, AddressSpace
 from tools.ttir.ops_arith import unsigned
 from tools.ttir.values import decode, encode, materialise, poison, round_tf32, round_to
 
@@ -40,7 +40,7 @@ def pointee_of(kind: Type) -> Type:
     pointer = element_of(kind)
     if not isinstance(pointer, Ptr):
         raise TtirSyntaxError(f"not a pointer: {kind}")
-    if isinstance(pointer.pointee, Tensor):
+    if isinstance(pointer.pointee, TensorType):
         raise UnsupportedOp("block pointer", "make_ttir rewrites these; was the TTIR taken before that?")
     return pointer.pointee
 
@@ -137,7 +137,7 @@ def _combiner(kind: str, element: Type) -> Combine:
     return lambda old, value: round_to(ufunc(old, value), element)
 
 
-def update(space: Space, kind: str, address: Array, value: Array, element: Type) -> None:
+def update(space: AddressSpace, kind: str, address: Array, value: Array, element: Type) -> None:
     """Applies all lanes when nobody asks for the old values: one unbuffered numpy call for the usual types."""
     dtype, ufunc = raw_dtype(element), UFUNCS.get(kind)
     region = space.single(address, dtype.itemsize)
@@ -151,7 +151,7 @@ def update(space: Space, kind: str, address: Array, value: Array, element: Type)
     exchange(space, _combiner(kind, element), address, value, element)
 
 
-def exchange(space: Space, combine: Combine, address: Array, value: Array, element: Type) -> Array:
+def exchange(space: AddressSpace, combine: Combine, address: Array, value: Array, element: Type) -> Array:
     """Applies all lanes in turn and returns what each found."""
     old = np.empty(address.shape, stored_dtype(element))
     for lanes in turns(address):
@@ -174,7 +174,7 @@ def turns(address: Array) -> Iterator[Array]:
     yield from np.split(order[by_turn], np.cumsum(np.bincount(turn))[:-1])
 
 
-def _sum_in_turn(space: Space, address: Array, value: Array, element: Type) -> Array:
+def _sum_in_turn(space: AddressSpace, address: Array, value: Array, element: Type) -> Array:
     """Integer adds whose old values are wanted: prefix sums instead of turns, for the usual single counter."""
     base = decode(space.read(address[:1], raw_dtype(element)), element)
     total = np.cumsum(value, dtype=value.dtype)
@@ -227,7 +227,7 @@ PAD_NAN, ROUND_TF32 = 1, 2
 
 
 def descriptor_type(kind: Type) -> Desc:
-    if isinstance(kind, Tensor):  # tt.make_tensor_descriptor leaves the outer part of its type out
+    if isinstance(kind, TensorType):  # tt.make_tensor_descriptor leaves the outer part of its type out
         return Desc(kind)
     if not isinstance(kind, Desc):
         raise TtirSyntaxError(f"not a tensor descriptor: {kind}")

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from tools.ttir.ir import (
     I1,
     Attr,
-    Block,
     Func,
     Literal,
-    Module,
     Op,
     Region,
     Successor,
+    TtirBlock,
+    TtirModule,
     TtirSyntaxError,
     Type,
     parse_type,
@@ -31,7 +31,7 @@ from tools.ttir.ir import (
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TtirToken:
     kind: str
     text: str
     line: int
@@ -59,7 +59,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 _NESTED = re.compile(r'"(?:[^"\\]|\\.)*"|[()<>]|->')
 
 
-def tokenize(text: str) -> list[Token]:
+def tokenize(text: str) -> list[TtirToken]:
     return _Lexer(text).run()
 
 
@@ -67,16 +67,16 @@ class _Lexer:
     def __init__(self, text: str) -> None:
         self.text, self.pos, self.line = text, 0, 1
         self.nesting: list[str] = []
-        self.tokens: list[Token] = []
+        self.tokens: list[TtirToken] = []
 
-    def run(self) -> list[Token]:
+    def run(self) -> list[TtirToken]:
         while self.pos < len(self.text):
             found = _TOKEN.match(self.text, self.pos)
             if not found:
                 raise TtirSyntaxError(f"line {self.line}: cannot read {self.text[self.pos : self.pos + 40]!r}")
             start, self.pos = self.pos, found.end()
             self._take(found.lastgroup or "", start, found[0])
-        self.tokens.append(Token("end", "", self.line))
+        self.tokens.append(TtirToken("end", "", self.line))
         return self.tokens
 
     def _take(self, kind: str, start: int, text: str) -> None:
@@ -96,7 +96,7 @@ class _Lexer:
             self._add(kind, text)
 
     def _add(self, kind: str, text: str) -> None:
-        self.tokens.append(Token(kind, text, self.line))
+        self.tokens.append(TtirToken(kind, text, self.line))
 
     def _at_line_start(self) -> bool:
         return not self.tokens or self.tokens[-1].kind == "newline"
@@ -124,17 +124,17 @@ class _Lexer:
 
 
 class Cursor:
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[TtirToken]) -> None:
         self.tokens, self.at, self.depth = tokens, 0, 0
 
     @property
-    def token(self) -> Token:
+    def token(self) -> TtirToken:
         return self.tokens[self.at]
 
     def fail(self, wanted: str) -> TtirSyntaxError:
         return TtirSyntaxError(f"line {self.token.line}: expected {wanted}, found {self.token.text[:60]!r}")
 
-    def next(self) -> Token:
+    def next(self) -> TtirToken:
         token = self.token
         self.at += token.kind != "end"
         return token
@@ -224,7 +224,7 @@ class Cursor:
         return _plain(self.next())
 
 
-def _plain(token: Token) -> Attr:
+def _plain(token: TtirToken) -> Attr:
     text = token.text
     if token.kind == "number":
         return int(text) if text.lstrip("-").isdigit() and len(text) <= 40 else Literal(text)
@@ -241,7 +241,7 @@ MAX_DEPTH = 48
 _CLOSER = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> TtirModule:
     """Parses a module, or raises `TtirSyntaxError`."""
     parser = _Parser(tokenize(text))
     try:
@@ -250,7 +250,7 @@ def parse(text: str) -> Module:
         raise TtirSyntaxError("attributes or types nested too deeply") from None
     if not funcs:
         raise TtirSyntaxError("no tt.func in the text")
-    return Module(funcs)
+    return TtirModule(funcs)
 
 
 class _Parser(Cursor):
@@ -288,7 +288,7 @@ class _Parser(Cursor):
         used = {token.text for token in self.tokens[start : self.at] if token.kind == "value"}
         return Func(name, public, first.args, first.types, body, used)
 
-    def arguments(self) -> Block:
+    def arguments(self) -> TtirBlock:
         """`%a: type, %b: type)`, as functions and blocks declare them."""
         names, types = [], []
         for _ in self.listed(")"):
@@ -297,14 +297,14 @@ class _Parser(Cursor):
             types.append(self.type())
             if self.peek("{"):
                 self.attributes()
-        return Block("", tuple(names), tuple(types))
+        return TtirBlock("", tuple(names), tuple(types))
 
-    def region(self, first: Block | None = None) -> Region:
+    def region(self, first: TtirBlock | None = None) -> Region:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.fail(f"at most {MAX_DEPTH} nested regions")
         self.expect("{")
-        blocks = [first or Block("", (), ())]
+        blocks = [first or TtirBlock("", (), ())]
         self.newlines()
         while not self.accept("}"):
             if self.token.kind == "label":
@@ -318,9 +318,9 @@ class _Parser(Cursor):
         # a region that names its first block (`^bb0(%a: f32):`) leaves the unnamed one empty
         return Region(blocks if blocks[0].ops or first else blocks[1:] or blocks)
 
-    def block_header(self) -> Block:
+    def block_header(self) -> TtirBlock:
         label = self.next().text
-        block = self.arguments() if self.accept("(") else Block("", (), ())
+        block = self.arguments() if self.accept("(") else TtirBlock("", (), ())
         block.label = label
         self.expect(":")
         return block
@@ -450,7 +450,7 @@ class _Parser(Cursor):
             op.outs = self.types()
         if self.accept(":"):
             op.ins = self.types()
-        op.regions.append(self.region(Block("", tuple(names), ())))
+        op.regions.append(self.region(TtirBlock("", tuple(names), ())))
 
     def while_header(self, op: Op) -> None:
         names = self.bindings(op) if self.peek("(") else []
@@ -458,7 +458,7 @@ class _Parser(Cursor):
         op.ins = self.types()
         if self.accept("->"):
             op.outs = self.types()
-        op.regions.append(self.region(Block("", tuple(names), ())))
+        op.regions.append(self.region(TtirBlock("", tuple(names), ())))
         self.expect("do")
         op.regions.append(self.region())
 

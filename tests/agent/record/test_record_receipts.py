@@ -16,13 +16,13 @@ from agent.record.schema import SHIPPED
 from agent.record.store import FILE_NAME, Store
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
 from tools.errors import StoreError
-from tools.receipt import Setting
+from tools.receipt import ReceiptContext
 from tools.spec import CaseSpec, TaskSpec
 from tools.update import Update
 from tools.verdict import Status, Verdict
 
 TASK = TaskSpec("softmax", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
-SETTING = Setting(TASK, "sm_90", None, {}, {}, "2", "e" * 64)
+SETTING = ReceiptContext(TASK, "sm_90", None, {}, {}, "2", "e" * 64)
 RIGHT = Verdict(Status.CHECKED, "right")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tools.judge.timing.build_verdict import RooflineBound, TimingContext, TimingResult, build_verdict
-from tools.judge.timing.statistics import CANDIDATE, Agreement, Rules, Series
+from tools.judge.timing.statistics import CANDIDATE, Agreement, RoundSeries, Rules
 from tools.runner.protocol import Shares
 from tools.verdict import CaseResult, Limitation, LimitationKind, Status
 from tools.versions import PROTOCOL_VERSION
@@ -34,7 +34,7 @@ GROUND = TimingContext(
 
 def timed(us: float, *, rounds: int = 20, warm_us: float | None = None, seed: int = 1, **facts: Any) -> TimingResult:
     rng = random.Random(seed)
-    series = Series(Rules(), ("eager", "compile"))
+    series = RoundSeries(Rules(), ("eager", "compile"))
     for _ in range(rounds):
         noise = [math.exp(rng.gauss(0, 0.001)) for _ in range(6)]
         series.add(

@@ -16,6 +16,7 @@ from torch import Tensor
 from tools.judge.correctness.batteries import PROBES
 from tools.judge.correctness.float64 import Rounding, Selection
 from tools.judge.correctness.gates import Expected, as_rows, reached, rounding_of
+from tools.judge.correctness.reference_model import Drawn
 from tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, stored_as
 from tools.verdict import CaseResult, Limitation, LimitationKind
 
@@ -225,13 +226,6 @@ class GateResult:
     max_abs_error: float = 0.0
     detail: str = ""
     share: float = 0.0
-
-
-class Drawn(Protocol):
-    """Inputs of one check (`tools.judge.correctness.problem.Drawn`)."""
-
-    @property
-    def inputs(self) -> tuple[Any, ...]: ...
 
 
 class AnswersInputs(Protocol):

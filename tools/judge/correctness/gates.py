@@ -86,7 +86,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Reached:
+class GateOutcome:
     """What the gates found over one output. `uneven` marks rows and `tiles` tiles whose RMS error is too large."""
 
     ok: bool
@@ -132,7 +132,7 @@ def as_rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, length) if tensor.numel() else tensor.reshape(0, 1)
 
 
-def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> Reached:
+def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> GateOutcome:
     """Put one output through the gates, a block of rows at a time. `extra`: its "noise" and "slack", if any."""
     expected = _of_one_output(expected, exact)
     true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
@@ -146,8 +146,8 @@ def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extr
         chunks.append(_chunk(expected, true[part], trusted[part], given[part], rest))
     if not chunks:
         nothing = torch.zeros(0, dtype=torch.bool)
-        return Reached(True, 0.0, 0.0, torch.zeros_like(exact, dtype=torch.bool), nothing, nothing)
-    return Reached(
+        return GateOutcome(True, 0.0, 0.0, torch.zeros_like(exact, dtype=torch.bool), nothing, nothing)
+    return GateOutcome(
         ok=all(chunk.ok for chunk in chunks),
         ratio=max(chunk.ratio for chunk in chunks),
         max_abs_error=max(chunk.max_abs_error for chunk in chunks),
@@ -203,9 +203,9 @@ def _measured(
     return ratios, _Errors(error, signed * exact.sign())
 
 
-def _chunk(expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> Reached:
+def _chunk(expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> GateOutcome:
     ratios, error = _measured(expected, exact, native, got, extra)
-    return Reached(
+    return GateOutcome(
         ok=all(bool((ratio <= 1).all()) for ratio in ratios),
         ratio=max(float(ratio.max()) for ratio in ratios),
         max_abs_error=float(error.size.max()),

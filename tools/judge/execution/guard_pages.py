@@ -16,7 +16,7 @@ from tools.judge.correctness.problem import Drawn
 from tools.judge.correctness.tree import Tree, leaves, tensors
 from tools.plan.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
 from tools.plan.schema import Plan, Storage, tensor_refs
-from tools.runner.protocol import MAX_ROOMS, Piece, Region, Shared
+from tools.runner.protocol import MAX_ROOMS, Allocation, BufferRegion, Shared
 
 
 def extent_bytes(tensor: torch.Tensor) -> int:
@@ -42,11 +42,11 @@ def like(region: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return typed.as_strided(tensor.shape, tensor.stride(), typed.storage_offset())
 
 
-def regions_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[Region, ...], int]:
+def regions_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[BufferRegion, ...], int]:
     """Places for named tensors one after the other, and where they end."""
     regions, end = [], 0
     for name, tensor in named:
-        regions.append(Region(name, end, extent_bytes(tensor)))
+        regions.append(BufferRegion(name, end, extent_bytes(tensor)))
         end += aligned(extent_bytes(tensor))
     return tuple(regions), aligned(end)
 
@@ -233,11 +233,11 @@ class GuardedMemory:
             return False
         return all(w.name in self._by_name and self._by_name[w.name].nbytes == w.nbytes for w in other)
 
-    def share(self, fds: list[int]) -> tuple[tuple[Shared, ...], tuple[Piece, ...]]:
+    def share(self, fds: list[int]) -> tuple[tuple[Shared, ...], tuple[Allocation, ...]]:
         """What a runner needs to map it; descriptors are appended to `fds`, the caller closes them."""
         writable = {place.room for place in self.places if place.writable}
         rooms = tuple(room.share(fds, writable=i in writable) for i, room in enumerate(self._rooms))
-        return rooms, tuple(Piece(p.name, p.room, p.nbytes) for p in self.places)
+        return rooms, tuple(Allocation(p.name, p.room, p.nbytes) for p in self.places)
 
     def offsets(self) -> tuple[int, ...]:
         """Where the pieces lie now, in the order of `share`."""

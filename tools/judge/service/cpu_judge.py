@@ -19,7 +19,7 @@ from tools.judge.correctness import comparison as comparing
 from tools.judge.correctness.inputs import case_seed
 from tools.judge.correctness.problem import Problem, describe, expanded
 from tools.judge.service.admission import warnings_of
-from tools.judge.service.protocol import Compare, Judgement, NewInputs, Open, Opened, PreparedInputs
+from tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
 from tools.spec import TaskSpec
 from tools.task import TaskFile, find_task
 
@@ -54,13 +54,13 @@ class CpuJudge:
         blobs = drawn.blobs()
         return PreparedInputs(tuple(blobs)), list(blobs.values())
 
-    def compare(self, request: Compare, blobs: list[bytes]) -> Judgement:
+    def compare(self, request: Compare, blobs: list[bytes]) -> ComparisonReply:
         """Compare outputs with the float64 reference on the inputs that were drawn for this plan."""
         drawn = self._drawn[(request.plan_sha256, request.case, request.battery)]
         problem = self._problem(request.case)
         actual = from_blobs(request.outputs, blobs)
         result = comparing.judge(problem, drawn, actual, case=request.case, battery=request.battery)
-        return Judgement(result, drawn.seed)
+        return ComparisonReply(result, drawn.seed)
 
     def _problem(self, case: str) -> Problem:
         assert self._file is not None, "open a task first"

@@ -69,7 +69,7 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ComparisonReply:
     """The result of a comparison, and the seed that its inputs were drawn from, which is no secret any more."""
 
     result: CaseResult
@@ -132,7 +132,7 @@ class KernelImage:
 
 
 @dataclass(frozen=True)
-class Screen:
+class ScreenVariants:
     """Rank variants of the main case. The answer is Screened."""
 
     plans: tuple[Plan, ...]
@@ -166,7 +166,7 @@ class BenchRequest:
 
 
 @dataclass(frozen=True)
-class Judged:
+class BenchReply:
     """The verdict."""
 
     verdict: Verdict
@@ -212,5 +212,5 @@ class EndRunner:
     kind: Literal["end_runner"] = "end_runner"
 
 
-SupervisorMessage = OpenTask | Warm | Screen | BenchRequest | Resolve
-JudgeMessage = Ready | Baselines | Screened | Judged | Resolved | NeedRunner | EndRunner
+SupervisorMessage = OpenTask | Warm | ScreenVariants | BenchRequest | Resolve
+JudgeMessage = Ready | Baselines | Screened | BenchReply | Resolved | NeedRunner | EndRunner

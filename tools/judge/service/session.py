@@ -25,9 +25,9 @@ from tools.judge.execution.correctness_run import CompiledImage, Images
 from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from tools.judge.service.protocol import (
     Baselines,
+    BenchReply,
     BenchRequest,
     EndRunner,
-    Judged,
     JudgeMessage,
     KernelImage,
     NeedRunner,
@@ -35,8 +35,8 @@ from tools.judge.service.protocol import (
     Ready,
     Resolve,
     Resolved,
-    Screen,
     Screened,
+    ScreenVariants,
     Warm,
 )
 from tools.judge.service.quick_check import QuickCheck
@@ -77,9 +77,9 @@ class JudgeSession:
         return {
             OpenTask: lambda request, _: self._open(request),
             Warm: lambda *_: self._warm(),
-            Screen: self._screen,
+            ScreenVariants: self._screen,
             Resolve: self._resolve,
-            BenchRequest: lambda request, blobs: Judged(self._bench(request, blobs)),
+            BenchRequest: lambda request, blobs: BenchReply(self._bench(request, blobs)),
         }
 
     def _open(self, request: OpenTask) -> Ready:
@@ -143,7 +143,7 @@ class JudgeSession:
     def _timing_run(self, images: Images, rules: Rules) -> TimingRun:
         return TimingRun(self._setup(), self._link, images, rules, self._secret, self._sampler)
 
-    def _screen(self, request: Screen, blobs: Sequence[bytes]) -> Screened:
+    def _screen(self, request: ScreenVariants, blobs: Sequence[bytes]) -> Screened:
         images = images_of(request.images, blobs)
         times: list[float | None] = []
         details: list[str] = []

@@ -14,8 +14,8 @@ from tools.judge.timing.statistics import (
     Agreement,
     MemoizationFinding,
     Reading,
+    RoundSeries,
     Rules,
-    Series,
     comparisons_over,
     floor_us,
     ratio_over,
@@ -116,7 +116,7 @@ class Refuted(Exception):
 class TimingResult:
     """One race. Times in µs per launch (one forward)."""
 
-    series: Series
+    series: RoundSeries
     sha256: str
     variant: str = ""
     passes: int = 1  # that fill a block

@@ -142,7 +142,7 @@ def kept(rounds: Sequence[Round]) -> list[Round]:
 
 
 @dataclass
-class Series:
+class RoundSeries:
     """The rounds of one runner process and what follows from them."""
 
     rules: Rules
@@ -207,29 +207,29 @@ class Series:
         return comparisons_over([self])
 
 
-def ratio_over(sessions: Sequence[Series], baseline: str) -> Interval:
+def ratio_over(sessions: Sequence[RoundSeries], baseline: str) -> Interval:
     """ln(baseline / candidate) over the rounds of each process, and over the processes."""
     return nested_median([[r.log_ratio(baseline) for r in s.kept] for s in sessions])
 
 
-def microseconds_over(sessions: Sequence[Series], arm: str) -> Interval:
+def microseconds_over(sessions: Sequence[RoundSeries], arm: str) -> Interval:
     """Time per launch over all blocks of an arm in each process, and over the processes."""
     return nested_median([[t for r in s.kept for t in r.blocks[arm]] for s in sessions])
 
 
-def timing_over(sessions: Sequence[Series], n_launches: int) -> Timing:
+def timing_over(sessions: Sequence[RoundSeries], n_launches: int) -> Timing:
     """The candidate's time."""
     us = microseconds_over(sessions, CANDIDATE)
     return Timing(us.median, us.low, us.high, sum(2 * len(s.kept) for s in sessions), n_launches)
 
 
-def comparisons_over(sessions: Sequence[Series]) -> tuple[Comparison, ...]:
+def comparisons_over(sessions: Sequence[RoundSeries]) -> tuple[Comparison, ...]:
     """Against each baseline, the fastest baseline first."""
     found = [_comparison(sessions, baseline) for baseline in sessions[0].baselines]
     return tuple(sorted(found, key=lambda c: c.baseline_us))
 
 
-def _comparison(sessions: Sequence[Series], baseline: str) -> Comparison:
+def _comparison(sessions: Sequence[RoundSeries], baseline: str) -> Comparison:
     ratio = ratio_over(sessions, baseline)
     us = microseconds_over(sessions, baseline).median
     return Comparison(baseline, us, math.exp(ratio.median), math.exp(ratio.low), math.exp(ratio.high))

@@ -21,8 +21,8 @@ from tools.judge.timing.statistics import (
     CANDIDATE,
     MemoizationTimes,
     Reading,
+    RoundSeries,
     Rules,
-    Series,
     agreement,
     find_memoization,
     least_delayed,
@@ -30,7 +30,7 @@ from tools.judge.timing.statistics import (
     passes_for,
 )
 from tools.plan.schema import EMPTY, Aten, Launch, Plan, base_name, plan_hash
-from tools.runner.protocol import Block, Capture, CopyOut, Replays, Steps, Times
+from tools.runner.protocol import Capture, CopyOut, Replays, Steps, TimedBlock, Times
 from tools.verdict import Status, Verdict
 
 _STEADY_PASSES = 5
@@ -88,7 +88,7 @@ class TimingRun:
         launches = [s for s in plan.run if isinstance(s, Launch) and 0 not in s.grid]
         overlapping = any(s.pdl for s in launches) or self._pdl(plan)
         self._timed = TimingResult(
-            Series(self._rules, names), plan_hash(plan), plan.variant, nodes=max(1, len(launches))
+            RoundSeries(self._rules, names), plan_hash(plan), plan.variant, nodes=max(1, len(launches))
         )
         self._timed.overlapping, self._timed.idle_s = overlapping, self._setup.idle_s
         self._rng = random.Random(case_seed(self._secret, self._timed.sha256, plan.case, f"{label}.order"))
@@ -149,7 +149,7 @@ class TimingRun:
             self._setup.touched()
 
     def _pair(self, pair_s: float) -> float:
-        series, passes, done = Series(self._rules, ("again",)), self._timed.passes, 0
+        series, passes, done = RoundSeries(self._rules, ("again",)), self._timed.passes, 0
         while done * self.pass_us * 1e-6 < pair_s:
             counts = [self._rng.randint(passes, 2 * passes - (passes == 1)) for _ in range(4)]
             done += sum(counts)
@@ -173,9 +173,9 @@ class TimingRun:
         """The graph, a first verified pass, the number of passes per block."""
         slots = self._setup.slots
         self._ask(Capture(), 2 * slots)
-        self._ask(Block(1, self._next_turn(1)), slots)
+        self._ask(TimedBlock(1, self._next_turn(1)), slots)
         self._verify(outputs)
-        times, _ = self._ask(Block(2, self._next_turn(2)), 2 * slots)
+        times, _ = self._ask(TimedBlock(2, self._next_turn(2)), 2 * slots)
         self.pass_us = min(times.pass_us)
         self._timed.passes = passes_for(self._rules.block_s, self.pass_us)
 
@@ -202,7 +202,7 @@ class TimingRun:
         wanted_s = rules.preheat_s if self._timed.idle_s > _IDLE_S else rules.warm_preheat_s
         while done_us < wanted_s * 1e6:
             passes = self._timed.passes
-            times, _ = self._ask(Block(passes, self._next_turn(passes)), passes * self._setup.slots)
+            times, _ = self._ask(TimedBlock(passes, self._next_turn(passes)), passes * self._setup.slots)
             done_us += times.span_us
             for baseline in self._arms:
                 done_us += baseline.block(self._baseline_passes(baseline.name)).span_us
@@ -316,14 +316,14 @@ class TimingRun:
     def _candidate(self, passes: int) -> float:
         """One block of the candidate: µs per launch; both clocks are noted."""
         launches = passes * self._setup.slots
-        times, host_us = self._ask(Block(passes, self._next_turn(passes)), launches)
+        times, host_us = self._ask(TimedBlock(passes, self._next_turn(passes)), launches)
         self._timed.readings.append(Reading(times.span_us, host_us, launches))
         self._timed.launches += launches
         return _per_launch(times, self._setup.slots)
 
     def _block_us(self, passes: int) -> float:
         """A block that counts for nothing but what it is compared with."""
-        times, _ = self._ask(Block(passes, self._next_turn(passes)), passes * self._setup.slots)
+        times, _ = self._ask(TimedBlock(passes, self._next_turn(passes)), passes * self._setup.slots)
         return _per_launch(times, self._setup.slots)
 
     def _check_clocks(self) -> None:
