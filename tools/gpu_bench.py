@@ -87,7 +87,7 @@ class GpuBench:
         """The verdict on the fastest variant of a candidate that compiled, as thoroughly as `tier` asks. The same
         plans and cubins get the same verdict again without being run (receipt["reused"]), but without `reuse`. A
         confirmation is always timed anew, but what was judged in full is not checked again before it. A screening
-        races the fastest baseline alone, or `all_baselines`, as the other tiers always do."""
+        times against the fastest baseline alone, or `all_baselines`, as the other tiers always do."""
         variant = self._fastest(update)
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)

@@ -10,9 +10,8 @@ import pytest
 from tools.codec import encode
 from tools.plan.messages import Compiled
 from tools.plan.schema import Kernel, Launch, Plan, plan_hash
-from tools.receipt import ReceiptContext, author_view, receipt
+from tools.receipt import ReceiptContext, author_view, receipt, statement
 from tools.spec import CaseSpec, TaskSpec
-from tools.statement import statement
 from tools.update import Artefact, Update
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 

@@ -26,9 +26,8 @@ from tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
 from tools.judge.service.cpu_judge import CpuJudge
 from tools.judge.service.protocol import NewInputs, Open
 from tools.judge.service.verdict_cache import VerdictCache
-from tools.receipt import author_view
+from tools.receipt import author_view, statement
 from tools.spec import CaseSpec, TaskSpec
-from tools.statement import statement
 from tools.task import TaskFile, read_task
 from tools.verdict import (
     LIMITATIONS,

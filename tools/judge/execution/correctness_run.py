@@ -390,7 +390,7 @@ class CorrectnessRun:
                     return failed
             return None
         finally:
-            self._problems.clear()  # they know this trial: the circle would keep their parameters in the GPU's memory
+            self._problems.clear()  # they know this run: the cycle would keep their parameters in the GPU's memory
 
     def close(self) -> tuple[CaseResult, ...]:
         """The results; the memory of the cases is needed for the slots."""

@@ -152,7 +152,7 @@ class Screened:
 @dataclass(frozen=True)
 class BenchRequest:
     """Check the plans (one per case, in the order given), then time the main case's, as `tier` asks. The answer is
-    Judged. With `reuse`, plans and cubins that had a verdict of this tier get the same again. A screening races the
+    Judged. With `reuse`, plans and cubins that had a verdict of this tier get the same again. A screening times the
     fastest baseline alone, or `all_baselines`."""
 
     plans: tuple[Plan, ...]

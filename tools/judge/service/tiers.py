@@ -52,7 +52,8 @@ class CandidateJudge:
         return concluded(verdict, receipt)
 
     def _screened(self, request: BenchRequest, main: Plan) -> Verdict:
-        """The other cases, then a short race on inputs that serve a whole epoch, usually with the fastest baseline."""
+        """The other cases, then a short timing run on inputs that serve a whole epoch, usually with the fastest
+        baseline."""
         self.quick_check.keep_fresh()
         started_s = time.monotonic()
         others = [plan for plan in request.plans if plan.case != main.case]
@@ -74,22 +75,22 @@ class CandidateJudge:
         return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt, left_out=left_out)
 
     def _judged(self, request: BenchRequest, main: Plan) -> Verdict:
-        """Every case with every battery, then the full race."""
+        """Every case with every battery, then the full timing run."""
         started_s = time.monotonic()
-        trial = self._trial(request)
-        failed = trial.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
-        facts: dict[str, Json] = {"seeds": dict(trial.seeds), "memory": trial.facts()}
+        checks = self._correctness_run(request)
+        failed = checks.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
+        facts: dict[str, Json] = {"seeds": dict(checks.seeds), "memory": checks.facts()}
         if failed is not None:
-            return replace(failed, receipt={**failed.receipt, **facts}, left_out=tuple(trial.left_out))
-        results = trial.close()
+            return replace(failed, receipt={**failed.receipt, **facts}, left_out=tuple(checks.left_out))
+        results = checks.close()
         facts["checks_s"] = round(time.monotonic() - started_s, 4)
         self.setup.touched()
         timing_run = TimingRun(self.setup, self.link, self.images, request.rules, self.secret, self.sampler)
         verdict = self._measured(timing_run, main, "judged")
         cases, receipt = (*results, *verdict.cases), {**verdict.receipt, **facts}
-        return replace(verdict, cases=cases, receipt=receipt, left_out=tuple(trial.left_out))
+        return replace(verdict, cases=cases, receipt=receipt, left_out=tuple(checks.left_out))
 
-    def _trial(self, request: BenchRequest) -> CorrectnessRun:
+    def _correctness_run(self, request: BenchRequest) -> CorrectnessRun:
         make_room, repeats = self.make_room, request.repeats
         return CorrectnessRun(
             self.link, self.file, self.task, self.secret, self.images, repeats=repeats, make_room=make_room
@@ -102,15 +103,15 @@ class CandidateJudge:
             before = batteries_of(self.task, case, "judged")
             return tuple(b for b in batteries_of(self.task, case, request.tier) if b not in before)
 
-        trial = self._trial(request)
-        failed = trial.run([plan for plan in request.plans if more(plan.case)], more)
+        checks = self._correctness_run(request)
+        failed = checks.run([plan for plan in request.plans if more(plan.case)], more)
         if failed is not None:
-            receipt = {**failed.receipt, "seeds": dict(trial.seeds)}
-            return replace(failed, receipt=receipt, left_out=tuple(trial.left_out))
-        results, seeds = trial.close(), judged.receipt.get("seeds")
+            receipt = {**failed.receipt, "seeds": dict(checks.seeds)}
+            return replace(failed, receipt=receipt, left_out=tuple(checks.left_out))
+        results, seeds = checks.close(), judged.receipt.get("seeds")
         earlier = dict(seeds) if isinstance(seeds, dict) else {}
-        receipt = {**judged.receipt, "seeds": {**earlier, **trial.seeds}}
-        left_out = (*judged.left_out, *trial.left_out)
+        receipt = {**judged.receipt, "seeds": {**earlier, **checks.seeds}}
+        left_out = (*judged.left_out, *checks.left_out)
         return replace(judged, cases=(*judged.cases, *results), receipt=receipt, left_out=left_out)
 
     def _measured(self, timing_run: TimingRun, main: Plan, tier: Tier) -> Verdict:

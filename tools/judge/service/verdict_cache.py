@@ -14,7 +14,7 @@ _LASTING = (Status.REJECTED, Status.WRONG, Status.IMPOSSIBLE, Status.CORRECT)  #
 
 
 def name_of(request: BenchRequest, blobs: Sequence[bytes]) -> str:
-    """The same for the same plans, cubins, launch metadata, tier and baselines raced, and for nothing else."""
+    """The same for the same plans, cubins, launch metadata, tier and baselines, and for nothing else."""
     parts = [request.tier, repr(request.rules), str(request.repeats), str(request.all_baselines)]
     parts += [plan_hash(plan) for plan in request.plans]
     for image, blob in zip(request.images, blobs, strict=True):

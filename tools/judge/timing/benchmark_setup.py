@@ -68,7 +68,7 @@ def bytes_of(expected: Expected) -> int:
 
 CONTENTS = 8  # different sets of contents among the slots
 _AA_ROUNDS = 30
-_AA_GROUP = 5  # rounds, a quarter of the fewest that a race has
+_AA_GROUP = 5  # rounds, a quarter of the fewest that a timing run has
 _AA_BLOCK_S = 0.003
 _SPACER_PAGES = 64
 _TIMED_SAMPLES = 6  # of a loss of 2,048 tokens over 128,256 words, 32 take 1.9 s, and a confirmation has 30 answers
@@ -77,7 +77,7 @@ TIMED = "timed"  # how a comparison of timed outputs is named among the input ba
 
 @dataclass(frozen=True)
 class BaselineSettings:
-    """What a track is made with: which baselines, how long one may take to build, what is known of the GPU."""
+    """Which baselines to build, how long one may take, and what is known of the GPU."""
 
     baselines: tuple[str, ...]
     baseline_limit_s: float = BASELINE_LIMIT_S
@@ -87,7 +87,7 @@ class BaselineSettings:
 
 
 class BenchmarkSetup:
-    """One main case on this GPU."""
+    """The main case on this GPU: slots of inputs, baselines and their times, A/A noise, answers."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class BenchmarkSetup:
 
     @property
     def context(self) -> TimingContext:
-        """What a verdict needs to know."""
+        """Facts of this setup that verdicts quote."""
         return TimingContext(
             roofline=self.roofline,
             slots=self.slots,
@@ -303,7 +303,7 @@ class BenchmarkSetup:
 
 
 def _forgetting(answers: AnswerCache, make_room: Callable[[], None]) -> Callable[[], None]:
-    """Room made of the answers, too. Knows no track: a circle would keep the buffers of one that is given up."""
+    """Room made of the answers, too. Knows no setup: a cycle would keep the buffers of one that is given up."""
 
     def make() -> None:
         answers.forget()

@@ -32,8 +32,8 @@ _READ_OVER_COPY = 1.15  # a pure read may be that much faster than a measured co
 
 @dataclass(frozen=True)
 class RooflineBound:
-    """`us` is what a perfect kernel takes; `fastest_gbps` is the rate that no byte exceeds, and `bytes_moved` and
-    `output_bytes` what has to move. `source` says whose figures these are."""
+    """The speed of light of the timed case: `us` is what a perfect kernel takes; `fastest_gbps` is the rate that no
+    byte exceeds, and `bytes_moved` and `output_bytes` what has to move. `source` says whose figures these are."""
 
     us: float
     fastest_gbps: float
@@ -48,8 +48,8 @@ class RooflineBound:
 
     def facts(self) -> dict[str, Json]:
         """For the receipt."""
-        told: dict[str, Json] = {"us": self.us, "source": self.source, "fastest_gbps": self.fastest_gbps}
-        return told | ({"ceilings": encode(self.ceilings)} if self.ceilings else {})
+        found: dict[str, Json] = {"us": self.us, "source": self.source, "fastest_gbps": self.fastest_gbps}
+        return found | ({"ceilings": encode(self.ceilings)} if self.ceilings else {})
 
 
 def roofline_bound(
@@ -74,8 +74,9 @@ def roofline_bound(
 
 @dataclass(frozen=True)
 class TimingContext:
-    """Times in µs per forward; `eager_us` is eager launched from Python, the baselines' are device times.
-    `resolution` is the relative difference below which nothing can be told apart."""
+    """What a verdict needs to know of the benchmark setup. Times in µs per forward; `eager_us` is eager launched
+    from Python, the baselines' are device times. `resolution` is the relative difference below which nothing can be
+    told apart."""
 
     roofline: RooflineBound
     slots: int
@@ -105,7 +106,7 @@ _MOST_ROUNDS_TOLD = 200
 
 
 class Refuted(Exception):
-    """The race ends with this verdict."""
+    """A timing run ends with this verdict: the plan is not right, or its time not credible."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.detail)
@@ -114,7 +115,7 @@ class Refuted(Exception):
 
 @dataclass
 class TimingResult:
-    """One race. Times in µs per launch (one forward)."""
+    """What one timing run in one runner process has measured. Times in µs per launch (one forward)."""
 
     series: RoundSeries
     sha256: str
@@ -181,8 +182,8 @@ class TimingResult:
 
 
 def _round_facts(blocks: Json, sm_clock_mhz: float | None) -> dict[str, Json]:
-    told: dict[str, Json] = {arm: [round(us, 4) for us in times] for arm, times in blocks.items()}
-    return told | {"sm_mhz": sm_clock_mhz}
+    facts: dict[str, Json] = {arm: [round(us, 4) for us in times] for arm, times in blocks.items()}
+    return facts | {"sm_mhz": sm_clock_mhz}
 
 
 def _finite(value: float) -> float | None:
@@ -190,8 +191,8 @@ def _finite(value: float) -> float | None:
 
 
 def _range(values: Sequence[float | None]) -> list[float] | None:
-    told = [v for v in values if v is not None]
-    return [min(told), max(told)] if told else None
+    known = [v for v in values if v is not None]
+    return [min(known), max(known)] if known else None
 
 
 _PROTOCOL = "cold passes over rotating slots, CUDA graphs, blocks in palindromes, secret fresh contents, two clocks"
@@ -204,7 +205,7 @@ _MOST_RATIO_DIGITS = 5
 def build_verdict(
     timed_runs: Sequence[TimingResult], context: TimingContext, gpu: dict[str, Json], tier: Tier
 ) -> Verdict:
-    """The verdict on one or more races of one plan, each in a runner process of its own."""
+    """The verdict on one or more timing runs of one plan, each in a runner process of its own."""
     last = timed_runs[-1]
     sessions = [timed.series for timed in timed_runs]
     timing = timing_over(sessions, sum(timed.launches for timed in timed_runs))

@@ -41,7 +41,7 @@ _MORE_SLOPES = 4  # times that disagreeing clocks are read again
 
 
 class TimingRun:
-    """One candidate on one track, in one runner process."""
+    """Times one candidate on one benchmark setup, in one runner process."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TimingRun:
         baselines: Sequence[Baseline] | None = None,
         refill: Callable[[], None] | None = None,
     ) -> None:
-        """Without `baselines`, against all of the track's. `refill` brings the contents that several candidates share;
+        """Without `baselines`, against all of the setup's. `refill` brings the contents that several candidates share;
         without it, all contents follow from the plan's hash."""
         self._setup, self._link, self._images, self._rules, self._secret = setup, link, images, rules, secret
         self._sampler, self._refill = sampler, refill
@@ -63,7 +63,7 @@ class TimingRun:
 
     def run(self, plan: Plan, label: str = "timing") -> TimingResult:
         """All measurements. Raises Refuted with the verdict when the plan is not right, or its time not credible, and
-        RunnerFailed. `label` tells apart the seeds of several races of one plan."""
+        RunnerFailed. `label` tells apart the seeds of several runs of one plan."""
         timed = self._start(plan, label)
         if self._refill is None:
             self._refresh("first")
