@@ -122,7 +122,7 @@ class AsItComes(Lowering):
 
 @dataclass(frozen=True)
 class OpenedProblem:
-    """A problem's file, and what the judge's desk, which knows its answers, says of it."""
+    """A problem's file, and what the CPU judge, which knows its answers, says of it."""
 
     file: TaskFile
     task: TaskSpec

@@ -201,7 +201,8 @@ def idle(channel: Channel) -> None:
 def warm() -> None:
     """Import what every worker needs. One thread: an OpenMP pool would not survive the forks.
 
-    Each mode of fake tensors loads torch._dynamo: 1.6 s that the tracer and every desk would spend on their own."""
+    Each mode of fake tensors loads torch._dynamo: 1.6 s that the tracer and every CPU judge would spend on their own.
+    """
     import numpy  # noqa: F401
     import torch
     import torch._dynamo  # touches no CUDA

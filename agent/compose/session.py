@@ -182,7 +182,7 @@ def updater_for(shop: Workshop, task: TaskSpec, children: Children, patience: Pa
 def open_task(
     judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
 ) -> tuple[TaskSpec, tuple[str, ...]]:
-    """The task as data, described by the judge's desk, and what the desk has against it. Raises TaskError."""
+    """The task as data, described by the CPU judge, and what the CPU judge has against it. Raises TaskError."""
     body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
     opened = decode(Opened, body)
     if opened.task is None:

@@ -263,7 +263,7 @@ def test_a_worker_that_is_not_confined_is_refused_unless_that_was_allowed(jailed
     bare = Enforced(Profile.TRACER, notes=("no usable Landlock (version 0)",))
     with pytest.raises(Unconfined, match="no usable Landlock"):
         jailed.tracers.insist(bare, "trace")
-    jailed.tracers.insist(Enforced(Profile.TRUSTED), "desk")
+    jailed.tracers.insist(Enforced(Profile.TRUSTED), "CPU judge")
     lenient = object.__new__(ForkServer)
     lenient._allow_unconfined = True
     lenient.insist(bare, "trace")

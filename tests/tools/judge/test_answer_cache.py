@@ -2,8 +2,8 @@
 
 import torch
 
-from tools.judge.correctness.comparison import Expected
 from tools.judge.correctness.float64 import Selection
+from tools.judge.correctness.gates import Expected
 from tools.judge.timing.benchmark_setup import AnswerCache, bytes_of
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tests.tools.tasks import honest
 from tools.judge.correctness.batteries import batteries_of
-from tools.judge.correctness.comparison import Expected, compare, compare_drawn, judge, native_holds
+from tools.judge.correctness.comparison import compare, compare_drawn, judge, native_holds
+from tools.judge.correctness.gates import Expected
 from tools.judge.correctness.problem import Problem, describe
 from tools.judge.correctness.tree import Tree
 from tools.task import builtin_tasks, find_task, read_task

@@ -10,7 +10,7 @@ import torch
 
 from tests.tools.judge.simulated import Device
 from tools.codec import encode
-from tools.judge.correctness.problem import Drawn
+from tools.judge.correctness.reference_model import Drawn
 from tools.judge.execution.guard_pages import ALIGNMENT, MARGIN_BYTES, GuardedMemory, RequestedAllocation, places_for
 from tools.plan.replay import ReplayError
 from tools.plan.schema import Plan, Storage, TensorRef

@@ -18,7 +18,8 @@ from tests.tools.judge.simulated import Device, linked
 from tests.tools.judge.test_correctness_run import plan_for, right
 from tools.codec import decode, encode
 from tools.errors import OutOfMemory, TaskError
-from tools.judge.correctness.comparison import Expected, compare
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.gates import Expected
 from tools.judge.correctness.problem import MOST_DISTURBED, Problem, describe
 from tools.judge.correctness.reference_model import is_out_of_memory
 from tools.judge.correctness.tree import tensors

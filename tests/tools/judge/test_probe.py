@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tools.judge.correctness.batteries import PROBES
 from tools.judge.correctness.comparison import compare, judge
-from tools.judge.correctness.problem import Drawn, Problem
+from tools.judge.correctness.problem import Problem
+from tools.judge.correctness.reference_model import Drawn
 from tools.task import find_task, read_task
 
 

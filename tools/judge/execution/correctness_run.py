@@ -19,10 +19,11 @@ import torch
 from tools.codec import Json
 from tools.cuda.driver import DriverError
 from tools.judge.correctness.batteries import case_in_words
-from tools.judge.correctness.comparison import Expected, compare, compare_drawn
+from tools.judge.correctness.comparison import compare, compare_drawn
+from tools.judge.correctness.gates import Expected
 from tools.judge.correctness.inputs import case_seed
-from tools.judge.correctness.problem import Drawn, Problem
-from tools.judge.correctness.reference_model import free_cached
+from tools.judge.correctness.problem import Problem
+from tools.judge.correctness.reference_model import Drawn, free_cached
 from tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
 from tools.judge.execution.guard_pages import Allocate, GuardedMemory, same_bits
 from tools.judge.execution.runner_link import RunnerFailed, RunnerLink, now_s

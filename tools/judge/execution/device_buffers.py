@@ -5,7 +5,7 @@ A pristine copy of everything that the runner can write to but should not stays 
 
 import torch
 
-from tools.judge.correctness.problem import Drawn
+from tools.judge.correctness.reference_model import Drawn
 from tools.judge.correctness.tree import Tree, leaves, map_tensors
 from tools.judge.execution.guard_pages import like, regions_of, write
 from tools.plan.replay import ALIGNMENT, OutputLayout, dense, dense_bytes, map_outputs, output_layout, poison, view_of

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from tools.judge.correctness.problem import Drawn
+from tools.judge.correctness.reference_model import Drawn
 from tools.judge.correctness.tree import Tree, leaves, tensors
 from tools.plan.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
 from tools.plan.schema import Plan, Storage, tensor_refs

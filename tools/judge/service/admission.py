@@ -14,9 +14,10 @@ from torch import Generator, Tensor
 
 from tools.errors import TaskError
 from tools.judge.correctness.batteries import BATTERIES, CORE
-from tools.judge.correctness.comparison import Expected, as_rows, compare
-from tools.judge.correctness.gates import element_ratios
-from tools.judge.correctness.problem import Drawn, Problem, expanded, is_small
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.gates import Expected, as_rows, element_ratios
+from tools.judge.correctness.problem import Problem, expanded, is_small
+from tools.judge.correctness.reference_model import Drawn
 from tools.judge.correctness.tree import Tree, is_finite, leaves, map_leaves, map_tensors, tensors
 from tools.spec import TaskSpec
 from tools.task import TaskFile

@@ -6,7 +6,7 @@ results, and the seed of inputs that have been judged; never answers.
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,5 +89,9 @@ def main(channel: Any) -> None:
     """Answer Open, NewInputs and Compare until the supervisor closes the socket."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # tracers and compilers work at the same time
     judge = CpuJudge()
-    handlers = {Open: lambda request, _: judge.open(request), NewInputs: judge.new_inputs, Compare: judge.compare}
+    handlers: dict[type[Any], Callable[[Any, list[bytes]], Any]] = {
+        Open: lambda request, _: judge.open(request),
+        NewInputs: judge.new_inputs,
+        Compare: judge.compare,
+    }
     wire.serve(channel, handlers)

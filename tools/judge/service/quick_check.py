@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from tools.codec import Json
 from tools.judge.correctness.batteries import BATTERIES, CORE, PROBES, case_in_words
-from tools.judge.correctness.comparison import Expected
+from tools.judge.correctness.gates import Expected
 from tools.judge.correctness.inputs import case_seed
-from tools.judge.correctness.problem import Drawn, Problem
-from tools.judge.correctness.reference_model import free_cached
+from tools.judge.correctness.problem import Problem
+from tools.judge.correctness.reference_model import Drawn, free_cached
 from tools.judge.execution.correctness_run import Images, checking, images_for
 from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from tools.plan.replay import ReplayError

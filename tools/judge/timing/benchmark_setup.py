@@ -10,8 +10,8 @@ import torch
 
 from tools.calibration import Ceilings
 from tools.errors import TaskError
-from tools.judge.correctness.comparison import Expected, compare
-from tools.judge.correctness.gates import samples_for
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.gates import Expected, samples_for
 from tools.judge.correctness.problem import Problem
 from tools.judge.correctness.reference_model import free_cached
 from tools.judge.correctness.tree import Tree
