@@ -61,7 +61,8 @@ Parameter = bytes | TensorMap  # a TensorMap still has to be encoded by the driv
 
 
 def pack_scalar(kind: str, value: float) -> bytes:
-    """One number as the bytes of a parameter of Triton's type `kind` ("*fp32" is an address). Raises PackingError."""
+    """Pack one number as the bytes of a parameter of Triton's type `kind` ("*fp32" is an address). Raises
+    PackingError."""
     try:
         if kind.startswith("*"):
             return struct.pack("<Q", int(value))
@@ -343,7 +344,7 @@ def forget_persisting_lines() -> None:
 
 
 def shrink_kept_memory() -> None:
-    """As little device memory as CUDA allows in which a kernel could leave something for the next one: the heap of
-    malloc() (4 MiB at least) and the buffer of printf()."""
+    """Shrink, as far as CUDA allows, the device memory in which a kernel could leave something for the next one: the
+    heap of malloc() (4 MiB at least) and the buffer of printf()."""
     for name in ("CU_LIMIT_MALLOC_HEAP_SIZE", "CU_LIMIT_PRINTF_FIFO_SIZE"):
         check("cuCtxSetLimit", cu.cuCtxSetLimit(getattr(cu.CUlimit, name), 0))

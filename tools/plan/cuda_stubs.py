@@ -48,7 +48,7 @@ class RecordingDriver:
         return 0
 
     def get_active_torch_device(self) -> torch.device:
-        """Where kernel arguments live."""
+        """The device that kernel arguments live on."""
         return torch.device("cuda", 0)
 
     def get_device_interface(self) -> Any:

@@ -120,7 +120,8 @@ class _Scope:
 
 @dataclass
 class PointerFlow:
-    """Where pointers of one function go. Sets of arguments are bits of an int, argument 0 the lowest."""
+    """Tracks which arguments the pointers of one function may come from. Sets of arguments are bits of an int,
+    argument 0 the lowest."""
 
     module: TtirModule
     functions: "dict[str, PointerFlow | None]"  # those followed so far; None while they are being followed
@@ -330,7 +331,7 @@ class _Usage:
 
 
 def _backwards(forward: ForwardPass, usage: Sequence[_Usage], wanted: Iterable[int]) -> tuple[list[bool], set[int]]:
-    """Which steps are live, and all storages that those read, when `wanted` is wanted at the end."""
+    """Find the live steps, and all storages that those read, when `wanted` is wanted at the end."""
     needed, mentioned, read = set(wanted), set(wanted), set[int]()
     alive = [False] * len(usage)
     for i in reversed(range(len(usage))):

@@ -31,7 +31,7 @@ class CodeCount:
 
 
 def count_code(cubin: bytes) -> CodeCount:
-    """Of all functions of a cubin. Raises ValueError for what is no ELF file of 64 bits."""
+    """Count the machine code of all functions of a cubin. Raises ValueError for what is no ELF file of 64 bits."""
     found = sections(cubin)
     texts = [s.data(cubin) for s in found if s.name.startswith(".text.")]
     constants = [s.data(cubin) for s in found if s.name.startswith(".nv.constant")]
@@ -207,8 +207,8 @@ class PtxRequest:
 
 @dataclass(frozen=True)
 class PtxReply:
-    """In the order of the request: each text, and the bytes of dynamic shared memory that its launch gives; or why
-    there are none."""
+    """PTX of the kernels, in the order of the request: each text, and the bytes of dynamic shared memory that its
+    launch gives; or why there are none."""
 
     texts: tuple[str, ...] = ()
     shared_bytes: tuple[int, ...] = ()

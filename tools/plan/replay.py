@@ -174,7 +174,7 @@ def view_of(flat: torch.Tensor, ref: TensorRef) -> torch.Tensor:
 
 
 class Replay:
-    """One plan on one set of storages.
+    """Replays one plan on one set of storages.
 
     `storages` maps "input:<name>" and "state:<name>" to flat uint8 tensors on `device`. `bound` may pin scratch
     storages (by id) to memory of the caller, who then reads the outputs there. `allocate` makes flat uint8 tensors.
@@ -242,8 +242,8 @@ class Replay:
             self._flat[number].copy_(flat)
 
     def again(self) -> Any:
-        """One forward more, as a caller's next call would be: what is kept between calls is as the last one left it.
-        None where that is what it was, so that nothing can come out otherwise."""
+        """Run one forward more, as a caller's next call would be: what is kept between calls is as the last one left
+        it. None where that is what it was, so that nothing can come out otherwise."""
         kept = [(n, f) for n, f in self._flat.items() if self._storage(n).origin in ("constant", "prepared")]
         pristine = {n: self._pristine[n] if n in self._pristine else constant_bytes(self._storage(n)) for n, _ in kept}
         if all(torch.equal(flat.cpu(), pristine[n].cpu()) for n, flat in kept):

@@ -237,7 +237,7 @@ def run_autotuned(log: LaunchLog) -> Callable[..., Any]:
 
 
 class PtxRecorder:
-    """Where launches of PTX go while tracing: into the log."""
+    """Records launches of PTX kernels while tracing."""
 
     def __init__(self, log: LaunchLog) -> None:
         self._log = log

@@ -271,7 +271,7 @@ class TimedPlan:
 
 
 def _kind(step: Step) -> str:
-    """Who does the work of a step: allocations are nobody's."""
+    """Classify a step as the candidate's kernel, library work or glue; allocations are none."""
     if isinstance(step, Aten):
         if base_name(step.op) in EMPTY:
             return "none"

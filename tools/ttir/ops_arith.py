@@ -331,7 +331,7 @@ def _rsqrt(value: Array) -> Array:
 
 
 def _fma(a: Array, b: Array, c: Array) -> Array:
-    """One rounding: the product of two float32 numbers is exact in float64."""
+    """Multiply and add with one rounding: the product of two float32 numbers is exact in float64."""
     wide: Array = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
     return wide.astype(a.dtype)
 

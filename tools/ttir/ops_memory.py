@@ -387,7 +387,7 @@ def _scaled_operands(op: Op, values: list[Array], formats: list[str]) -> list[tu
 
 
 def _scale(codes: Array, kind: Type) -> Array:
-    """As float32: E8M0 bytes, or 8-bit floats as they are."""
+    """Convert scales to float32: E8M0 bytes, or 8-bit floats as they are."""
     if is_float(kind):
         return codes.astype(np.float32)
     exponent = codes.astype(np.uint8).astype(np.int32)
@@ -395,7 +395,7 @@ def _scale(codes: Array, kind: Type) -> Array:
 
 
 def _wide(value: Array, name: str) -> Array:
-    """As float32, K last; two values of four bits lie in a byte, the lower one first."""
+    """Convert an operand to float32, K last; two values of four bits lie in a byte, the lower one first."""
     if name != "e2m1":
         return value.astype(np.float32, copy=False)
     codes = value.astype(np.uint8)

@@ -43,9 +43,10 @@ def explain(
     before: Tensor | None = None,
     operands: Tensor | None = None,
 ) -> str:
-    """One line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements, `uneven` rows and
-    tiles whose error is too large as a whole; `before` is what the output held before the candidate ran; `operands` how
-    much relative noise on the operands moves each element, by which the arithmetic is recognised."""
+    """Explain a miss in one line: share of wrong elements, the worst one, and the pattern. `wrong` marks elements,
+    `uneven` rows and tiles whose error is too large as a whole; `before` is what the output held before the
+    candidate ran; `operands` how much relative noise on the operands moves each element, by which the arithmetic is
+    recognised."""
     hint = _pattern(exact, got, wrong, before) or _relation(exact, got, operands)
     if not bool(wrong.any()) and uneven is not None:
         size = f"error {_relative_error(exact, got):.1e} of the values (root mean square)"
@@ -115,7 +116,7 @@ def _constant(got: Tensor) -> str:
 
 
 def _region(wrong: Tensor) -> str:
-    """Where the wrong elements lie, when they are a block at an edge of the matrix."""
+    """Describe where the wrong elements lie, when they are a block at an edge of the matrix."""
     if wrong.dim() == 0 or wrong.numel() < 4 or bool(wrong.all()) or not bool(wrong.any()):
         return ""
     matrix = wrong.reshape(-1, wrong.shape[-1])
@@ -229,7 +230,7 @@ class GateResult:
 
 
 class AnswersInputs(Protocol):
-    """Who knows the answer (`tools.judge.correctness.problem.Problem`)."""
+    """Gives the answer to drawn inputs (`tools.judge.correctness.problem.Problem`)."""
 
     def restore(self, drawn: Any) -> None: ...
 
@@ -271,11 +272,11 @@ def native_holds(expected: Expected) -> bool:
 
 
 def compare_drawn(expected: Expected, actual: Tree, *, case: str = "", battery: str = "own") -> CaseResult:
-    """As `compare`; but where other inputs than the task's own make the trusted implementation miss the answer, too, in
-    each output that misses, by about as much and in about as many places, a miss says nothing, and the result says so.
-    An attention over 1,024 channels of 10,000 + randn is a choice of one key; where two nearly tie a roundoff chooses,
-    and too rarely for samples of noise to show it. Not by its size alone: there torch is off by 5 in 3
-    to 8 rows of 100, and the mean of all values by 4 in every row."""
+    """Compare as `compare` does; but where other inputs than the task's own make the trusted implementation miss the
+    answer, too, in each output that misses, by about as much and in about as many places, a miss says nothing, and
+    the result says so. An attention over 1,024 channels of 10,000 + randn is a choice of one key; where two nearly
+    tie a roundoff chooses, and too rarely for samples of noise to show it. Not by its size alone: there torch is off
+    by 5 in 3 to 8 rows of 100, and the mean of all values by 4 in every row."""
     gates = _gates(expected, actual, None)
     result = _result(gates, expected, case, battery)
     if result.ok or battery == "own" or battery in PROBES:

@@ -168,8 +168,8 @@ class Rounding:
     high: float = math.inf
 
     def accepts(self, got: Tensor, *, rounding: float) -> Tensor:
-        """Which elements are what a value near the reference's rounds to. `rounding`: relative, of its own size or of
-        its row's. The result has the shape of `got`."""
+        """Mark the elements that are what a value near the reference's rounds to. `rounding`: relative, of its own
+        size or of its row's. The result has the shape of `got`."""
         values, theirs = self.values, got.double().reshape(self.values.shape)
         row = values.square().mean(-1, keepdim=True).sqrt() if values.dim() else values.abs()
         slack = rounding * torch.maximum(values.abs(), row)
@@ -215,7 +215,7 @@ _ATEN = torch.ops.aten
 
 @dataclass(frozen=True)
 class Selection:
-    """Where an index output points: `values` (float64) along `dim`. `distinct`: no element may be chosen twice;
+    """What an index output points into: `values` (float64) along `dim`. `distinct`: no element may be chosen twice;
     `ordered`: the ranks are in order; `given`: the values are inputs, so that no rounding moves them."""
 
     values: Tensor
@@ -226,7 +226,8 @@ class Selection:
     given: bool
 
     def accepts(self, got: Tensor, *, rounding: float) -> Tensor:
-        """Which elements of an index output are as good as the reference's. `rounding`: relative, of computed values.
+        """Mark the elements of an index output that are as good as the reference's. `rounding`: relative, of computed
+        values.
 
         The result has the shape of `got`.
         """

@@ -104,7 +104,7 @@ def rounds_operands(precision: str) -> bool:
 
 
 def samples_for(native: Tree, precision: str) -> int:
-    """From how many disturbed runs the noise is estimated."""
+    """Number of disturbed runs that the noise is estimated from."""
     wide = any(tensor.dtype == torch.float32 for tensor in tensors(native))
     return MOST_SAMPLES if wide and rounds_operands(precision) and numel(native) <= _FEW_OUTPUTS else _SAMPLES
 
@@ -123,7 +123,8 @@ def rounding_of(expected: Expected, dtype: torch.dtype) -> float:
 
 
 def as_rows(tensor: Tensor) -> Tensor:
-    """As a matrix of rows that are long enough for a statistic: trailing dimensions together, at least 32 elements."""
+    """Reshape to a matrix of rows that are long enough for a statistic: trailing dimensions together, at least 32
+    elements."""
     length = 1
     for size in reversed(tensor.shape):
         length *= size
@@ -278,7 +279,7 @@ def _no_tiles(rows: Tensor) -> Tensor:
 
 
 def _tile_rms(rows: Tensor) -> Tensor:
-    """Of whole tiles; what is left over at the edges is in rows."""
+    """Root mean square of each whole 64 x 64 tile; what is left over at the edges is covered by the rows."""
     high, wide = (size // TILE for size in rows.shape)
     tiles = rows[: high * TILE, : wide * TILE].reshape(high, TILE, wide, TILE)
     return tiles.square().mean(dim=(1, 3)).sqrt()

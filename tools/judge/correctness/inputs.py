@@ -295,7 +295,7 @@ def _uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
 
 
 def _per_row(tensor: Tensor, generator: Generator) -> Tensor:
-    """One uniform number per row, in [0, 1)."""
+    """Draw one uniform number per row, in [0, 1)."""
     return _uniform((*tensor.shape[:-1], 1) if tensor.dim() else (), generator)
 
 
@@ -374,7 +374,7 @@ def _huge(tensor: Tensor, generator: Generator) -> Tensor:
 
 
 def _specials(tensor: Tensor, generator: Generator) -> Tensor:
-    """One element in 100 is NaN, one +Inf, one -Inf; every other row has none."""
+    """Normal values with 1 % NaN, 1 % +Inf and 1 % -Inf in every other row."""
     values, chance = _normal(tensor, generator), _uniform(tuple(tensor.shape), generator)
     marked = values.clone()
     for share, special in ((0.03, -math.inf), (0.02, math.inf), (0.01, math.nan)):
@@ -415,7 +415,7 @@ _OCTAVES = 2  # ones are ±2^k with |k| up to this
 
 
 def required_bits(precision: str) -> float | None:
-    """Of the answers to a probe; None for a precision that has none."""
+    """Bits that the answers to a mantissa probe must have right; None for a precision without one."""
     bits = _BITS.get(precision)
     return None if bits is None else bits - _MARGIN_BITS.get(bits, 1.5)
 
@@ -469,7 +469,7 @@ class Numbering(InFloat64):  # type: ignore[no-untyped-call]
         return result
 
     def _operand(self, tensor: Tensor, over: tuple[int, ...], impulses: tuple[int, ...]) -> Operand | None:
-        """None when the values are not the numbers of one leaf."""
+        """Trace an operand back to the leaf whose elements it holds; None when it holds others."""
         low, high = float(tensor.abs().max()), float(torch.where(tensor == 0, torch.inf, tensor).min())
         name = next((n for n, (start, end) in self._starts.items() if start <= high <= low < end), None)
         if name is None or not bool((tensor == tensor.round()).all()):
@@ -511,8 +511,8 @@ def one_hot(operand: Operand, leaf: Tensor, generator: Generator) -> Tensor | No
 
 
 def _one_per_row(operand: Operand, generator: Generator) -> Tensor:
-    """One element of those that each sum runs over: which, depends on the last of the other dimensions alone, so that
-    operands that are repeated over a batch stay possible."""
+    """Choose one element of those that each sum runs over: which, depends on the last of the other dimensions alone,
+    so that operands that are repeated over a batch stay possible."""
     ids, device = operand.ids, operand.ids.device
     outer = [dim for dim in range(ids.dim()) if dim not in operand.over]
     inner = [ids.shape[dim] for dim in operand.over]
@@ -533,7 +533,7 @@ def _one_per_row(operand: Operand, generator: Generator) -> Tensor:
 
 
 def _impulses(operand: Operand, generator: Generator) -> Tensor:
-    """One channel at places so far apart that no window sees two of them."""
+    """Choose one channel at places so far apart that no window sees two of them."""
     ids, device = operand.ids, operand.ids.device
     batch, channels, *spatial = ids.shape
     hot = torch.ones(1, 1, *spatial, dtype=torch.bool, device=device)

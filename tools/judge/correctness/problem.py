@@ -602,7 +602,7 @@ def _try(task: TaskFile, overrides: Mapping[str, Json]) -> _Size | None:
 
 
 def _largest(constants: Mapping[str, Any], stuck: set[_Place]) -> list[_Place]:
-    """Where the largest constant is that still may be halved; several places when several have its value."""
+    """Places of the largest constant that still may be halved; several where several have its value."""
     found = [
         (item, (name, index))
         for name, value in constants.items()

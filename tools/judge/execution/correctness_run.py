@@ -79,7 +79,7 @@ def _is_atomic(kernel: Kernel) -> bool:
 
 
 class ExpectsAnswer(Protocol):
-    """Who knows the answers (`tools.judge.correctness.problem.Problem`)."""
+    """Gives the expected answer for inputs (`tools.judge.correctness.problem.Problem`)."""
 
     def expect(self, inputs: tuple[Any, ...]) -> Expected: ...
 

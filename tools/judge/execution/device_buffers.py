@@ -51,7 +51,7 @@ class InputBuffers:
         return map_tensors(place, self.sample)
 
     def harmed(self) -> str:
-        """Which buffer a runner has changed, slack included; "" when none. What was changed is put right."""
+        """Name the buffer that a runner has changed, slack included; "" when none. What was changed is put right."""
         for name, buffer, pristine in (
             ("inputs", self.buffer.tensor, self.pristine),
             ("parameters", self.state_buffer.tensor, self._pristine_state),

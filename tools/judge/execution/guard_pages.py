@@ -93,7 +93,7 @@ Allocate = Callable[[int], MappedPages]
 
 @dataclass(frozen=True)
 class PlacedAllocation:
-    """Where a piece may lie: `capacity` bytes of a room from `base` on, with `margin` kept free on either side."""
+    """The place of an allocation: `capacity` bytes of a room from `base` on, with `margin` kept free on either side."""
 
     name: str
     words: str
@@ -123,7 +123,7 @@ class RequestedAllocation:
 def allocations_of(
     plan: Plan, drawn: Drawn, scratch: Mapping[tuple[int, str], int], *, strict: bool
 ) -> list[RequestedAllocation]:
-    """Everything that a plan may touch. `strict`: only what it makes itself may be written to."""
+    """List all allocations that a plan may touch. `strict`: only what it makes itself may be written to."""
     given = _given(drawn)
     outputs = [ref.storage for ref in tensor_refs(plan.outputs)]
     found = []
@@ -240,11 +240,11 @@ class GuardedMemory:
         return rooms, tuple(Allocation(p.name, p.room, p.nbytes) for p in self.places)
 
     def offsets(self) -> tuple[int, ...]:
-        """Where the pieces lie now, in the order of `share`."""
+        """Offsets of the allocations now, in the order of `share`."""
         return tuple(place.offset(right=self._right) for place in self.places)
 
     def lay(self, drawn: Drawn, *, right: bool, turn: int, stale: Mapping[int, torch.Tensor] | None = None) -> None:
-        """Everything as it has to be before a run: inputs, parameters, constants; poison in what the plan makes, or in
+        """Prepare all memory for a run: inputs, parameters, constants; poison in what the plan makes, or in
         outputs the bytes of `stale` (by storage); canaries in between."""
         moved = self._drawn is not drawn or self._right != right
         self._drawn, self._right = drawn, right

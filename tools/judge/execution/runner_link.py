@@ -198,7 +198,8 @@ def _words(detail: str) -> str:
 def _exchange(
     line: socket.socket, request: Request, blobs: Sequence[bytes], fds: Sequence[int], timeout_s: float
 ) -> Answered:
-    """One request and its reply. Raises OSError and DecodeError; TimeoutError when it takes longer, in whatever way."""
+    """Exchange one request and its reply. Raises OSError and DecodeError; TimeoutError when it takes longer, in
+    whatever way."""
     if _waiting(line) not in (None, b""):
         raise wire.WireError("it answered before it was asked")
     token, body = secrets.token_hex(8), encode(request)

@@ -46,7 +46,7 @@ class Sensitivity:
 
 
 def sensitivities(problem: Problem, seed: int = 1) -> list[Sensitivity]:
-    """Of every operand, on the task's own inputs. Empty when the task gives none."""
+    """Sensitivity of the answer to every operand, on the task's own inputs; empty when the task gives none."""
     drawn = problem.draw(seed)
     if drawn is None:
         return []

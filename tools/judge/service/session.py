@@ -54,7 +54,7 @@ from tools.verdict import Status, Verdict
 
 
 class JudgeSession:
-    """One task on one GPU."""
+    """Judges candidates of one task on one GPU; keeps its setup, secret and verdicts."""
 
     def __init__(self, channel: Any, door: socket.socket) -> None:
         self._channel = channel
@@ -193,7 +193,8 @@ class JudgeSession:
         return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
 
     def _make_room(self) -> None:
-        """Not while the error is at hand: the frames that it came through hold what there should be room for."""
+        """Free what can be had again. Not while the error is at hand: the frames that it came through hold what
+        there should be room for."""
         self._link.distrust("the judge is out of memory")
         if self._quick_check is not None:
             self._quick_check.renew()

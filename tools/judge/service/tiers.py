@@ -25,7 +25,7 @@ PROCESSES = 3  # fresh runners of a confirmation
 
 @dataclass(frozen=True)
 class CandidateJudge:
-    """Everything that it takes to judge one candidate."""
+    """Judges one candidate as thoroughly as its tier asks."""
 
     file: TaskFile
     task: TaskSpec

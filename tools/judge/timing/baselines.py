@@ -89,7 +89,7 @@ MODES: dict[str, str | None] = {"eager": None, "compile": "default", "compile-ma
 
 @contextlib.contextmanager
 def declared_arithmetic(problem: LoadedCase) -> Iterator[None]:
-    """As the task's reference runs: its declared precision, no gradients."""
+    """Run the block in the task's declared precision, without gradients."""
     with plain_arithmetic(tf32=problem.precision == "tf32_ok"), torch.no_grad():
         yield
 
@@ -149,7 +149,7 @@ class Baseline:
             return passes.cold_passes(count, self._work, lambda _: self._reset(), self._flush)
 
     def run_once(self) -> None:
-        """One pass, to look at the outputs."""
+        """Run one pass, to look at the outputs."""
         with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
             self._work()
         self._stream.synchronize()

@@ -179,7 +179,7 @@ class BenchmarkSetup:
             self.filled_for = epoch
 
     def _applicable(self, batteries: Sequence[str]) -> tuple[str, ...]:
-        """Those of the batteries, beside the task's own inputs, that the timed case can be given."""
+        """Choose the batteries that the timed case can be given beside the task's own inputs."""
         for battery in batteries:
             if battery not in self._applies:  # the seed of the parameters: another one would build another model
                 self._applies[battery] = battery != "own" and self.problem.draw(self._drawn.seed, battery) is not None
@@ -216,7 +216,7 @@ class BenchmarkSetup:
         return standing_for(worst, seen)
 
     def _verified(self, expected: Expected, outputs: OutputBuffers, slot: int, turn: int) -> CaseResult:
-        """One slot; a refusal counts when the answer with all of its noise samples bears it out."""
+        """Compare one slot; a refusal counts when the answer with all of its noise samples bears it out."""
         result = compare_slot(expected, outputs, slot, turn, case=self.task.main.name, battery=TIMED)
         if result.ok:
             return result

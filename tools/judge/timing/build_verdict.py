@@ -43,7 +43,7 @@ class RooflineBound:
     ceilings: Ceilings | None = None
 
     def floor_us(self, l2_bytes: int, slots: int) -> float:
-        """Below this a time is impossible."""
+        """Shortest possible time in µs with cold caches."""
         return floor_us(self.bytes_moved, self.output_bytes, l2_bytes, slots, self.fastest_gbps)
 
     def facts(self) -> dict[str, Json]:
@@ -97,7 +97,7 @@ class TimingContext:
 
     @property
     def floor_us(self) -> float:
-        """Below this a time is impossible; 0 when the reference itself is faster, so that not every byte must move."""
+        """Shortest possible time; 0 when the reference itself is faster, so that not every byte must move."""
         floor = self.roofline.floor_us(self.l2_bytes, self.slots)
         return floor if self.best_us >= floor else 0.0
 
@@ -262,7 +262,7 @@ def sentence(comparisons: Sequence[Comparison], timed_runs: Sequence[TimingResul
 def receipt_of(
     timed_runs: Sequence[TimingResult], context: TimingContext, gpu: dict[str, Json], tier: Tier
 ) -> dict[str, Json]:
-    """Everything that the numbers follow from, as plain JSON."""
+    """The receipt: everything that the numbers follow from, as plain JSON."""
     last = timed_runs[-1]
     notes = list(context.notes)
     if any(timed.foreign_processes for timed in timed_runs):
@@ -294,7 +294,7 @@ def receipt_of(
 
 
 def _process(timed: TimingResult) -> dict[str, Json]:
-    """One runner process of a confirmation."""
+    """Facts of one runner process of a confirmation."""
     timing = timing_over([timed.series], timed.launches)
     ratios = {c.baseline: round(c.speedup, _MOST_RATIO_DIGITS) for c in comparisons_over([timed.series])}
     return {"median_us": timing.median_us, "speedups": ratios, **timed.facts()}

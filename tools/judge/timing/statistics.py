@@ -195,7 +195,7 @@ class RoundSeries:
         return bool(self.kept) and all(self._half_width(b) <= self.rules.half_width for b in self.baselines)
 
     def _half_width(self, baseline: str) -> float:
-        """Of the ratio's interval, from order statistics: asked after every round, while the GPU waits."""
+        """Half width of the ratio's interval, from order statistics: asked after every round, while the GPU waits."""
         return quick_half_width([r.log_ratio(baseline) for r in self.kept])
 
     def microseconds(self, arm: str) -> Interval:
@@ -322,7 +322,7 @@ def agreement(readings: Sequence[Reading]) -> Agreement:
 
 
 def least_delayed(readings: Sequence[Reading]) -> list[Reading]:
-    """Of blocks with as many launches the one whose answer came least late: a busy host only ever adds time."""
+    """Keep, of blocks with as many launches, the one whose answer came least late: a busy host only ever adds time."""
     best: dict[int, Reading] = {}
     for reading in readings:
         kept = best.get(reading.launches)

@@ -314,7 +314,7 @@ class TimingRun:
         self._timed.series.add(blocks, measured_us * 1e-6, sm_clock_mhz=seen.sm_clock_mhz, throttled=seen.throttled)
 
     def _candidate(self, passes: int) -> float:
-        """One block of the candidate: µs per launch; both clocks are noted."""
+        """Time one block of the candidate: µs per launch; both clocks are noted."""
         launches = passes * self._setup.slots
         times, host_us = self._ask(TimedBlock(passes, self._next_turn(passes)), launches)
         self._timed.readings.append(Reading(times.span_us, host_us, launches))
