@@ -17,8 +17,7 @@ from pathlib import Path
 from tools import machine as machines
 from tools.codec import decode, encode
 from tools.gpu_bench import GpuBench, gpu_bench
-from tools.judge.gpu_protocol import Resolved
-from tools.judge.protocol import Open, Opened
+from tools.judge.service.protocol import Open, Opened, Resolved
 from tools.machine import Machine
 from tools.task import find_task
 from tools.update import Update, Updater
@@ -71,8 +70,8 @@ def opened(machine: Machine, rows: int, columns: int) -> Iterator[tuple[GpuBench
         path = Path(folder) / "double.py"
         path.write_text(TASK.format(rows=rows, columns=columns))
         task_file = find_task(str(path))
-        with machine.trusted("tools.judge.desk:main") as desk:
-            body = desk.call(encode(Open(task_file.name, str(path))), timeout_s=120).body
+        with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+            body = judge.call(encode(Open(task_file.name, str(path))), timeout_s=120).body
         task = decode(Opened, body).task
         assert task is not None, body
         update = Updater(task, "sm_90", machine.tracer, machine.compiler).update(CANDIDATE)

@@ -43,8 +43,8 @@ class OnCpu:
     def bench(self, candidate: Candidate) -> Verdict:
         """Replayed and compared with float64."""
         opened = candidate.opened
-        self._deadline.kills(opened.desk.kill)
-        bench = CpuBench(opened.task, opened.desk, self._new, case_timeout_s=self._deadline.left_s)
+        self._deadline.kills(opened.judge.kill)
+        bench = CpuBench(opened.task, opened.judge, self._new, case_timeout_s=self._deadline.left_s)
         return bench.bench(candidate.update)
 
 

@@ -122,11 +122,11 @@ class AsItComes(Lowering):
 
 @dataclass(frozen=True)
 class OpenedProblem:
-    """A problem's file, and what the judge's desk, which knows its answers, says of it."""
+    """A problem's file, and what the CPU judge, which knows its answers, says of it."""
 
     file: TaskFile
     task: TaskSpec
-    desk: Worker
+    judge: Worker
 
 
 @dataclass(frozen=True)
@@ -211,13 +211,13 @@ class Problem:
             yield Candidate(opened, proposal, update)
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
-        desk = self._hold(self._place.machine.trusted("tools.judge.desk:main"))
+        judge = self._hold(self._place.machine.trusted("tools.judge.service.cpu_judge:main"))
         with _parsing:
             file = find_task(str(self.path))
-        task, _ = open_task(desk, file, deadline.left_s)
+        task, _ = open_task(judge, file, deadline.left_s)
         cases = [case.name for case in task.cases if case.runs_on_cpu or self._place.gpu]
         self.line |= {"stage": "described", "cases": cases}
-        return OpenedProblem(file, task, desk)
+        return OpenedProblem(file, task, judge)
 
     def _updated(self, task: TaskSpec, proposal: Proposal, deadline: Deadline) -> Update:
         machine, limits = self._place.machine, UpdateLimits(deadline.left_s, deadline.left_s, _MOST_VARIANTS)

@@ -41,7 +41,7 @@ class ShareWorker:
         place = Place(machine, decode(Limits, asked["limits"]), self._gpu)
         self._ahead = self._held.enter_context(contextlib.closing(Ahead(place, asked["width"])))
         self._judging = Judging(place)
-        machine.enforced()  # waits until all zygotes are warm
+        machine.enforced()  # waits until all fork servers are warm
         return 0
 
     def _ready(self, asked: Request, more: More) -> int:

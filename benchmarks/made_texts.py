@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from agent.authors.offline.library import experts
 from tools.codec import Json
-from tools.judge.reference import describe
+from tools.judge.correctness.problem import describe
 from tools.task import find_task
 
 _WORDS = (

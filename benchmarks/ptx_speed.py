@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools import machine as machines
 from tools.gpus import DEFAULT_ARCH
-from tools.judge.reference import describe
+from tools.judge.correctness.problem import describe
 from tools.task import find_task
 from tools.update import Update, UpdateLimits, Updater
 from tools.versions import versions

@@ -29,7 +29,7 @@ from agent.policy import Limits, Tiers
 from agent.workbench import Workbench
 from benchmarks.landscapes import MadeUp, Point, Recorded
 from tools.codec import Json
-from tools.judge.reference import describe, expanded
+from tools.judge.correctness.problem import describe, expanded
 from tools.spec import TaskSpec
 from tools.task import find_task
 from tools.tooling import Tools

@@ -56,8 +56,8 @@ class Ahead:
             self._shop.lowering.close()
 
     def _described(self, task_file: TaskFile) -> Updater:
-        with self._shop.machine.trusted("tools.judge.desk:main") as desk:
-            task, _ = open_task(desk, task_file)
+        with self._shop.machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+            task, _ = open_task(judge, task_file)
         return updater_for(self._shop, task, self._children, Patience())
 
     def _lower(self) -> None:

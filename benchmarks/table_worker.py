@@ -51,7 +51,7 @@ class TableWorker:
         self._settings = chosen_settings(flags)
         self._shop = self._held.enter_context(workshop(self._settings, said))
         self._held.enter_context(self._task)
-        self._shop.machine.enforced()  # waits until all zygotes are warm
+        self._shop.machine.enforced()  # waits until all fork servers are warm
         return 0
 
     def _calibrate(self, _asked: Request, _more: More) -> int:

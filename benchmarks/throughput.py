@@ -31,7 +31,7 @@ from tools.device import GpuInfo, Sampler, gpu_info
 from tools.errors import TaskError
 from tools.gpu_bench import gpu_bench
 from tools.gpus import DEFAULT_ARCH
-from tools.judge.protocol import Open, Opened
+from tools.judge.service.protocol import Open, Opened
 from tools.machine import Machine
 from tools.task import find_task
 from tools.tooling import Tools
@@ -56,8 +56,8 @@ class Limits:
 def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits) -> Iterator[Tools]:
     """The tools of one task, warm. Raises TaskError."""
     task_file = find_task(task_name)
-    with machine.trusted("tools.judge.desk:main") as desk:
-        body = desk.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=DESCRIBE_TIMEOUT_S).body
+    with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=DESCRIBE_TIMEOUT_S).body
         task = decode(Opened, body).task
         if task is None:
             raise TaskError(f"{task_name} cannot be used")
@@ -66,7 +66,7 @@ def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits
         updater = Updater(task, arch, machine.tracer, machine.compiler, update_limits)
         if gpu is None:
             updater.compile_cases = [task.main.name]
-            bench: Bench = CpuBench(task, desk, machine.interpreter, case_timeout_s=limits.replay_s)
+            bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=limits.replay_s)
             yield Tools(updater, bench, "checking")
             return
         with gpu_bench(task_file, task, machine) as timed:

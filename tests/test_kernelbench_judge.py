@@ -22,7 +22,7 @@ from tools import machine as machines
 from tools.codec import decode, encode
 from tools.device import GpuInfo
 from tools.gpu_bench import EARLY_JUDGE
-from tools.judge.gpu_protocol import Baselines, Bench, Judged, OpenTask, Ready, SupervisorMessage, Warm
+from tools.judge.service.protocol import Baselines, BenchReply, BenchRequest, OpenTask, Ready, SupervisorMessage, Warm
 from tools.verdict import Comparison, Status, Timing, Verdict
 
 PROBLEM = """
@@ -49,13 +49,13 @@ def judge(channel: Any) -> None:
             case Warm():
                 time.sleep(60 if "Slow" in opened.stem else 0)
                 channel.send(encode(_baselines(opened)))
-            case Bench():
+            case BenchRequest():
                 if "Deadly" in opened.stem and not opened.with_suffix(".dead").exists():
                     opened.with_suffix(".dead").touch()
                     os.kill(os.getpid(), signal.SIGKILL)
                 assert request.all_baselines
                 wrong = Verdict(Status.WRONG, "row 3")
-                channel.send(encode(Judged(wrong if "Wrong" in opened.stem else _correct(request.tier))))
+                channel.send(encode(BenchReply(wrong if "Wrong" in opened.stem else _correct(request.tier))))
 
 
 def _baselines(opened: Path) -> Baselines:

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from tools.codec import DecodeError, Json, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.judge.protocol import Compare, Judgement, NewInputs, PreparedInputs, batteries_of
-from tools.judge.shortage import told
+from tools.judge.correctness.batteries import HIDDEN_CASE, batteries_of, case_in_words
+from tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, PreparedInputs
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from tools.plan.schema import Launch, Plan, plan_hash
 from tools.spec import TaskSpec
 from tools.update import Update
-from tools.verdict import CaseResult, Status, Tier, Verdict
+from tools.verdict import CaseResult, Status, Tier, Verdict, concluded
 from tools.words import plain
 from tools.workers import Worker
 
@@ -56,8 +56,8 @@ class CpuBench:
                 continue
             outcome = self._case(update.plans[case.name][0], interpreter, seen)
             if outcome is not None:
-                receipt = {**outcome.receipt, **_receipt(update, seen.seeds)}
-                return told(replace(outcome, receipt=receipt), seen.left_out)
+                outcome = replace(outcome, left_out=tuple(seen.left_out))
+                return concluded(outcome, {**outcome.receipt, **_receipt(update, seen.seeds)})
         results = seen.results
         if not results:
             return Verdict(Status.UNCHECKED, "compiled; no case of this task is small enough to be replayed on a CPU")
@@ -68,9 +68,9 @@ class CpuBench:
             f"right on {shapes} small case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} of "
             "the tolerance; the timed shape is compiled, not run: no GPU",
             cases=tuple(results),
-            receipt=_receipt(update, seen.seeds),
+            left_out=tuple(seen.left_out),
         )
-        return told(verdict, seen.left_out)
+        return concluded(verdict, _receipt(update, seen.seeds))
 
     def _case(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
         """Judge one case with its batteries; adds to what was `seen`, returns a verdict when it is not right."""
@@ -83,29 +83,25 @@ class CpuBench:
                 continue
             reply, blobs = interpreter.replay(InterpretRequest(plan, inputs.names), prepared.blobs)
             if reply.problem:
-                return _not_run(reply, self._words(plan.case), results)
+                return _not_run(reply, plan.case, case_in_words(self.task, plan.case), results)
             judged = self.judge.call(encode(Compare(plan.case, battery, sha256, reply.outputs)), blobs, timeout_s=300.0)
-            judgement = decode(Judgement, judged.body)
+            judgement = decode(ComparisonReply, judged.body)
             result = judgement.result
             results.append(result)
             seen.seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"
             if not result.ok:
-                inputs_named = "" if self.task.case(plan.case).held_out else f" ({battery} inputs)"
-                detail = f"{self._words(plan.case)}{inputs_named}: {result.detail}"
-                return Verdict(Status.WRONG, detail, cases=tuple(results))
+                detail = f"{case_in_words(self.task, plan.case, battery)}: {result.sentence}"
+                return Verdict(Status.WRONG, detail, cases=tuple(results), case=plan.case)
             if len(results) == 1 and plan.library_ops and _idle(plan, interpreter, inputs.names, prepared.blobs, blobs):
                 words = ", ".join(dict.fromkeys(plan.library_ops))
                 why = f"the result is the same without your kernels: library operators ({words}) do the work"
-                return Verdict(Status.REJECTED, why, cases=tuple(results))
+                return Verdict(Status.REJECTED, why, cases=tuple(results), case=plan.case)
         return None
 
     def _batteries(self, case: str) -> tuple[str, ...]:
         """Those of the tier "judged", as if only the cases that run here existed."""
         here = tuple(c for c in self.task.cases if c.runs_on_cpu)
         return batteries_of(replace(self.task, cases=here), case)
-
-    def _words(self, case: str) -> str:
-        return "a held-out case" if self.task.case(case).held_out else f"case {case}"
 
 
 @dataclass
@@ -175,15 +171,15 @@ _PROBLEMS: dict[str | None, Status] = {
 
 def _receipt(update: Update, seeds: dict[str, Json]) -> dict[str, Json]:
     """What it takes to repeat the check: the plans and, now that it is over, the seeds."""
-    batteries = list(dict.fromkeys(name.partition("/")[2] for name in seeds))
+    batteries = list(dict.fromkeys(name.rpartition("/")[2] for name in seeds))
     languages = {kernel.language for plans in update.plans.values() for plan in plans for kernel in plan.kernels}
     return {"interpreter": "+".join(sorted(languages)), "plan": update.sha256, "batteries": batteries, "seeds": seeds}
 
 
-def _not_run(reply: InterpretReply, where: str, results: list[CaseResult]) -> Verdict:
+def _not_run(reply: InterpretReply, case: str, where: str, results: list[CaseResult]) -> Verdict:
     """`where` says the case in words that may be told to the author."""
     status = _PROBLEMS.get(reply.problem, Status.CRASHED)
     problem = plain(str(reply.problem), 100)
     words = "not checkable without a GPU" if status is Status.UNCHECKED else problem.replace("_", " ")
-    receipt: dict[str, Json] = {"problem": problem, "case": where.removeprefix("case ")}
-    return Verdict(status, f"{where}: {words}: {reply.detail}", cases=tuple(results), receipt=receipt)
+    receipt: dict[str, Json] = {"problem": problem, "case": where if where == HIDDEN_CASE else case}
+    return Verdict(status, f"{where}: {words}: {reply.detail}", cases=tuple(results), receipt=receipt, case=case)

@@ -1,8 +1,8 @@
 """Bubblewrap, where it is present: namespaces that show one role's processes nothing but what that role needs.
 
 `bwrap` builds them once a role, around a keeper: the first process of their PID namespace, which reaps orphans and
-whose end is the end of every process inside. A warm zygote *joins* them and forks its workers there: to start it by
-exec through bwrap would import torch and triton again for every role, seconds of processor time instead of 15 ms.
+whose end is the end of every process inside. A warm fork server *joins* them and forks its workers there: to start it
+by exec through bwrap would import torch and triton again for every role, seconds of processor time instead of 15 ms.
 
 Not for the runner: CUDA does not work in a PID namespace, nor CUDA IPC in a user namespace.
 """
@@ -95,7 +95,7 @@ def _visible(profile: Profile) -> list[Path]:
     return [path for path in wanted if not any(path.is_relative_to(other) for other in wanted if other != path)]
 
 
-class Keeper:
+class NamespaceHolder:
     """bwrap with the keeper in it. Started at once, ready some milliseconds later: `jail` waits for that.
 
     `namespaces` are file descriptors in the order that `join` wants; empty when `jail().problem` says why.
@@ -184,7 +184,7 @@ class Keeper:
         """End every process in the namespaces."""
         self._end()
 
-    def __enter__(self) -> "Keeper":
+    def __enter__(self) -> "NamespaceHolder":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
+from tools.gpus import gpu_for_arch
 from tools.plan.messages import (
     Compiled,
     CompileReply,
     CompileRequest,
-    KernelFacts,
+    CompilerFacts,
     PtxReply,
     PtxRequest,
     SassReply,
@@ -27,6 +28,7 @@ from tools.words import plain
 from tools.workers import Worker
 
 SASS_S = 20.0  # of one kernel
+_MOST_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ class MachineCode:
 
 @dataclass(frozen=True)
 class Built:
-    """Artefacts by Kernel.sha256, and why some kernels cannot be launched on the target at all; or the failure and the
-    number of the group that it happened in."""
+    """Artefacts by Kernel.sha256; the bytes of shared memory of kernels that no block of the target has room for; or
+    the failure and the number of the group that it happened in."""
 
     artefacts: dict[str, Artefact] = field(default_factory=dict)
-    too_large: dict[str, str] = field(default_factory=dict)
+    too_large: dict[str, int] = field(default_factory=dict)
     failure: Verdict | None = None
     failed_group: int = 0
 
@@ -99,13 +101,13 @@ class Compiling:
     def _one(self, worker: Worker, kernels: Sequence[Kernel], timeout_s: float) -> Built:
         message = worker.call(encode(CompileRequest(tuple(kernels), self._arch)), timeout_s=timeout_s)
         reply, cubins = decode(CompileReply, message.body), message.blobs
-        too_large = {kernels[number].sha256: words for number, words in _numbered(reply.too_large, len(kernels))}
+        too_large = {kernels[number].sha256: size for number, size in _numbered(reply.too_large, len(kernels))}
         rest = [kernel for kernel in kernels if kernel.sha256 not in too_large]
         done = zip(rest, reply.compiled, cubins, strict=False)
         artefacts = {kernel.sha256: Artefact(compiled, cubin) for kernel, compiled, cubin in done}
         if reply.failure:
             name = plain(str(reply.failed_kernel), MOST_OF_A_NAME // 2)
-            return Built(artefacts, too_large, verdict_of(reply.failure, f" (kernel {name})"))
+            return Built(artefacts, too_large, replace(verdict_of(reply.failure, f" (kernel {name})"), kernel=name))
         if not len(rest) == len(reply.compiled) == len(cubins):
             words = f"the compiler answered for {len(cubins)} of {len(rest)} kernels"
             return Built(failure=Verdict(Status.COMPILE_FAILED, words))
@@ -148,16 +150,16 @@ class Compiling:
             return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
         return found
 
-    def facts(self, kernel: Kernel) -> KernelFacts:
+    def facts(self, kernel: Kernel) -> CompilerFacts:
         """What host code may know of one kernel."""
         built = self.compile([[kernel]])
         if built.failure:
-            return KernelFacts(problem=f"it does not compile: {built.failure.detail}"[:500])
+            return CompilerFacts(problem=f"it does not compile: {built.failure.detail}"[:500])
         if built.too_large:
-            return KernelFacts(problem=built.too_large[kernel.sha256][:500])
+            return CompilerFacts(problem=needs_too_much(kernel, self._arch, built.too_large[kernel.sha256])[:500])
         report = built.artefacts[kernel.sha256].compiled.report
         spilled = report.spill_store_bytes + report.spill_load_bytes
-        return KernelFacts(report.registers, spilled, report.shared_bytes)
+        return CompilerFacts(report.registers, spilled, report.shared_bytes)
 
 
 def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
@@ -183,12 +185,21 @@ def _machine_code(compiled: Compiled) -> MachineCode:
     return MachineCode(code.sha256, code.instructions, code.issue_cycles, report.registers, spill_bytes)
 
 
-def _numbered(words: Mapping[str, str], count: int) -> Iterator[tuple[int, str]]:
+def needs_too_much(kernel: Kernel, arch: str, needed_bytes: int) -> str:
+    """Why a kernel cannot be launched on the target, and what would help."""
+    limit = gpu_for_arch(arch).shared_per_block_bytes
+    remedy = "Use smaller blocks or fewer num_stages"
+    if kernel.language == "ptx":
+        remedy = f"launch with less than shared_bytes={int(kernel.options.get('shared_bytes', 0))}"
+    return f"needs {needed_bytes} bytes of shared memory per block; {arch} has {limit}. {remedy}"
+
+
+def _numbered(sizes: Mapping[str, int], count: int) -> Iterator[tuple[int, int]]:
     """What a compiler said of kernels by number. Raises DecodeError for a number that it was not asked about."""
-    for number, said in words.items():
+    for number, size in sizes.items():
         if len(number) > 9 or not number.isdecimal() or int(number) >= count:
             raise DecodeError(f"speaks of kernel {plain(number, 20)} of {count}")
-        yield int(number), plain(said, MOST_OF_A_NAME)
+        yield int(number), max(0, min(size, _MOST_BYTES))
 
 
 def _side_by_side() -> int:

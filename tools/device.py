@@ -170,7 +170,7 @@ class Sampler:
         self.close()
 
 
-def strangers(listed: tuple[int, ...] | None, expected: int) -> int:
+def foreign_processes(listed: tuple[int, ...] | None, expected: int) -> int:
     """How many foreign processes compute on the GPU, given that at most `expected` of ours do. By number, not by pid:
     in a container the driver counts processes in another namespace. 0 when it does not tell."""
     return max(0, len(listed or ()) - expected)

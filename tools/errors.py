@@ -5,7 +5,7 @@ KerneltuneError
 │   ├── Unfit             this machine lacks something that was asked for (no GPU, no package): exit code 3
 │   │   └── Unconfined    … namely what confines LLM-written code, and nobody allowed it to run regardless
 │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
-│   │   └── TooLarge      … namely because the memory does not hold it
+│   │   └── OutOfMemory   … namely because the memory does not hold it
 │   └── StoreError        an unwritable runs directory, a database of a newer schema
 ├── WorkerError           one of our child processes died or spoke nonsense
 │   └── WorkerTimeout     … or did not answer within its limit
@@ -34,8 +34,12 @@ class TaskError(UsageError):
     """A task that is unknown, does not load, or whose reference fails."""
 
 
-class TooLarge(TaskError):
-    """A reference that needs more memory than there is."""
+class OutOfMemory(TaskError):
+    """A reference that needs more memory than there is. `asked_for` as the allocator says it ("12.00 GiB"), or ""."""
+
+    def __init__(self, message: str, asked_for: str = "") -> None:
+        super().__init__(message)
+        self.asked_for = asked_for
 
 
 class StoreError(UsageError):

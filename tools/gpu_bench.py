@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 from tools.calibration import Ceilings
 from tools.codec import Json, decode, encode
 from tools.errors import GpuLost, TaskError, WorkerError
-from tools.judge.gpu_protocol import (
-    BASELINE_LIMIT_S,
-    BASELINES,
+from tools.judge.execution.runner_link import Runners
+from tools.judge.service.protocol import (
     Baselines,
-    Bench,
+    BenchReply,
+    BenchRequest,
     EndRunner,
-    Judged,
     JudgeMessage,
     KernelImage,
     NeedRunner,
@@ -27,12 +26,11 @@ from tools.judge.gpu_protocol import (
     Ready,
     Resolve,
     Resolved,
-    Screen,
     Screened,
+    ScreenVariants,
     Warm,
 )
-from tools.judge.runner_link import Runners
-from tools.judge.timing import SCREENING, Rules
+from tools.judge.timing.statistics import BASELINE_LIMIT_S, BASELINES, SCREENING, Rules
 from tools.machine import Machine
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
@@ -41,13 +39,13 @@ from tools.update import Update
 from tools.verdict import Tier, Verdict
 from tools.workers import Worker
 
-JUDGE = "tools.judge.session:main"
-EARLY_JUDGE = "tools.judge.session:main_early"  # imports what torch.compile needs while it waits
+JUDGE = "tools.judge.service.session:main"
+EARLY_JUDGE = "tools.judge.service.session:main_early"  # imports what torch.compile needs while it waits
 OPEN_TIMEOUT_S = 180.0
 WARM_TIMEOUT_S = 900.0  # torch.compile of the baselines
 BENCH_TIMEOUT_S = 600.0
 CALIBRATE_TIMEOUT_S = 180.0
-Answer = TypeVar("Answer", Ready, Baselines, Screened, Judged, Resolved)
+Answer = TypeVar("Answer", Ready, Baselines, Screened, BenchReply, Resolved)
 
 
 class GpuBench:
@@ -89,13 +87,13 @@ class GpuBench:
         """The verdict on the fastest variant of a candidate that compiled, as thoroughly as `tier` asks. The same
         plans and cubins get the same verdict again without being run (receipt["reused"]), but without `reuse`. A
         confirmation is always timed anew, but what was judged in full is not checked again before it. A screening
-        races the fastest baseline alone, or `all_baselines`, as the other tiers always do."""
+        times against the fastest baseline alone, or `all_baselines`, as the other tiers always do."""
         variant = self._fastest(update)
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
-        request = Bench(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
-        return self._ask(request, Judged, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
+        request = BenchRequest(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
+        return self._ask(request, BenchReply, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
         """Time a candidate against itself, to see what differences can be told apart."""
@@ -111,7 +109,7 @@ class GpuBench:
         name = "/".join(map(plan_hash, plans))
         if name not in self._choices:
             images, cubins = _images(update, plans)
-            screened = self._ask(Screen(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
+            screened = self._ask(ScreenVariants(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
             times = [(t, plan.variant) for t, plan in zip(screened.times_us, plans, strict=True) if t is not None]
             self._choices[name] = min(times)[1] if times else plans[0].variant
         return self._choices[name]
@@ -190,7 +188,7 @@ def waiting_judge(machine: Machine, target: str = JUDGE) -> Iterator[GpuBench]:
 def calibrate(machine: Machine) -> Ceilings:
     """Measure this GPU's ceilings in a worker; takes some ten seconds. Raises GpuLost when it cannot be done."""
     try:
-        with machine.trusted("tools.judge.calibrate:main") as worker:
+        with machine.trusted("tools.judge.timing.ceilings:main") as worker:
             body = worker.call({"kind": "calibrate"}, timeout_s=CALIBRATE_TIMEOUT_S).body
     except WorkerError as error:
         raise GpuLost(f"the GPU could not be calibrated: {error}") from error

@@ -8,29 +8,29 @@ from pathlib import Path
 from typing import Literal
 
 from tools import bubblewrap
-from tools.bubblewrap import Keeper
-from tools.sandbox import Enforced, Limits, Profile
-from tools.workers import Worker, Workers, Zygote
+from tools.bubblewrap import NamespaceHolder
+from tools.sandbox import Enforced, Profile, ResourceLimits
+from tools.workers import ForkServer, Worker, Workers
 
 _GIB = 1 << 30
-TRACER_LIMITS = Limits(memory_bytes=4 * _GIB, file_bytes=16 << 20, cpu_s=120, open_files=64)
-COMPILER_LIMITS = Limits(memory_bytes=8 * _GIB, file_bytes=256 << 20, cpu_s=600, open_files=256)
-REPLAY_LIMITS = Limits(memory_bytes=12 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64)
-RUNNER_LIMITS = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
-_IDLE = "tools.zygote:idle"
-OUR_LIMITS = Limits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096)
+TRACER_LIMITS = ResourceLimits(memory_bytes=4 * _GIB, file_bytes=16 << 20, cpu_s=120, open_files=64)
+COMPILER_LIMITS = ResourceLimits(memory_bytes=8 * _GIB, file_bytes=256 << 20, cpu_s=600, open_files=256)
+REPLAY_LIMITS = ResourceLimits(memory_bytes=12 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64)
+RUNNER_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+_IDLE = "tools.fork_server:idle"
+OUR_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096)
 
 
 @dataclass
 class Machine:
-    """Makes workers. Tracers, compilers and interpreters are forked from zygotes of their own: warm, and in a jail of
-    bubblewrap's where there is one."""
+    """Makes workers. Tracers, compilers and interpreters are forked from fork servers of their own: warm, and in a
+    jail of bubblewrap's where there is one."""
 
-    base: Zygote
-    tracers: Zygote
-    compilers: Zygote
-    interpreters: Zygote
-    keepers: Sequence[Keeper] = ()
+    base: ForkServer
+    tracers: ForkServer
+    compilers: ForkServer
+    interpreters: ForkServer
+    holders: Sequence[NamespaceHolder] = ()
     _enforced: dict[str, Enforced] = field(default_factory=dict)
 
     def tracer(self) -> Worker:
@@ -58,7 +58,7 @@ class Machine:
 
     def enforced(self) -> dict[str, Enforced]:
         """What holds a worker of each hostile role here: asked of a real child of each, once. Raises Unconfined, unless
-        that was allowed. A tenth of a second, and the zygotes' warm-up when they are not warm yet."""
+        that was allowed. A tenth of a second, and the fork servers' warm-up when they are not warm yet."""
         if not self._enforced:
             roles = {"tracer": self._tracer, "compiler": self._compiler, "interpreter": self._interpreter}
             children = {role: make(_IDLE) for role, make in (roles | {"runner": self._runner}).items()}
@@ -99,8 +99,8 @@ def started(*, allow_unconfined: bool = False, bwrap: Path | Literal["find"] | N
         interpreting = workers.keeper(Profile.INTERPRETER, program)
         yield Machine(
             workers.base,
-            tracers=workers.base.spawn_zygote(preload=["tools.plan.trace:warm"], keeper=tracing),
-            compilers=workers.base.spawn_zygote(preload=["tools.plan.compile:warm"], keeper=compiling),
-            interpreters=workers.base.spawn_zygote(preload=["tools.plan.interpret:warm"], keeper=interpreting),
-            keepers=(tracing, compiling, interpreting),
+            tracers=workers.base.spawn_fork_server(preload=["tools.plan.trace:warm"], keeper=tracing),
+            compilers=workers.base.spawn_fork_server(preload=["tools.plan.compile:warm"], keeper=compiling),
+            interpreters=workers.base.spawn_fork_server(preload=["tools.plan.interpret:warm"], keeper=interpreting),
+            holders=(tracing, compiling, interpreting),
         )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.gpus import Gpu
+from tools.plan.effects import traffic_bytes
 from tools.plan.schema import Launch, Plan
-from tools.plan.traffic import traffic_bytes
 from tools.roofline import rate_tflops, speed_of_light
 from tools.spec import TaskSpec
 from tools.update import Update
@@ -24,7 +24,7 @@ SHORT_US = 5.0  # below this the start of a kernel is a large part of its time
 
 
 @dataclass(frozen=True)
-class Work:
+class PlanWork:
     """What one forward of the timed case does, by its plan. `grids`: programs of each launch; None: no plan kept."""
 
     traffic_bytes: int | None = None
@@ -48,19 +48,19 @@ class Roofline:
     hints: tuple[str, ...] = field(default=())
 
 
-def work_of(update: Update, variant: str = "") -> Work:
+def work_of(update: Update, variant: str = "") -> PlanWork:
     """The work of the timed case's plan of that variant."""
     plan = update.judged_plan(variant)
     if plan is None:
-        return Work()
-    return Work(traffic_bytes(plan), _grids(plan), tuple(dict.fromkeys(plan.library_ops)))
+        return PlanWork()
+    return PlanWork(traffic_bytes(plan), _grids(plan), tuple(dict.fromkeys(plan.library_ops)))
 
 
 def _grids(plan: Plan) -> tuple[int, ...]:
     return tuple(s.grid[0] * s.grid[1] * s.grid[2] for s in plan.run if isinstance(s, Launch))
 
 
-def roofline(task: TaskSpec, gpu: Gpu, verdict: Verdict, kernels: Sequence[KernelReport], work: Work) -> Roofline:
+def roofline(task: TaskSpec, gpu: Gpu, verdict: Verdict, kernels: Sequence[KernelReport], work: PlanWork) -> Roofline:
     """Where an attempt lies, why, and what to look at."""
     main = task.main
     light = speed_of_light(main, gpu, task.precision)
@@ -90,7 +90,7 @@ def _bound(memory: float, compute: float, us: float) -> tuple[Bound, str]:
     )
 
 
-def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: Work, verdict: Verdict) -> list[str]:
+def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: PlanWork, verdict: Verdict) -> list[str]:
     """What to look at next, the most telling first; each with its number."""
     hints: list[str] = []
     if verdict.sol_fraction is not None and verdict.sol_fraction >= NEAR:
@@ -109,7 +109,7 @@ def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: Wo
     return list(dict.fromkeys(hints))[:MOST_HINTS]
 
 
-def _library(work: Work) -> str:
+def _library(work: PlanWork) -> str:
     return f"library steps {', '.join(work.library_ops[:6])}" if work.library_ops else "gaps between launches"
 
 

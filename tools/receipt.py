@@ -2,27 +2,120 @@
 
 It names held-out cases, and may hold seeds: it is for people and for the record. What an author may see of a verdict is
 `author_view`.
+
+Its `statement` is one sentence that can be quoted, made of the facts that exist and of no others.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tools.codec import Json, encode
+from tools.judge.correctness.batteries import HIDDEN_CASE
 from tools.plan.schema import Plan, plan_hash
 from tools.spec import TaskSpec
-from tools.statement import statement
 from tools.update import Update
-from tools.verdict import CaseResult, Status, Tier, Verdict
+from tools.verdict import CaseResult, Comparison, Status, Tier, Verdict, limitations_by_sentence, limitations_in_words
+
+_BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
+
+
+def statement(task: TaskSpec, verdict: Verdict, gpu: Json) -> str:
+    """One sentence: the claim first, then how it was reached."""
+    if not verdict.accepted:
+        return f"{verdict.status.value}: {verdict.detail}"
+    parts = [*_timed(verdict, gpu), *_evidence(task, verdict)]
+    return "; ".join(filter(None, parts))
+
+
+def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
+    timing, facts = verdict.timing, verdict.receipt
+    if timing is None:
+        yield "right in the CPU interpreter, not timed (no GPU)"
+        return
+    if verdict.comparisons:
+        yield _speedup(verdict)
+    name = gpu.get("name", "a GPU") if isinstance(gpu, Mapping) else "a GPU"
+    interval = f"{timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}]"
+    yield ", ".join([f"{interval} device time", "cold L2", str(name), *_clocks(_of_a_process(facts))])
+    if verdict.tier:
+        yield _tier(verdict.tier, timing.n_blocks, facts)
+    if verdict.sol_fraction is not None:
+        yield f"{verdict.sol_fraction:.0%} of speed of light"
+    if verdict.coverage is not None:
+        yield f"{verdict.coverage:.0%} of device time in its own kernels"
+    if (resolution := _number(facts, "aa_resolution")) is not None:
+        yield f"session resolution {resolution:.2%}"
+
+
+def _speedup(verdict: Verdict) -> str:
+    ordered = sorted(verdict.comparisons, key=lambda c: (c.baseline_us, c.baseline))
+    best = ordered[0]
+    others = ", ".join(f"{c.baseline} {c.speedup:.3f}x" for c in ordered)
+    of = f" (best of {len(ordered)} baselines: {others})" if len(ordered) > 1 else ""
+    return f"{_ratio(best, _number(verdict.receipt, 'aa_resolution') or 0.0)} vs {best.baseline}{of}"
+
+
+def _ratio(best: Comparison, resolution: float) -> str:
+    interval = f"{best.speedup:.3f}x [{best.low:.3f}, {best.high:.3f}]"
+    if best.low <= 1.0 <= best.high or abs(best.speedup - 1.0) <= resolution:
+        return f"no difference measured, {interval}"
+    return interval
+
+
+def _tier(tier: str, n_blocks: int, facts: Mapping[str, Json]) -> str:
+    processes = facts.get("processes")
+    where = f" in {len(processes)} fresh processes" if isinstance(processes, list) else ""
+    return f"{tier}{where} ({n_blocks} blocks)"
+
+
+def _of_a_process(facts: Mapping[str, Json]) -> Mapping[str, Json]:
+    """A confirmation tells of each of its processes; the clocks of the last stand for them."""
+    processes = facts.get("processes")
+    return processes[-1] if isinstance(processes, list) and processes else facts
+
+
+def _clocks(facts: Mapping[str, Json]) -> Iterator[str]:
+    clocks = facts.get("sm_clock_mhz")
+    if isinstance(clocks, Mapping) and clocks.get("median") is not None:
+        slow = f" (p5 {clocks['p5']:.0f})" if clocks.get("p5") is not None else ""
+        yield f"SM {clocks['median']:.0f} MHz median{slow}"
+    reasons = facts.get("throttle_reasons")
+    if isinstance(reasons, int):
+        yield "no throttle" if not reasons & _BAD_THROTTLE else f"throttled (reasons {reasons:#x})"
+
+
+def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
+    yield f"precision {task.precision}"
+    if verdict.cases:
+        shapes = len({c.case for c in verdict.cases})
+        worst = max(c.error_ratio for c in verdict.cases)
+        failures = sum(not c.ok for c in verdict.cases)
+        yield (
+            f"{shapes} case{'s' * (shapes != 1)}, {len(verdict.cases)} input sets, {failures} failures, worst error "
+            f"{worst:.2g} of the tolerance"
+        )
+    if found := limitations_by_sentence(verdict):
+        yield f"not checked in full: {limitations_in_words(found)}"
+    plan = verdict.receipt.get("plan")
+    if isinstance(plan, str) and verdict.status in (Status.CORRECT, Status.CHECKED):
+        yield f"plan sha256 {plan[:16]}"
+
+
+def _number(facts: Mapping[str, Any], name: str) -> float | None:
+    value = facts.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
 
 SCHEMA_VERSION = 1
 HIDDEN = "held-out"
-_TELL_OF_ONE = ("a held-out case", "a case with held-out shapes")  # what the judge and the update tool call it
+_HIDDEN_WORDS = (HIDDEN_CASE, "a case with held-out shapes")  # in verdicts of old records, which name no case
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReceiptContext:
     """What holds for all verdicts of one session. `gpu` and the values of `sandbox` (by role) are JSON of
     `tools.device.GpuInfo` and `tools.sandbox.Enforced`; `protocol` and `evaluator_sha256` are of `tools.versions`."""
 
@@ -37,7 +130,7 @@ class Setting:
 
 
 def receipt(
-    setting: Setting,
+    setting: ReceiptContext,
     *,
     attempt_id: str,
     source: str,
@@ -119,13 +212,30 @@ def _is_held_out(task: TaskSpec, case: str) -> bool:
 def author_view(verdict: Verdict, task: TaskSpec) -> Verdict:
     """The verdict as an author may see it: no name, shape or value of a held-out case, and no receipt."""
     cases = tuple(_anonymous(task, result) for result in verdict.cases)
-    return replace(verdict, detail=_public_detail(verdict, task), cases=cases, receipt={})
+    if not verdict.accepted and _fails_held_out(verdict, task):
+        verdict = replace(verdict, kernel="", lines=(), ptx_lines=(), needed_shared_bytes=None)
+    hidden = _is_held_out(task, verdict.case)
+    left_out = tuple(dict.fromkeys(_anonymous_name(task, name) for name in verdict.left_out))
+    return replace(
+        verdict,
+        detail=_public_detail(verdict, task),
+        cases=cases,
+        receipt={},
+        case=HIDDEN if hidden else verdict.case,
+        left_out=left_out,
+    )
 
 
 def _anonymous(task: TaskSpec, result: CaseResult) -> CaseResult:
     if not _is_held_out(task, result.case):
         return result
     return replace(result, case=HIDDEN, detail="" if result.ok else "wrong", max_abs_error=0.0)
+
+
+def _anonymous_name(task: TaskSpec, name: str) -> str:
+    """ "case/battery" without the name of a held-out case."""
+    case, _, battery = name.rpartition("/")
+    return f"{HIDDEN}/{battery}" if _is_held_out(task, case) else name
 
 
 def _public_detail(verdict: Verdict, task: TaskSpec) -> str:
@@ -139,9 +249,10 @@ def _public_detail(verdict: Verdict, task: TaskSpec) -> str:
 
 
 def _fails_held_out(verdict: Verdict, task: TaskSpec) -> bool:
-    culprit = verdict.receipt.get("case") or next((r.case for r in reversed(verdict.cases) if not r.ok), None)
-    told = any(words in verdict.detail for words in _TELL_OF_ONE) or _names(task).search(verdict.detail) is not None
-    return told or _is_held_out(task, str(culprit))
+    """Whether it is a held-out case's failure, or quotes the name of one (a candidate chooses words of its own)."""
+    culprit = verdict.case or next((r.case for r in reversed(verdict.cases) if not r.ok), "")
+    quoted = any(words in verdict.detail for words in _HIDDEN_WORDS) or _names(task).search(verdict.detail) is not None
+    return quoted or _is_held_out(task, culprit)
 
 
 def _names(task: TaskSpec) -> re.Pattern[str]:

@@ -6,10 +6,20 @@ raising. Pure.
 from collections.abc import Callable, Iterator, Sequence
 
 from tools.codec import DecodeError, Json, decode
-from tools.plan.liveness import Forward, live_steps
-from tools.plan.operator_list import is_allowed, is_library
-from tools.plan.options import forbidden_option
-from tools.plan.schema import DescriptorArg, Kernel, Launch, Plan, ScalarArg, Step, TensorArg, TensorRef
+from tools.plan.effects import ForwardPass, live_steps
+from tools.plan.schema import (
+    DescriptorArg,
+    Kernel,
+    Launch,
+    Plan,
+    ScalarArg,
+    Step,
+    TensorArg,
+    TensorRef,
+    forbidden_option,
+    is_allowed,
+    is_library,
+)
 from tools.ptx.effects import waits_for_earlier
 from tools.spec import CaseSpec
 
@@ -139,7 +149,7 @@ def _unused(plan: Plan) -> str | None:
     outputs = {ref.storage for ref in _tagged(plan.outputs)}
     if not outputs:
         return None  # the wrong structure, which is told in other words
-    forward = Forward(
+    forward = ForwardPass(
         plan.run,
         plan.kernels,
         outputs,

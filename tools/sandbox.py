@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import bubblewrap, sandbox_rules, seccomp
+from tools import bubblewrap, sandbox_linux, sandbox_rules
 from tools import sandbox_linux as linux
-from tools.bubblewrap import Jail, Keeper
+from tools.bubblewrap import Jail, NamespaceHolder
 from tools.codec import decode, encode
 from tools.sandbox_rules import Profile
 
-__all__ = ["JAILED", "Enforced", "Limits", "Profile", "available", "enter"]
+__all__ = ["JAILED", "Enforced", "Profile", "ResourceLimits", "available", "enter"]
 
 JAILED = (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER)  # profiles that live in bubblewrap's namespaces
 # Processes and threads: in bubblewrap's jail of one role together, else of one worker, where it has a user namespace of
@@ -35,7 +35,7 @@ _COUNTED_BY_NAMESPACE = (5, 14)  # version of Linux
 
 
 @dataclass(frozen=True)
-class Limits:
+class ResourceLimits:
     """Resource limits. `memory_bytes` is address space on top of what the process maps already."""
 
     memory_bytes: int | None
@@ -69,7 +69,12 @@ class Enforced:
 
 
 def enter(
-    profile: Profile, *, scratch: Path | None, limits: Limits, keep_fds: Collection[int], jail: Jail | None = None
+    profile: Profile,
+    *,
+    scratch: Path | None,
+    limits: ResourceLimits,
+    keep_fds: Collection[int],
+    jail: Jail | None = None,
 ) -> Enforced:
     """Confine this process for good. To be called once, right after a fork, while it has one thread.
 
@@ -94,7 +99,7 @@ class _Entry:
         self._notes = [jail.problem] if jail.problem else []
         self._jailed = all(map(jail.holds, ("mnt", "pid", "net", "ipc", "uts", "user")))
 
-    def run(self, limits: Limits) -> Enforced:
+    def run(self, limits: ResourceLimits) -> Enforced:
         alone = linux.thread_count() == 1
         if not alone:
             self._notes.append("threads that ran before stay unconfined by Landlock")
@@ -162,7 +167,7 @@ class _Entry:
         linux.pin(Path("/proc/self"))
         return abi if self._try(lambda: linux.landlock(rules, abi=abi, scopes=scopes)) else 0
 
-    def _limit(self, limits: Limits, *, own_count: bool) -> bool:
+    def _limit(self, limits: ResourceLimits, *, own_count: bool) -> bool:
         values = {
             resource.RLIMIT_CORE: 0,
             resource.RLIMIT_FSIZE: limits.file_bytes,
@@ -179,18 +184,18 @@ class _Entry:
 
     def _filter(self, *, signals_scoped: bool) -> bool:
         checks = sandbox_rules.checks(self._profile, pid=os.getpid(), signals_scoped=signals_scoped)
-        program = seccomp.assemble(sandbox_rules.denied(self._profile), checks)
+        program = sandbox_linux.assemble(sandbox_rules.denied(self._profile), checks)
         if program is None:
             self._notes.append("no system-call filter for this architecture")
             return False
-        return self._try(lambda: seccomp.install(program))
+        return self._try(lambda: sandbox_linux.install(program))
 
 
 def available(profile: Profile = Profile.TRACER) -> Enforced:
     """What this machine enforces on a worker of that profile. The caller is not restricted: a forked child tries and
     tells."""
     program = bubblewrap.find() if profile in JAILED else None
-    with Keeper(program, profile) as keeper:
+    with NamespaceHolder(program, profile) as keeper:
         jail = keeper.jail() if profile in JAILED else Jail()
         return _told_by_child(profile, jail, keeper.namespaces)
 
@@ -220,7 +225,7 @@ def _probe(profile: Profile, jail: Jail, namespaces: list[int], fd: int) -> None
         if pid := os.fork():
             os.waitpid(pid, 0)
             return
-        limits = Limits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=None, open_files=64)
+        limits = ResourceLimits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=None, open_files=64)
         enforced = enter(profile, scratch=None, limits=limits, keep_fds=[fd], jail=jail)
         os.write(fd, json.dumps(encode(enforced)).encode())
     finally:

@@ -2,19 +2,133 @@
 
 Landlock does not cover changes of mode, owner, times or attributes, nor signals before version 6, nor any socket but
 TCP: those are closed by refusing the calls.
+
+A rule of Landlock's covers all that lies below, and there is none that takes something away. So where a private thing
+lies inside of a readable folder, the folder's other entries are named one by one.
+
+Never readable: task files (with their held-out cases), the judge, the expert kernels, tests, runs, the history of a
+checkout, and whatever else happens to be on `sys.path`, such as the folder of the script that runs.
 """
 
 import contextlib
+import functools
 import glob
 import importlib.util
 import os
-from collections.abc import Iterator
+import pwd
+import sys
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
-from tools import readable
-from tools.sandbox_linux import Access
-from tools.seccomp import Check, null
+from tools.sandbox_linux import Access, ArgumentCheck, null
+
+_OUR_PACKAGES = ("agent", "benchmarks", "prompts", "tests", "tools")
+_OF_A_PREFIX = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg", "share", "targets")
+_SITES = ("*-packages", "lib*/python*/*-packages", "lib*/python*/*/*-packages", "local/lib*/python*/*-packages")
+_NEEDED = ("numpy", "torch", "triton", "cuda.bindings")  # wherever they are installed
+_TOOLS = Path(__file__).resolve().parent
+
+
+class Roots(NamedTuple):
+    """What may be read with all that is below, and folders of which only the listing may be read."""
+
+    readable: tuple[Path, ...]
+    listed: tuple[Path, ...]
+
+
+def readable_roots(our_parts: Iterable[str]) -> Roots:
+    """Python, its packages, and of the package `tools` its own modules and the named sub-packages."""
+    found = libraries()
+    ours = [*sorted(_TOOLS.glob("*.py")), *(_TOOLS / part for part in our_parts)]
+    return Roots((*found.readable, *ours), (*found.listed, _TOOLS))
+
+
+@functools.cache  # a jail hides what it is computed from
+def libraries() -> Roots:
+    """Python and its packages, but for ours."""
+    return without(sorted(library_folders()), private_places(_TOOLS))
+
+
+def library_folders() -> set[Path]:
+    """Where Python and the packages live that a worker imports; each by the name that Python knows and by its own."""
+    found = {path for prefix in _prefixes() for name in _OF_A_PREFIX if (path := prefix / name).exists()}
+    found |= {Path(entry) for entry in sys.path if entry.endswith("-packages") and os.path.isdir(entry)}
+    found |= {folder for name in _NEEDED for folder in _home_of(name)}
+    return found | {path.resolve() for path in found}
+
+
+def _home_of(name: str) -> Iterator[Path]:
+    """The site folder that a package is installed in; of one that lies in a checkout only the package."""
+    with contextlib.suppress(ModuleNotFoundError):
+        spec = importlib.util.find_spec(name)
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            package = Path(place)
+            yield next((p for p in package.parents[: name.count(".") + 1] if _is_site(p)), package)
+
+
+def _is_site(folder: Path) -> bool:
+    """Do packages get installed there? `pip install --target` takes any folder."""
+    return folder.name.endswith("-packages") or any(folder.glob("*.dist-info"))
+
+
+def _prefixes() -> set[Path]:
+    return {Path(sys.prefix), Path(sys.base_prefix), Path("/"), Path("/usr"), Path("/usr/local")}
+
+
+def private_places(package: Path) -> set[Path]:
+    """What no worker may read, even where it lies inside of a readable folder: our packages wherever they are
+    installed, the checkout that runs, and the home folder."""
+    sites = {Path(entry).resolve() for entry in sys.path if entry}
+    for prefix in _prefixes():
+        sites |= {Path(path).resolve() for pattern in _SITES for path in glob.glob(str(prefix / pattern))}
+    found = {site / name for site in sites for name in _OUR_PACKAGES if _is_ours(site / name)}
+    found |= {package.with_name(name) for name in _OUR_PACKAGES}
+    if not _is_site(package.parent):
+        found.add(package.parent)
+    return found | {home()}
+
+
+def _is_ours(path: Path) -> bool:
+    """A folder of that name that holds one of our modules: others may have a package `tests` too."""
+    marks = ("cli.py", "throughput.py", "py.typed", "exploits", "sandbox_rules.py")
+    return any((path / mark).exists() for mark in marks)
+
+
+def without(folders: Iterable[Path], private: Iterable[Path]) -> Roots:
+    """The folders but for what is private in them; a folder that is private itself may hold readable ones."""
+    readable: list[Path] = []
+    listed: list[Path] = []
+    hidden = tuple(private)
+    for folder in folders:
+        for path, whole in _parts(folder, hidden):
+            (readable if whole else listed).append(path)
+    return Roots(tuple(dict.fromkeys(readable)), tuple(dict.fromkeys(listed)))
+
+
+def _parts(folder: Path, private: tuple[Path, ...]) -> Iterator[tuple[Path, bool]]:
+    """(path, whether it may be read whole; else only listed)."""
+    real = folder.resolve()
+    inside = tuple(path for path in private if path.is_relative_to(real))
+    if real in inside:
+        return
+    if not inside:
+        yield folder, True
+        return
+    yield folder, False
+    with contextlib.suppress(OSError):
+        for entry in sorted(folder.iterdir()):
+            if not entry.is_symlink() or entry.resolve().is_relative_to(real):  # a rule would follow it outside
+                yield from _parts(entry, inside)
+
+
+def home() -> Path:
+    """The user's home folder; "/" for an unknown user, as in a container."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+    except KeyError:
+        return Path("/")
 
 
 class Profile(StrEnum):
@@ -64,33 +178,34 @@ def denied(profile: Profile) -> list[str]:
     return calls
 
 
-def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[Check]:
+def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[ArgumentCheck]:
     """System calls judged by an argument."""
-    found = [Check("prctl", 0, _PRCTL, deny=True)]
+    found = [ArgumentCheck("prctl", 0, _PRCTL, deny=True)]
     if profile is Profile.COMPILER:
-        found.append(Check("clone", 0, (_CLONE_NEW,), deny=True, bits=True))
+        found.append(ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True))
     else:
-        found.append(Check("clone", 0, (_CLONE_THREAD,), deny=False, bits=True))
+        found.append(ArgumentCheck("clone", 0, (_CLONE_THREAD,), deny=False, bits=True))
     if profile is Profile.COMPILER and signals_scoped:  # it may end its own ptxas; Landlock guards everyone else
-        found.append(Check("kill", 0, (_EVERYBODY,), deny=True))
+        found.append(ArgumentCheck("kill", 0, (_EVERYBODY,), deny=True))
     else:
-        found += [Check(call, 0, (pid,), deny=False) for call in _SIGNALS]
+        found += [ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS]
     if profile is Profile.RUNNER:
-        return [*found, Check("socket", 0, (_AF_UNIX,), deny=False)]
+        return [*found, ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False)]
     return [
         *found,
-        Check("socketpair", 1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS), deny=False),  # no addresses
+        # no addresses
+        ArgumentCheck("socketpair", 1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS), deny=False),
         null("sendto", 4),
         null("prlimit64", 2),
-        Check("sched_setaffinity", 0, (0, pid), deny=False),
-        Check("fcntl", 1, _FCNTL, deny=True),
-        Check("ioctl", 1, _IOCTL, deny=True),
+        ArgumentCheck("sched_setaffinity", 0, (0, pid), deny=False),
+        ArgumentCheck("fcntl", 1, _FCNTL, deny=True),
+        ArgumentCheck("ioctl", 1, _IOCTL, deny=True),
     ]
 
 
 def paths(profile: Profile, scratch: Path | None) -> list[tuple[Path, Access]]:
     """What may be opened, and how; everything else may not."""
-    roots = readable.roots(_PARTS[profile])
+    roots = readable_roots(_PARTS[profile])
     rules = [(path, Access.READ) for path in [*roots.readable, *map(Path, _SYSTEM)]]
     rules += [(path, Access.READ_DIR) for path in roots.listed]
     rules += [(Path("/dev/null"), Access.DEVICE)]
@@ -118,7 +233,7 @@ _PARTS = {  # sub-packages of tools that a role imports
 
 def root_in_a_foreign_folder() -> bool:
     """Are we root, and does Python or a package lie in a folder that only another user may read?"""
-    roots = readable.roots(_PARTS[Profile.TRACER])
+    roots = readable_roots(_PARTS[Profile.TRACER])
     return os.geteuid() == 0 and any(map(_is_foreign, (*roots.readable, *roots.listed)))
 
 

@@ -1,6 +1,6 @@
 """Task files, read without running them: a KernelBench problem file plus optional CASES, PRECISION, INPUTS and NOTES.
 
-Knows no torch: whatever needs the file's code to run (shapes, values, references) is `tools.judge.reference`.
+Knows no torch: whatever needs the file's code to run (shapes, values, references) is `tools.judge.correctness.problem`.
 """
 
 import ast

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
-from tools.codec import DecodeError, Json, decode, encode
+from tools.codec import DecodeError, decode, encode
 from tools.errors import WorkerError, WorkerTimeout
-from tools.plan.messages import AskCompiler, KernelFacts, TraceReply, TraceRequest, traced_case
-from tools.plan.refusal import Failure
+from tools.plan.messages import AskCompiler, CompilerFacts, Failure, TraceReply, TraceRequest, traced_case
 from tools.plan.schema import Kernel, Plan
 from tools.received import malformed
 from tools.spec import CaseSpec
@@ -20,6 +19,7 @@ from tools.workers import Worker
 MAX_QUESTIONS = 32  # that one trace may put to the compiler
 _MOST_LINES = 1 << 20  # of a source of 1 MiB
 _MOST_DROPPED = 64
+_MOST_PTX_LINES = 8
 MOST_OF_A_MESSAGE = 1800  # leaves room for a note behind it in a detail of 2000 characters
 _FAILURES = (
     Status.REJECTED,
@@ -43,7 +43,12 @@ class Tracing:
     """Traces sources, each set of cases in a worker of its own. `facts` answers what host code asks of the compiler."""
 
     def __init__(
-        self, new_tracer: Callable[[], Worker], facts: Callable[[Kernel], KernelFacts], *, trace_s: float, variants: int
+        self,
+        new_tracer: Callable[[], Worker],
+        facts: Callable[[Kernel], CompilerFacts],
+        *,
+        trace_s: float,
+        variants: int,
     ) -> None:
         self._new_tracer, self._facts = new_tracer, facts
         self._trace_s, self._variants = trace_s, variants
@@ -109,6 +114,10 @@ def verdict_of(failure: Failure, note: str = "") -> Verdict:
     if failure.status not in _FAILURES:
         return Verdict(Status.REJECTED, f"its process claims to be {failure.status.value!r} without a plan")
     line = failure.line if failure.line and 0 < failure.line <= _MOST_LINES else None
-    detail: dict[str, Json] = {"line": line} if line else {}
     where = f"line {line}: " if line else ""
-    return Verdict(failure.status, f"{where}{plain(failure.message, MOST_OF_A_MESSAGE)}{note}", receipt=detail)
+    return Verdict(
+        failure.status,
+        f"{where}{plain(failure.message, MOST_OF_A_MESSAGE)}{note}",
+        lines=(line,) if line else (),
+        ptx_lines=tuple(n for n in failure.ptx_lines[:_MOST_PTX_LINES] if 0 < n <= _MOST_LINES),
+    )

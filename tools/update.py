@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.compiling import Artefact, Built, Compiling, MachineCode
+from tools.compiling import Artefact, Built, Compiling, MachineCode, needs_too_much
 from tools.output_shapes import mismatch
+from tools.plan.effects import traffic_bytes
 from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
-from tools.plan.traffic import traffic_bytes
 from tools.ptx import PtxError
-from tools.ptx.places import with_candidate_lines
+from tools.ptx.places import lines_ahead, with_candidate_lines
 from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing
@@ -131,7 +131,7 @@ class Updater:
         """Trace every case, then compile every kernel of the cases that will be run or timed; `told` hears "tracing"
         and "compiling" when each begins."""
         if problem := _static_problem(source):
-            return Update(failure=Verdict(Status.REJECTED, problem))
+            return Update(failure=problem)
         told("tracing")
         started = time.perf_counter()
         plans, dropped, failure = self._trace(source)
@@ -217,18 +217,18 @@ class Updater:
     def _told(self, verdict: Verdict, case: CaseSpec) -> Verdict:
         """A failure in a case, in words that an author may read; the receipt says which case it was."""
         if case.held_out:
-            return Verdict(verdict.status, HELD_OUT_FAILS, receipt={"case": case.name})
+            return Verdict(verdict.status, HELD_OUT_FAILS, receipt={"case": case.name}, case=case.name)
         note = "" if case.name == self.task.main.name else f" (in case {case.name!r})"
-        return replace(verdict, detail=verdict.detail + note, receipt=verdict.receipt | {"case": case.name})
+        return replace(verdict, detail=verdict.detail + note, receipt={"case": case.name}, case=case.name)
 
     def _without(
-        self, plans: dict[str, tuple[Plan, ...]], too_large: Mapping[str, str]
+        self, plans: dict[str, tuple[Plan, ...]], too_large: Mapping[str, int]
     ) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
         """The plans without the variants that no block of the target has room for, as an autotuner passes over them;
         what is said of those; and what is wrong when none is left. Of held-out cases only that it happened is told."""
         shown, hidden = (
             {
-                plan.variant: (case, f"{too_large[kernel.sha256]} (kernel {kernel.name})")
+                plan.variant: (case, self._too_large(kernel, too_large[kernel.sha256]))
                 for case in cases
                 for plan in plans.get(case.name, ())
                 for kernel in plan.kernels
@@ -239,12 +239,16 @@ class Updater:
         gone = hidden | shown
         kept = {name: tuple(p for p in its if p.variant not in gone) for name, its in plans.items()}
         if all(kept.values()):
-            words = {variant: HELD_OUT_TOO_LARGE for variant in hidden} | {v: said for v, (_, said) in shown.items()}
+            words = dict.fromkeys(hidden, HELD_OUT_TOO_LARGE) | {v: lost.detail for v, (_, lost) in shown.items()}
             return kept, tuple(f"{variant}: {said}" for variant, said in words.items()), None
         lost = next(its for name, its in plans.items() if not kept[name])
         variant = next((p.variant for p in lost if p.variant in hidden and p.variant not in shown), lost[0].variant)
-        case, said = gone[variant]
-        return plans, (), self._told(Verdict(Status.COMPILE_FAILED, said), case)
+        case, failure = gone[variant]
+        return plans, (), self._told(failure, case)
+
+    def _too_large(self, kernel: Kernel, needed_bytes: int) -> Verdict:
+        detail = f"{needs_too_much(kernel, self.arch, needed_bytes)} (kernel {kernel.name})"
+        return Verdict(Status.COMPILE_FAILED, detail, kernel=kernel.name, needed_shared_bytes=needed_bytes)
 
     def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> Built:
         shown = self._kernels(plans, held_out=False)
@@ -269,29 +273,34 @@ def _by_case(plans: Sequence[Plan], cases: Sequence[CaseSpec]) -> dict[str, tupl
 
 def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[Plan]]) -> Verdict | None:
     """A failure to compile, with lines of PTX as lines of the source, too."""
-    if failure is None or "PTX line" not in failure.detail:
+    if failure is None or not failure.kernel:
         return failure
     kernels = [k for its in plans.values() for plan in its for k in plan.kernels if k.language == "ptx"]
-    texts = {k.text for k in kernels if f"(kernel {k.name})" in failure.detail}
+    texts = {k.text for k in kernels if k.name == failure.kernel}
     if len(texts) != 1:
         return failure
-    return replace(failure, detail=with_candidate_lines(failure.detail, texts.pop(), source))
+    text = texts.pop()
+    ahead = lines_ahead(text, source)
+    lines = () if ahead is None else tuple(line + ahead for line in failure.ptx_lines if line <= text.count("\n") + 1)
+    return replace(failure, detail=with_candidate_lines(failure.detail, text, source), lines=(*failure.lines, *lines))
 
 
-def _static_problem(source: str) -> str | None:
+def _static_problem(source: str) -> Verdict | None:
     """What can be said before anything runs."""
     if not source.strip():
-        return "the source is empty; send a Python file that defines class ModelNew(torch.nn.Module)"
+        words = "the source is empty; send a Python file that defines class ModelNew(torch.nn.Module)"
+        return Verdict(Status.REJECTED, words)
     n_bytes = len(source.encode(errors="surrogatepass"))
     if n_bytes > MAX_SOURCE_BYTES:
-        return f"the source has {n_bytes} bytes; the limit is 1 MiB ({MAX_SOURCE_BYTES})"
+        words = f"the source has {n_bytes} bytes; the limit is 1 MiB ({MAX_SOURCE_BYTES})"
+        return Verdict(Status.REJECTED, words)
     if NUL in source:
-        return f"the source contains NUL bytes{_place(source, source.index(NUL))}; send Python text"
+        return _no_text(source, source.index(NUL), "contains NUL bytes", "send Python text")
     if lone := _LONE.search(source):
-        return f"the source is not valid Unicode text{_place(source, lone.start())}; send UTF-8"
+        return _no_text(source, lone.start(), "is not valid Unicode text", "send UTF-8")
     return None
 
 
-def _place(source: str, at: int) -> str:
+def _no_text(source: str, at: int, what: str, remedy: str) -> Verdict:
     line = source.count("\n", 0, at) + 1
-    return f" (line {line})"
+    return Verdict(Status.REJECTED, f"the source {what} (line {line}); {remedy}", lines=(line,))

@@ -5,18 +5,20 @@ descriptors in batches, each beside one byte, then the blobs. Descriptors that n
 """
 
 import contextlib
+import functools
 import json
 import math
+import operator
 import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
-from tools.codec import Json
+from tools.codec import Json, decode, encode
 
 _HEAD = struct.Struct("<Q")
 _BATCH = 64  # descriptors beside one byte; the kernel takes 253 at most
@@ -29,7 +31,7 @@ class WireError(ConnectionError):
 
 
 @dataclass(frozen=True)
-class Message:
+class WireMessage:
     """A JSON object, and the blobs and file descriptors that belong to it; the receiver closes the descriptors.
     `waited_s`: how long it was waited for under a time limit, without the time for which the receiver was stopped."""
 
@@ -54,6 +56,26 @@ def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = N
         sock.sendall(view)
 
 
+class Endpoint(Protocol):
+    """A worker's end of its line to the supervisor."""
+
+    def receive(self) -> WireMessage: ...
+
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None: ...
+
+
+def serve(channel: Endpoint, handlers: Mapping[type[Any], Callable[[Any, list[bytes]], Any]]) -> NoReturn:
+    """Answer requests by their type until the other side closes, which ends the worker. A handler takes a request and
+    its blobs, and returns the answer, or (answer, blobs)."""
+    requests: Any = functools.reduce(operator.or_, handlers)
+    while True:
+        message = channel.receive()
+        request = decode(requests, message.body)
+        answer = handlers[type(request)](request, message.blobs)
+        reply, blobs = answer if isinstance(answer, tuple) else (answer, [])
+        channel.send(encode(reply), list(blobs))
+
+
 def receive(
     sock: socket.socket,
     *,
@@ -61,7 +83,7 @@ def receive(
     max_header_bytes: int = MAX_HEADER_BYTES,
     max_fds: int = 0,
     timeout_s: float | None = None,
-) -> Message:
+) -> WireMessage:
     """Read one frame. Raises WireError at end of stream or on a malformed frame; TimeoutError as the socket's own
     timeout says, or, with `timeout_s`, when the whole frame is not there by then, however it trickles in."""
     reader = _Reader(sock, timeout_s)
@@ -77,7 +99,7 @@ def receive(
     try:
         while len(fds) < count:
             fds += reader.descriptors(min(_BATCH, count - len(fds)))
-        return Message(body, [bytes(reader.read(n)) for n in sizes], fds, reader.waited_s)
+        return WireMessage(body, [bytes(reader.read(n)) for n in sizes], fds, reader.waited_s)
     except BaseException:
         _close(fds)
         raise

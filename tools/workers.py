@@ -1,4 +1,4 @@
-"""The supervisor's side of the worker processes: start a zygote, spawn workers, talk to them, end them.
+"""The supervisor's side of the worker processes: start a fork server, spawn workers, talk to them, end them.
 
 The supervisor itself imports neither torch nor triton. Nothing a worker sends is trusted beyond its declared type.
 """
@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from tools import wire
-from tools.bubblewrap import Keeper
+from tools.bubblewrap import NamespaceHolder
 from tools.codec import Json, decode, encode
 from tools.errors import Unconfined, WorkerError, WorkerTimeout
-from tools.sandbox import Enforced, Limits, Profile
-from tools.zygote import SpawnRequest
+from tools.fork_server import SpawnRequest
+from tools.sandbox import Enforced, Profile, ResourceLimits
 
 LOG_BYTES = 64 << 10
 MAX_BLOB_BYTES = 1 << 36
@@ -35,8 +35,8 @@ _PASSED_ENV = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICE
 class Worker:
     """One child process. Use as a context manager: leaving it ends the child."""
 
-    def __init__(self, zygote: "Zygote", number: int, sock: socket.socket, log_fd: int, name: str) -> None:
-        self._zygote, self.number, self._sock, self.name = zygote, number, sock, name
+    def __init__(self, server: "ForkServer", number: int, sock: socket.socket, log_fd: int, name: str) -> None:
+        self._fork_server, self.number, self._sock, self.name = server, number, sock, name
         self.pid: int | None = None
         self.exit_status: int | None = None
         self.exited = threading.Event()
@@ -46,7 +46,7 @@ class Worker:
         self._drain = threading.Thread(target=self._read_log, args=(log_fd,), daemon=True)
         self._drain.start()
 
-    def call(self, body: dict[str, Json], blobs: list[Any] | None = None, *, timeout_s: float) -> wire.Message:
+    def call(self, body: dict[str, Json], blobs: list[Any] | None = None, *, timeout_s: float) -> wire.WireMessage:
         """Send a message and wait for one answer. On a timeout the worker is killed and WorkerTimeout raised; a
         worker that dies raises WorkerError with its exit status and the end of its output."""
         self.send(body, blobs)
@@ -60,7 +60,7 @@ class Worker:
         except OSError as error:
             raise self._died() from error
 
-    def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES) -> wire.Message:
+    def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES) -> wire.WireMessage:
         """Wait for one message, once the worker is there; the same failures as `call`, and more blobs than allowed are
         one of them. Raises Unconfined for a worker that should be confined."""
         self.enforced(timeout_s=timeout_s)
@@ -70,10 +70,10 @@ class Worker:
         """What holds this worker, in its own words from before it ran anything hostile."""
         if self._enforced is None:
             self._enforced = decode(Enforced, self._receive(timeout_s).body["enforced"])
-            self._zygote.insist(self._enforced, self.name)
+            self._fork_server.insist(self._enforced, self.name)
         return self._enforced
 
-    def _receive(self, timeout_s: float, max_blob_bytes: int = 0) -> wire.Message:
+    def _receive(self, timeout_s: float, max_blob_bytes: int = 0) -> wire.WireMessage:
         try:
             return wire.receive(self._sock, timeout_s=timeout_s, max_blob_bytes=max_blob_bytes)
         except TimeoutError as error:
@@ -110,7 +110,7 @@ class Worker:
         """End the worker and free its socket."""
         self.kill()
         self._sock.close()
-        self._zygote.forget(self)
+        self._fork_server.forget(self)
 
     def _read_log(self, fd: int) -> None:
         with open(fd, "rb", buffering=0) as pipe:
@@ -134,8 +134,8 @@ def describe_exit(status: int) -> str:
         return f"was killed by signal {-status}"
 
 
-class Zygote:
-    """A handle on one zygote process."""
+class ForkServer:
+    """A handle on one fork server process."""
 
     def __init__(
         self,
@@ -152,12 +152,12 @@ class Zygote:
         self._workers: dict[int, Worker] = {}
         self._lock = threading.Lock()
         self._ready = threading.Event()
-        self._children: list[Zygote] = []
+        self._children: list[ForkServer] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until the zygote is warm. Raises WorkerError when it did not come up."""
+        """Block until the fork server is warm. Raises WorkerError when it did not come up."""
         if not self._ready.wait(timeout_s) or self._ready_failed:
             log = self._origin.log() if self._origin else ""
             reason = log.strip().rpartition("\n")[2] or "it ended without a word"
@@ -190,14 +190,14 @@ class Zygote:
         target: str,
         *,
         profile: Profile,
-        limits: Limits,
+        limits: ResourceLimits,
         scratch: bool = False,
         extra: Sequence[socket.socket] = (),
         preload: Sequence[str] = (),
-        keeper: Keeper | None = None,
+        keeper: NamespaceHolder | None = None,
     ) -> Worker:
-        """Fork a worker that runs `target` ("package.module:function") confined by `profile` within `limits`. A zygote
-        joins the namespaces that `keeper` keeps."""
+        """Fork a worker that runs `target` ("package.module:function") confined by `profile` within `limits`. A fork
+        server joins the namespaces that `keeper` keeps."""
         self.wait_ready()
         ours, theirs = socket.socketpair()
         log_r, log_w = os.pipe2(os.O_CLOEXEC)
@@ -220,17 +220,22 @@ class Zygote:
             os.close(log_w)
         return worker
 
-    def spawn_zygote(self, *, preload: Sequence[str] = (), keeper: Keeper | None = None) -> "Zygote":
-        """Fork a further zygote that first calls the `preload` functions (to install stand-ins, warm a compiler) and
-        then joins a jail; its workers' scratch folders lie in the one folder that the jail can write."""
-        limits = Limits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+    def spawn_fork_server(self, *, preload: Sequence[str] = (), keeper: NamespaceHolder | None = None) -> "ForkServer":
+        """Fork a further fork server that first calls the `preload` functions (to install stand-ins, warm a
+        compiler) and then joins a jail; its workers' scratch folders lie in the one folder that the jail can write."""
+        limits = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
         worker = self.spawn(
-            "tools.zygote:serve", profile=Profile.TRUSTED, limits=limits, scratch=True, preload=preload, keeper=keeper
+            "tools.fork_server:serve",
+            profile=Profile.TRUSTED,
+            limits=limits,
+            scratch=True,
+            preload=preload,
+            keeper=keeper,
         )
         root = keeper.writable if keeper and keeper.writable else self._root
-        zygote = Zygote(worker.detach(), root, worker, allow_unconfined=self._allow_unconfined)
-        self._children.append(zygote)
-        return zygote
+        server = ForkServer(worker.detach(), root, worker, allow_unconfined=self._allow_unconfined)
+        self._children.append(server)
+        return server
 
     def insist(self, enforced: Enforced, name: str) -> None:
         """Raises Unconfined when a worker for hostile code is not confined, unless that was allowed."""
@@ -246,7 +251,7 @@ class Zygote:
         return folder
 
     def close(self) -> None:
-        """Close the control socket: the zygote ends its workers and itself."""
+        """Close the control socket: the fork server ends its workers and itself."""
         for child in self._children:
             child.close()
         with contextlib.suppress(OSError):
@@ -261,8 +266,8 @@ class Zygote:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class Process(Protocol):
-    """A first zygote's process, as far as its supervisor deals with it; subprocess.Popen is one."""
+class ServerProcess(Protocol):
+    """A first fork server's process, as far as its supervisor deals with it; subprocess.Popen is one."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
@@ -271,7 +276,7 @@ class Process(Protocol):
         """Nothing happens when it is gone."""
 
 
-Start = Callable[[socket.socket, Path], Process]  # with the zygote's end of its line, and the scratch folder
+Start = Callable[[socket.socket, Path], ServerProcess]  # with the fork server's end of its line, and the scratch folder
 
 
 class Workers:
@@ -279,24 +284,24 @@ class Workers:
 
     def __init__(self, *, allow_unconfined: bool = False) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
-        self._keepers: list[Keeper] = []
+        self._holders: list[NamespaceHolder] = []
         ours, theirs = socket.socketpair()
         self._process = first[-1](theirs, self._root)
         theirs.close()
-        self.base = Zygote(ours, self._root, allow_unconfined=allow_unconfined)
+        self.base = ForkServer(ours, self._root, allow_unconfined=allow_unconfined)
 
-    def keeper(self, profile: Profile, program: Path | None, *, writable: bool = False) -> Keeper:
-        """Start the jail of a role with bwrap at `program`; it comes up while the first zygote imports."""
+    def keeper(self, profile: Profile, program: Path | None, *, writable: bool = False) -> NamespaceHolder:
+        """Start the jail of a role with bwrap at `program`; it comes up while the first fork server imports."""
         folder = self._root / f"{profile.value}s" if writable else None
         if folder:
             folder.mkdir(mode=0o700)
-        self._keepers.append(Keeper(program, profile, folder))
-        return self._keepers[-1]
+        self._holders.append(NamespaceHolder(program, profile, folder))
+        return self._holders[-1]
 
     def close(self) -> None:
         """End every worker and remove the scratch folder."""
         self.base.close()
-        for keeper in self._keepers:
+        for keeper in self._holders:
             keeper.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
@@ -313,9 +318,9 @@ class Workers:
         self.close()
 
 
-def start_fresh(theirs: socket.socket, root: Path) -> Process:
-    """Start the first zygote isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
-    code = f"from tools.zygote import main; main({theirs.fileno()})"
+def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
+    """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
+    code = f"from tools.fork_server import main; main({theirs.fileno()})"
     return subprocess.Popen(
         isolated(code),
         pass_fds=[theirs.fileno()],
@@ -325,7 +330,7 @@ def start_fresh(theirs: socket.socket, root: Path) -> Process:
     )
 
 
-first: list[Start] = [start_fresh]  # the last one starts the first zygotes of this process
+first: list[Start] = [start_fresh]  # the last one starts the first fork servers of this process
 
 
 def isolated(code: str) -> list[str]:
@@ -336,7 +341,7 @@ def isolated(code: str) -> list[str]:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """What a first zygote with that scratch folder has for an environment."""
+    """What a first fork server with that scratch folder has for an environment."""
     env = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
     env |= {"HOME": str(root), "TMPDIR": str(root), "TRITON_CACHE_DIR": str(root / "triton")}
     env |= {"TORCHINDUCTOR_CACHE_DIR": str(root / "inductor"), "TRITON_DEFAULT_FP_FUSION": "1"}

@@ -14,7 +14,7 @@ from agent.record.store import Store, StoredAttempt
 from agent.settings import Settings
 from agent.view.show_compiled import CompiledAttempt
 from tools.codec import DecodeError, decode
-from tools.compiling import Artefact, Compiling
+from tools.compiling import Artefact, Compiling, needs_too_much
 from tools.errors import StoreError
 from tools.plan.schema import Kernel, Plan
 from tools.update import UpdateLimits
@@ -42,7 +42,7 @@ def _compiled(stored: StoredAttempt, plan: Plan, shop: Workshop) -> CompiledAtte
         plan = _traced_again(stored, variant, shop) or plan
     kernels = list({kernel.sha256: kernel for kernel in plan.kernels}.values())
     compiling = Compiling(shop.machine.compiler, stored.run.arch, compile_s=UpdateLimits().compile_s)
-    artefacts = _artefacts(stored.proposed.attempt_id, compiling, kernels)
+    artefacts = _artefacts(stored.proposed.attempt_id, compiling, kernels, stored.run.arch)
     reply = compiling.sass(artefacts)
     if reply.problem:
         raise StoreError(f"attempt {stored.proposed.attempt_id} cannot be disassembled here: {reply.problem}")
@@ -87,10 +87,11 @@ def _traced_again(stored: StoredAttempt, variant: str, shop: Workshop) -> Plan |
     return plan if plan is not None and plan.variant == variant else None
 
 
-def _artefacts(attempt_id: str, compiling: Compiling, kernels: list[Kernel]) -> list[Artefact]:
+def _artefacts(attempt_id: str, compiling: Compiling, kernels: list[Kernel], arch: str) -> list[Artefact]:
     """What the kernels compile to, in their order. Raises StoreError."""
     built = compiling.compile([kernels])
-    problem = built.failure.detail if built.failure else next(iter(built.too_large.values()), "")
+    too_large = (needs_too_much(k, arch, built.too_large[k.sha256]) for k in kernels if k.sha256 in built.too_large)
+    problem = built.failure.detail if built.failure else next(too_large, "")
     if problem:
         raise StoreError(f"attempt {attempt_id} does not compile here: {problem[:1000]}")
     return [built.artefacts[kernel.sha256] for kernel in kernels]

@@ -13,8 +13,8 @@ from tools.tasks import GROUPS
 
 def list_tasks(*, json: bool) -> int:
     """Print the built-in tasks; describing them takes a worker with torch."""
-    with machines.started_base() as machine, machine.trusted("tools.judge.desk:main") as desk:
-        specs = {task_file.name: open_task(desk, task_file)[0] for task_file in builtin_tasks()}
+    with machines.started_base() as machine, machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        specs = {task_file.name: open_task(judge, task_file)[0] for task_file in builtin_tasks()}
     print_tasks({group: [specs[name] for name in names] for group, names in GROUPS.items()}, json=json)
     return 0
 

@@ -19,10 +19,10 @@ from tools.device import GpuInfo, gpu_info
 from tools.errors import TaskError, Unconfined
 from tools.gpu_bench import gpu_bench
 from tools.gpus import DEFAULT_ARCH
-from tools.judge.gpu_protocol import BASELINES
-from tools.judge.protocol import Open, Opened
+from tools.judge.service.protocol import Open, Opened
+from tools.judge.timing.statistics import BASELINES
 from tools.machine import Machine
-from tools.receipt import Setting
+from tools.receipt import ReceiptContext
 from tools.sandbox import Enforced, available
 from tools.spec import TaskSpec
 from tools.task import TaskFile
@@ -58,7 +58,7 @@ class Workshop:
 
     @cached_property
     def confinement(self) -> dict[str, Json]:
-        """What holds each hostile role here, asked of real children once the zygotes are warm anyway."""
+        """What holds each hostile role here, asked of real children once the fork servers are warm anyway."""
         spare = "interpreter" if self.gpu else "runner"  # the role that has nothing to do here
         return {role: encode(held) for role, held in self.machine.enforced().items() if role != spare}
 
@@ -96,10 +96,10 @@ class Session:
         """The GPU that times, if there is one."""
         return self.workshop.gpu
 
-    def setting(self) -> Setting:
+    def setting(self) -> ReceiptContext:
         """What all receipts of this session say."""
         shop = self.workshop
-        return Setting(
+        return ReceiptContext(
             task=self.task,
             arch=shop.arch,
             gpu=encode(shop.gpu),
@@ -161,11 +161,11 @@ class Patience:
 def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = None) -> Iterator[Session]:
     """Load a task, and pick the bench that this machine allows. Raises TaskError."""
     patience = patience or Patience()
-    with shop.machine.trusted("tools.judge.desk:main") as desk:
-        task, notes = open_task(desk, task_file)
+    with shop.machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        task, notes = open_task(judge, task_file)
         children = Children()
         updater = updater_for(shop, task, children, patience)
-        with _bench(shop, task_file, task, desk, patience, children) as bench:
+        with _bench(shop, task_file, task, judge, patience, children) as bench:
             tools = Tools(updater, bench, "timing" if shop.gpu else "checking")
             yield Session(shop, task_file, task, tools, notes, children)
 
@@ -180,10 +180,10 @@ def updater_for(shop: Workshop, task: TaskSpec, children: Children, patience: Pa
 
 
 def open_task(
-    desk: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
+    judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
 ) -> tuple[TaskSpec, tuple[str, ...]]:
-    """The task as data, described by the judge's desk, and what the desk has against it. Raises TaskError."""
-    body = desk.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
+    """The task as data, described by the CPU judge, and what the CPU judge has against it. Raises TaskError."""
+    body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
     opened = decode(Opened, body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
@@ -195,12 +195,12 @@ def _bench(
     shop: Workshop,
     task_file: TaskFile,
     task: TaskSpec,
-    desk: Worker,
+    judge: Worker,
     patience: Patience,
     children: Children,
 ) -> Iterator[Bench]:
     if shop.gpu is None:
-        yield CpuBench(task, desk, children.of(shop.machine.interpreter), case_timeout_s=patience.replay_s)
+        yield CpuBench(task, judge, children.of(shop.machine.interpreter), case_timeout_s=patience.replay_s)
         return
     cache_dir = shop.settings.cache_dir
     ceilings = stored(shop.gpu, cache_dir)

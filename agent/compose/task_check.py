@@ -8,6 +8,6 @@ from tools.task import TaskFile
 
 def checked(task_file: TaskFile) -> Checked:
     """Open the task as a run would. Raises TaskError when its code fails."""
-    with machines.started_base() as machine, machine.trusted("tools.judge.desk:main") as desk:
-        task, notes = open_task(desk, task_file)
+    with machines.started_base() as machine, machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        task, notes = open_task(judge, task_file)
     return Checked(task, notes)

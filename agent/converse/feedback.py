@@ -1,7 +1,6 @@
 """What a tool call came to, in words for a model. Nothing of a held-out case gets into them (`author_view`)."""
 
 import difflib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,9 +17,6 @@ from tools.receipt import author_view
 from tools.spec import TaskSpec
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
-_LINE = re.compile(r"(?<!PTX )\bline (\d+)\b")
-_PTX_LINE = re.compile(r"\bPTX line (\d+)\b")
-_KERNEL = re.compile(r"\(kernel ([\w$]+)\)")
 _AROUND = 2  # lines shown on either side of one that is named
 _MOST_EXCERPTS = 2
 _MOST_DIFF = 60  # lines
@@ -47,7 +43,7 @@ def update_words(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence
         variants=len(update.plans.get(update.main_case, ())),
         twin=twin,
         notes=(*notes, *update.notes),
-        assembled=_assembled(draft, task, failure.detail) if failure else "",
+        assembled=_assembled(draft, task, failure) if failure else "",
     )
 
 
@@ -73,7 +69,7 @@ def compiled_words(
         same_as=None,
         failure=failure.status.value if failure else "",
         detail=failure.detail[:_MOST_DETAIL] if failure else "",
-        excerpt=_excerpt(source, assembled, failure.detail) if failure else [],
+        excerpt=_excerpt(source, assembled, failure) if failure else [],
         kernels=[_kernel(k) for k in kernels],
         library_ops=library_ops,
         traffic_bytes=traffic_bytes,
@@ -183,27 +179,25 @@ def prediction_words(held: Reflected) -> str:
     return f"#{number} {held.outcome}: {held.hypothesis}{numbers if len(numbers) > 3 else ''}"
 
 
-def _assembled(draft: Draft, task: TaskSpec, detail: str) -> str:
-    """The PTX that a message is about, templates filled in; "" if none is named. Texts made for held-out shapes never
+def _assembled(draft: Draft, task: TaskSpec, failure: Verdict) -> str:
+    """The PTX that a failure is about, templates filled in; "" if none is named. Texts made for held-out shapes never
     show."""
-    named = _KERNEL.search(detail)
-    shown = [case.name for case in task.cases if not case.held_out]
+    shown = [case.name for case in task.cases if not case.held_out] if failure.ptx_lines else []
     plans = [plan for name in shown for plan in draft.update.plans.get(name, ())]
-    texts = (k.text for plan in plans for k in plan.kernels if k.language == "ptx" and named and k.name == named[1])
-    return next(texts, "") if _PTX_LINE.search(detail) else ""
+    texts = (k.text for plan in plans for k in plan.kernels if k.language == "ptx" and k.name == failure.kernel)
+    return next(texts, "")
 
 
-def _excerpt(source: str, assembled: str, detail: str) -> list[str]:
-    """The lines that a message names, with those around them: of the file, and else of the PTX that was assembled."""
-    if (shown := _around(source, _LINE, detail)) or not assembled:
+def _excerpt(source: str, assembled: str, failure: Verdict) -> list[str]:
+    """The lines that a failure names, with those around them: of the file, and else of the PTX that was assembled."""
+    if (shown := _around(source, failure.lines)) or not assembled:
         return shown
-    return _around(assembled, _PTX_LINE, detail)
+    return _around(assembled, failure.ptx_lines)
 
 
-def _around(text: str, line: re.Pattern[str], detail: str) -> list[str]:
+def _around(text: str, numbers: Sequence[int]) -> list[str]:
     lines = text.split("\n")
-    found = dict.fromkeys(int(m[1]) for m in line.finditer(detail))
-    named = [n for n in found if 1 <= n <= len(lines)][:_MOST_EXCERPTS]
+    named = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(lines)][:_MOST_EXCERPTS]
     near = dict.fromkeys(n for at in named for n in range(at - _AROUND, at + _AROUND + 1) if 1 <= n <= len(lines))
     return [f"{'>' if n in named else ' '} {n:4} {lines[n - 1]}" for n in near]
 

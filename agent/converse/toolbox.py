@@ -23,7 +23,7 @@ from agent.converse.toolset import (
 from agent.llm.types import ToolCall, ToolResult
 from agent.workbench import Draft, GivenUp, Workbench
 from tools.gpus import gpu_for_arch
-from tools.metrics import Roofline, Work, roofline, work_of
+from tools.metrics import PlanWork, Roofline, roofline, work_of
 from tools.update import Update
 
 _MOST_NAMED = 12  # attempts that an error lists
@@ -167,7 +167,7 @@ class Toolbox:
     def _place(self, attempt: Attempt) -> Roofline:
         """Where an attempt lies on the roofline, and what to look at."""
         update = self._updates.get(attempt.number)
-        work = work_of(update, attempt.verdict.variant) if update is not None else Work()
+        work = work_of(update, attempt.verdict.variant) if update is not None else PlanWork()
         gpu = gpu_for_arch(self._arch)
         return roofline(self._bench.task, gpu, attempt.verdict, attempt.kernels, work)
 

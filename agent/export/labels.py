@@ -85,7 +85,8 @@ _COMPILER = frozenset({"CompilationError", "OutOfResources", "PTXASError", "Comp
 _BUILTIN = frozenset(n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException))
 
 # Words of a detail, the reason they stand for; the first that occurs counts. Most of the words are those of
-# tools/plan/refusal.py, tools/judge/explain.py, tools/judge/checker.py and tools/bench.py; a test holds them together.
+# tools/plan/messages.py, the packages correctness and execution of tools/judge, and tools/bench.py; a test holds
+# them together.
 _REFUSALS = (
     ("reads a tensor's value", "reads_value"),
     ("shape depends on values", "data_dependent_shape"),

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from agent.record.events import RunStarted
 from agent.record.trajectory import AttemptRecord, Expectation, Message, replied, said
-from tools.codec import Json
-from tools.verdict import CaseResult, Comparison, KernelReport, Status
+from tools.codec import Json, decode
+from tools.verdict import CaseResult, Comparison, KernelReport, Limitation, Status
 
 Row = tuple[Any, ...]
 
@@ -91,8 +91,10 @@ def comparison(row: Row) -> Comparison:
 
 def case(row: Row) -> CaseResult:
     """Of `cases`."""
-    _, case, inputs, ok, error_ratio, max_abs_error, detail = row
-    return CaseResult(words(case), words(inputs), bool(ok), real(error_ratio), real(max_abs_error), words(detail))
+    _, case, inputs, ok, error_ratio, max_abs_error, detail, limitations = row
+    lacked = tuple(decode(Limitation, one) for one in json.loads(limitations)) if limitations else ()
+    numbers = real(error_ratio), real(max_abs_error)
+    return CaseResult(words(case), words(inputs), bool(ok), *numbers, words(detail), lacked)
 
 
 def expectation(row: Row) -> Expectation:

@@ -53,7 +53,7 @@ _ATTEMPTS = f"""
 SELECT a.run_id, a.attempt_id, a.number, a.parent_id, e.at, t.data, a.rationale, a.params,
        u.seq, f.seq, u.library_ops, u.trace_s, u.compile_s,
        v.seq, v.tool, v.bench_s, v.best, v.status, v.detail, v.median_us, v.low_us, v.high_us, v.n_blocks, v.n_launches,
-       v.coverage, v.sol_fraction, v.variant, v.tier, v.rank_key
+       v.coverage, v.sol_fraction, v.variant, v.tier, v.rank_key, v.facts
 FROM attempts a JOIN events e ON e.seq = a.seq LEFT JOIN texts t ON t.sha256 = a.source_ref
 LEFT JOIN updates u ON u.attempt_id = a.attempt_id AND u.seq <= :until
 LEFT JOIN verdicts f ON f.seq = u.seq
@@ -64,7 +64,7 @@ _WITHOUT_SOURCES = _ATTEMPTS.replace("t.data", "NULL").replace("LEFT JOIN texts 
 _SOURCES = f"""
 SELECT a.run_id, a.attempt_id, t.data FROM attempts a LEFT JOIN texts t ON t.sha256 = a.source_ref
 WHERE a.run_id IN {_RUN_IDS} AND a.seq <= :until ORDER BY a.run_id, a.number"""
-_ID, _UPDATE_SEQ, _VERDICT_SEQ, _TOOL, _BENCH_S, _BEST, _STATUS, _RANK_KEY = 1, 8, 13, 14, 15, 16, 17, 28
+_ID, _UPDATE_SEQ, _VERDICT_SEQ, _TOOL, _BENCH_S, _BEST, _STATUS, _RANK_KEY, _FACTS = 1, 8, 13, 14, 15, 16, 17, 28, 29
 _KERNELS = f"""
 SELECT seq, name, registers, spill_store_bytes, spill_load_bytes, stack_bytes, shared_bytes, num_warps, num_stages,
        occupancy, cubin_sha256, compile_s
@@ -72,7 +72,7 @@ FROM kernels WHERE seq IN {_SEQS} ORDER BY seq, position"""
 _COMPARISONS = f"""
 SELECT seq, baseline, baseline_us, speedup, low, high FROM comparisons WHERE seq IN {_SEQS} ORDER BY seq, position"""
 _CASES = f"""
-SELECT seq, "case", inputs, ok, error_ratio, max_abs_error, detail FROM cases WHERE seq IN {_SEQS}
+SELECT seq, "case", inputs, ok, error_ratio, max_abs_error, detail, limitations FROM cases WHERE seq IN {_SEQS}
 ORDER BY seq, position"""
 _REFLECTIONS = f"""
 SELECT x.attempt_id, x.hypothesis, x.prediction, x.outcome, x.evidence
@@ -251,11 +251,12 @@ class _Batch:
             self._held.get(attempt_id),
             self._cases_of(counts) if self._cases and counts is not None else (),
             numbers(counts[_RANK_KEY]) if counts is not None else (),
+            tuple(json.loads(counts[_FACTS]).get("lines", ())) if counts is not None and counts[_FACTS] else (),
         )
 
     def _verdict(self, row: Row, tool: str) -> tuple[Any, ...]:
         """The fields from `status` to `tier`."""
-        seq, _, _, _, status, detail, *timing, coverage, sol_fraction, variant, tier, _ = row[_VERDICT_SEQ:]
+        seq, _, _, _, status, detail, *timing, coverage, sol_fraction, variant, tier, _, _ = row[_VERDICT_SEQ:]
         clock = None if timing[0] is None else Timing(*map(real, timing[:3]), *timing[3:])
         against = tuple(map(comparison, self._comparisons.get(seq, ())))
         share, light = real(coverage), real(sol_fraction)

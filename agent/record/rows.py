@@ -14,7 +14,7 @@ from sqlmodel import SQLModel
 
 from agent.record import tables as t
 from agent.record.events import Event, Judged, Progress, Said, Updated, Verified
-from tools.codec import Json, decode
+from tools.codec import Json, decode, encode
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
 Values = dict[str, Any]
@@ -33,6 +33,7 @@ _MODELS: dict[str, type[SQLModel]] = {
     "verified": t.VerificationRow,
     "reflected": t.ReflectionRow,
 }
+_FACTS = ("case", "kernel", "lines", "ptx_lines", "needed_shared_bytes", "left_out")  # of a verdict, in one column
 DETAILS: tuple[type[SQLModel], ...] = (*_MODELS.values(), t.KernelRow, t.CaseRow, t.ComparisonRow)
 
 
@@ -95,9 +96,15 @@ def _details(event: Event) -> Iterator[tuple[type[SQLModel], list[Values]]]:
 
 def _verdict(verdict: Verdict, facts: Values) -> Iterator[tuple[type[SQLModel], list[Values]]]:
     timing = vars(verdict.timing) if verdict.timing else {}
-    yield t.VerdictRow, [vars(verdict) | timing | facts]
-    yield t.CaseRow, [vars(c) for c in verdict.cases]
+    yield t.VerdictRow, [vars(verdict) | timing | facts | {"facts": _facts(verdict)}]
+    yield t.CaseRow, [vars(c) | {"limitations": encode(c.limitations) or None} for c in verdict.cases]
     yield t.ComparisonRow, [vars(c) | {"status": verdict.status} for c in verdict.comparisons]
+
+
+def _facts(verdict: Verdict) -> Json:
+    """What a verdict says beside its columns; None for the many that say nothing more."""
+    found = {name: value for name in _FACTS if (value := encode(getattr(verdict, name))) not in ("", [], None)}
+    return found or None
 
 
 def _values(model: type[SQLModel], facts: Values, texts: dict[str, bytes]) -> Values:
@@ -153,9 +160,10 @@ class Reader:
     def _verdict(self, seq: int) -> Json:
         for facts in self._of(t.VerdictRow, seq):
             timing = None if facts["median_us"] is None else _restrict(Timing, facts)
-            cases = self._list(CaseResult, t.CaseRow, seq)
+            cases = [c | {"limitations": c["limitations"] or []} for c in self._list(CaseResult, t.CaseRow, seq)]
             comparisons = self._list(Comparison, t.ComparisonRow, seq)
-            return _restrict(Verdict, facts | {"timing": timing, "cases": cases, "comparisons": comparisons})
+            parts = {"timing": timing, "cases": cases, "comparisons": comparisons}
+            return _restrict(Verdict, facts | parts | (facts["facts"] or {}))
         return None
 
     def _list(self, cls: type[Any], model: type[SQLModel], seq: int) -> list[Values]:

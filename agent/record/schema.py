@@ -30,7 +30,7 @@ class Schema:
         return self.revisions[-1]
 
 
-SHIPPED = Schema(("0001", "0002", "0003", "0004"), Path(_tables.__file__).with_name("migrations"))
+SHIPPED = Schema(("0001", "0002", "0003", "0004", "0005"), Path(_tables.__file__).with_name("migrations"))
 
 
 def prepare(engine: Engine, path: Path, schema: Schema = SHIPPED) -> None:

@@ -284,6 +284,7 @@ class VerdictRow(SQLModel, table=True):
     sol_fraction: float | None = Field(sa_type=Real)
     variant: str = Field(sa_type=Words)
     tier: str | None
+    facts: Json = Field(sa_type=Document, nullable=True)  # further fields of a verdict that has some
     receipt_json_ref: str = _text_ref()
     bench_s: float | None = Field(sa_type=Real)
     best: bool | None
@@ -316,6 +317,7 @@ class CaseRow(SQLModel, table=True):
     error_ratio: float = Field(sa_type=Real)
     max_abs_error: float = Field(sa_type=Real)
     detail: str = Field(sa_type=Words)
+    limitations: Json = Field(sa_type=Document, nullable=True)
 
 
 class ComparisonRow(SQLModel, table=True):

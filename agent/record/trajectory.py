@@ -71,6 +71,7 @@ class AttemptRecord:
     held: bool | None = None
     cases: tuple[CaseResult, ...] = ()
     rank_key: tuple[float, ...] = ()  # smaller is better, of the verdict that counts; () when not accepted
+    lines: tuple[int, ...] = ()  # of its source, that its verdict is about
 
     @property
     def compiled(self) -> bool:
@@ -215,6 +216,7 @@ def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
         expectations=tuple(_expectation(e) for e in events if isinstance(e, Reflected)),
         held=verified[-1].held if verified else None,
         rank_key=confirmed[-1].rank_key if confirmed else judged.rank_key if judged else (),
+        lines=verdict.lines if verdict else (),
     )
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.report.material import Material, dig, number
 from tools.codec import Json
-from tools.judge.shortage import FACT
+from tools.verdict import NOT_IN_FULL
 
 _BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
 _POWER_CAP = 0x4
@@ -108,7 +108,7 @@ def _cases(told: Json) -> Iterator[Fact]:
     kept = f", {held} of them never shown to the author" if held else ""
     precision = dig(told, "task", "precision")
     yield Fact("checked", f"{len(shapes)} shapes, {len(cases)} sets of inputs{kept}, {wrong} wrong{worst}")
-    lacking = dig(told, "evidence", FACT)
+    lacking = dig(told, "evidence", NOT_IN_FULL)
     for words, names in list(lacking.items())[:8] if isinstance(lacking, Mapping) else ():
         yield Fact("not in full", f"{words}: {', '.join(map(str, names)) if isinstance(names, list) else names}")
     if isinstance(precision, str):

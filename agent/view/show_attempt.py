@@ -147,7 +147,7 @@ def _cases(cases: Sequence[CaseResult]) -> Table:
     for case in worst(cases):
         mark = Text("✓", style="green") if case.ok else Text("✗", style="red")
         errors = (f"{case.error_ratio:.3g}", f"{case.max_abs_error:.3g}")
-        table.add_row(mark, *map(words.one_line, (case.case, case.inputs)), *errors, short(case.detail))
+        table.add_row(mark, *map(words.one_line, (case.case, case.inputs)), *errors, short(case.sentence))
     return table
 
 

@@ -13,7 +13,6 @@ from agent.view.panels import best_lines
 from agent.view.spending import spending_words
 from agent.view.state import AttemptRow, ViewState
 from agent.view.styles import verdict_style
-from tools.judge.shortage import FACT
 from tools.verdict import Status, Verdict
 
 _WHY = {
@@ -100,7 +99,7 @@ def _evidence(verdict: Verdict) -> str:
     shapes = words.plural(len({c.case for c in verdict.cases}), "case")
     worst = max(c.error_ratio for c in verdict.cases)
     checked = f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
-    return f"{checked}; not checked in full (see its verdict)" if verdict.receipt.get(FACT) else checked
+    return f"{checked}; not checked in full (see its verdict)" if verdict.limitations else checked
 
 
 def _best(best: AttemptRow) -> Iterator[Fact]:

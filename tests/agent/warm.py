@@ -1,6 +1,6 @@
 """The command in a process of its own, without the second that an interpreter and its imports take: a process that has
-the modules forks a child for each call, and its workers come from a nest. How those start, and signals, are no subject
-for it.
+the modules forks a child for each call, and its workers come from a shared_fork_server. How those start, and signals,
+are no subject for it.
 
 As a program, `python -I -S warm.py SOCKET ARGUMENTS` is the command on its own descriptors.
 """
@@ -56,15 +56,17 @@ def command(*arguments: str) -> list[str]:
 @cache
 def address() -> str:
     """Where the process that forks listens. It ends with this one."""
-    from tests import nest  # not at the top: the small program has no path
+    from tests import shared_fork_server  # not at the top: the small program has no path
+
+    address = shared_fork_server.address()
 
     def start(listening: int, _: Path) -> "subprocess.Popen[bytes]":
-        code = f"from tests.agent.warm import serve; serve({listening}, {os.getpid()}, {nest.address()!r})"
+        code = f"from tests.agent.warm import serve; serve({listening}, {os.getpid()}, {address!r})"
         variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
         words = [sys.executable, "-c", code]
         return subprocess.Popen(words, env=variables, pass_fds=[listening], stdin=subprocess.DEVNULL)
 
-    return nest.served("warm-", socket.SOCK_SEQPACKET, start)
+    return shared_fork_server.served("warm-", socket.SOCK_SEQPACKET, start)
 
 
 def _asked(
@@ -79,10 +81,10 @@ def _asked(
 
 def serve(listening: int, parent: int, workers: str) -> NoReturn:
     """Load what the commands load, and fork for each call; the children are nobody's to wait for. `workers`: where the
-    nest of theirs listens."""
+    process of theirs listens."""
     import agent.cli
     import agent.compose
-    from tests import nest
+    from tests import shared_fork_server
     from tools.sandbox_linux import die_with_parent
 
     die_with_parent(parent)
@@ -92,7 +94,7 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
         for name in _EXPORT:
             importlib.import_module(name)
     assert threading.active_count() == 1  # threads do not survive a fork; those of OpenBLAS and jemalloc are made anew
-    nest.use(workers)
+    shared_fork_server.use(workers)
     gc.freeze()  # what is shared with the children stays so
     with socket.socket(fileno=listening) as server:
         while True:
@@ -101,7 +103,7 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
                 server.close()
                 _attend(line)
             line.close()
-            nest.reap()
+            shared_fork_server.reap()
 
 
 def _attend(line: socket.socket) -> NoReturn:

@@ -18,8 +18,9 @@ from typing import Any
 
 from tools import wire
 from tools.codec import decode, encode
-from tools.judge.gpu_protocol import (
-    Bench,
+from tools.judge.execution.runner_link import Runners
+from tools.judge.service.protocol import (
+    BenchRequest,
     EndRunner,
     JudgeMessage,
     KernelImage,
@@ -28,8 +29,7 @@ from tools.judge.gpu_protocol import (
     Ready,
     SupervisorMessage,
 )
-from tools.judge.runner_link import Runners
-from tools.judge.timing import Rules
+from tools.judge.timing.statistics import Rules
 from tools.plan.schema import Aten, DescriptorArg, Kernel, Launch, LaunchArg, Plan, ScalarArg, Step, Storage, TensorArg
 from tools.plan.schema import TensorRef as Ref
 from tools.spec import TaskSpec
@@ -64,7 +64,7 @@ class Channel:
     def __init__(self, sock: socket.socket, sockets: list[socket.socket]) -> None:
         self._sock, self.sockets = sock, sockets
 
-    def receive(self, timeout_s: float | None = None) -> wire.Message:
+    def receive(self, timeout_s: float | None = None) -> wire.WireMessage:
         """The next message."""
         self._sock.settimeout(timeout_s)
         return wire.receive(self._sock)
@@ -110,7 +110,7 @@ class Supervisor:
     """One judge and its runners; `entry` plays the judge."""
 
     def __init__(self, entry: Callable[[Any], None] | None = None) -> None:
-        from tools.judge.session import main
+        from tools.judge.service.session import main
 
         self._door, theirs = socket.socketpair()
         self._judge, self._sock = forked(entry or main, [theirs])
@@ -140,7 +140,7 @@ class Supervisor:
         used = {k.sha256 for p in plans for k in p.kernels}
         listed = [(sha, image) for sha, image in images.items() if sha in used]
         named = tuple(KernelImage(sha, image[0]) for sha, image in listed)
-        request = Bench(tuple(plans), named, rules or Rules())
+        request = BenchRequest(tuple(plans), named, rules or Rules())
         verdict: Verdict = self.call(request, [image[1] for _, image in listed]).verdict
         return verdict
 
@@ -162,7 +162,7 @@ class Confined(Supervisor):
         self._stack = contextlib.ExitStack()
         machine = self._stack.enter_context(started_base())
         self._door, theirs = socket.socketpair()
-        self._worker = machine.trusted("tools.judge.session:main", extra=[theirs])
+        self._worker = machine.trusted("tools.judge.service.session:main", extra=[theirs])
         theirs.close()
         self._worker.enforced()  # its first word; what follows is the judge's
         self._sock = self._worker.detach()
@@ -296,7 +296,7 @@ def task_file(text: str) -> Path:
 
 def spec_of(path: Path) -> TaskSpec:
     """The task as the supervisor knows it; described in a child, so that nothing here touches CUDA."""
-    from tools.judge.reference import describe
+    from tools.judge.correctness.problem import describe
     from tools.task import find_task
 
     pid, sock = forked(lambda channel: channel.send({"task": encode(describe(find_task(str(path))))}), [])

@@ -12,12 +12,12 @@ import torch
 
 from tests.gpu import harness
 from tools.codec import encode
-from tools.judge.gpu_protocol import EndRunner, NeedRunner, Screened
-from tools.judge.guarded import Allocate
-from tools.judge.protocol import CORE
-from tools.judge.reference import describe, expanded
-from tools.judge.runner_link import RunnerLink
-from tools.judge.trial import Compiled, Trial
+from tools.judge.correctness.batteries import CORE
+from tools.judge.correctness.problem import describe, expanded
+from tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
+from tools.judge.execution.guard_pages import Allocate
+from tools.judge.execution.runner_link import RunnerLink
+from tools.judge.service.protocol import EndRunner, NeedRunner, Screened
 from tools.plan.schema import Kernel, Plan
 from tools.runner.memory import DeviceBuffer
 from tools.task import TaskFile, find_task
@@ -52,7 +52,7 @@ class Judge:
         self.channel = channel
         need, end = (lambda why: self._tell(NeedRunner(why))), (lambda why: self._tell(EndRunner(why)))
         self.link = RunnerLink(channel.sockets[0], need, end)
-        self.images = {sha: Compiled(metadata, cubin) for sha, (metadata, cubin) in images.items()}
+        self.images = {sha: CompiledImage(metadata, cubin) for sha, (metadata, cubin) in images.items()}
 
     def _tell(self, message: NeedRunner | EndRunner) -> None:
         self.channel.send(encode(message))
@@ -64,11 +64,11 @@ class Judge:
         repeats: int,
         batteries: Sequence[str] = CORE,
         allocate: Allocate = DeviceBuffer.allocate,
-    ) -> tuple[float, Verdict | None, Trial]:
+    ) -> tuple[float, Verdict | None, CorrectnessRun]:
         """Seconds, the verdict, and the trial."""
         spec = describe_once(file)
         started_s = time.perf_counter()
-        trial = Trial(self.link, file, spec, SECRET, self.images, repeats=repeats, allocate=allocate)
+        trial = CorrectnessRun(self.link, file, spec, SECRET, self.images, repeats=repeats, allocate=allocate)
         verdict = trial.run(plans, batteries)
         trial.close()
         return time.perf_counter() - started_s, verdict, trial

@@ -19,8 +19,8 @@ from tests.gpu import harness, kernels
 from tests.gpu.harness import SOFTMAX_TASK, Image, Supervisor
 from tests.gpu.recovery import Judge, answer, large, plain, recoveries, trials
 from tools.codec import encode
-from tools.judge.gpu_protocol import KernelImage, Screen, Warm
-from tools.judge.timing import SCREENING, Rules
+from tools.judge.service.protocol import KernelImage, ScreenVariants, Warm
+from tools.judge.timing.statistics import SCREENING, Rules
 from tools.plan.schema import Kernel, Plan
 from tools.verdict import Status, Verdict
 
@@ -174,7 +174,7 @@ class Checks:
         variants = [self.kernels[n]["main"] for n in ("softmax_rows", "fast", "softmax_without_last_column")]
         plans = tuple(harness.row_plan("main", 4096, 4096, k) for k in variants)
         images = tuple(KernelImage(k.sha256, self.images[k.sha256][0]) for k in variants)
-        found: Any = supervisor.call(Screen(plans, images), [self.images[k.sha256][1] for k in variants])
+        found: Any = supervisor.call(ScreenVariants(plans, images), [self.images[k.sha256][1] for k in variants])
         assert found.times_us[0], found.details
         assert found.times_us[1], found.details
         assert found.times_us[2] is None, found.times_us

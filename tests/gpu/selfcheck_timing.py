@@ -17,7 +17,7 @@ from tools import machine as machines
 from tools.calibration import Ceilings
 from tools.codec import decode, encode
 from tools.gpu_bench import GpuBench, calibrate, gpu_bench
-from tools.judge.protocol import Open, Opened
+from tools.judge.service.protocol import Open, Opened
 from tools.machine import Machine
 from tools.spec import TaskSpec
 from tools.task import TaskFile, find_task
@@ -139,8 +139,8 @@ class Bed:
 
 def spec_of(machine: Machine, task_file: TaskFile) -> TaskSpec:
     """The task as the supervisor knows it."""
-    with machine.trusted("tools.judge.desk:main") as desk:
-        body = desk.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=120).body
+    with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=120).body
     task = decode(Opened, body).task
     assert task is not None, body
     return task

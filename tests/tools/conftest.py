@@ -10,6 +10,6 @@ from tools.machine import Machine
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
-    """The real warm workers: zygotes, sandbox and all."""
+    """The real warm workers: fork servers, sandbox and all."""
     with machines.started() as started:
         yield started

@@ -7,14 +7,14 @@ import pytest
 
 from tools.bench import CpuBench
 from tools.codec import decode, encode
-from tools.judge.inputs import derived
-from tools.judge.protocol import BATTERIES, Open, Opened
-from tools.judge.reference import Problem
-from tools.judge.shortage import FACT, LEFT_OUT, NOT_FLOAT64
+from tools.judge.correctness.batteries import BATTERIES
+from tools.judge.correctness.inputs import derived
+from tools.judge.correctness.problem import Problem
+from tools.judge.service.protocol import Open, Opened
 from tools.machine import Machine
 from tools.task import read_task
 from tools.update import Updater
-from tools.verdict import Status, Verdict
+from tools.verdict import LIMITATIONS, NOT_IN_FULL, LimitationKind, Status, Verdict
 
 Judge = Callable[[str, str], Verdict]
 
@@ -50,12 +50,12 @@ def judge(machine: Machine, tmp_path: Path) -> Judge:
     def verdict(task: str, candidate: str) -> Verdict:
         path = tmp_path / "task.py"
         path.write_text(task)
-        with machine.trusted("tools.judge.desk:main") as desk:
-            opened = decode(Opened, desk.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+        with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+            opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
             assert opened.task is not None, opened.problem
             update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + candidate)
             assert update.failure is None, update.failure
-            return CpuBench(opened.task, desk, machine.interpreter).bench(update)
+            return CpuBench(opened.task, judge, machine.interpreter).bench(update)
 
     return verdict
 
@@ -84,10 +84,11 @@ def test_a_check_without_the_memory_for_float64_says_what_it_did_without(judge: 
     greedy = "torch.empty((1 << 50) if a.dtype == torch.float64 else 0, dtype=torch.uint8); return a @ b"
     verdict = judge(MATMUL.replace("return a @ b", greedy), DOT.replace("PRECISION", "ieee"))
     assert verdict.status is Status.CHECKED, verdict.detail
-    lacking = verdict.receipt[FACT]
-    assert set(lacking[NOT_FLOAT64]) == {f"{r.case}/{r.inputs}" for r in verdict.cases}
-    assert {"main/one_hot_left", "main/one_hot_right"} <= set(lacking[LEFT_OUT])
-    assert f"; not checked in full: {NOT_FLOAT64}: main (own, " in verdict.detail
+    lacking = verdict.receipt[NOT_IN_FULL]
+    not_float64, left_out = (LIMITATIONS[kind] for kind in (LimitationKind.NOT_FLOAT64, LimitationKind.LEFT_OUT))
+    assert set(lacking[not_float64]) == {f"{r.case}/{r.inputs}" for r in verdict.cases}
+    assert {"main/one_hot_left", "main/one_hot_right"} <= set(lacking[left_out])
+    assert f"; not checked in full: {not_float64}: main (own, " in verdict.detail
 
 
 def test_a_float32_matmul_with_the_default_precision_of_tl_dot_is_told_to_use_ieee(judge: Judge) -> None:
@@ -113,8 +114,8 @@ def test_the_name_of_a_held_out_case_is_not_told(judge: Judge) -> None:
 def test_a_task_that_a_null_kernel_passes_is_opened_with_a_note(machine: Machine, tmp_path: Path) -> None:
     path = tmp_path / "task.py"
     path.write_text(MATMUL.replace("return a @ b", "return (a @ b) * 0"))
-    with machine.trusted("tools.judge.desk:main") as desk:
-        opened = decode(Opened, desk.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+    with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
     assert opened.task is not None
     assert opened.notes[0].startswith("a kernel that writes zeros passes case ")
 

@@ -17,13 +17,13 @@ import pytest
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
 from tools import bubblewrap
 from tools import machine as machines
-from tools.bubblewrap import Keeper
+from tools.bubblewrap import NamespaceHolder
 from tools.errors import Unconfined
 from tools.machine import Machine
 from tools.sandbox import Enforced, Profile, available
 from tools.spec import CaseSpec, TaskSpec
 from tools.update import Updater
-from tools.workers import Zygote
+from tools.workers import ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 BWRAP = bubblewrap.find()
@@ -122,7 +122,7 @@ def test_candidates_are_traced_and_compiled_and_leave_nothing_behind(jailed: Mac
 
 
 def test_a_worker_that_times_out_is_ended_in_its_jail_too(jailed: Machine) -> None:
-    worker = jailed.tracers.spawn("tools.zygote:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS)
+    worker = jailed.tracers.spawn("tools.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS)
     worker.enforced()
     started = time.monotonic()
     worker.close()
@@ -130,7 +130,7 @@ def test_a_worker_that_times_out_is_ended_in_its_jail_too(jailed: Machine) -> No
     assert time.monotonic() - started < 2
 
 
-def in_namespaces(keeper: Keeper, probe: Callable[[], object]) -> str:
+def in_namespaces(keeper: NamespaceHolder, probe: Callable[[], object]) -> str:
     """What `probe` returns in a child that has joined and does nothing else to confine itself."""
     read_end, write_end = os.pipe()
     if os.fork() == 0:
@@ -158,7 +158,7 @@ def survives_killing_1() -> bool:
 
 @needs_bwrap
 def test_the_namespaces_alone_hide_files_and_processes_and_refuse_writing() -> None:
-    with Keeper(BWRAP, Profile.TRACER) as keeper:
+    with NamespaceHolder(BWRAP, Profile.TRACER) as keeper:
         assert keeper.jail().problem == ""
         assert in_namespaces(keeper, lambda: [p for p in os.listdir("/proc") if p.isdigit()]) == "['1', '2']"
         assert in_namespaces(keeper, lambda: os.listdir("/home")) == "FileNotFoundError"
@@ -178,13 +178,15 @@ def test_the_namespaces_alone_hide_files_and_processes_and_refuse_writing() -> N
 def test_the_end_of_the_keeper_is_the_end_of_everybody_inside() -> None:
     with (
         machines.started(bwrap=BWRAP) as machine,
-        machine.tracers.spawn("tools.zygote:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS) as worker,
+        machine.tracers.spawn(
+            "tools.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS
+        ) as worker,
     ):
         worker.enforced()
         origin = machine.tracers._origin
         assert origin is not None
         assert origin.pid is not None
-        for keeper in machine.keepers:
+        for keeper in machine.holders:
             keeper.close()
         assert worker.exited.wait(5)
         assert worker.exit_status == -signal.SIGKILL
@@ -199,9 +201,10 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
         from tools.sandbox import Profile
         with machines.started(bwrap=Path(sys.argv[1])) as machine:
             spawn = machine.compilers.spawn
-            worker = spawn("tools.zygote:idle", profile=Profile.COMPILER, limits=machines.COMPILER_LIMITS, scratch=True)
+            limits = machines.COMPILER_LIMITS
+            worker = spawn("tools.fork_server:idle", profile=Profile.COMPILER, limits=limits, scratch=True)
             worker.enforced()
-            print(worker.pid, *(k.pid for k in machine.keepers), flush=True)
+            print(worker.pid, *(k.pid for k in machine.holders), flush=True)
             time.sleep(60)
     """
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + textwrap.dedent(script)
@@ -239,7 +242,7 @@ def test_a_bubblewrap_that_does_not_work_is_told_and_done_without(
     if script:
         program.write_text(f"#!/bin/sh\nif [ $1 = --version ]; then echo bubblewrap 0.9.1; exit; fi\n{script}\n")
         program.chmod(0o755)
-    with Keeper(program, Profile.TRACER) as keeper:
+    with NamespaceHolder(program, Profile.TRACER) as keeper:
         assert words in keeper.jail().problem
         assert keeper.namespaces == []
 
@@ -260,7 +263,7 @@ def test_a_worker_that_is_not_confined_is_refused_unless_that_was_allowed(jailed
     bare = Enforced(Profile.TRACER, notes=("no usable Landlock (version 0)",))
     with pytest.raises(Unconfined, match="no usable Landlock"):
         jailed.tracers.insist(bare, "trace")
-    jailed.tracers.insist(Enforced(Profile.TRUSTED), "desk")
-    lenient = object.__new__(Zygote)
+    jailed.tracers.insist(Enforced(Profile.TRUSTED), "CPU judge")
+    lenient = object.__new__(ForkServer)
     lenient._allow_unconfined = True
     lenient.insist(bare, "trace")

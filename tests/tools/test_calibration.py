@@ -8,7 +8,7 @@ import pytest
 
 from tools.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
 from tools.codec import encode
-from tools.judge.light import light_of
+from tools.judge.timing.build_verdict import roofline_bound
 from tools.spec import CaseSpec, TaskSpec
 
 H200 = Ceilings(
@@ -82,9 +82,9 @@ def test_float32_may_be_had_from_three_tf32_products() -> None:
 
 def test_the_light_says_whose_figures_it_uses() -> None:
     main = task(2 << 30)
-    measured = light_of(main, "NVIDIA H200", H200, 1 << 30, 4200.0)
-    sheet = light_of(main, "NVIDIA H200", None, 1 << 30, 4200.0)
-    unknown = light_of(main, "Some GPU", None, 1 << 30, 1000.0)
+    measured = roofline_bound(main, "NVIDIA H200", H200, 1 << 30, 4200.0)
+    sheet = roofline_bound(main, "NVIDIA H200", None, 1 << 30, 4200.0)
+    unknown = roofline_bound(main, "Some GPU", None, 1 << 30, 1000.0)
     assert [found.source for found in (measured, sheet, unknown)] == [
         "measured on this GPU",
         "data sheet",
@@ -98,17 +98,17 @@ def test_the_light_says_whose_figures_it_uses() -> None:
 
 def test_the_floor_is_below_the_light_whoever_s_figures_are_used() -> None:
     for ceilings in (H200, None):
-        light = light_of(task(2 << 30), "NVIDIA H200", ceilings, 1 << 30, 4200.0)
+        light = roofline_bound(task(2 << 30), "NVIDIA H200", ceilings, 1 << 30, 4200.0)
         assert 0 < light.floor_us(60 << 20, 4) < light.us
 
 
 def test_a_faster_copy_than_the_calibration_s_lowers_the_floor() -> None:
-    slow = light_of(task(2 << 30), "NVIDIA H200", H200, 1 << 30, 4200.0)
-    fast = light_of(task(2 << 30), "NVIDIA H200", H200, 1 << 30, 5000.0)
+    slow = roofline_bound(task(2 << 30), "NVIDIA H200", H200, 1 << 30, 4200.0)
+    fast = roofline_bound(task(2 << 30), "NVIDIA H200", H200, 1 << 30, 5000.0)
     assert fast.floor_us(60 << 20, 4) < slow.floor_us(60 << 20, 4)
 
 
 def test_contractions_of_an_unmeasured_precision_fall_back_to_the_data_sheet() -> None:
     few = replace(H200, tflops={"float32": 51.1})
-    found = light_of(task(1 << 20, flops=1 << 40, precision="bfloat16"), "NVIDIA H200", few, 0, 4200.0)
+    found = roofline_bound(task(1 << 20, flops=1 << 40, precision="bfloat16"), "NVIDIA H200", few, 0, 4200.0)
     assert found.source == "data sheet"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tools.device import GpuSample, Sampler, Watch, first_visible, strangers, window
+from tools.device import GpuSample, Sampler, Watch, first_visible, foreign_processes, window
 
 
 def sample(clock: int | None, reasons: int | None = 0) -> GpuSample:
@@ -29,7 +29,7 @@ class Readings(Sampler):
     ("listed", "expected", "found"), [(None, 2, 0), ((), 2, 0), ((1, 2), 2, 0), ((1, 2, 3), 2, 1), ((9,), 2, 0)]
 )
 def test_more_processes_than_ours_are_strangers(listed: tuple[int, ...] | None, expected: int, found: int) -> None:
-    assert strangers(listed, expected) == found
+    assert foreign_processes(listed, expected) == found
 
 
 @pytest.mark.parametrize(

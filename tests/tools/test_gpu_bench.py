@@ -12,7 +12,7 @@ from tools import machine as machines
 from tools.codec import decode, encode
 from tools.errors import GpuLost
 from tools.gpu_bench import GpuBench, waiting_judge
-from tools.judge.gpu_protocol import Bench, Judged, SupervisorMessage
+from tools.judge.service.protocol import BenchReply, BenchRequest, SupervisorMessage
 from tools.plan.schema import Plan
 from tools.update import Update
 from tools.verdict import Status, Tier, Verdict
@@ -24,8 +24,8 @@ def judge(channel: Any) -> None:
     """Answer with the request's tier, and whether an earlier verdict would do."""
     while True:
         request: Any = decode(SupervisorMessage, channel.receive().body)  # type: ignore[arg-type]
-        assert isinstance(request, Bench)
-        channel.send(encode(Judged(Verdict(Status.WRONG, f"{request.tier} {request.reuse}"))))
+        assert isinstance(request, BenchRequest)
+        channel.send(encode(BenchReply(Verdict(Status.WRONG, f"{request.tier} {request.reuse}"))))
 
 
 @pytest.fixture(scope="module")

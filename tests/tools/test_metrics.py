@@ -3,7 +3,7 @@
 import pytest
 
 from tools.gpus import gpu_for_arch
-from tools.metrics import Roofline, Work, roofline
+from tools.metrics import PlanWork, Roofline, roofline
 from tools.spec import CaseSpec, TaskSpec
 from tools.verdict import KernelReport, Status, Timing, Verdict
 
@@ -11,11 +11,11 @@ H200 = gpu_for_arch("sm_90")
 SPILLING = KernelReport("k", 255, 64, 64, 0, 1024, 4, 1, 0.1, "c", 0.1)
 
 
-def place(us: float | None, *, n_bytes: int = 4_800_000_000, flops: int = 0, work: Work | None = None) -> Roofline:
+def place(us: float | None, *, n_bytes: int = 4_800_000_000, flops: int = 0, work: PlanWork | None = None) -> Roofline:
     task = TaskSpec("t", "0" * 64, "bfloat16", "", (CaseSpec("main", (), (), None, bytes_moved=n_bytes, flops=flops),))
     timing = None if us is None else Timing(us, us, us, 1, 1)
     verdict = Verdict(Status.CHECKED if us is None else Status.CORRECT, "right", timing=timing)
-    return roofline(task, H200, verdict, (SPILLING,), work or Work())
+    return roofline(task, H200, verdict, (SPILLING,), work or PlanWork())
 
 
 BOUNDS = [(1_000.0, "memory", 1.0), (1_500.0, "memory", 0.67), (4_000.0, "latency", 0.25)]
@@ -41,7 +41,7 @@ def test_without_a_time_nothing_is_said_of_the_attempt() -> None:
 
 
 def test_hints_name_what_is_wasted_with_its_number() -> None:
-    hints = place(1_000.0, work=Work(9_600_000_000, (64, 4096), ("softmax",))).hints
+    hints = place(1_000.0, work=PlanWork(9_600_000_000, (64, 4096), ("softmax",))).hints
     assert any("2.00x the task's least bytes" in h for h in hints)
     assert any("2 launches a forward" in h for h in hints)
     assert any("64 programs for 132 multiprocessors" in h for h in hints)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.tools.test_bubblewrap import BWRAP, in_namespaces
 from tests.tools.test_sandbox import jailed
-from tools import readable
-from tools.bubblewrap import Keeper
+from tools import sandbox_rules
+from tools.bubblewrap import NamespaceHolder
 from tools.sandbox import JAILED, Profile, available
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,12 @@ IMPORTED = {
     Profile.RUNNER: ("tools/wire.py", "tools/plan/replay.py", "tools/runner/main.py"),
 }
 PRIVATE = (
-    *("tools/tasks/softmax.py", "tools/judge/desk.py", "agent/authors/offline/library/softmax_row.py", "README.md"),
+    *(
+        "tools/tasks/softmax.py",
+        "tools/judge/service/cpu_judge.py",
+        "agent/authors/offline/library/softmax_row.py",
+        "README.md",
+    ),
     *("tests/exploits/README.md", "tests/exploits/twins/softmax_rows.py", "tests/tools/conftest.py", "pyproject.toml"),
     *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/candidates.py", "docs/evaluation.md"),
 )
@@ -62,7 +67,7 @@ def test_a_role_reads_what_it_imports_and_nothing_else_of_ours(profile: Profile)
 def test_bubblewrap_shows_a_role_no_more(profile: Profile) -> None:
     if not available().bubblewrap:
         pytest.skip(f"no working bubblewrap: {available().notes}")
-    with Keeper(BWRAP, profile) as keeper:
+    with NamespaceHolder(BWRAP, profile) as keeper:
         assert keeper.jail().problem == ""
         assert in_namespaces(keeper, opened(IMPORTED[profile])) == str(list(IMPORTED[profile]))
         assert in_namespaces(keeper, opened(PRIVATE)) == "[]"
@@ -71,7 +76,7 @@ def test_bubblewrap_shows_a_role_no_more(profile: Profile) -> None:
 
 def test_a_module_of_a_role_s_own_can_be_imported_late_in_its_jail() -> None:
     def late() -> str:
-        for name in ("tools.plan.warm_ttir", "tools.roofline"):
+        for name in ("tools.plan.schema", "tools.roofline"):
             sys.modules.pop(name, None)
             __import__(name)
         return "imported"
@@ -82,11 +87,11 @@ def test_a_module_of_a_role_s_own_can_be_imported_late_in_its_jail() -> None:
 def test_the_folder_of_the_script_that_runs_is_not_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret.py").write_text("ANSWER = 42\n")
     monkeypatch.syspath_prepend(tmp_path)
-    readable.libraries.cache_clear()
+    sandbox_rules.libraries.cache_clear()
     try:
         assert jailed((tmp_path / "secret.py").read_text) == "EACCES"
     finally:
-        readable.libraries.cache_clear()
+        sandbox_rules.libraries.cache_clear()
 
 
 def site_with(folder: Path) -> Path:
@@ -100,7 +105,7 @@ def site_with(folder: Path) -> Path:
 def test_of_installed_packages_ours_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_with(tmp_path / "lib" / "site-packages")
     monkeypatch.syspath_prepend(site)
-    found = readable.without([tmp_path / "lib"], readable.private_places(site / "tools"))
+    found = sandbox_rules.without([tmp_path / "lib"], sandbox_rules.private_places(site / "tools"))
     assert found.readable == (site / "six.py", site / "torch")
     assert found.listed == (tmp_path / "lib", site)
 
@@ -110,7 +115,7 @@ def test_an_older_copy_of_ours_beside_a_checkout_is_left_out_too(
 ) -> None:
     site = site_with(tmp_path / "site-packages")
     monkeypatch.syspath_prepend(site)
-    private = readable.private_places(ROOT / "tools")
+    private = sandbox_rules.private_places(ROOT / "tools")
     assert {site / "tools", site / "agent", ROOT} <= private
     assert site / "torch" not in private
 
@@ -119,7 +124,7 @@ def test_a_checkout_inside_of_a_readable_folder_is_left_out(tmp_path: Path) -> N
     checkout = tmp_path / "share" / "kerneltune"
     (checkout / "runs").mkdir(parents=True)
     (tmp_path / "share" / "zoneinfo").mkdir()
-    found = readable.without([tmp_path / "share"], {checkout})
+    found = sandbox_rules.without([tmp_path / "share"], {checkout})
     assert found == ((tmp_path / "share" / "zoneinfo",), (tmp_path / "share",))
 
 
@@ -130,11 +135,11 @@ def test_a_link_out_of_a_readable_folder_is_not_followed(tmp_path: Path) -> None
     (tmp_path / "lib" / "kept").mkdir()
     (tmp_path / "lib" / "in").symlink_to(tmp_path / "lib" / "kept")
     (tmp_path / "lib" / "around").symlink_to(tmp_path / "lib" / "private")
-    found = readable.without([tmp_path / "lib"], {tmp_path / "lib" / "private"})
+    found = sandbox_rules.without([tmp_path / "lib"], {tmp_path / "lib" / "private"})
     assert [path.name for path in found.readable] == ["in", "kept"]
 
 
 def test_a_readable_folder_inside_of_a_private_one_stays_readable(tmp_path: Path) -> None:
     (tmp_path / "home" / "venv").mkdir(parents=True)
-    found = readable.without([tmp_path / "home" / "venv"], {tmp_path / "home"})
+    found = sandbox_rules.without([tmp_path / "home" / "venv"], {tmp_path / "home"})
     assert found == ((tmp_path / "home" / "venv",), ())

@@ -10,9 +10,8 @@ import pytest
 from tools.codec import encode
 from tools.plan.messages import Compiled
 from tools.plan.schema import Kernel, Launch, Plan, plan_hash
-from tools.receipt import Setting, author_view, receipt
+from tools.receipt import ReceiptContext, author_view, receipt, statement
 from tools.spec import CaseSpec, TaskSpec
-from tools.statement import statement
 from tools.update import Artefact, Update
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 
@@ -28,7 +27,7 @@ TASK = TaskSpec(
     ),
 )
 GPU = {"name": "NVIDIA H200", "arch": 90, "uuid": "GPU-1", "memory_bytes": 1, "driver": "580"}
-SETTING = Setting(
+SETTING = ReceiptContext(
     TASK, "sm_90", GPU, {"tracer": {"seccomp": True}}, {"torch": "2.11"}, "2", "e" * 64, ("NOT CONFINED: …",)
 )
 CASES = (CaseResult("main", "own", True, 0.08, 1e-8), CaseResult("prime", "zero_mean", True, 0.12, 2e-8))

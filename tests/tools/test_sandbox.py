@@ -20,12 +20,12 @@ from pathlib import Path
 
 import pytest
 
-from tools import seccomp
-from tools.sandbox import Limits, Profile, available, enter
+from tools import sandbox_linux
+from tools.sandbox import Profile, ResourceLimits, available, enter
 from tools.workers import describe_exit
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS = Limits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
+LIMITS = ResourceLimits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
 HOSTILE = [Profile.TRACER, Profile.INTERPRETER, Profile.COMPILER]
 pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
 Probe = Callable[[], object]
@@ -37,7 +37,7 @@ def jailed(
     profile: Profile = Profile.TRACER,
     *,
     scratch: Path | None = None,
-    limits: Limits = LIMITS,
+    limits: ResourceLimits = LIMITS,
     keep: Sequence[int] = (),
 ) -> str:
     """What became of `probe` in a confined child: its result, the name of its OSError, or its end, as text."""
@@ -54,7 +54,7 @@ def jailed(
     return told or describe_exit(status)
 
 
-def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: Limits, fds: list[int]) -> None:
+def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: ResourceLimits, fds: list[int]) -> None:
     try:
         enter(profile, scratch=scratch, limits=limits, keep_fds=[1, 2, *fds])
         answer = str(probe())
@@ -71,7 +71,7 @@ def _child(probe: Probe, profile: Profile, scratch: Path | None, limits: Limits,
 def raw(name: str, *arguments: int) -> int:
     """A system call without libc's help; raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    number = seccomp.numbers(platform.machine())[name]
+    number = sandbox_linux.numbers(platform.machine())[name]
     result: int = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
@@ -248,7 +248,7 @@ def test_processor_time_is_bounded() -> None:
         while True:
             pass
 
-    limits = Limits(memory_bytes=None, file_bytes=0, cpu_s=1, open_files=16)
+    limits = ResourceLimits(memory_bytes=None, file_bytes=0, cpu_s=1, open_files=16)
     assert jailed(spin, limits=limits) in ("was killed by SIGKILL", "was killed by SIGXCPU")
 
 
@@ -324,8 +324,8 @@ def test_packages_can_be_imported_late_and_threads_started() -> None:
 
 def test_the_filter_is_known_for_both_architectures_and_no_other() -> None:
     for machine in ("x86_64", "aarch64"):
-        assert seccomp.assemble(["ptrace"], [], machine=machine)
-    assert seccomp.assemble(["ptrace"], [], machine="riscv64") is None
+        assert sandbox_linux.assemble(["ptrace"], [], machine=machine)
+    assert sandbox_linux.assemble(["ptrace"], [], machine="riscv64") is None
 
 
 def test_probing_does_not_restrict_the_caller(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Real programs inside the jails: torch, Triton and ptxas without a GPU, and CUDA with one.
 
-Each script runs in a fresh interpreter that imports the libraries, forks as a zygote does, and confines the child.
+Each script runs in a fresh interpreter that imports the libraries, forks as a fork server does, and confines the child.
 """
 
 import os
@@ -68,7 +68,7 @@ assert "tt.store" in str(module)
 COMPILE = """
 import tempfile
 os.environ.update(TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
-tempfile.tempdir = None  # as the zygote does: what torch imports may have asked for it already
+tempfile.tempdir = None  # as the fork server does: what torch imports may have asked for it already
 from triton.backends.nvidia.compiler import get_ptxas
 assert get_ptxas(90).version
 compiled = triton.compile(source, target=target)

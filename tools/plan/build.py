@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tools.codec import Json, encode
-from tools.plan.liveness import Forward, live_steps
-from tools.plan.refusal import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
+from tools.plan.effects import ForwardPass, live_steps
+from tools.plan.messages import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
 from tools.plan.schema import (
     Aten,
     DescriptorArg,
@@ -152,7 +152,7 @@ def _live(recording: Recording) -> list[Step]:
     outputs = {r.storage for r in tensor_refs(run.outputs)}
     if not outputs:  # that is another mistake, with words of its own
         return list(run.steps)
-    forward = Forward(
+    forward = ForwardPass(
         run.steps,
         recording.kernels,
         outputs,

@@ -2,6 +2,12 @@
 
 The text comes from a hostile process, so this is a child that may crash, hang or be killed; it may start ptxas and
 write to its scratch folder, and nothing else.
+
+Inline assembly can declare variables of the module (`.global`, `.const`) or of the multiprocessor (`.shared`, which
+holds what the kernel before left there), take in others (`.extern`), or close the function and begin something else.
+The compiler writes all that it declares itself (strings of device_print and device_assert, libdevice's tables) before
+the first function, and says in the text where assembly begins; so whatever is declared behind the first assembly comes
+from there.
 """
 
 import contextlib
@@ -17,15 +23,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tools.codec import Json, decode, encode
+from tools import wire
+from tools.codec import Json
 from tools.gpus import arch_number, gpu_for_arch, occupancy
-from tools.plan.code_count import count_code
-from tools.plan.messages import Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest, SassRequest
-from tools.plan.module_memory import foreign_ttir, module_memory
-from tools.plan.options import forbidden_option
-from tools.plan.refusal import Failure
+from tools.plan.messages import (
+    Compiled,
+    CompileReply,
+    CompileRequest,
+    Failure,
+    PtxReply,
+    PtxRequest,
+    SassRequest,
+    count_code,
+)
 from tools.plan.sass import disassemble_all
-from tools.plan.schema import Kernel
+from tools.plan.schema import Kernel, forbidden_option
 from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble, resources_of
 from tools.ptx.binding import entry_of, mismatch
@@ -33,6 +45,72 @@ from tools.ptx.checks import findings
 from tools.ptx.exact import code_of, with_needed_labels
 from tools.ptx.loader import block_of
 from tools.verdict import KernelReport, Status
+
+_ASSEMBLY = "// begin inline asm"
+_HIDDEN = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_DIRECTIVE = re.compile(
+    r"(?:(?<![\w$.])|(?<=\.visible)|(?<=\.weak)|(?<=\.extern)|(?<=\.common))"  # but not ld.global
+    r"\.(global|const|shared|local|extern|common|weak|visible|version|target|address_size|alias|"
+    r"texref|samplerref|surfref|tex|entry|func)(?![\w$])"
+)
+_UNSET = re.compile(r"(?<![\w$.])\.(?:global|const)(?![\w$])([^;={]*);")
+_POINTER = re.compile(r"\.ptr\s+\.(global|const|shared|local)\b")  # what a parameter points to, not a declaration
+_FOREIGN = re.compile(r"(?<![\w.$#!@%^-])llvm\.(?!intr\.assume\b)[\w.$]+(?![\w.$]|\s*=)")
+_QUOTED_FOREIGN = re.compile(r'"(llvm\.(?!intr\.assume")[\w.$]+)"\s*[(<]')
+_AHEAD = re.compile(
+    r"(?<![\w$.%])(?:prefetchu?\.(?:global\.|local\.)?L[12]|applypriority|discard|cp\.async\.bulk\.prefetch)"
+)
+_PRIVATE = re.compile(r"\btt\.func\s+(?:private|nested)\b|\btt\.func\s+@")
+WORDS = "inline assembly declares {what}: memory that outlives a launch, or functions from elsewhere, belong to no plan"
+
+
+def foreign_ttir(text: str) -> str | None:
+    """An operation of LLVM's own in TTIR, which Triton never writes there and which can declare module variables; in
+    words, or None."""
+    bare = _HIDDEN.sub(" ", text)
+    found = _FOREIGN.search(bare)
+    name = found[0] if found else next((m[1] for m in _QUOTED_FOREIGN.finditer(text)), None)
+    return f"the kernel holds an operation {name!r:.60}, which is not one of Triton's" if name else None
+
+
+def module_memory(ptx: str, ttir: str) -> str | None:
+    """What a compiled kernel declares besides what the compiler declares, in words for the author; or None."""
+    head, _, tail = ptx.partition(_ASSEMBLY)
+    for unset in _UNSET.finditer(_bare(head)):
+        return f"the kernel has a module variable without a value ({unset[1].strip()[:60]}): it is in no plan"
+    names = [m[1] for m in _DIRECTIVE.finditer(_bare(tail))]
+    entries, functions = int(".entry" not in _bare(head)), len(_PRIVATE.findall(ttir))  # each is written once
+    allowed = {"entry": entries, "func": functions, "visible": entries + functions, "local": entries + functions}
+    for name in names:
+        allowed[name] = allowed.get(name, 0) - 1
+        if allowed[name] < 0:
+            return WORDS.format(what=f".{name}")
+    if ahead := _AHEAD.search(_bare(tail)):
+        return (
+            f"inline assembly holds {ahead[0]!r}: what it brings into the L2 may be another run's, so it is not timed"
+        )
+    return None
+
+
+def _bare(ptx: str) -> str:
+    """PTX without comments, strings and the state spaces of pointer parameters."""
+    return _POINTER.sub(".ptr", _HIDDEN.sub(" ", ptx))
+
+
+_WARM_TTIR = """
+module {
+  tt.func public @warm(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}) attributes {noinline = false} {
+    %r = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32>
+    %p = tt.splat %x : !tt.ptr<f32> -> tensor<256x!tt.ptr<f32>>
+    %a = tt.addptr %p, %r : tensor<256x!tt.ptr<f32>>, tensor<256xi32>
+    %v = tt.load %a : tensor<256x!tt.ptr<f32>>
+    %w = arith.addf %v, %v : tensor<256xf32>
+    tt.store %a, %w : tensor<256x!tt.ptr<f32>>
+    tt.return
+  }
+}
+"""
+
 
 MOST_FINDINGS = 8
 _WARM_PTX = ".version 8.0\n.target sm_90\n.visible .entry warm()\n{\n    ret;\n}\n"
@@ -44,26 +122,20 @@ _METADATA = (
 
 def warm() -> None:
     """Compile a kernel of each language, so that forks start with LLVM's tables built and ptxas found."""
-    from tools.plan import warm_ttir
-
     folder = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))
-    _compile_one(Kernel("warm", "ttir", warm_ttir.TEXT, ("*fp32",), {"num_warps": 4}), "sm_90", folder)
+    _compile_one(Kernel("warm", "ttir", _WARM_TTIR, ("*fp32",), {"num_warps": 4}), "sm_90", folder)
     _compile_one(Kernel("warm", "ptx", _WARM_PTX, (), {"block": [32, 1, 1]}), "sm_90", folder)
 
 
 def main(channel: Any) -> None:
     """Answer CompileRequests, SassRequests and PtxRequests until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
-    while True:
-        message = channel.receive()
-        if message.body.get("kind") == "sass":
-            channel.send(encode(disassemble_all(decode(SassRequest, message.body), message.blobs, folder)))
-            continue
-        if message.body.get("kind") == "ptx":
-            channel.send(encode(ptx_of(decode(PtxRequest, message.body), folder)))
-            continue
-        reply, cubins = compile_kernels(decode(CompileRequest, message.body), folder)
-        channel.send(encode(reply), list(cubins))
+    handlers = {
+        CompileRequest: lambda request, _: compile_kernels(request, folder),
+        SassRequest: lambda request, cubins: disassemble_all(request, cubins, folder),
+        PtxRequest: lambda request, _: ptx_of(request, folder),
+    }
+    wire.serve(channel, handlers)
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
@@ -94,14 +166,14 @@ def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply
     autotuner may have others."""
     done: list[Compiled] = []
     cubins: list[bytes] = []
-    too_large: dict[str, str] = {}
+    too_large: dict[str, int] = {}
     for number, kernel in enumerate(request.kernels):
         diagnostics: list[str] = []
         try:
             with _captured(folder, diagnostics):
                 compiled, cubin = _compile_one(kernel, request.arch, folder)
-        except TooLarge as error:
-            too_large[str(number)] = str(error)
+        except ExceedsSharedMemory as error:
+            too_large[str(number)] = error.needed_bytes
             continue
         except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
             failure = _failure(error, "".join(diagnostics))
@@ -126,16 +198,15 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         raise Forbidden(problem)
     block = block_of(kernel.options["block"], entry.directives, entry.name)
     found = findings(module, entry, arch)
-    if fatal := [str(finding) for finding in found if finding.fatal]:
-        raise Forbidden("\n".join(fatal[:MOST_FINDINGS]))
+    if fatal := [finding for finding in found if finding.fatal][:MOST_FINDINGS]:
+        raise Forbidden("\n".join(map(str, fatal)), tuple(finding.line for finding in fatal))
     done = assemble(kernel.text, arch, folder)
     used = done.resources.get(entry.name, Resources())
     if set(done.resources) != {e.name for e in module.entries}:
         raise Forbidden(f"ptxas reads entries {sorted(done.resources)!s:.200} where this text seems to have others")
     dynamic = int(kernel.options.get("shared_bytes", 0))
     shared, num_warps = used.static_shared_bytes + dynamic, -(-math.prod(block) // 32)
-    instead = f"launch with less than shared_bytes={dynamic}"
-    held = _checked_occupancy(arch, used.registers, shared, num_warps, instead)
+    held = _checked_occupancy(arch, used.registers, shared, num_warps)
     report = _report(
         entry.name, used, done.cubin, held, shared_bytes=shared, num_warps=num_warps, num_stages=0, started=started
     )
@@ -224,21 +295,24 @@ def _report(
 
 
 class Forbidden(Exception):
-    """The kernel asks for what no plan may have."""
+    """The kernel asks for what no plan may have; `ptx_lines` where."""
+
+    def __init__(self, message: str, ptx_lines: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ptx_lines = ptx_lines
 
 
-class TooLarge(Exception):
-    """The kernel cannot be launched on the target."""
+class ExceedsSharedMemory(Exception):
+    """No block of the target has the shared memory that the kernel needs."""
+
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__(f"needs {needed_bytes} bytes of shared memory per block")
+        self.needed_bytes = needed_bytes
 
 
-def _checked_occupancy(
-    arch: str, registers: int, shared: int, num_warps: int, instead: str = "Use smaller blocks or fewer num_stages"
-) -> float:
-    gpu = gpu_for_arch(arch)
-    if shared > gpu.shared_per_block_bytes:
-        raise TooLarge(
-            f"needs {shared} bytes of shared memory per block; {arch} has {gpu.shared_per_block_bytes}. {instead}"
-        )
+def _checked_occupancy(arch: str, registers: int, shared: int, num_warps: int) -> float:
+    if shared > gpu_for_arch(arch).shared_per_block_bytes:
+        raise ExceedsSharedMemory(shared)
     return round(occupancy(arch, registers, shared, num_warps), 3)
 
 
@@ -260,10 +334,12 @@ def _captured(folder: Path, into: list[str]) -> Iterator[None]:
 
 
 def _failure(error: Exception, diagnostics: str) -> Failure:
-    if isinstance(error, Forbidden | PtxLaunchError):
+    if isinstance(error, Forbidden):
+        return Failure(Status.REJECTED, str(error), ptx_lines=error.ptx_lines)
+    if isinstance(error, PtxLaunchError):
         return Failure(Status.REJECTED, str(error))
     if isinstance(error, PtxError):
-        return Failure(Status.COMPILE_FAILED, str(error))
+        return Failure(Status.COMPILE_FAILED, str(error), ptx_lines=error.lines)
     lines = [int(n) for n in re.findall(r"candidate\.py\"?:(\d+)", diagnostics + str(error))]
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])

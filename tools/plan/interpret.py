@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tools import ttir
-from tools.codec import decode, encode
+from tools import ttir, wire
 from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
-from tools.plan.replay import Descriptor, Replay, gather_outputs
+from tools.plan.replay import Replay, TensorDescriptor, gather_outputs
 from tools.plan.schema import Kernel, Launch
 from tools.ptx import PtxError, sim
 from tools.ptx import parse as parse_ptx
@@ -34,7 +33,7 @@ class InterpreterLauncher:
     """Launches kernels in the TTIR interpreter and in the PTX emulator."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, ttir.Module] = {}
+        self._modules: dict[str, ttir.TtirModule] = {}
 
     def launch(
         self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
@@ -48,7 +47,7 @@ class InterpreterLauncher:
 
 
 def _launch_ptx(kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch) -> None:
-    if any(isinstance(value, Descriptor) for value in args):
+    if any(isinstance(value, TensorDescriptor) for value in args):
         raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
     started = sim.Launch(
         grid,
@@ -69,10 +68,10 @@ def _three(numbers: Sequence[int]) -> tuple[int, int, int]:
 def _argument(index: int, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _pointer(value, f"argument {index}")
-    if isinstance(value, Descriptor):
+    if isinstance(value, TensorDescriptor):
         shape, strides = tuple(value.tensor.shape), tuple(value.tensor.stride())
         pointer = _pointer(value.tensor, f"argument {index}")
-        return ttir.Descriptor(
+        return ttir.DescriptorValue(
             pointer, shape, strides, value.block_shape, _ttir_name(value.tensor.dtype), value.padding
         )
     return value
@@ -118,11 +117,7 @@ def warm() -> None:
 
 def main(channel: Any) -> None:
     """Answer InterpretRequests until the supervisor closes the socket."""
-    while True:
-        message = channel.receive()
-        request = decode(InterpretRequest, message.body)
-        reply, blobs = interpret(request, message.blobs)
-        channel.send(encode(reply), blobs)
+    wire.serve(channel, {InterpretRequest: interpret})
 
 
 def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:

@@ -1,15 +1,114 @@
-"""Messages between the supervisor and the workers that trace, compile and replay. Pure data: no torch, no triton."""
+"""Messages between the supervisor and the workers that trace, compile and replay. Pure data: no torch, no triton.
 
+A trace that does not end in a plan ends in a `Failure`, whose words give the author a way out.
+"""
+
+import hashlib
+import struct
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.codec import Json
-from tools.plan.code_count import CodeCount
-from tools.plan.refusal import Failure
-from tools.plan.sass_ir import Sass
+from tools.elf import sections
+from tools.plan.sass_ir import Control, Sass
 from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec, TensorSpec
-from tools.verdict import KernelReport
+from tools.verdict import KernelReport, Status
+
+_INSTRUCTION = struct.Struct("<QQ")  # from Volta to Blackwell
+_OPCODE, _NOP = 0xFFF, 0x918
+_CONTROL_BIT, _CONTROL = 41, 0x1FFFF  # of the upper half
+
+
+@dataclass(frozen=True)
+class CodeCount:
+    """`sha256`: of all instructions with what the assembler decided about their issue, and of their constants;
+    `instructions`: without padding; `issue_cycles`: what one warp alone needs at least to issue each once."""
+
+    sha256: str = ""
+    instructions: int = 0
+    issue_cycles: int = 0
+
+
+def count_code(cubin: bytes) -> CodeCount:
+    """Count the machine code of all functions of a cubin. Raises ValueError for what is no ELF file of 64 bits."""
+    found = sections(cubin)
+    texts = [s.data(cubin) for s in found if s.name.startswith(".text.")]
+    constants = [s.data(cubin) for s in found if s.name.startswith(".nv.constant")]
+    stalls = [
+        max(1, Control.of(high >> _CONTROL_BIT & _CONTROL).stall)
+        for text in texts
+        for low, high in _INSTRUCTION.iter_unpack(text[: len(text) // 16 * 16])
+        if low & _OPCODE != _NOP
+    ]
+    digest = hashlib.sha256(b"".join((*texts, *constants))).hexdigest()
+    return CodeCount(digest, len(stalls), sum(stalls))
+
+
+class Refused(Exception):
+    """The candidate does what a plan cannot say. The message tells the author what to write instead."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate that did not become a plan: status is rejected, compile_failed, crashed or timed_out.
+
+    `line` is the line of the candidate's source that was running, when it is known; `ptx_lines` those of the kernel's
+    PTX that the message is about.
+    """
+
+    status: Status
+    message: str
+    line: int | None = None
+    ptx_lines: tuple[int, ...] = ()
+
+
+READS_VALUE = (
+    "forward reads a tensor's value on the host (`.item()`, `int(t)`, `if t:`, `.tolist()`, `.cpu()` then Python): "
+    "a launch plan is fixed before the data exists. Keep the value on the device and let the kernel read it"
+)
+DATA_DEPENDENT_SHAPE = (
+    "forward makes a tensor whose shape depends on values (nonzero, boolean indexing, unique): a launch plan needs "
+    "fixed shapes. Use masks, or a padded output and a device-side count"
+)
+NO_LAUNCH = (
+    "forward launches no kernel of yours ({ops}): nothing here was written by the candidate. Launch at least one "
+    "@triton.jit kernel on every call"
+)
+UNUSED_LAUNCHES = (
+    "its kernels' results are not used: the output {source}, and without the launches it would be the same. Return "
+    "what your kernel computes"
+)
+CACHED_RESULT = (
+    "the second forward reuses a tensor that the first one computed from its inputs: results must not be cached "
+    "between calls. Compute from the arguments on every call (weights may be packed once)"
+)
+UNSTABLE = (
+    "two traces of forward with the same shapes differ ({what}): host code must do the same launches on every call. "
+    "Remove counters, randomness and call-dependent branches from the host code"
+)
+NOT_ALLOWED = (
+    "operator {op} cannot be part of a launch plan; compute it in a kernel, or with one of torch's tensor operators"
+)
+UNKNOWN_OPERATOR = (
+    "operator {op} has no Python body that can be traced: write it as a torch.library.custom_op or call the kernel "
+    "directly"
+)
+COMPILED = (
+    "torch.compile / torch.jit inside a candidate: TorchInductor is a baseline, not a kernel of yours. Write the "
+    "Triton kernel and launch it directly"
+)
+BACKWARD = (
+    "forward runs autograd (`backward()`, `torch.autograd.grad`): a plan is one forward. Launch the backward kernels "
+    "directly"
+)
+POINTER_TABLE = (
+    "host code puts device addresses into a tensor: a plan is replayed on other memory. Pass the tensors as arguments, "
+    "or stack them into one and index it"
+)
+FOREIGN_TENSOR = "a kernel argument is on the {device} device; move it to the GPU with .to(x.device) first"
+MISSING_MODULE = "; a candidate may import torch, triton, numpy and the standard library"
+GLUON = "Gluon kernels are not supported yet: write the kernel with triton.language"
 
 
 @dataclass(frozen=True)
@@ -58,7 +157,7 @@ class AskCompiler:
 
 
 @dataclass(frozen=True)
-class KernelFacts:
+class CompilerFacts:
     """What host code may know of a compiled kernel; or why there is nothing to know."""
 
     n_regs: int = 0
@@ -89,10 +188,10 @@ class Compiled:
 @dataclass(frozen=True)
 class CompileReply:
     """Results in the order of the request, up to the first failure, without those in `too_large`: what no block of the
-    target has room for, by number in the request, and what it would need."""
+    target has room for, by number in the request, and the bytes of shared memory that it needs."""
 
     compiled: tuple[Compiled, ...] = ()
-    too_large: dict[str, str] = field(default_factory=dict)
+    too_large: dict[str, int] = field(default_factory=dict)
     failure: Failure | None = None
     failed_kernel: str | None = None
 
@@ -108,8 +207,8 @@ class PtxRequest:
 
 @dataclass(frozen=True)
 class PtxReply:
-    """In the order of the request: each text, and the bytes of dynamic shared memory that its launch gives; or why
-    there are none."""
+    """PTX of the kernels, in the order of the request: each text, and the bytes of dynamic shared memory that its
+    launch gives; or why there are none."""
 
     texts: tuple[str, ...] = ()
     shared_bytes: tuple[int, ...] = ()

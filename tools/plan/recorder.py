@@ -23,9 +23,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from tools.codec import Json, encode
-from tools.plan.operator_list import fill_of, is_allowed, is_library
-from tools.plan.refusal import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, POINTER_TABLE, UNKNOWN_OPERATOR, Refused
-from tools.plan.schema import Aten, Step, TensorRef
+from tools.plan.messages import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, POINTER_TABLE, UNKNOWN_OPERATOR, Refused
+from tools.plan.schema import Aten, Step, TensorRef, fill_of, is_allowed, is_library
 
 MAX_CONSTANT_BYTES = 64 << 20
 _ADDRESS_BITS = 40

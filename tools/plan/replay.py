@@ -2,21 +2,113 @@
 
 Knows neither CUDA nor an interpreter. Every tensor is a bounds-checked view of a flat uint8 tensor, one per storage.
 What the plan allocates as empty is poisoned, so that an element that nobody writes shows.
+
+A storage that `run` allocates (or fills) itself, and that holds an output, is laid directly into the caller's buffer;
+any other output (an input returned, a library operator's result) gets a region into which it is copied afterwards.
+Two processes that hold the same plan compute the same layout.
 """
 
 import base64
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from tools.codec import Json
-from tools.plan.operator_list import EMPTY, FILLS, NO_OPS, base_name
-from tools.plan.operators import NotAllowed, decode_argument, dtype_named, resolve, takes_device, tensor_ref
-from tools.plan.schema import Aten, DescriptorArg, Kernel, Launch, LaunchArg, Plan, Step, Storage, TensorArg, TensorRef
+from tools.plan.schema import (
+    EMPTY,
+    FILLS,
+    NO_OPS,
+    Aten,
+    DescriptorArg,
+    Kernel,
+    Launch,
+    LaunchArg,
+    Plan,
+    Step,
+    Storage,
+    TensorArg,
+    TensorRef,
+    base_name,
+    is_allowed,
+    tensor_refs,
+)
+
+
+class NotAllowed(ValueError):
+    """The plan holds an operator, an argument or a dtype that no plan may hold."""
+
+
+@cache
+def resolve(op: str) -> Any:
+    """The torch operator named "aten::name.overload". Raises NotAllowed."""
+    if not is_allowed(op):
+        raise NotAllowed(f"operator {op} is not on the list of operators that a plan may hold")
+    name, _, overload = op.removeprefix("aten::").partition(".")
+    try:
+        return getattr(getattr(torch.ops.aten, name), overload or "default")
+    except AttributeError as error:
+        raise NotAllowed(f"operator {op} does not exist in torch {torch.__version__}") from error
+
+
+@cache
+def takes_device(op: str) -> bool:
+    """Whether the operator has a `device` argument."""
+    return any(a.name == "device" for a in resolve(op)._schema.arguments)
+
+
+@cache
+def dtype_named(name: str) -> torch.dtype:
+    """The torch dtype of that name ("float32"). Raises NotAllowed."""
+    dtype = getattr(torch, name, None) if name.isidentifier() else None
+    if not isinstance(dtype, torch.dtype):
+        raise NotAllowed(f"no dtype {name!r}")
+    return dtype
+
+
+def tensor_ref(data: Json) -> TensorRef:
+    """The TensorRef inside a {"$tensor": …} object."""
+    try:
+        return TensorRef(
+            int(data["storage"]),
+            str(data["dtype"]),
+            tuple(int(n) for n in data["shape"]),
+            tuple(int(n) for n in data["stride"]),
+            int(data["offset"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotAllowed(f"not a tensor reference: {data!r:.100}") from error
+
+
+def decode_argument(value: Json, view: Callable[[TensorRef], torch.Tensor]) -> Any:
+    """Tagged JSON back to an operator argument; `view` finds tensors. Raises NotAllowed on an unknown tag."""
+    if isinstance(value, list | tuple):
+        return [decode_argument(v, view) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((tag, inner),) = value.items()
+        if tag == "$tensor":
+            return view(tensor_ref(inner))
+        if tag == "$dtype":
+            return dtype_named(str(inner))
+        if tag == "$float":
+            return float(inner)
+        if tag == "$memory_format":
+            return _memory_format(str(inner))
+    raise NotAllowed(f"unknown argument {value!r:.100}")
+
+
+def _memory_format(name: str) -> torch.memory_format:
+    found = getattr(torch, name, None) if name.isidentifier() else None
+    if not isinstance(found, torch.memory_format):
+        raise NotAllowed(f"no memory format {name!r}")
+    return found
+
 
 # NaN in every float format; +huge; -huge; 65504-like in fp16. As integers: -1, large, large negative, large.
 POISONS = (-1, 0x7F7F7F7F, 0xFF7FFF7F - (1 << 32), 0x7BFF7BFF)
@@ -27,7 +119,7 @@ class ReplayError(ValueError):
 
 
 @dataclass(frozen=True)
-class Descriptor:
+class TensorDescriptor:
     """A host-side tensor descriptor over a view."""
 
     tensor: torch.Tensor
@@ -35,7 +127,7 @@ class Descriptor:
     padding: str = "zero"
 
 
-Argument = torch.Tensor | int | float | bool | Descriptor
+Argument = torch.Tensor | int | float | bool | TensorDescriptor
 Allocate = Callable[[int], torch.Tensor]
 
 
@@ -82,7 +174,7 @@ def view_of(flat: torch.Tensor, ref: TensorRef) -> torch.Tensor:
 
 
 class Replay:
-    """One plan on one set of storages.
+    """Replays one plan on one set of storages.
 
     `storages` maps "input:<name>" and "state:<name>" to flat uint8 tensors on `device`. `bound` may pin scratch
     storages (by id) to memory of the caller, who then reads the outputs there. `allocate` makes flat uint8 tensors.
@@ -150,8 +242,8 @@ class Replay:
             self._flat[number].copy_(flat)
 
     def again(self) -> Any:
-        """One forward more, as a caller's next call would be: what is kept between calls is as the last one left it.
-        None where that is what it was, so that nothing can come out otherwise."""
+        """Run one forward more, as a caller's next call would be: what is kept between calls is as the last one left
+        it. None where that is what it was, so that nothing can come out otherwise."""
         kept = [(n, f) for n, f in self._flat.items() if self._storage(n).origin in ("constant", "prepared")]
         pristine = {n: self._pristine[n] if n in self._pristine else constant_bytes(self._storage(n)) for n, _ in kept}
         if all(torch.equal(flat.cpu(), pristine[n].cpu()) for n, flat in kept):
@@ -203,7 +295,7 @@ class Replay:
         if isinstance(arg, TensorArg):
             return self.view(arg.tensor)
         if isinstance(arg, DescriptorArg):
-            return Descriptor(self.view(arg.tensor), arg.block_shape, arg.padding)
+            return TensorDescriptor(self.view(arg.tensor), arg.block_shape, arg.padding)
         return arg.value
 
     def _aten(self, step: Aten) -> None:
@@ -321,7 +413,64 @@ def gather_outputs(outputs: Any, leaves: list[np.ndarray[Any, Any]]) -> Json:
     return outputs
 
 
-__all__ = [
-    "POISONS", "Argument", "Descriptor", "Launcher", "NotAllowed", "Replay", "ReplayError", "constant_bytes",
-    "dtype_bytes", "gather_outputs", "map_outputs", "poison", "view_of",
-]  # fmt: skip
+ALIGNMENT = 512
+
+
+@dataclass(frozen=True)
+class OutputLayout:
+    """Offsets into one slot's output buffer of `nbytes`: of storages laid into it, and of outputs copied into it."""
+
+    bound: dict[int, int]
+    copied: tuple[tuple[TensorRef, int], ...]
+    nbytes: int
+
+
+def aligned(nbytes: int, to: int = ALIGNMENT) -> int:
+    """Rounded up, at least one unit."""
+    return max(1, -(-nbytes // to)) * to
+
+
+def output_layout(plan: Plan) -> OutputLayout:
+    """Lay out the outputs of one forward."""
+    made = _made_by_run(plan)
+    bound: dict[int, int] = {}
+    copied: dict[TensorRef, int] = {}
+    end = 0
+    for ref in tensor_refs(plan.outputs):
+        if ref.storage in made and ref.storage not in bound:
+            bound[ref.storage] = end
+            end += aligned(plan.storage(ref.storage).nbytes)
+        elif ref.storage not in made and ref not in copied:
+            copied[ref] = end
+            end += aligned(dense_bytes(ref))
+    return OutputLayout(bound, tuple(copied.items()), aligned(end))
+
+
+def dense_bytes(ref: TensorRef) -> int:
+    """Bytes of a row-major copy."""
+    count = 1
+    for size in ref.shape:
+        count *= size
+    return count * dtype_bytes(ref.dtype)
+
+
+def dense(ref: TensorRef) -> TensorRef:
+    """The same tensor, row-major and from the start of its storage."""
+    stride, step = [], 1
+    for size in reversed(ref.shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return TensorRef(ref.storage, ref.dtype, ref.shape, tuple(reversed(stride)), 0)
+
+
+def _made_by_run(plan: Plan) -> set[int]:
+    """Scratch storages whose first mention in `run` is an allocation or a fill."""
+    scratch = {s.id for s in plan.storages if s.origin == "scratch"}
+    made: set[int] = set()
+    other: set[int] = set()
+    for step in plan.run:
+        if isinstance(step, Aten):
+            results = {r.storage for r in step.outs if r is not None}
+            allocates = base_name(step.op) in EMPTY or base_name(step.op) in FILLS
+            (made if allocates else other).update(results & scratch - made - other)
+    return made

@@ -1,38 +1,122 @@
 """The tracer: turns one candidate source into launch plans. Runs in the jail, in a process that ends afterwards.
 
-Entry points for a worker: `warm` (in the tracer's zygote) and `main` (in the forked, confined child).
+Entry points for a worker: `warm` (in the tracer's fork server) and `main` (in the forked, confined child).
 """
 
+import inspect
 import linecache
 import sys
 import traceback
 import types
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tools.codec import Json, decode, encode
-from tools.plan import kernels, stand_ins
-from tools.plan.build import Recording, Segment, build_plan
-from tools.plan.constants import constant_scalar
-from tools.plan.kernels import LaunchLog
-from tools.plan.messages import AskCompiler, KernelFacts, TraceCase, TraceReply, TraceRequest
+from tools.plan import cuda_stubs, triton_recorder
+from tools.plan.build import Recording, Segment, build_plan, reads, writes
+from tools.plan.messages import (
+    MISSING_MODULE,
+    READS_VALUE,
+    AskCompiler,
+    CompilerFacts,
+    Failure,
+    Refused,
+    TraceCase,
+    TraceReply,
+    TraceRequest,
+)
 from tools.plan.recorder import Recorder, Tape
-from tools.plan.refusal import MISSING_MODULE, READS_VALUE, Failure, Refused
-from tools.plan.schema import Aten, Kernel, Plan, Step
-from tools.plan.signature import require_call, require_module
+from tools.plan.replay import Replay
+from tools.plan.schema import Aten, Kernel, Plan, Step, Storage, TensorRef
+from tools.plan.triton_recorder import LaunchLog
 from tools.ptx import PtxError, PtxLaunchError
 from tools.ptx.places import with_candidate_lines
 from tools.spec import TensorSpec
 from tools.verdict import Status
 
+MOST_SHOWN = 8
+
+
+def require_call(function: Callable[..., Any], arguments: Sequence[Any], message: str) -> None:
+    """Raise Refused with `message` ({takes}, {given} filled in) when `function` does not take these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables have none: the call itself will tell
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        takes = ", ".join(str(p) for p in signature.parameters.values())
+        given = ", ".join(shown(a) for a in arguments)
+        raise Refused(message.format(takes=takes, given=given)) from error
+
+
+def require_module(model: Any) -> None:
+    """Raise Refused when what ModelNew made is no nn.Module with a forward of its own."""
+    if not isinstance(model, torch.nn.Module):
+        raise Refused(
+            f"ModelNew(...) makes a {type(model).__name__}, which is not an nn.Module: write "
+            "class ModelNew(torch.nn.Module), so that parameters can be given to it"
+        )
+    if type(model).forward is torch.nn.Module.forward:
+        raise Refused("ModelNew defines no forward; give it the arguments of the task's Model.forward")
+
+
+def shown(value: Any) -> str:
+    """An argument in short: float32[4, 8] for a tensor."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {shown(v)}" for k, v in list(value.items())[:MOST_SHOWN]) + "}"
+    if isinstance(value, list | tuple):
+        inside = ", ".join(map(shown, value[:MOST_SHOWN]))
+        return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+    return repr(value)[:80]
+
+
+_RANDOM = ("uniform", "normal", "rand", "bernoulli")
+
+
+def constant_scalar(tape: Tape, tensor: torch.Tensor) -> Any:
+    """The Python value of a one-element tensor that depends on constants only. Raises Refused otherwise."""
+    ref = tape.ref(tensor)
+    steps = _producers(tape, ref)
+    storages = tuple(
+        Storage(n, size, "constant" if n in tape.constants else "scratch", data=tape.constants.get(n))
+        for n, size in tape.nbytes.items()
+    )
+    outputs = {"$tensor": ref.__dict__ | {"shape": list(ref.shape), "stride": list(ref.stride)}}
+    plan = Plan("", "", "", storages, (), (), tuple(steps), outputs)
+    with _disable_current_modes():
+        value: Any = Replay(plan, "cpu", None, {}).run()
+        return value.item()
+
+
+def _producers(tape: Tape, ref: TensorRef) -> list[Aten]:
+    needed, kept = {ref.storage}, []
+    for step in reversed(tape.steps):
+        if not writes(step) & needed:
+            continue
+        if not isinstance(step, Aten) or any(word in step.op for word in _RANDOM):
+            raise Refused(READS_VALUE)
+        kept.append(step)
+        needed |= reads(step)
+    made = set().union(*map(writes, kept)) if kept else set()
+    if needed - made - set(tape.constants):
+        raise Refused(READS_VALUE)
+    return kept[::-1]
+
+
 FILE = "candidate.py"
 
 
 @dataclass
-class Session:
+class TracingSession:
     """The process-wide recording state that the stand-ins write to."""
 
     arch: int
@@ -50,26 +134,54 @@ class Session:
         self.log.offered.clear()
 
 
-_session: list[Session] = []
+_session: list[TracingSession] = []
 
 
-def install(arch: int, gpu: dict[str, Any]) -> Session:
+def install(arch: int, gpu: dict[str, Any]) -> TracingSession:
     """Turn this process into a tracer for good."""
-    session = Session(arch)
-    driver = stand_ins.install(session.tape, arch, gpu)
-    kernels.install(session.log, driver.target)
+    session = TracingSession(arch)
+    driver = cuda_stubs.install(session.tape, arch, gpu)
+    triton_recorder.install(session.log, driver.target)
     _session.append(session)
     return session
+
+
+# A small trusted candidate: the first kernel costs 2-3 s of compiler start-up.
+_WARM_CASE = TraceCase(
+    name="warm",
+    inputs=({"$tensor": {"shape": [64, 64], "dtype": "float32", "stride": None}},),
+    init_args=(),
+)
+
+_WARM_SOURCE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    total = tl.sum(tl.exp(x), axis=0)
+    tl.store(y_ptr + offsets, x * 2 / total, mask=offsets < n)
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        double_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
+        return y
+"""
 
 
 def warm() -> None:
     """Install for the default target and trace a small kernel, so that forks start with a warm compiler."""
     from tools.gpus import gpu_named
-    from tools.plan.warm_candidate import CASE, SOURCE
 
     gpu = gpu_named("H200")
     install(gpu.arch, gpu.served())
-    reply = trace(TraceRequest(SOURCE, (CASE,)))
+    reply = trace(TraceRequest(_WARM_SOURCE, (_WARM_CASE,)))
     if reply.failure:
         raise RuntimeError(f"the tracer does not work here: {reply.failure.message}")
 
@@ -80,7 +192,7 @@ def main(channel: Any) -> None:
 
     def ask_compiler(kernel: Kernel) -> dict[str, Json]:
         channel.send(encode(AskCompiler(kernel)))
-        facts = decode(KernelFacts, channel.receive().body)
+        facts = decode(CompilerFacts, channel.receive().body)
         if facts.problem:
             raise Refused(f"host code asks for registers or shared memory of a kernel: {facts.problem}")
         return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
@@ -102,7 +214,7 @@ def trace(request: TraceRequest) -> TraceReply:
     return TraceReply(tuple(plans), dropped_variants=tuple(dropped))
 
 
-def _trace_case(session: Session, request: TraceRequest, case: TraceCase, dropped: list[str]) -> list[Plan]:
+def _trace_case(session: TracingSession, request: TraceRequest, case: TraceCase, dropped: list[str]) -> list[Plan]:
     session.reset()
     tracer = CaseTracer(session, case)
     with tracer.fake, Recorder(tracer.fake, session.tape, constant_scalar), torch.no_grad():
@@ -127,7 +239,7 @@ def _variant(tracer: "CaseTracer", label: str, plans: list[Plan], dropped: list[
 class CaseTracer:
     """Traces one candidate for one case."""
 
-    def __init__(self, session: Session, case: TraceCase) -> None:
+    def __init__(self, session: TracingSession, case: TraceCase) -> None:
         self.session, self.case = session, case
         self.fake = FakeTensorMode()
         self.init: tuple[Step, ...] = ()
@@ -303,7 +415,7 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, PtxError | PtxLaunchError):
         status = Status.COMPILE_FAILED if isinstance(error, PtxError) else Status.REJECTED
         words = with_candidate_lines(str(error), error.whole, "".join(linecache.getlines(FILE)))
-        return Failure(status, words, _line(error))
+        return Failure(status, words, _line(error), error.lines if isinstance(error, PtxError) else ())
     if isinstance(error, DataDependentOutputException):
         return Failure(Status.REJECTED, READS_VALUE, _line(error))
     if isinstance(error, CompilationError):

@@ -113,7 +113,9 @@ def _error(text: str, log: str, code: int) -> PtxError:
     told = [f"{words}{_fix(words)}: {line_of(text, line).strip()[:120]}" for line, words in found]
     rest = [f"PTX line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
     more = [f"and {len(found) - _MOST_ERRORS} more"] if len(found) > _MOST_ERRORS else []
-    return PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))
+    error = PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))
+    error.lines = tuple(line for line, _ in found[:_MOST_ERRORS])
+    return error
 
 
 # What ptxas says, and what to do about it. \1 is what the pattern found.

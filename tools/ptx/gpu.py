@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tools.cuda import driver
-from tools.cuda.packing import pack_scalar
+from tools.cuda.driver import pack_scalar
 from tools.ptx.assemble import assemble
 from tools.ptx.launch import PtxLaunch
 
@@ -55,9 +55,9 @@ class GpuBackend:
 
 
 @lru_cache(maxsize=256)
-def _loaded(text: str, entry: str, shared_bytes: int, device: int) -> driver.Kernel:
+def _loaded(text: str, entry: str, shared_bytes: int, device: int) -> driver.LoadedKernel:
     major, minor = torch.cuda.get_device_capability(device)
     with tempfile.TemporaryDirectory() as folder:
         done = assemble(text, f"sm_{major}{minor}", Path(folder))
     static_bytes = done.resources[entry].static_shared_bytes
-    return driver.Kernel(done.cubin, entry, shared_bytes, static_bytes=static_bytes, large_cluster=True)
+    return driver.LoadedKernel(done.cubin, entry, shared_bytes, static_bytes=static_bytes, large_cluster=True)

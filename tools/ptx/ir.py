@@ -10,6 +10,7 @@ class PtxError(Exception):
     def __init__(self, line: int, message: str, text: str = "") -> None:
         super().__init__(f"PTX line {line}: {message}" + (f": {text.strip()[:160]}" if text.strip() else ""))
         self.line, self.message, self.text = line, message, text
+        self.lines: tuple[int, ...] = (line,)  # all that it is about
         self.whole = ""  # the text that it is about, where somebody knows it
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tools.codec import Json, decode
-from tools.plan.operator_list import base_name
 from tools.plan.schema import (
     Aten,
     Kernel,
@@ -18,6 +17,7 @@ from tools.plan.schema import (
     Storage,
     TensorArg,
     TensorRef,
+    base_name,
     tensor_refs,
 )
 from tools.spec import CaseSpec, TensorSpec

@@ -1,6 +1,11 @@
-"""Launches cubins for a replay: what Triton's launcher does, from data alone."""
+"""Launches cubins for a replay: what Triton's launcher does, from data alone.
+
+A variable of a module outlives a launch: it is memory that a kernel could hide something in between two runs. Which
+ones a cubin keeps in device memory is read off its symbol table.
+"""
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata as packages
@@ -9,11 +14,33 @@ import torch
 
 from tools.codec import Json
 from tools.cuda import driver
-from tools.cuda.packing import DeviceDescriptor, Parameter, Value, pack, pack_scalar
-from tools.plan.replay import Argument, Descriptor, ReplayError, poison
+from tools.cuda.driver import DeviceDescriptor, Parameter, Value, pack, pack_scalar
+from tools.elf import sections, text_at
+from tools.plan.replay import Argument, ReplayError, TensorDescriptor, poison
 from tools.plan.schema import Kernel, Launch, Plan
-from tools.runner.cubin import variables
 from tools.runner.memory import DeviceBuffer, protected_copy, seen
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMTAB, _OBJECT = 2, 1
+_KEPT = (".nv.global", ".nv.constant3")  # initialised or not, and what the source declared as constant
+
+
+def variables(cubin: bytes) -> dict[str, int]:
+    """Sizes in bytes of the module's variables by name. Raises ValueError when it is no ELF file."""
+    found = sections(cubin)
+    kept = {i for i, section in enumerate(found) if section.name.startswith(_KEPT)}
+    sizes: dict[str, int] = {}
+    try:
+        for section in (s for s in found if s.type == _SYMTAB):
+            texts = found[section.link].offset
+            for at in range(section.offset, section.offset + section.nbytes, _SYMBOL.size):
+                name, info, _, where, _, nbytes = _SYMBOL.unpack_from(cubin, at)
+                if where in kept and info & 0xF == _OBJECT and nbytes:
+                    sizes[text_at(cubin, texts + name)] = nbytes
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError(f"a cubin whose tables lead outside of it: {error}") from error
+    return sizes
+
 
 MAX_VARIABLE_BYTES = 16 << 20  # of all modules of a plan; a table for sin() takes 24
 SCRATCH = ("global", "profile")
@@ -89,10 +116,10 @@ class CudaLauncher:
         self._loaded = [self._load(i, k) for i, k in zip(images, kernels, strict=True)]
         self._variables = self._found_variables()
 
-    def _load(self, image: Image, kernel: Kernel) -> driver.Kernel:
+    def _load(self, image: Image, kernel: Kernel) -> driver.LoadedKernel:
         name = str(image.metadata.get("name") or kernel.name)
         cluster = math.prod(kernel.options.get("cluster") or (image.number("num_ctas", 1),))
-        return driver.Kernel(
+        return driver.LoadedKernel(
             image.cubin,
             name,
             image.number("shared"),
@@ -176,7 +203,7 @@ class CudaLauncher:
 def _value(argument: Argument) -> Value:
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
-    if isinstance(argument, Descriptor):
+    if isinstance(argument, TensorDescriptor):
         tensor = argument.tensor
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         return DeviceDescriptor(tensor.data_ptr(), shape, strides, argument.block_shape, argument.padding)

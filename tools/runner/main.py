@@ -12,16 +12,12 @@ import torch
 
 from tools import wire
 from tools.codec import DecodeError, decode, encode
-from tools.cuda.driver import shrink_kept_memory
-from tools.cuda.packing import PackingError
-from tools.plan.operators import NotAllowed
-from tools.plan.replay import ReplayError
-from tools.runner.check import Check
+from tools.cuda.driver import PackingError, shrink_kept_memory
+from tools.plan.replay import NotAllowed, ReplayError
 from tools.runner.launcher import CudaLauncher, Image
 from tools.runner.memory import DeviceBuffer, NotMapped
 from tools.runner.protocol import (
     MAX_ROOMS,
-    Block,
     Capture,
     CopyOut,
     Done,
@@ -34,8 +30,9 @@ from tools.runner.protocol import (
     RunOnce,
     Setup,
     Steps,
+    TimedBlock,
 )
-from tools.runner.stage import Stage
+from tools.runner.stage import CheckedPlan, TimedPlan
 
 FAILED_STATUS = 70
 MAX_DETAIL = 2000
@@ -50,21 +47,21 @@ class Runner:
         torch.backends.cuda.matmul.allow_tf32 = False
         shrink_kept_memory()
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._plan: Stage | Check | None = None
+        self._plan: TimedPlan | CheckedPlan | None = None
 
     def answer(self, request: Request, blobs: list[bytes], fds: list[int]) -> Reply:
         """Do what is asked. Raises what CUDA or the plan raise."""
         if isinstance(request, Setup | Load | Drop):
             self._drop()
             if isinstance(request, Setup):
-                self._plan = Stage(request, blobs, fds, self._stream)
+                self._plan = TimedPlan(request, blobs, fds, self._stream)
             elif isinstance(request, Load):
                 self._plan = _check(request, blobs, fds)
             return Done()
-        if isinstance(request, RunOnce) and isinstance(self._plan, Check):
+        if isinstance(request, RunOnce) and isinstance(self._plan, CheckedPlan):
             self._plan.run_once(request.offsets)
             return Done()
-        if isinstance(self._plan, Stage):
+        if isinstance(self._plan, TimedPlan):
             return _timed(self._plan, request)
         raise ReplayError("no plan is loaded for that")
 
@@ -74,19 +71,19 @@ class Runner:
         self._plan = None
 
 
-def _check(load: Load, cubins: list[bytes], fds: list[int]) -> Check:
+def _check(load: Load, cubins: list[bytes], fds: list[int]) -> CheckedPlan:
     images = [Image(cubin, meta) for cubin, meta in zip(cubins, load.metadata, strict=True)]
     rooms = [DeviceBuffer.open(shared, fds) for shared in load.rooms]
-    return Check(load, rooms, lambda: CudaLauncher(images, load.plan.kernels))
+    return CheckedPlan(load, rooms, lambda: CudaLauncher(images, load.plan.kernels))
 
 
-def _timed(stage: Stage, request: Request) -> Reply:
+def _timed(stage: TimedPlan, request: Request) -> Reply:
     match request:
         case Capture():
             stage.capture()
         case CopyOut():
             stage.copy_out()
-        case Block():
+        case TimedBlock():
             return stage.block(request.passes, request.turn)
         case Replays():
             return stage.replays(request.passes)
@@ -109,7 +106,7 @@ def serve(judge: socket.socket, runner: Runner) -> None:
             os._exit(FAILED_STATUS)  # no destructors: they would touch a dead context
 
 
-def _answered(runner: Runner, message: wire.Message) -> Reply:
+def _answered(runner: Runner, message: wire.WireMessage) -> Reply:
     try:
         request: Request = decode(Request, message.body.get("request"))  # type: ignore[arg-type]
         return runner.answer(request, message.blobs, list(message.fds))

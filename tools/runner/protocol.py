@@ -11,7 +11,7 @@ MAX_ROOMS = 512  # descriptors beside one message
 
 
 @dataclass(frozen=True)
-class Region:
+class BufferRegion:
     """A named stretch of a buffer."""
 
     name: str
@@ -31,7 +31,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Allocation:
     """A tensor in room number `room` of a Load: "storage:<id>", or a kernel's scratch "launcher:<k>:<which>"."""
 
     name: str
@@ -47,7 +47,7 @@ class Load:
     plan: Plan
     metadata: tuple[dict[str, Json], ...]
     rooms: tuple[Shared, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Allocation, ...]
     kind: Literal["load"] = "load"
 
 
@@ -73,9 +73,9 @@ class Setup:
     state: Shared
     outputs: Shared
     slots: int
-    input_regions: tuple[Region, ...]
+    input_regions: tuple[BufferRegion, ...]
     inputs_stride: int
-    state_regions: tuple[Region, ...]
+    state_regions: tuple[BufferRegion, ...]
     outputs_stride: int
     flush_bytes: int
     kind: Literal["setup"] = "setup"
@@ -89,7 +89,7 @@ class Capture:
 
 
 @dataclass(frozen=True)
-class Block:
+class TimedBlock:
     """Time `passes` cold passes: reset, flush, then the graph between two events. The answer is Times."""
 
     passes: int
@@ -127,7 +127,7 @@ class Drop:
     kind: Literal["drop"] = "drop"
 
 
-Request = Load | RunOnce | Setup | Capture | Block | Replays | CopyOut | Steps | Drop
+Request = Load | RunOnce | Setup | Capture | TimedBlock | Replays | CopyOut | Steps | Drop
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def fits(request: Request, reply: Reply) -> bool:
     if not isinstance(reply, ANSWERS.get(request.kind, Done)):
         return False
     if isinstance(reply, Times):
-        passes = request.passes if isinstance(request, Block) else 0
+        passes = request.passes if isinstance(request, TimedBlock) else 0
         return len(reply.pass_us) == passes and all(map(_is_time, (*reply.pass_us, reply.span_us)))
     if isinstance(reply, Shares):
         return all(map(_is_time, (reply.own_us, reply.library_us, reply.glue_us)))

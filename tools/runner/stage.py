@@ -1,31 +1,120 @@
-"""One plan to be timed, loaded on the judge's buffers: a replay per slot, one graph over all of them.
+"""A plan loaded in the runner: to be checked, or to be timed.
 
-What could outlive a pass is closed to kernels or put back before each pass, outside of its time: outputs and scratch
-are poisoned, variables of modules and prepared tensors restored from copies that no kernel can write to; inputs,
-parameters and the flush's buffer are mapped for reading only; what torch holds beside them is poisoned too, unless the
-plan calls libraries (their workspaces are theirs). Not closed: registers, shared and local memory, the L2, and the
-4 MiB of heap that CUDA keeps at least.
+To be checked, it is laid over pieces of the judge's memory, each in pages of its own, anew for every run. Nothing of a
+run is left for the next: the judge fills every piece (it alone knows with what), variables of modules are restored,
+and the constructor's work is done again.
+
+To be timed, it lies on the judge's buffers: a replay per slot, one graph over all of them. What could outlive a pass
+is closed to kernels or put back before each pass, outside of its time: outputs and scratch are poisoned, variables of
+modules and prepared tensors restored from copies that no kernel can write to; inputs, parameters and the flush's
+buffer are mapped for reading only; what torch holds beside them is poisoned too, unless the plan calls libraries
+(their workspaces are theirs). Not closed: registers, shared and local memory, the L2, and the 4 MiB of heap that CUDA
+keeps at least.
 """
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from tools.plan.operator_list import EMPTY, base_name
-from tools.plan.outputs import OutputLayout, aligned, dense, dense_bytes, output_layout
-from tools.plan.replay import Replay, ReplayError, poison, view_of
-from tools.plan.schema import Aten, Plan, Step
+from tools.plan.replay import (
+    Launcher,
+    OutputLayout,
+    Replay,
+    ReplayError,
+    aligned,
+    dense,
+    dense_bytes,
+    output_layout,
+    poison,
+    view_of,
+)
+from tools.plan.schema import EMPTY, Aten, Plan, Step, Storage, base_name
 from tools.runner import passes
 from tools.runner.launcher import CudaLauncher, Image
-from tools.runner.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, torch_memory
-from tools.runner.protocol import Region, Setup, Shares, Times
+from tools.runner.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, settle, torch_memory
+from tools.runner.protocol import BufferRegion, Load, Setup, Shares, Times
+
+
+class MappedBuffer(Protocol):
+    """Pages of the judge's, mapped here."""
+
+    @property
+    def tensor(self) -> torch.Tensor: ...
+
+    def close(self) -> None: ...
+
+
+class Kernels(Launcher, Protocol):
+    """The plan's kernels, loaded."""
+
+    def place(self, scratch: dict[tuple[int, str], torch.Tensor]) -> None: ...
+
+    def restore(self) -> None: ...
+
+    def unload(self) -> None: ...
+
+
+class CheckedPlan:
+    """A plan and its pieces; `close` gives everything back."""
+
+    def __init__(
+        self, load: Load, rooms: Sequence[MappedBuffer], kernels: Callable[[], Kernels], device: str = "cuda"
+    ) -> None:
+        self._load, self._rooms, self._device = load, rooms, device
+        if any(not 0 <= piece.room < len(rooms) for piece in load.pieces):
+            raise ReplayError("a piece lies in a room that there is not")
+        self._kernels = kernels()
+
+    def run_once(self, offsets: Sequence[int]) -> None:
+        """Lay the plan out, prepare it, run it; returns when the device is idle. Raises what CUDA or the plan raise."""
+        flats = {
+            piece.name: self._rooms[piece.room].tensor[at : at + piece.nbytes]
+            for piece, at in zip(self._load.pieces, offsets, strict=True)
+        }
+        self._kernels.place(_scratch(flats))
+        self._kernels.restore()
+        replay = self._replay(flats)
+        replay.prepare()
+        replay.run()
+        settle()
+
+    def _replay(self, flats: dict[str, torch.Tensor]) -> Replay:
+        plan = self._load.plan
+        held = {s.id: flats[f"storage:{s.id}"] for s in plan.storages if f"storage:{s.id}" in flats}
+        given = {f"{s.origin}:{s.name}": held[s.id] for s in plan.storages if s.id in held and _is_given(s)}
+        constants = {s.id: held[s.id] for s in plan.storages if s.id in held and s.data is not None}
+        bound = {s.id: held[s.id] for s in plan.storages if s.id in held and not _is_given(s) and s.id not in constants}
+        return Replay(plan, self._device, self._kernels, given, bound=bound, ready=constants)
+
+    def close(self) -> None:
+        """Unload the kernels and unmap the pieces."""
+        settle()
+        self._kernels.unload()
+        for room in self._rooms:
+            room.close()
+
+
+def _is_given(storage: Storage) -> bool:
+    return storage.origin in ("input", "state")
+
+
+def _scratch(flats: dict[str, torch.Tensor]) -> dict[tuple[int, str], torch.Tensor]:
+    """Pieces named "launcher:<kernel>:<which>"."""
+    found = {}
+    for name, flat in flats.items():
+        kind, _, rest = name.partition(":")
+        if kind == "launcher":
+            number, _, which = rest.partition(":")
+            found[int(number), which] = flat
+    return found
+
 
 MAX_SCRATCH_SHARE = 0.5  # of the memory that is free
 
 
-class Stage:
+class TimedPlan:
     """Holds everything of one plan; `close` gives it all back."""
 
     def __init__(self, setup: Setup, cubins: Sequence[bytes], fds: list[int], stream: torch.cuda.Stream) -> None:
@@ -182,7 +271,7 @@ class Stage:
 
 
 def _kind(step: Step) -> str:
-    """Who does the work of a step: allocations are nobody's."""
+    """Classify a step as the candidate's kernel, library work or glue; allocations are none."""
     if isinstance(step, Aten):
         if base_name(step.op) in EMPTY:
             return "none"
@@ -190,7 +279,7 @@ def _kind(step: Step) -> str:
     return "own"
 
 
-def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[Region], base: int) -> dict[str, torch.Tensor]:
+def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[BufferRegion], base: int) -> dict[str, torch.Tensor]:
     return {f"{origin}:{r.name}": buffer[base + r.offset : base + r.offset + r.nbytes] for r in regions}
 
 

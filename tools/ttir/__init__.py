@@ -10,22 +10,21 @@ Python: the MLIR text in `asm["ttir"]` is data, so hostile input can at worst ra
 load without `other`), the value is NaN or garbage, so that a kernel which depends on it does not pass.
 """
 
-from tools.ttir.errors import AssertFailed, OutOfBounds, StepLimit, TtirError, TtirSyntaxError, UnsupportedOp
-from tools.ttir.interpreter import Stats, run
-from tools.ttir.ir import Module
-from tools.ttir.memory import Argument, Descriptor, Pointer
+from tools.ttir.interpreter import RunStats, run
+from tools.ttir.ir import AssertFailed, OutOfBounds, StepLimit, TtirError, TtirModule, TtirSyntaxError, UnsupportedOp
+from tools.ttir.memory import Argument, DescriptorValue, Pointer
 from tools.ttir.parser import parse
 
 __all__ = [
     "Argument",
     "AssertFailed",
-    "Descriptor",
-    "Module",
+    "DescriptorValue",
     "OutOfBounds",
     "Pointer",
-    "Stats",
+    "RunStats",
     "StepLimit",
     "TtirError",
+    "TtirModule",
     "TtirSyntaxError",
     "UnsupportedOp",
     "parse",

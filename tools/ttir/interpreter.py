@@ -7,32 +7,47 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.ttir import (
-    control,
-    ops_arith,
-    ops_atomic,
-    ops_descriptor,
-    ops_dot,
-    ops_math,
-    ops_memory,
-    ops_reduce,
-    ops_shape,
+from tools.ttir.frame import CONTROL_OPS, ILL_TYPED, Frame, Handler, KernelExecution, run_func
+from tools.ttir.ir import (
+    Array,
+    Desc,
+    Func,
+    Op,
+    Ptr,
+    Scalar,
+    StepLimit,
+    TtirBlock,
+    TtirError,
+    TtirModule,
+    TtirSyntaxError,
+    Type,
+    scalar_name,
+    shape_of,
 )
-from tools.ttir.errors import StepLimit, TtirError, TtirSyntaxError
-from tools.ttir.frame import ILL_TYPED, Frame, Handler, Machine
-from tools.ttir.ir import Block, Func, Module, Op
-from tools.ttir.memory import Argument, Descriptor, Pointer
-from tools.ttir.types import Array, Desc, Ptr, Scalar, Type, scalar_name, shape_of
+from tools.ttir.memory import Argument, DescriptorValue, Pointer
+from tools.ttir.ops_arith import ARITH_OPS, MATH_OPS
+from tools.ttir.ops_memory import ATOMIC_OPS, DESCRIPTOR_OPS, DOT_OPS, PAD_NAN, POINTER_OPS, ROUND_TF32
+from tools.ttir.ops_tensor import REDUCE_OPS, SHAPE_OPS
 from tools.ttir.values import scalar_array
 
-_MODULES = (ops_arith, ops_math, ops_shape, ops_reduce, ops_dot, ops_memory, ops_atomic, ops_descriptor, control)
-HANDLERS: dict[str, Handler] = {name: handler for module in _MODULES for name, handler in module.OPS.items()}
+_TABLES = (
+    ARITH_OPS,
+    MATH_OPS,
+    SHAPE_OPS,
+    REDUCE_OPS,
+    DOT_OPS,
+    POINTER_OPS,
+    ATOMIC_OPS,
+    DESCRIPTOR_OPS,
+    CONTROL_OPS,
+)
+HANDLERS: dict[str, Handler] = {name: handler for table in _TABLES for name, handler in table.items()}
 # elements of the widest value in one batch: enough to hide Python's overhead, few enough to stay in the caches
 BATCH = 1 << 18
 
 
 @dataclass(frozen=True)
-class Stats:
+class RunStats:
     """What a run did: ops are counted once per batch of programs that execute them together."""
 
     programs: int
@@ -41,34 +56,34 @@ class Stats:
 
 
 def run(
-    module: Module,
+    module: TtirModule,
     grid: tuple[int, int, int],
     args: Sequence[Argument],
     *,
     max_ops: int = 50_000_000,
     programs: Sequence[int] | None = None,
-) -> Stats:
+) -> RunStats:
     """Executes the module's kernel on `args`, writing through its pointers.
 
     `args` follow the kernel's arguments, with one `Descriptor` for each host-made tensor descriptor: the shape and
     stride scalars that Triton appends to it are filled in. `programs` limits the run to some linear program ids (x is
     the fastest to change).
     """
-    machine = Machine(module, HANDLERS, grid, max_ops)
+    machine = KernelExecution(module, HANDLERS, grid, max_ops)
     machine.used = frozenset().union(*(func.used for func in module.funcs.values()))
     kernel = module.kernel
     with np.errstate(all="ignore"):
         try:
             values = _bind(machine, kernel, args)
             ids = _program_ids(grid, programs)
-            batches = [control.run_func(Frame(machine, batch), kernel, values) for batch in _batches(ids, module)]
+            batches = [run_func(Frame(machine, batch), kernel, values) for batch in _batches(ids, module)]
         except TtirError:
             raise
         except RecursionError as error:
             raise StepLimit("control flow nested too deeply") from error
         except ILL_TYPED as error:
             raise TtirSyntaxError(f"ill-formed kernel: {error}") from error
-    return Stats(len(ids), len(batches), machine.ops)
+    return RunStats(len(ids), len(batches), machine.ops)
 
 
 def _program_ids(grid: tuple[int, int, int], programs: Sequence[int] | None) -> Array:
@@ -79,17 +94,17 @@ def _program_ids(grid: tuple[int, int, int], programs: Sequence[int] | None) -> 
     return ids
 
 
-def _batches(ids: Array, module: Module) -> Iterator[Array]:
+def _batches(ids: Array, module: TtirModule) -> Iterator[Array]:
     size = max(1, BATCH // _widest(module))
     for start in range(0, len(ids), size):
         yield ids[start : start + size]
 
 
-def _widest(module: Module) -> int:
+def _widest(module: TtirModule) -> int:
     return max((_numel(op) for func in module.funcs.values() for op in _ops(func.body.blocks)), default=1)
 
 
-def _ops(blocks: Sequence[Block]) -> Iterator[Op]:
+def _ops(blocks: Sequence[TtirBlock]) -> Iterator[Op]:
     for block in blocks:
         for op in block.ops:
             yield op
@@ -104,7 +119,7 @@ def _numel(op: Op) -> int:
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _bind(machine: Machine, kernel: Func, args: Sequence[Argument]) -> list[Array]:
+def _bind(machine: KernelExecution, kernel: Func, args: Sequence[Argument]) -> list[Array]:
     values: list[Array] = []
     for argument in args:
         left = kernel.types[len(values) :]
@@ -116,8 +131,8 @@ def _bind(machine: Machine, kernel: Func, args: Sequence[Argument]) -> list[Arra
     return values
 
 
-def _expand(machine: Machine, argument: Argument, kinds: Sequence[Type]) -> list[Array]:
-    if isinstance(argument, Descriptor):
+def _expand(machine: KernelExecution, argument: Argument, kinds: Sequence[Type]) -> list[Array]:
+    if isinstance(argument, DescriptorValue):
         return _descriptor(machine, argument, kinds)
     if isinstance(kinds[0], Ptr) != isinstance(argument, Pointer) or isinstance(kinds[0], Desc):
         raise TypeError(f"argument {argument!r:.60} for type {kinds[0]}")
@@ -126,7 +141,7 @@ def _expand(machine: Machine, argument: Argument, kinds: Sequence[Type]) -> list
     return [scalar_array(argument, kinds[0])]
 
 
-def _descriptor(machine: Machine, argument: Descriptor, kinds: Sequence[Type]) -> list[Array]:
+def _descriptor(machine: KernelExecution, argument: DescriptorValue, kinds: Sequence[Type]) -> list[Array]:
     """The descriptor and the scalars that Triton passes after it.
 
     With TMA these are i32 shapes and i64 strides. Without (targets before sm_90), a pointer stands for the descriptor,
@@ -135,7 +150,7 @@ def _descriptor(machine: Machine, argument: Descriptor, kinds: Sequence[Type]) -
     """
     address = machine.space.place(argument.base)
     nan, tf32 = argument.padding == "nan", argument.round_f32_to_tf32
-    flags = (ops_descriptor.PAD_NAN if nan else 0) | (ops_descriptor.ROUND_TF32 if tf32 else 0)
+    flags = (PAD_NAN if nan else 0) | (ROUND_TF32 if tf32 else 0)
     sizes, rank = [*argument.shape, *argument.strides], len(argument.shape)
     first = kinds[0]
     if isinstance(first, Desc):

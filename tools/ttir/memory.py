@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tools.ttir.errors import OutOfBounds
-from tools.ttir.types import Array
+from tools.ttir.ir import Array, OutOfBounds
 
 SHIFT = 40
 
@@ -28,7 +27,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Descriptor:
+class DescriptorValue:
     """A host-made tensor descriptor; `strides` count elements and `dtype` is the element's TTIR name (`f32`)."""
 
     base: Pointer
@@ -40,11 +39,11 @@ class Descriptor:
     round_f32_to_tf32: bool = False
 
 
-Argument: TypeAlias = "Pointer | int | float | bool | Descriptor"
+Argument: TypeAlias = "Pointer | int | float | bool | DescriptorValue"
 
 
 @dataclass
-class Region:
+class MemoryRegion:
     name: str
     base: int
     buffer: Array
@@ -84,12 +83,12 @@ class Region:
         self.buffer[wide] = np.ascontiguousarray(raw)[..., None].view(np.uint8)
 
 
-class Space:
+class AddressSpace:
     """All regions of one launch. Addresses given to `read` and `write` are those of active lanes only."""
 
     def __init__(self) -> None:
-        self.regions: dict[int, Region] = {}
-        self._known: dict[tuple[int, int], Region] = {}
+        self.regions: dict[int, MemoryRegion] = {}
+        self._known: dict[tuple[int, int], MemoryRegion] = {}
 
     def place(self, pointer: Pointer) -> int:
         """The synthetic address of `pointer`; the same buffer always gets the same region, so pointers alias."""
@@ -99,17 +98,17 @@ class Space:
         key = (buffer.ctypes.data, len(buffer))
         if key not in self._known:
             number = len(self.regions) + 1
-            region = Region(pointer.name, (number << SHIFT) + (1 << (SHIFT - 1)), buffer)
+            region = MemoryRegion(pointer.name, (number << SHIFT) + (1 << (SHIFT - 1)), buffer)
             self.regions[number] = self._known[key] = region
         return self._known[key].base + pointer.offset
 
-    def single(self, address: Array, size: int) -> Region | None:
+    def single(self, address: Array, size: int) -> MemoryRegion | None:
         """The region that holds every access, if one does."""
         low, high = int(address.min()), int(address.max())
         region = self.regions.get(low >> SHIFT)
         return region if region and region.holds(low, high, size) else None
 
-    def split(self, address: Array, size: int, what: str) -> Iterator[tuple[Region, Array]]:
+    def split(self, address: Array, size: int, what: str) -> Iterator[tuple[MemoryRegion, Array]]:
         """Each region with the lanes that fall into it."""
         numbers = address >> SHIFT
         for number in np.unique(numbers):
@@ -120,7 +119,7 @@ class Space:
                 raise self._blame(region, mine, size, what)
             yield region, lanes
 
-    def _blame(self, region: Region | None, address: Array, size: int, what: str) -> OutOfBounds:
+    def _blame(self, region: MemoryRegion | None, address: Array, size: int, what: str) -> OutOfBounds:
         if region is None:
             return OutOfBounds("(no argument)", int(address.flat[0]), 0, what)
         offset = address - region.base

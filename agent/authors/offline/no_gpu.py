@@ -15,7 +15,7 @@ from torch._inductor import compile_fx
 from torch._subclasses import fake_tensor
 from triton.backends.compiler import GPUTarget
 
-from tools.plan.stand_ins import install_cuda_guard
+from tools.plan.cuda_stubs import install_cuda_guard
 
 _GPU = {
     "name": "target GPU", "multi_processor_count": 132, "warp_size": 32, "regs_per_multiprocessor": 65536,

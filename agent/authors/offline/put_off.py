@@ -4,7 +4,6 @@ Nothing is a verdict here: what is put off comes last, and is tried when nothing
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +13,7 @@ from numpy.typing import NDArray
 from agent.authors.base import Attempt
 from agent.authors.offline.model import Floats, Levels, as_levels
 from agent.authors.offline.space import Level, Space, Tried
-from tools.verdict import Status
 
-_REFUSED = re.compile(r"needs (\d+) bytes of shared memory")
 _GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS", "RBLOCK", "XBLOCK")  # with it a block holds more
 _SHRINKS = ("WARPS",)  # with it each thread holds less
 TOO_LARGE = "more shared memory than a block has"
@@ -101,8 +98,8 @@ _COMPARED: Mapping[str, Callable[[Levels, int], NDArray[np.bool_]]] = {
 
 def shared_bytes(attempt: Attempt) -> int:
     """What the largest kernel needs a block, also of one that was refused for it; 0 where nobody said."""
-    if attempt.verdict.status is Status.COMPILE_FAILED and (found := _REFUSED.search(attempt.verdict.detail)):
-        return int(found[1])
+    if attempt.verdict.needed_shared_bytes is not None:
+        return attempt.verdict.needed_shared_bytes
     return max((k.shared_bytes for k in attempt.kernels), default=0)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import gcd
 
+from tools.plan.effects import item_bytes
 from tools.plan.schema import Launch, Plan, ScalarArg, TensorArg
-from tools.plan.traffic import item_bytes
 from tools.ptx.rewrites import Launched
 
 MOST_ALIGN_BYTES = 16  # what the files that we make of plans check; the widest access of a thread needs no more

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests import nest
+from tests import shared_fork_server
 from tools.codec import Json, decode, encode
+from tools.fork_server import Channel
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.zygote import Channel
 
 CASE_KEYS = ("name", "cpu", "held_out")
 
@@ -233,7 +233,7 @@ STEPS: dict[str, Callable[[Any], Json]] = {
 
 def run(step: str, body: Json) -> Any:
     """What that step answers in a process of its own."""
-    return nest.answer(f"{__name__}:main", {"step": step, "body": body}, timeout_s=600)["answer"]
+    return shared_fork_server.answer(f"{__name__}:main", {"step": step, "body": body}, timeout_s=600)["answer"]
 
 
 def checked(work: dict[str, Json]) -> list[tuple[str, str, str, str]]:

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_candidates_of_built_in_tasks_are_right_in_float64(name: str, tmp_path: Path) -> None:
     import torch
 
-    from tools.judge.compare import judge
-    from tools.judge.reference import Problem
+    from tools.judge.correctness.comparison import judge
+    from tools.judge.correctness.problem import Problem
     from tools.task import find_task
 
     source = (ROOT / "tools" / "tasks" / f"{name}.py").read_text()

@@ -25,12 +25,19 @@ SPACE = Space(SKETCH)
 
 
 def attempt(
-    number: int, params: Mapping[str, int], us: float | None, *, shared: int = 0, spills: int = 0, detail: str = ""
+    number: int,
+    params: Mapping[str, int],
+    us: float | None,
+    *,
+    shared: int = 0,
+    spills: int = 0,
+    needed: int | None = None,
 ) -> Attempt:
     values = {**SKETCH.params, **params}
-    status = Status.CORRECT if us else Status.COMPILE_FAILED if detail else Status.WRONG
-    verdict = Verdict(status, detail, timing=Timing(us, us, us, 1, 1) if us else None)
-    kernels = (KernelReport("k", 32, spills, 0, 0, shared, values["NUM_WARPS"], 2, 0.5, ""),) if not detail else ()
+    status = Status.CORRECT if us else Status.COMPILE_FAILED if needed else Status.WRONG
+    timing = Timing(us, us, us, 1, 1) if us else None
+    verdict = Verdict(status, "", timing=timing, needed_shared_bytes=needed)
+    kernels = (KernelReport("k", 32, spills, 0, 0, shared, values["NUM_WARPS"], 2, 0.5, ""),) if not needed else ()
     proposal = Proposal(SKETCH.render(values), "", params={"sketch": "s", **values})
     return Attempt(f"r/{number}", number, None, proposal, verdict, kernels, (us,) if us else ())
 
@@ -128,11 +135,11 @@ def test_a_slow_sketch_gets_no_attempts_while_a_fast_one_may_improve() -> None:
     assert {m.sketch.name for m in [next(moves) for _ in range(12)][2:]} == {"s"}
 
 
-REFUSED = "needs 262144 bytes of shared memory per block; sm_90 has 232448. (kernel k)"
+REFUSED = 262144  # bytes of shared memory
 
 
 def test_points_beyond_one_that_was_refused_for_shared_memory_come_last() -> None:
-    history = [attempt(1, {}, 10.0), attempt(2, {"BLOCK": 256, "NUM_STAGES": 3}, None, detail=REFUSED)]
+    history = [attempt(1, {}, 10.0), attempt(2, {"BLOCK": 256, "NUM_STAGES": 3}, None, needed=REFUSED)]
     judge = Judge.of(SPACE, tried(history, {"s": SKETCH}), 232448)
     levels = [SPACE.level({**SKETCH.params, **p}) for p in (
         {"BLOCK": 512, "NUM_STAGES": 4}, {"BLOCK": 256, "NUM_STAGES": 3, "NUM_WARPS": 8}, {"BLOCK": 256},
@@ -172,7 +179,7 @@ def test_a_sketch_that_failed_twice_for_what_parameters_do_not_change_comes_last
     assert Judge.of(SPACE, tried(failed, {"s": SKETCH}), 232448).why(levels) == [FAILING]
     mended = [*failed, attempt(3, {"NUM_WARPS": 8}, 9.0)]
     assert Judge.of(SPACE, tried(mended, {"s": SKETCH}), 232448).why(levels) == [""]
-    too_large = [attempt(n, {"NUM_STAGES": n}, None, detail=REFUSED) for n in (2, 3)]
+    too_large = [attempt(n, {"NUM_STAGES": n}, None, needed=REFUSED) for n in (2, 3)]
     assert FAILING not in Judge.of(SPACE, tried(too_large, {"s": SKETCH}), 232448).why(levels)
 
 

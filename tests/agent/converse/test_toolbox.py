@@ -37,7 +37,7 @@ class WordUpdater:
         if self.meeting:
             self.meeting.wait()
         if source.startswith("broken"):
-            return Update(failure=Verdict(Status.COMPILE_FAILED, "line 2: no such name"))
+            return Update(failure=Verdict(Status.COMPILE_FAILED, "line 2: no such name", lines=(2,)))
         return Update(trace_s=float(source.split()[0]))
 
     def sass(self, update: Update, variant: str = "") -> SassReply:

@@ -35,7 +35,7 @@ def judged(number: int, verdict: Verdict, best: bool = False) -> Judged:
 
 def offline() -> Trajectory:
     """Two that are right, one that does not compile, one that is wrong in a held-out case, one never judged."""
-    failure = Verdict(Status.COMPILE_FAILED, "line 2: no such name")
+    failure = Verdict(Status.COMPILE_FAILED, "line 2: no such name", lines=(2,))
     broken = [replace(e, failure=failure, kernels=()) if isinstance(e, Updated) else e for e in proposed(2, 1)]
     compared = (Comparison("eager", 20.0, 2.0, 1.9, 2.1),)
     right = Verdict(Status.CORRECT, "right", (CASE,), Timing(10.0, 9.0, 11.0, 4, 4), compared, 1.0, 0.5)

@@ -10,8 +10,8 @@ from agent.export.labels import REASONS, compilable, labels, rejected_why
 from agent.record.trajectory import AttemptRecord
 from tests.agent.export.graded import graded, timed
 from tests.agent.record.samples import WORDS
-from tools.judge.explain import explain, say_bits, say_narrow_sum
-from tools.plan import refusal
+from tools.judge.correctness.comparison import explain, say_bits, say_narrow_sum
+from tools.plan import messages
 from tools.update import HELD_OUT_FAILS, _static_problem
 from tools.verdict import Status
 
@@ -67,7 +67,12 @@ def test_verified_is_what_the_latest_verification_found() -> None:
     assert [labels(timed(2.0, held=held)).verified for held in (None, True, False)] == [None, True, False]
 
 
-REFUSALS = {name: text for name, text in vars(refusal).items() if name.isupper() and name != "MISSING_MODULE"}
+NO_REFUSALS = ("MISSING_MODULE", "UNCHECKABLE")
+REFUSALS = {
+    name: text
+    for name, text in vars(messages).items()
+    if name.isupper() and isinstance(text, str) and name not in NO_REFUSALS
+}
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -80,7 +85,9 @@ def test_every_refusal_of_the_tracer_has_a_reason_of_its_own(name: str) -> None:
 
 def test_what_the_update_tool_says_without_running_anything_has_a_reason() -> None:
     for source in ("", "x" * (2 << 20), "a\0b", "a\ud800b"):
-        assert reason(Status.REJECTED, _static_problem(source) or "", "update") == "source"
+        refused = _static_problem(source)
+        assert refused is not None
+        assert reason(Status.REJECTED, refused.detail, "update") == "source"
     assert reason(Status.REJECTED, "SyntaxError: invalid syntax: 'def f(:'", "update") == "syntax"
     assert reason(Status.WRONG, HELD_OUT_FAILS, "update") == "held_out"
     assert reason(Status.REJECTED, "ModelNew takes (n); the task makes its Model with ()", "update") == "signature"

@@ -1,6 +1,7 @@
 """Events for the tests of the record: arbitrary values made from the types, and a plain run of a chosen length."""
 
 import dataclasses
+import enum
 import random
 import types
 import typing
@@ -48,6 +49,8 @@ def arbitrary(hint: Any, rng: random.Random, **fixed: Any) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Verdict:
         return verdict(rng)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return rng.choice(list(hint))
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         made = {f.name: arbitrary(hints[f.name], rng) for f in dataclasses.fields(hint) if f.name not in fixed}
@@ -79,6 +82,12 @@ def verdict(rng: random.Random, status: Status | None = None) -> Verdict:
         variant=rng.choice(WORDS),
         tier=rng.choice((None, "screened", "judged", "confirmed")),
         receipt=rng.choice(JSON),
+        case=rng.choice(WORDS),
+        kernel=rng.choice(WORDS),
+        lines=rng.choice(((), (3, 40))),
+        ptx_lines=rng.choice(((), (7,))),
+        needed_shared_bytes=rng.choice((None, 262144)),
+        left_out=rng.choice(((), ("main/huge",))),
     )
 
 

@@ -16,13 +16,13 @@ from agent.record.schema import SHIPPED
 from agent.record.store import FILE_NAME, Store
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
 from tools.errors import StoreError
-from tools.receipt import Setting
+from tools.receipt import ReceiptContext
 from tools.spec import CaseSpec, TaskSpec
 from tools.update import Update
 from tools.verdict import Status, Verdict
 
 TASK = TaskSpec("softmax", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
-SETTING = Setting(TASK, "sm_90", None, {}, {}, "2", "e" * 64)
+SETTING = ReceiptContext(TASK, "sm_90", None, {}, {}, "2", "e" * 64)
 RIGHT = Verdict(Status.CHECKED, "right")
 
 
@@ -59,10 +59,17 @@ def _of_then(event: Event) -> Event:
     if isinstance(event, Said):
         return replace(event, conversation="")
     if isinstance(event, Judged):
-        return replace(event, verdict=replace(event.verdict, tier=None))
+        return replace(event, verdict=_verdict_of_then(event.verdict))
     if isinstance(event, Updated) and event.failure:
-        return replace(event, failure=replace(event.failure, tier=None))
+        return replace(event, failure=_verdict_of_then(event.failure))
     return event
+
+
+def _verdict_of_then(verdict: Verdict) -> Verdict:
+    """The verdict with what had a place in the first schema."""
+    cases = tuple(replace(case, limitations=()) for case in verdict.cases)
+    kept = Verdict(verdict.status, verdict.detail, cases, verdict.timing, verdict.comparisons, receipt=verdict.receipt)
+    return replace(kept, coverage=verdict.coverage, sol_fraction=verdict.sol_fraction, variant=verdict.variant)
 
 
 def test_a_record_of_the_first_schema_opens_with_all_it_had(tmp_path: Path) -> None:

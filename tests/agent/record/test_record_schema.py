@@ -25,7 +25,7 @@ from tools.errors import StoreError
 LATER = '''"""A later schema."""
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision, branch_labels, depends_on = "0005", "0004", None, None
+revision, down_revision, branch_labels, depends_on = "0006", "0005", None, None
 def upgrade() -> None:
     with op.batch_alter_table("attempts", recreate="always") as table:
         table.add_column(sa.Column("mood", sa.Text(), nullable=True))
@@ -36,8 +36,8 @@ def upgrade() -> None:
 def later(tmp_path: Path, more: str = "") -> Schema:
     """The shipped schema and one more revision, which makes `attempts` anew, as SQLite needs for most changes."""
     scripts = shutil.copytree(SHIPPED.scripts, tmp_path / "100% later" / "migrations")
-    (scripts / "versions" / "0005_later.py").write_text(LATER.format(more=more))
-    return Schema((*SHIPPED.revisions, "0005"), scripts)
+    (scripts / "versions" / "0006_later.py").write_text(LATER.format(more=more))
+    return Schema((*SHIPPED.revisions, "0006"), scripts)
 
 
 def stamp(folder: Path, revision: str) -> None:
@@ -119,10 +119,10 @@ def test_an_old_database_is_backed_up_and_upgraded(tmp_path: Path) -> None:
         assert store.load_events(RUN) == events
         store.write(attempt(7)[0])
     path = runs_dir / FILE_NAME
-    assert stored(path, "SELECT version_num FROM alembic_version") == [("0005",)]
+    assert stored(path, "SELECT version_num FROM alembic_version") == [("0006",)]
     assert stored(path, "SELECT count(mood), count(*) FROM attempts") == [(0, 4)]
-    backup = path.with_name("runs.db.bak-0004")
-    assert stored(backup, "SELECT version_num, count(*) FROM alembic_version, attempts") == [("0004", 3)]
+    backup = path.with_name("runs.db.bak-0005")
+    assert stored(backup, "SELECT version_num, count(*) FROM alembic_version, attempts") == [("0005", 3)]
     assert stored(path, "PRAGMA foreign_key_check") == []
 
 

@@ -107,6 +107,8 @@ def test_an_older_database_gets_its_standings_when_it_is_upgraded(tmp_path: Path
     kept = standings(tmp_path / FILE_NAME)
     with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
         connection.execute("DROP TABLE standings")
+        connection.execute("ALTER TABLE verdicts DROP COLUMN facts")
+        connection.execute("ALTER TABLE cases DROP COLUMN limitations")
         connection.execute("UPDATE alembic_version SET version_num = '0003'")
         connection.commit()
     Store.open(tmp_path).close()

@@ -116,10 +116,10 @@ def test_the_summary_quotes_the_confirmed_verdict() -> None:
 
 
 def test_the_summary_does_not_pass_over_what_a_check_did_without() -> None:
-    weak = replace(verdict(3, Status.CORRECT), tier="confirmed", receipt={"not_in_full": {"no memory": ["main/own"]}})
+    weak = replace(verdict(3, Status.CORRECT), tier="confirmed", left_out=("main/own",))
     ended = RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "b.py", 72.0, at=NOW)
     assert "not checked in full (see its verdict)" in summary_text(state_after(confirmed(True, weak), ended), width=200)
-    full = confirmed(True, replace(weak, receipt={}))
+    full = confirmed(True, replace(weak, left_out=()))
     assert "not checked in full" not in summary_text(state_after(full, ended), width=200)
 
 

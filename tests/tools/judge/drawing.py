@@ -1,7 +1,7 @@
 """Which batteries apply to a case."""
 
-from tools.judge.protocol import BATTERIES
-from tools.judge.reference import Problem
+from tools.judge.correctness.batteries import BATTERIES
+from tools.judge.correctness.problem import Problem
 
 
 def applying(problem: Problem) -> tuple[str, ...]:

@@ -16,11 +16,11 @@ import torch
 
 from tools import wire
 from tools.codec import decode, encode
-from tools.judge.runner_link import RunnerLink, Runners
+from tools.judge.execution.runner_link import RunnerLink, Runners
 from tools.plan.replay import Argument, ReplayError
 from tools.plan.schema import Kernel, Launch
-from tools.runner.check import Check
 from tools.runner.protocol import Done, Drop, Failed, Load, Reply, Request, Shared
+from tools.runner.stage import CheckedPlan
 
 FAULT = "CUDA error: an illegal memory access was encountered"
 Body = Callable[["Device", Sequence[Any]], None]
@@ -119,7 +119,7 @@ class Runner:
 
     def __init__(self, device: Device, line: socket.socket) -> None:
         self._device, self._line = device, line.dup()
-        self._check: Check | None = None
+        self._check: CheckedPlan | None = None
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
@@ -145,7 +145,7 @@ class Runner:
         if isinstance(request, Load):
             device = self._device
             device.mapped = [Mapped(device.shared[int(r.handle, 16)].tensor, r.writable) for r in request.rooms]
-            self._check = Check(request, device.mapped, lambda: Kernels(device), "cpu")
+            self._check = CheckedPlan(request, device.mapped, lambda: Kernels(device), "cpu")
         elif isinstance(request, Drop):
             self._check = None
         elif self._check is not None and request.kind == "run_once":

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from tests.tools.judge.test_compare import HONEST
-from tools.judge.admission import admit, unsound, warnings_of
-from tools.judge.compare import compare
-from tools.judge.protocol import CORE
-from tools.judge.reference import Problem, describe, expanded
-from tools.judge.sensitivity import sensitivities
+from tools.judge.correctness.batteries import CORE
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.problem import Problem, describe, expanded
+from tools.judge.service.admission import admit, sensitivities, unsound, warnings_of
 from tools.task import TaskFile, find_task, read_task
 
 FIRST_TASKS = sorted(HONEST)  # tests/tools/tasks has the others

@@ -2,9 +2,9 @@
 
 import torch
 
-from tools.judge.answer_cache import Answers, bytes_of
-from tools.judge.compare import Expected
-from tools.judge.ties import Selection
+from tools.judge.correctness.float64 import Selection
+from tools.judge.correctness.gates import Expected
+from tools.judge.timing.benchmark_setup import AnswerCache, bytes_of
 
 
 def answer(elements: int) -> Expected:
@@ -23,7 +23,7 @@ class Counter:
 
 
 def test_an_answer_is_made_once() -> None:
-    answers, make = Answers(1 << 20), Counter(10)
+    answers, make = AnswerCache(1 << 20), Counter(10)
     assert answers.of("a", make) is answers.of("a", make)
     assert make.made == 1
 
@@ -42,7 +42,7 @@ def test_what_an_index_was_chosen_from_counts_too() -> None:
 
 
 def test_the_one_used_longest_ago_goes_first() -> None:
-    answers, make = Answers(250), Counter(10)
+    answers, make = AnswerCache(250), Counter(10)
     for name in ("a", "b", "a", "c"):
         answers.of(name, make)
     made = make.made
@@ -53,14 +53,14 @@ def test_the_one_used_longest_ago_goes_first() -> None:
 
 
 def test_an_answer_that_is_too_large_is_made_every_time() -> None:
-    answers, make = Answers(100), Counter(1000)
+    answers, make = AnswerCache(100), Counter(1000)
     answers.of("a", make)
     answers.of("a", make)
     assert make.made == 2
 
 
 def test_nothing_is_held_after_forgetting() -> None:
-    answers, make = Answers(1 << 20), Counter(10)
+    answers, make = AnswerCache(1 << 20), Counter(10)
     answers.of("a", make)
     answers.forget()
     answers.of("a", make)

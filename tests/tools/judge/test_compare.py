@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tests.tools.tasks import honest
-from tools.judge.compare import Expected, compare, compare_drawn, judge, native_holds
-from tools.judge.protocol import batteries_of
-from tools.judge.reference import Problem, describe
-from tools.judge.shortage import NATIVE_MISSES
-from tools.judge.tree import Tree
+from tools.judge.correctness.batteries import batteries_of
+from tools.judge.correctness.comparison import compare, compare_drawn, judge, native_holds
+from tools.judge.correctness.gates import Expected
+from tools.judge.correctness.problem import Problem, describe
+from tools.judge.correctness.tree import Tree
 from tools.task import builtin_tasks, find_task, read_task
+from tools.verdict import LimitationKind
 
 Kernel = Callable[..., Tree]
 LOG2E = 1.4426950408889634
@@ -503,7 +504,7 @@ def test_a_miss_where_torch_misses_by_as_much_says_nothing(tmp_path: Path) -> No
     drawn = problem.draw(1, "offset")
     assert drawn is not None
     right = judge(problem, drawn, by_pieces(*drawn.inputs), case="main", battery="offset")
-    assert NATIVE_MISSES in right.detail
+    assert [limitation.kind for limitation in right.limitations] == [LimitationKind.NATIVE_MISSES]
     far = by_pieces(*drawn.inputs) + 100.0
     assert not judge(problem, drawn, far, case="main", battery="offset").ok
     assert not judge(problem, drawn, torch.full_like(far, torch.nan), case="main", battery="offset").ok

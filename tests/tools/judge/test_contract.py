@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.judge.drawing import applying
-from tools.judge.reference import Problem
+from tools.judge.correctness.problem import Problem
 from tools.task import find_task, read_task
 
 

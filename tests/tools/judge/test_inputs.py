@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tools.judge.inputs import case_seed, derived
-from tools.judge.protocol import BATTERIES, CORE, EXOTIC, PROBES, batteries_of
+from tools.judge.correctness.batteries import BATTERIES, CORE, EXOTIC, PROBES, batteries_of
+from tools.judge.correctness.inputs import case_seed, derived
 from tools.spec import CaseSpec, TaskSpec
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tools.judge.compare import compare, judge
-from tools.judge.problem import Drawn
-from tools.judge.protocol import PROBES
-from tools.judge.reference import Problem
+from tools.judge.correctness.batteries import PROBES
+from tools.judge.correctness.comparison import compare, judge
+from tools.judge.correctness.problem import Problem
+from tools.judge.correctness.reference_model import Drawn
 from tools.task import find_task, read_task
 
 

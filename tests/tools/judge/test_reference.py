@@ -9,9 +9,8 @@ import torch
 from tests.tools.judge.drawing import applying
 from tools.codec import decode, encode
 from tools.errors import TaskError
-from tools.judge import flops
-from tools.judge.reference import Problem, describe, expanded
-from tools.judge.tree import leaves
+from tools.judge.correctness.problem import Problem, counter, describe, expanded
+from tools.judge.correctness.tree import leaves
 from tools.spec import TaskSpec
 from tools.task import TaskFile, builtin_tasks, find_task, read_task
 
@@ -68,7 +67,7 @@ def test_attention_with_grouped_heads_is_counted_whichever_operator_does_it() ->
         (aten._scaled_dot_product_efficient_attention, plain, whole),
         (aten._scaled_dot_product_cudnn_attention, plain, whole),
     ):
-        with flops.counter() as counted, flops.counter(whole=True) as all_of_it:
+        with counter() as counted, counter(whole=True) as all_of_it:
             operator(q, kv, kv, *more)
         assert (counted.get_total_flops(), all_of_it.get_total_flops()) == (seen, whole)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tools.judge.compare import compare
-from tools.judge.gates import Expected
-from tools.judge.reference import Problem
-from tools.judge.roundings import half_step
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.float64 import half_step
+from tools.judge.correctness.gates import Expected
+from tools.judge.correctness.problem import Problem
 from tools.task import find_task, read_task
 
 

@@ -14,9 +14,9 @@ import pytest
 from tools import wire
 from tools.codec import encode
 from tools.errors import WorkerTimeout
-from tools.judge.runner_link import RunnerFailed, RunnerLink, Runners, pass_runner, receive_runner
+from tools.judge.execution.runner_link import RunnerFailed, RunnerLink, Runners, pass_runner, receive_runner
 from tools.plan.schema import Plan
-from tools.runner.protocol import Block, CopyOut, Done, Failed, Reply, Request, Setup, Shared, Steps, Times
+from tools.runner.protocol import CopyOut, Done, Failed, Reply, Request, Setup, Shared, Steps, TimedBlock, Times
 from tools.verdict import Status
 
 Behaviour = Callable[[socket.socket], None]
@@ -51,7 +51,7 @@ class Supervisor:
             sock.close()
 
 
-def answer(sock: socket.socket, message: wire.Message, reply: Reply | dict[str, Any]) -> None:
+def answer(sock: socket.socket, message: wire.WireMessage, reply: Reply | dict[str, Any]) -> None:
     said = reply if isinstance(reply, dict) else encode(reply)
     wire.send(sock, {"token": message.body["token"], "reply": said})
 
@@ -183,11 +183,11 @@ def test_a_runner_that_fails_is_a_verdict_and_the_next_one_takes_over(
 @pytest.mark.parametrize(
     ("request_", "reply"),
     [
-        (Block(2, 0), Times((1.0,), 2.0)),
-        (Block(1, 0), Times((float("nan"),), 2.0)),
-        (Block(1, 0), Times((float("inf"),), 2.0)),
-        (Block(1, 0), Times((1.0,), -1.0)),
-        (Block(1, 0), Done()),
+        (TimedBlock(2, 0), Times((1.0,), 2.0)),
+        (TimedBlock(1, 0), Times((float("nan"),), 2.0)),
+        (TimedBlock(1, 0), Times((float("inf"),), 2.0)),
+        (TimedBlock(1, 0), Times((1.0,), -1.0)),
+        (TimedBlock(1, 0), Done()),
         (Steps(1), {"kind": "shares", "own_us": -1, "library_us": 0, "glue_us": 0}),
         (Steps(1), {"kind": "shares", "own_us": 10**400, "library_us": 0, "glue_us": 0}),
     ],
@@ -200,7 +200,7 @@ def test_times_that_are_none_are_a_dead_runner(request_: Request, reply: Reply |
 
 def test_as_many_times_as_passes_are_an_answer() -> None:
     with linked(always(Times((1.0, 2.0), 3.0))) as (link, _):
-        assert link.ask(Block(2, 0), timeout_s=5).reply == Times((1.0, 2.0), 3.0)
+        assert link.ask(TimedBlock(2, 0), timeout_s=5).reply == Times((1.0, 2.0), 3.0)
 
 
 def test_an_answer_that_was_there_before_the_request_does_not_count() -> None:

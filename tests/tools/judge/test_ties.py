@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.judge.compare import compare
-from tools.judge.gates import Expected
-from tools.judge.reference import Problem
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.gates import Expected
+from tools.judge.correctness.problem import Problem
 from tools.task import read_task
 
 

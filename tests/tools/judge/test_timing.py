@@ -5,16 +5,18 @@ import random
 
 import pytest
 
-from tools.judge.clock import Reading, agreement, least_delayed
-from tools.judge.timing import (
+from tools.judge.timing.statistics import (
     CANDIDATE,
+    Reading,
     Round,
+    RoundSeries,
     Rules,
-    Series,
+    agreement,
     bootstrap_median,
     comparisons_over,
     floor_us,
     kept,
+    least_delayed,
     nested_median,
     palindrome,
     passes_for,
@@ -28,10 +30,10 @@ from tools.judge.timing import (
 
 def series_of(
     candidate_us: float, baseline_us: float, *, rounds: int, noise: float = 0.0, drift: float = 0.0
-) -> Series:
+) -> RoundSeries:
     """Rounds in which both arms slow down by `drift` per block and jitter by `noise`."""
     rng = random.Random(7)
-    series = Series(Rules(), ("eager",))
+    series = RoundSeries(Rules(), ("eager",))
     clock = 0
     for _ in range(rounds):
         blocks: dict[str, list[float]] = {CANDIDATE: [], "eager": []}
@@ -73,7 +75,7 @@ def test_the_interval_covers_the_truth_and_narrows_with_more_rounds() -> None:
 
 
 def test_comparisons_begin_with_the_fastest_baseline() -> None:
-    series = Series(Rules(), ("eager", "compile"))
+    series = RoundSeries(Rules(), ("eager", "compile"))
     series.add({CANDIDATE: [1, 1], "eager": [3, 3], "compile": [2, 2]}, 0.01)
     assert [c.baseline for c in series.comparisons()] == ["compile", "eager"]
 
@@ -89,7 +91,7 @@ def test_a_noisy_series_goes_on_until_its_time_is_used_up() -> None:
 
 
 def test_slow_launches_need_fewer_rounds() -> None:
-    series = Series(Rules(), ("eager",))
+    series = RoundSeries(Rules(), ("eager",))
     for _ in range(6):
         series.add({CANDIDATE: [1e5, 1e5], "eager": [1e5, 1e5]}, 1.5)
     assert series.enough
@@ -123,7 +125,7 @@ def test_timing_counts_blocks_and_launches() -> None:
 
 
 def test_rounds_with_a_slow_clock_or_a_throttle_bit_are_discarded() -> None:
-    series = Series(Rules(), ("eager",))
+    series = RoundSeries(Rules(), ("eager",))
     blocks = {CANDIDATE: [1.0, 1.0], "eager": [2.0, 2.0]}
     for clock, throttled in [(1980.0, False)] * 10 + [(1900.0, False), (1980.0, True), (1930.0, False)]:
         series.add(blocks, 0.01, sm_clock_mhz=clock, throttled=throttled)
@@ -132,7 +134,7 @@ def test_rounds_with_a_slow_clock_or_a_throttle_bit_are_discarded() -> None:
 
 
 def test_what_is_discarded_counts_for_nothing() -> None:
-    series = Series(Rules(), ("eager",))
+    series = RoundSeries(Rules(), ("eager",))
     for _ in range(9):
         series.add({CANDIDATE: [10.0, 10.0], "eager": [20.0, 20.0]}, 0.01, sm_clock_mhz=1980.0)
     series.add({CANDIDATE: [90.0, 90.0], "eager": [20.0, 20.0]}, 0.01, sm_clock_mhz=900.0)
@@ -142,14 +144,14 @@ def test_what_is_discarded_counts_for_nothing() -> None:
 
 
 def test_an_environment_that_throttles_a_fifth_of_the_rounds_is_unfit() -> None:
-    series = Series(Rules(), ())
+    series = RoundSeries(Rules(), ())
     for number in range(20):
         series.add({CANDIDATE: [1.0, 1.0]}, 0.01, sm_clock_mhz=1980.0, throttled=number < 5)
     assert series.unfit
 
 
 def test_a_clock_that_always_changes_discards_nothing() -> None:
-    series = Series(Rules(), ())
+    series = RoundSeries(Rules(), ())
     for number in range(20):
         series.add({CANDIDATE: [1.0, 1.0]}, 0.01, sm_clock_mhz=1500.0 if number < 5 else 1980.0)
     assert series.discarded == 0
@@ -162,14 +164,14 @@ def test_a_gpu_that_does_not_tell_its_clock_discards_nothing() -> None:
 
 
 def test_a_series_that_was_throttled_throughout_is_unfit_and_ends() -> None:
-    series = Series(Rules(), ("eager",))
+    series = RoundSeries(Rules(), ("eager",))
     for _ in range(100):
         series.add({CANDIDATE: [1.0, 1.0], "eager": [1.0, 1.0]}, 0.024, throttled=True)
     assert series.enough
     assert series.unfit
 
 
-def processes(shifts: list[float]) -> list[Series]:
+def processes(shifts: list[float]) -> list[RoundSeries]:
     """Runner processes that differ by a few percent, each with little noise of its own."""
     return [series_of(10 * math.exp(shift), 20, rounds=20, noise=0.001) for shift in shifts]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tools.plan import sass_kernels
 from tests.tools.plan.sass_kernels import compiled
-from tools.plan.code_count import count_code
+from tools.plan.messages import count_code
 from tools.plan.sass import disassemble
 from tools.ptx.assemble import assemble
 

@@ -7,8 +7,8 @@ import pytest
 from tests.tools.plan.conftest import HEADER, tensor
 from tools.codec import Json
 from tools.machine import Machine
-from tools.plan.module_memory import foreign_ttir, module_memory
-from tools.plan.options import forbidden_option
+from tools.plan.compile import foreign_ttir, module_memory
+from tools.plan.schema import forbidden_option
 from tools.spec import CaseSpec, TaskSpec
 from tools.update import Update, UpdateLimits, Updater
 from tools.verdict import Status

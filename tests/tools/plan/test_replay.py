@@ -10,11 +10,30 @@ import pytest
 import torch
 
 from tools.codec import encode
-from tools.plan.operator_list import ALLOWED, is_allowed
-from tools.plan.operators import NotAllowed, resolve
-from tools.plan.outputs import output_layout
-from tools.plan.replay import Argument, Replay, ReplayError, gather_outputs, poison, view_of
-from tools.plan.schema import Aten, Kernel, Launch, Plan, ScalarArg, Step, Storage, TensorArg, TensorRef
+from tools.plan.replay import (
+    Argument,
+    NotAllowed,
+    Replay,
+    ReplayError,
+    gather_outputs,
+    output_layout,
+    poison,
+    resolve,
+    view_of,
+)
+from tools.plan.schema import (
+    ALLOWED,
+    Aten,
+    Kernel,
+    Launch,
+    Plan,
+    ScalarArg,
+    Step,
+    Storage,
+    TensorArg,
+    TensorRef,
+    is_allowed,
+)
 
 DOUBLE = Kernel("double", "ttir", "", ("*fp32", "*fp32", "i32"))
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.tools.ptx.conftest import BODY, ENTRY, HEAD, LOAD, RELU, STORE, candidate, with_lines
 from tools.machine import Machine
-from tools.plan.kernels import LaunchLog, PtxRecorder
 from tools.plan.recorder import Tape
 from tools.plan.schema import Kernel, Launch, ScalarArg, TensorArg
+from tools.plan.triton_recorder import LaunchLog, PtxRecorder
 from tools.ptx import PtxKernel, PtxLaunchError
 from tools.ptx.loader import block_of, cluster_of, sizes
 from tools.spec import CaseSpec, TaskSpec

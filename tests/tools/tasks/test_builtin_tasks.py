@@ -10,11 +10,10 @@ import pytest
 
 from tests.tools.tasks.honest import HONEST, Kernel
 from tests.tools.tasks.wrong import MISTAKES, Mistake
-from tools.judge.admission import admit, unsound
-from tools.judge.compare import compare
-from tools.judge.protocol import CORE, batteries_of
-from tools.judge.reference import Problem, describe
-from tools.judge.sensitivity import sensitivities
+from tools.judge.correctness.batteries import CORE, batteries_of
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.problem import Problem, describe
+from tools.judge.service.admission import admit, sensitivities, unsound
 from tools.task import MAIN, TaskFile, builtin_names, find_task
 from tools.tasks import GROUPS
 from tools.verdict import CaseResult, Tier

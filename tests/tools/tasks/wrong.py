@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.tools.tasks import honest
-from tools.judge.tree import Tree
+from tools.judge.correctness.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, make_backend
 
-from tools.ttir import Descriptor, Pointer, Stats, parse, run
+from tools.ttir import DescriptorValue, Pointer, RunStats, parse, run
 
 POINTERS = {
     torch.float32: "*fp32",
@@ -57,13 +57,15 @@ def pointer(name: str, tensor: torch.Tensor) -> Pointer:
 def _describe(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, torch.Tensor):
         return POINTERS[value.dtype], pointer(name, value)
-    if isinstance(value, Descriptor):
+    if isinstance(value, DescriptorValue):
         block = ", ".join(str(size) for size in value.block_shape)
         return f"tensordesc<{value.dtype.replace('f', 'fp')}[{block}]>", value
     return ("fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"), value
 
 
-def launch(kernel: Any, grid: tuple[int, ...], capability: int = 90, max_ops: int = 50_000_000, **values: Any) -> Stats:
+def launch(
+    kernel: Any, grid: tuple[int, ...], capability: int = 90, max_ops: int = 50_000_000, **values: Any
+) -> RunStats:
     """Lowers and runs `kernel`."""
     constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
     constants = {name: value for name, value in values.items() if name in constexprs}

@@ -11,7 +11,7 @@ import torch
 
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import launch, lower, pointer
-from tools.ttir import Descriptor, Stats, UnsupportedOp, parse, run
+from tools.ttir import DescriptorValue, RunStats, UnsupportedOp, parse, run
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_softmax_matches_torch_in_one_pass_and_online(kernel: Any, block: int) -
 def test_programs_are_batched() -> None:
     x, y = torch.randn(64, 128), torch.empty(64, 128)
     alone = launch(kernels.softmax_row, (1,), x=x, y=y, n=128, B=128)
-    assert launch(kernels.softmax_row, (64,), x=x, y=y, n=128, B=128) == Stats(64, batches=1, ops=alone.ops)
+    assert launch(kernels.softmax_row, (64,), x=x, y=y, n=128, B=128) == RunStats(64, batches=1, ops=alone.ops)
 
 
 def test_layernorm_of_fp16_matches_torch() -> None:
@@ -118,7 +118,7 @@ def test_device_made_descriptors_are_clipped_at_the_edges(capability: int) -> No
 @pytest.mark.parametrize("capability", [80, 90])
 def test_a_host_made_descriptor_fills_its_own_shape_and_stride_arguments(capability: int) -> None:
     x, y = torch.randn(20, 36), torch.zeros(20, 36)
-    dx, dy = (Descriptor(pointer(name, t), (20, 36), (36, 1), (16, 16), "f32") for name, t in (("x", x), ("y", y)))
+    dx, dy = (DescriptorValue(pointer(name, t), (20, 36), (36, 1), (16, 16), "f32") for name, t in (("x", x), ("y", y)))
     text = lower(
         kernels.descriptor_host,
         {"dx": "tensordesc<fp32[16, 16]>", "dy": "tensordesc<fp32[16, 16]>", "scale": "fp32"},

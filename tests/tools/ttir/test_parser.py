@@ -11,7 +11,7 @@ import torch
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import lower, pointer
 from tools.ttir import Argument, StepLimit, TtirError, TtirSyntaxError, UnsupportedOp, parse, run
-from tools.ttir.types import Desc, Ptr, Scalar, Tensor, parse_type
+from tools.ttir.ir import Desc, Ptr, Scalar, TensorType, parse_type
 
 SOFTMAX = lower(kernels.softmax_row, {"x": "*fp32", "y": "*fp32", "n": "i32"}, {"B": 64})
 COLLATZ = lower(kernels.collatz, {"x": "*i32", "y": "*i32"}, {})
@@ -39,9 +39,9 @@ def test_debug_locations_make_no_difference(text: str) -> None:
 
 
 def test_types_are_read_as_printed() -> None:
-    assert parse_type("tensor<4x1x!tt.ptr<f8E4M3FN>>") == Tensor((4, 1), Ptr(Scalar("f8E4M3FN")))
+    assert parse_type("tensor<4x1x!tt.ptr<f8E4M3FN>>") == TensorType((4, 1), Ptr(Scalar("f8E4M3FN")))
     assert parse_type("!tt.ptr<i8, 1>") == Ptr(Scalar("i8"))
-    block = Tensor((16, 32), Scalar("bf16"))
+    block = TensorType((16, 32), Scalar("bf16"))
     assert parse_type("!tt.tensordesc<tensor<16x32xbf16>>") == Desc(block)
     assert parse_type("!tt.tensordesc<16x32xbf16>") == Desc(block)
 

@@ -12,8 +12,8 @@ import torch
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import launch, pointer
 from tools.ttir import AssertFailed, OutOfBounds, Pointer, StepLimit, UnsupportedOp, parse, run
-from tools.ttir.floats import encode, round_bf16, round_tf32, round_to
-from tools.ttir.types import Scalar
+from tools.ttir.ir import Scalar
+from tools.ttir.values import encode, round_bf16, round_tf32, round_to
 
 
 def evaluate(body: str, kind: str, *values: int | float) -> Any:

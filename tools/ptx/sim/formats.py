@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tools.ttir.floats import decode_table, encode_mini
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
+from tools.ttir.values import decode_table, encode_mini
 
 POISON_16 = 0x7FFD  # what nothing has written: a NaN in every float format, odd and huge as an integer
 POISON = int.from_bytes(POISON_16.to_bytes(2, "little") * 8, "little")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 
 @dataclass(frozen=True)

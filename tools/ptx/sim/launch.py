@@ -16,8 +16,8 @@ from tools.ptx.sim.ops_async import check_all_sent
 from tools.ptx.sim.program import labels_of, steps_of
 from tools.ptx.sim.rounding import nearest
 from tools.ptx.sim.schedule import Schedule
-from tools.ttir.memory import Pointer, Space
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
+from tools.ttir.memory import AddressSpace, Pointer
 
 Argument = Pointer | int | float | bool
 LANES = 1 << 15  # of a batch: enough to hide Python's overhead, few enough to stay in the caches
@@ -108,7 +108,7 @@ def _knows_cluster(ins: Instruction) -> bool:
 
 
 def _run(module: Module, function: Function, launch: Launch, args: Sequence[Argument], max_work: int) -> Stats:
-    space = Space()
+    space = AddressSpace()
     layout = _lay_out(module, function, launch, space)
     params = _params(function, args, layout, space)
     kinds = list(function.registers.values())
@@ -151,7 +151,7 @@ def _batches(ctas: int, launch: Launch, layout: _Layout, kinds: Sequence[str]) -
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _lay_out(module: Module, function: Function, launch: Launch, space: Space) -> _Layout:
+def _lay_out(module: Module, function: Function, launch: Launch, space: AddressSpace) -> _Layout:
     layout, dynamic = _Layout(), []
     for variable in (*module.variables, *function.variables):
         if variable.space == "shared" and variable.extern:
@@ -185,7 +185,7 @@ def _reserve(layout: _Layout, variable: Variable) -> None:
         layout.local_bytes = at + variable.nbytes
 
 
-def _place(layout: _Layout, variable: Variable, space: Space) -> None:
+def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
     """A variable of the module: a region of its own, with the values that the text gives."""
     if variable.nbytes > MEMORY_BYTES:
         raise Unsupported(f"the module variable {variable.name!r} of {variable.nbytes} bytes")
@@ -204,7 +204,7 @@ def _element(value: int | float, kind: str) -> Array:
     return np.array([int(value) & (1 << bits_of(kind)) - 1], f"u{bits_of(kind) // 8}")
 
 
-def _params(function: Function, args: Sequence[Argument], layout: _Layout, space: Space) -> Array:
+def _params(function: Function, args: Sequence[Argument], layout: _Layout, space: AddressSpace) -> Array:
     """The parameters' bytes, and their addresses in `layout`."""
     if len(args) != len(function.params):
         raise SimError(f"{function.name} takes {len(function.params)} arguments, {len(args)} were given")
@@ -218,7 +218,7 @@ def _params(function: Function, args: Sequence[Argument], layout: _Layout, space
     return np.frombuffer(data, np.uint8)
 
 
-def _packed(param: Param, value: Argument, number: int, space: Space) -> bytes:
+def _packed(param: Param, value: Argument, number: int, space: AddressSpace) -> bytes:
     if param.count is not None:
         raise Unsupported(f"argument {number} ({param.name}) is an array of {param.nbytes} bytes")
     if isinstance(value, Pointer):

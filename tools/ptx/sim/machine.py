@@ -16,7 +16,7 @@ from tools.ptx.ir import Instruction
 from tools.ptx.sim.formats import poison
 from tools.ptx.sim.lanes import Lanes
 from tools.ptx.sim.memory import Memory
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 RUNNING, AT_WARP, AT_BARRIER, EXITED = range(4)
 WARP = 32

@@ -13,8 +13,8 @@ from tools.ptx.sim.errors import Misaligned, OutOfBounds, place, unsupported
 from tools.ptx.sim.formats import POISON_16
 from tools.ptx.sim.lanes import Lanes, Words
 from tools.ptx.sim.races import Shadow
-from tools.ttir.memory import Space
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
+from tools.ttir.memory import AddressSpace
 
 SHARED, LOCAL, PARAM = 1 << 32, 2 << 32, 3 << 32  # where the windows begin
 WINDOWS = {1: "shared", 2: "local", 3: "param"}
@@ -26,7 +26,14 @@ class Memory:
     """All memory of one batch of blocks. `sizes`: bytes of shared (a block), local (a thread) and param memory."""
 
     def __init__(
-        self, space: Space, params: Array, sizes: dict[str, int], blocks: int, lanes: int, granule: int, words: Words
+        self,
+        space: AddressSpace,
+        params: Array,
+        sizes: dict[str, int],
+        blocks: int,
+        lanes: int,
+        granule: int,
+        words: Words,
     ) -> None:
         self.space, self.sizes = space, sizes
         self.words = words

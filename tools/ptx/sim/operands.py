@@ -24,7 +24,7 @@ from tools.ptx.sim.formats import (
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.rounding import nearest
 from tools.ptx.sim.specials import special
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 Run = Callable[[Machine], None]
 Read = Callable[[Machine], Array]

@@ -15,7 +15,7 @@ from tools.ptx.sim.machine import Bulk, Copies, Machine
 from tools.ptx.sim.mbarriers import SHARED, barrier, barrier_address, keep, move, state_of
 from tools.ptx.sim.operands import Ins, Read, Run
 from tools.ptx.sim.ops_memory import ignore_hints
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 _ALL = 1 << 30
 

@@ -11,7 +11,7 @@ from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Run
 from tools.ptx.sim.ops_memory import ORDERS, ignore_hints, own_space, reach, space_of
 from tools.ptx.sim.rounding import nearest
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 Combine = Callable[..., Array]
 _NAMES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")

@@ -8,7 +8,7 @@ from tools.ptx.ir import Symbol
 from tools.ptx.sim.errors import unsupported
 from tools.ptx.sim.formats import bits_of, is_signed, resize
 from tools.ptx.sim.operands import Ins, Run
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 
 def _simple(ins: Ins, fn: Callable[..., Array], kinds: list[str], result: str) -> Run:

@@ -9,7 +9,7 @@ from tools.ptx.sim.formats import bits_of, is_float, parts_of
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Read, Run
 from tools.ptx.sim.rounding import flush
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 Test = Callable[[Array, Array], Array]
 _ORDERED: dict[str, Test] = {

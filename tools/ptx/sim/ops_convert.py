@@ -9,7 +9,7 @@ from tools.ptx.sim.formats import base_of, bits_of, is_float, is_signed, parts_o
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Run
 from tools.ptx.sim.rounding import flush, nearest, saturate, to_format
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 Values = Callable[[Array], Array]
 _MODES = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")

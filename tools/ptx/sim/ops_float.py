@@ -12,7 +12,7 @@ import numpy as np
 from tools.ptx.sim.formats import base_of
 from tools.ptx.sim.operands import Ins, Run
 from tools.ptx.sim.rounding import flush, fma_f64, nearest, odd_fma, odd_sum, saturate, to_format
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 Fn = Callable[..., Array]
 _MODES = ("rn", "rz", "rm", "rp")

@@ -7,7 +7,7 @@ import numpy as np
 from tools.ptx.sim.formats import UNSIGNED, bits_of, is_signed
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Run
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 Binary = Callable[[Array, Array], Array]
 

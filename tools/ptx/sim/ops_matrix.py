@@ -15,7 +15,7 @@ from tools.ptx.sim.machine import WARP, Machine
 from tools.ptx.sim.operands import Ins, Run
 from tools.ptx.sim.ops_memory import space_of
 from tools.ptx.sim.rounding import to_format
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 _GROUP, _MEMBER = np.arange(WARP) // 4, np.arange(WARP) % 4
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)\Z")

@@ -7,7 +7,7 @@ from tools.ptx.sim.errors import IllFormed, place, unsupported
 from tools.ptx.sim.formats import UNSIGNED, bits_of
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Read, Run
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 SPACES = {
     "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared", "local": "local",

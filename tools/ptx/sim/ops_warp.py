@@ -9,7 +9,7 @@ from tools.ptx.sim.formats import POISON, decode, encode, is_float
 from tools.ptx.sim.machine import WARP, Machine
 from tools.ptx.sim.operands import Ins, Run
 from tools.ptx.sim.ops_bits import ones
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 _LANE = np.arange(WARP)
 

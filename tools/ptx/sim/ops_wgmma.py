@@ -17,7 +17,7 @@ from tools.ptx.sim.machine import WARP, Machine, Tensor
 from tools.ptx.sim.operands import Ins, Read, Run
 from tools.ptx.sim.ops_matrix import Fragment
 from tools.ptx.sim.rounding import to_format
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)\Z")
 _SPANS = {1: 128, 2: 64, 3: 32}  # bytes of a swizzled row, by the descriptor's mode

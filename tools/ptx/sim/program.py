@@ -27,7 +27,7 @@ from tools.ptx.sim.errors import IllFormed, SimError, Trap, place, unsupported
 from tools.ptx.sim.formats import is_float
 from tools.ptx.sim.machine import Machine
 from tools.ptx.sim.operands import Ins, Read, Run, Scope
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 PLAIN, SYNC, BRANCH, EXIT, BARRIER = range(5)
 Builder = Callable[[Ins], Run]

@@ -13,7 +13,7 @@ import numpy as np
 from tools.ptx.ir import Instruction
 from tools.ptx.sim.errors import Race, place
 from tools.ptx.sim.lanes import Lanes
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 _SEVERAL = 63  # more than one warp has read
 _STEP = 64  # warps of a block and _SEVERAL fit below it

@@ -6,8 +6,8 @@ rounding it once more to 24 bits or fewer, in any direction, is what rounding th
 
 import numpy as np
 
-from tools.ttir.floats import MINIS, round_bf16
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
+from tools.ttir.values import MINIS, round_bf16
 
 MODES = ("rn", "rz", "rm", "rp", "rna")
 # bits of the mantissa without the leading one, and the exponent of the smallest normal number

@@ -9,7 +9,7 @@ import numpy as np
 from tools.ptx.sim.errors import Deadlock, StepLimit, place, unsupported
 from tools.ptx.sim.machine import AT_BARRIER, AT_WARP, EXITED, RUNNING, Machine
 from tools.ptx.sim.program import BARRIER, BRANCH, FULL_WARP, PLAIN, SYNC, Barrier, Step
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 SPINS = 256  # jumps back of one group before others get their turn: they may be what it waits for
 LANES_PER_WORK = 1 << 13

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tools.ptx.sim.machine import WARP, Machine
-from tools.ttir.types import Array
+from tools.ttir.ir import Array
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 

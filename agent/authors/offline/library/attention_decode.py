@@ -10,10 +10,10 @@
 """Attention of one query over a long cache: bound by reading keys and values once.
 
 A program per sequence and key head would leave multiprocessors idle, so each takes a part of the cache, for all query
-heads that share it (padded to the 16 rows that a tensor core wants). The second kernel merges the parts, where there are
-several. All programs should run at once: they share the memory evenly and end together. 256 caches of 4096 keys take
-123.4 us on an H200 (torch.compile 124.0) with a program each, which needs no merge, and blocks of 64 keys; 128.4 us with
-blocks of 32; as 512 programs 126.4 to 126.7 us with blocks of 32 and 129 us with blocks of 16.
+heads that share it (padded to the 16 rows that a tensor core wants). The second kernel merges the parts, where there
+are several. All programs should run at once: they share the memory evenly and end together. 256 caches of 4096 keys
+take 123.4 us on an H200 (torch.compile 124.0) with a program each, which needs no merge, and blocks of 64 keys; 128.4
+us with blocks of 32; as 512 programs 126.4 to 126.7 us with blocks of 32 and 129 us with blocks of 16.
 """
 
 import torch

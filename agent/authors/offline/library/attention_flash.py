@@ -14,21 +14,22 @@
 Blocks left of the diagonal need no mask, blocks on it do, blocks right of it are never read. Queries of the end of the
 sequence come first: they take longest, and a long program that starts last would run alone.
 
-`plain_kernel` reads by pointers, any type and size of head. Each product is waited for in place, whatever order the source
-has (weights carried to the next step, for their product to run under its softmax, were waited for just the same), so the
-softmax of one program has to run under the products of another on the same multiprocessor: 121 registers a thread leave
-room for two of 128 queries. 4 x 16 heads of 4096 x 64, causal, on an H200: 331-341 us, which is what torch's best backend
-takes beside it (334-340 with blocks in groups of 8 or 16 heads, so it does without); 390 us with two stages in place of three, 340 us with four programs of 64 queries, 388 us with 32 keys a block. The
-same loop with loads by TMA took 355 to 360 us (340 at best, with 64 x 128 blocks), and with as many programs as run at
-once, that walk over all blocks, 361 to 384 us.
+`plain_kernel` reads by pointers, any type and size of head. Each product is waited for in place, whatever order the
+source has (weights carried to the next step, for their product to run under its softmax, were waited for just the
+same), so the softmax of one program has to run under the products of another on the same multiprocessor: 121 registers
+a thread leave room for two of 128 queries. 4 x 16 heads of 4096 x 64, causal, on an H200: 331-341 us, which is what
+torch's best backend takes beside it (334-340 with blocks in groups of 8 or 16 heads, so it does without); 390 us with
+two stages in place of three, 340 us with four programs of 64 queries, 388 us with 32 keys a block. The same loop with
+loads by TMA took 355 to 360 us (340 at best, with 64 x 128 blocks), and with as many programs as run at once, that walk
+over all blocks, 361 to 384 us.
 
 `specialised_kernel` is for heads of 128, whose accumulators leave room for one program only. Loads have a warp group of
 their own and each of two others half of the queries, so that one's softmax runs under the other's products: 878 us for
 32 heads of 8192 x 128, where cuDNN takes 898 and `plain_kernel` 1105 at best; 937 us with the mask looked at in every
-block. Heads of 64, whose softmax is half of the work, take 344 us with it. Triton 3.6 and 3.7 specialise no kernel with a
-branch or with a second product loop, and put barriers that nobody uses (one a stage) where the first tile of the largest
-operand will lie: with three stages or more their bits turned up in it as NaN, with two they did not. So its blocks are
-always 128 x 128 with two stages.
+block. Heads of 64, whose softmax is half of the work, take 344 us with it. Triton 3.6 and 3.7 specialise no kernel with
+a branch or with a second product loop, and put barriers that nobody uses (one a stage) where the first tile of the
+largest operand will lie: with three stages or more their bits turned up in it as NaN, with two they did not. So its
+blocks are always 128 x 128 with two stages.
 """
 
 import torch
@@ -173,7 +174,8 @@ def specialised(q, k, v, y, causal, scale):
 
 
 def tile(depth, size):
-    """Queries, keys and stages of a block for heads of `depth` elements of `size` bytes, which shared memory has room for."""
+    """Queries, keys and stages of a block for heads of `depth` elements of `size` bytes, which shared memory has
+    room for."""
     bm, bn = (BLOCK_M, BLOCK_N) if size == 2 and depth <= 256 else (64, 32)
     # float32 queries lie there twice, once for each of the parts that they are multiplied in
     room = (224 << 10) - bm * depth * size * (size // 2)

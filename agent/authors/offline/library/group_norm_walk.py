@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
+# ruff: noqa: ANN001, ANN201, N803
 # says: a group stays in registers where it fits; a wider one is walked over twice, from the L2 cache
 # fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W
 # search: BLOCK = 4096 8192
@@ -31,7 +31,8 @@ NUM_WARPS = 32
 
 @triton.jit
 def scale_and_shift(weight_ptr, bias_ptr, first, channel, channels):
-    """Weight and bias of a tile's channels, as a column. Loaded as vectors: as columns each thread would load them all."""
+    """Weight and bias of a tile's channels, as a column. Loaded as vectors: as columns each thread would load them
+    all."""
     used = channel < channels
     weight = tl.load(weight_ptr + first + channel, mask=used, other=0.0, eviction_policy="evict_last").to(tl.float32)
     bias = tl.load(bias_ptr + first + channel, mask=used, other=0.0, eviction_policy="evict_last").to(tl.float32)

@@ -7,15 +7,16 @@
 # search: NUM_STAGES = 3 4
 """Linear layer and cross entropy together: the logits (tokens x vocabulary) never reach memory.
 
-An ordinary product of tiles, whose operands come by TMA and whose tiles end in a maximum and a sum of each row instead of
-a store; logits are never rounded to 16 bits. One program a multiprocessor walks over the tiles, and the loops over tiles and
-over k are one (flatten), so that the next operands travel while the exponentials are computed. GROUP_M blocks of tokens
-share a block of the weight, by far the largest operand, through the L2 cache. A second kernel, a program a token, merges
-the parts and computes the target's own logit, which in the product would take a comparison for each logit.
+An ordinary product of tiles, whose operands come by TMA and whose tiles end in a maximum and a sum of each row instead
+of a store; logits are never rounded to 16 bits. One program a multiprocessor walks over the tiles, and the loops over
+tiles and over k are one (flatten), so that the next operands travel while the exponentials are computed. GROUP_M blocks
+of tokens share a block of the weight, by far the largest operand, through the L2 cache. A second kernel, a program a
+token, merges the parts and computes the target's own logit, which in the product would take a comparison for each
+logit.
 
-2048 tokens, 4096 x 128256, on an H200: 3108 us (torch.compile takes 1.145 times as long), 3719 with tiles of 128 x 128; 4491 us with loads by
-pointers and a running maximum and sum in registers.
-Where a row is no multiple of 16 bytes TMA cannot read it: then pointers do the work.
+2048 tokens, 4096 x 128256, on an H200: 3108 us (torch.compile takes 1.145 times as long), 3719 with tiles of 128 x 128;
+4491 us with loads by pointers and a running maximum and sum in registers. Where a row is no multiple of 16 bytes TMA
+cannot read it: then pointers do the work.
 """
 
 import torch

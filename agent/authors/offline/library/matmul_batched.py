@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
+# ruff: noqa: ANN001, ANN201, N803
 # order: 1
 # says: batches by TMA: a program a multiprocessor, stores of one tile under the products of the next
 # fits: batched_matmul(a, b) = a @ b where a: plain B M K, b: plain B K N
@@ -7,12 +7,13 @@
 # search: BLOCK_N = 128 256
 # search: PROGRAMS_PER_SM = 1 2 3
 # search: NUM_STAGES = 2 3
-"""Product of each pair of matrices of two batches, where sums are short: what counts is how operands and results travel.
+"""Product of each pair of matrices of two batches, where sums are short: what counts is how operands and results
+travel.
 
-128 products of 2048 x 128 x 512 in bfloat16 move 352 MB, 83 us on an H200, but a program for each tile of 128 x 128 reads
-another 537 MB from the L2 cache, and nothing runs under its store: 159 us at best (cuBLAS 100). Here the loops over tiles
-and over k are one (flatten), so that the next operands travel while a result leaves: 102 us; 126 with tiles of 128 x 128.
-Keeping the second operand in shared memory while a program walks down the first one took 126 us and more.
+128 products of 2048 x 128 x 512 in bfloat16 move 352 MB, 83 us on an H200, but a program for each tile of 128 x 128
+reads another 537 MB from the L2 cache, and nothing runs under its store: 159 us at best (cuBLAS 100). Here the loops
+over tiles and over k are one (flatten), so that the next operands travel while a result leaves: 102 us; 126 with tiles
+of 128 x 128. Keeping the second operand in shared memory while a program walks down the first one took 126 us and more.
 
 Operands that TMA cannot read (rows of no multiple of 16 bytes) and rows that do not divide into blocks go to
 `masked_kernel`: a block that ends beyond its matrix would be stored in the next one.

@@ -18,18 +18,19 @@
 # search: PIECES = 2 4
 """Matrix product by a fixed grid that walks over the tiles of the result, with operands moved by TMA.
 
-TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles and
-over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result is
-finished and goes out in PIECES, to need less shared memory beside the stages and fewer registers for a residual; float32
-results get 128 x 256 tiles so, with 128 x 128 ones 8192 x 4096 x 4096 took 1080 us on an H200 (cuBLAS 980). Of 8192 cubed
-in bfloat16, side by side with cuBLAS because the power limit moves both: 1.02 times as fast with 2 pieces and 3 stages,
-1.01 with 4 and 4, whatever GROUP_M; 0.975 times with tiles of 256 x 128. With a bias and ReLU, 1.06 times as fast as torch
-(362 us with GROUP_M 8, 366 with 4; 128 x 128 tiles 397 at best); with GELU, 1.10 times (365 and 368).
+TMA takes addresses and bounds off the threads, which leaves their registers to a 128 x 256 tile. The loops over tiles
+and over k are one (flatten), so that the next tile's operands travel while this one's result is stored. The result is
+finished and goes out in PIECES, to need less shared memory beside the stages and fewer registers for a residual;
+float32 results get 128 x 256 tiles so, with 128 x 128 ones 8192 x 4096 x 4096 took 1080 us on an H200 (cuBLAS 980). Of
+8192 cubed in bfloat16, side by side with cuBLAS because the power limit moves both: 1.02 times as fast with 2 pieces
+and 3 stages, 1.01 with 4 and 4, whatever GROUP_M; 0.975 times with tiles of 256 x 128. With a bias and ReLU, 1.06 times
+as fast as torch (362 us with GROUP_M 8, 366 with 4; 128 x 128 tiles 397 at best); with GELU, 1.10 times (365 and 368).
 
-TF32 operands have to be K-major for the tensor cores of Hopper: a matrix that is not is turned first, by a kernel of its
-own; when the compiler turned each tile in shared memory instead, the same product took 2429 us. Where a row is no multiple
-of 16 bytes TMA cannot read it: then `masked_kernel` does the work. A warp group of its own for the loads (warp_specialize)
-was tried: 2101 us for 8192 cubed in bfloat16, where this takes 1448, and NaN now and then (see `attention_flash`).
+TF32 operands have to be K-major for the tensor cores of Hopper: a matrix that is not is turned first, by a kernel of
+its own; when the compiler turned each tile in shared memory instead, the same product took 2429 us. Where a row is no
+multiple of 16 bytes TMA cannot read it: then `masked_kernel` does the work. A warp group of its own for the loads
+(warp_specialize) was tried: 2101 us for 8192 cubed in bfloat16, where this takes 1448, and NaN now and then (see
+`attention_flash`).
 """
 
 import torch

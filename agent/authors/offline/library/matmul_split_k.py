@@ -11,7 +11,8 @@
 # search: PROGRAMS_PER_SM = 1 2
 # search: NUM_WARPS = 4 8
 # search: NUM_STAGES = 3 4
-"""Matrix product for a result of few tiles and a long sum: a few tokens times a weight, or the gradient of a narrow one.
+"""Matrix product for a result of few tiles and a long sum: a few tokens times a weight, or the gradient of a narrow
+one.
 
 The blocks of all sums, tile after tile, are one line that is cut into as many even stretches as there are programs
 (stream-k): no wave is half empty, and at most programs + tiles parts are written, where a cut of each sum into equal
@@ -19,18 +20,17 @@ shares writes more or leaves multiprocessors idle. Parts are float32 and are add
 the same result every time, which atomics would not give.
 
 Where the tiles alone give every multiprocessor one, nothing is cut and nothing added: 16 tokens times 8192 x 28672 are
-bound by reading the weight, and take 109.2 us on an H200 (cuBLAS 109.6), 116.7 us when they are cut. Their 448 tiles take
-about the same (110.3) when all are on multiprocessors at once, four on each with two stages, as when 264 are, two with
-four or five (109.9); three on each with three take 120.6.
-Lines of the weight in a tile are 256 bytes long: with 128 the product takes 111.8 us at best, with 512 it takes 111.6.
+bound by reading the weight, and take 109.2 us on an H200 (cuBLAS 109.6), 116.7 us when they are cut. Their 448 tiles
+take about the same (110.3) when all are on multiprocessors at once, four on each with two stages, as when 264 are, two
+with four or five (109.9); three on each with three take 120.6. Lines of the weight in a tile are 256 bytes long: with
+128 the product takes 111.8 us at best, with 512 it takes 111.6.
 
 The side of the result that is long is always the tiles' BLOCK_M: of a few tokens the transposed product is computed,
 because a tensor core's rows are 64 at least and 16 tokens would waste most of them. Operands come by TMA whichever way
-they lie, the tensor cores turn 16-bit ones: with loads by pointers, masks and 64-bit addresses, 32768 x 7168 x 256
-took 300-336 us (202 so, 8 of them for the second kernel; cuBLAS 179-208, as the power limit has it; 213 when the
-last program of a tile adds the parts in the same kernel), and the 16 tokens 115-144 us. What TMA cannot
-read (rows of no multiple of 16 bytes, float32, whose transposed tiles the tensor cores do not take) goes to
-`masked_kernel`.
+they lie, the tensor cores turn 16-bit ones: with loads by pointers, masks and 64-bit addresses, 32768 x 7168 x 256 took
+300-336 us (202 so, 8 of them for the second kernel; cuBLAS 179-208, as the power limit has it; 213 when the last
+program of a tile adds the parts in the same kernel), and the 16 tokens 115-144 us. What TMA cannot read (rows of no
+multiple of 16 bytes, float32, whose transposed tiles the tensor cores do not take) goes to `masked_kernel`.
 """
 
 import torch

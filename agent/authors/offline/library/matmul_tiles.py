@@ -87,7 +87,8 @@ def matmul_kernel(
 
 
 def matmul(a, b, bias=None, activation="", residual=None, precision="", scale_a=None, scale_b=None, dtype=None):
-    """act(scale_a * scale_b * (a @ b) + bias + residual) in a's dtype, or `dtype`; a, or a and b, may have a batch dimension."""
+    """act(scale_a * scale_b * (a @ b) + bias + residual) in a's dtype, or `dtype`; a, or a and b, may have a batch
+    dimension."""
     (m, k), n = a.shape[-2:], b.shape[-1]
     c = torch.empty((*a.shape[:-1], n), dtype=dtype or a.dtype, device=a.device)
     size = a.element_size()

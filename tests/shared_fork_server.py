@@ -1,0 +1,160 @@
+"""Workers without the seconds that torch and Triton take to load: a process that has loaded them forks a first fork
+server for each program run. That one is ended, jailed and spoken to as one that an interpreter of its own became."""
+
+import atexit
+import contextlib
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from tools import machine as machines
+from tools import wire, workers
+from tools.codec import Json
+from tools.machine import Machine
+
+
+class RemoteForkServer:
+    """A first fork server that is another process's child."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.pidfd_open(pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Until it has ended; its exit status is nobody's concern. Raises subprocess.TimeoutExpired."""
+        if self._fd >= 0 and not select.select([self._fd], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("fork server", timeout or 0)
+        self._close()
+        return 0
+
+    def kill(self) -> None:
+        """End it if it lives."""
+        if self._fd >= 0:
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+def use(path: str) -> None:
+    """From now on this process's first fork servers come from the shared process that listens there."""
+
+    def start(theirs: socket.socket, root: Path) -> RemoteForkServer:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.connect(path)
+            wire.send(line, {"environment": workers.environment(root), "folder": os.getcwd()}, fds=[theirs.fileno()])
+            return RemoteForkServer(wire.receive(line, timeout_s=workers.START_TIMEOUT_S).body["pid"])
+
+    workers.first.append(start)
+
+
+@contextlib.contextmanager
+def started(start: Callable[[], AbstractContextManager[Machine]] = machines.started) -> Iterator[Machine]:
+    """As tools.machine.started or started_base, from a shared process of this process's own; other machines are not."""
+    with contextlib.ExitStack() as stack:
+        use(address())
+        try:
+            machine = stack.enter_context(start())
+        finally:
+            workers.first.pop()
+        yield machine
+
+
+def answer(target: str, body: dict[str, Json], *, timeout_s: float) -> dict[str, Json]:
+    """What `target` ("package.module:function", called with a fork server's Channel) answers in a process of its
+    own; torch and Triton are loaded there. Raises WorkerError with the end of what it printed when it fails."""
+    with started(machines.started_base) as machine, machine.trusted(target) as worker:
+        return worker.call(body, timeout_s=timeout_s).body
+
+
+@cache
+def address() -> str:
+    """Where this process's shared one listens. It ends with this process."""
+
+    def start(listening: int, folder: Path) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            workers.isolated(f"from tests.shared_fork_server import serve; serve({listening}, {os.getpid()})"),
+            env=workers.environment(folder),
+            pass_fds=[listening],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    return served("fork-", socket.SOCK_STREAM, start)
+
+
+def served(prefix: str, kind: socket.SocketKind, start: Callable[[int, Path], "subprocess.Popen[bytes]"]) -> str:
+    """Where a process listens that ends with this one. `start` gets the listening descriptor and a scratch folder."""
+    folder = tempfile.TemporaryDirectory(prefix=prefix)
+    path = str(Path(folder.name) / "socket")
+    with socket.socket(socket.AF_UNIX, kind) as listening:
+        listening.bind(path)
+        listening.listen(64)
+        process = start(listening.fileno(), Path(folder.name))
+
+    def end() -> None:
+        process.terminate()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return path
+
+
+def serve(listening: int, parent: int) -> NoReturn:
+    """With the first call, load what all workers need; fork a fork server per call."""
+    from tools import fork_server
+    from tools.sandbox_linux import die_with_parent
+
+    die_with_parent(parent)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with socket.socket(fileno=listening) as server:
+        select.select([server], [], [])
+        fork_server.warm()
+        gc.freeze()  # what is shared with the fork servers stays so
+        while True:
+            line, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                _become_a_fork_server(line)
+            line.close()
+            reap()
+
+
+def reap() -> None:
+    """Forget the children that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _become_a_fork_server(line: socket.socket) -> NoReturn:
+    from tools import fork_server
+
+    status = 1
+    try:
+        asked = wire.receive(line, max_fds=1)
+        os.setsid()
+        os.chdir(asked.body["folder"])
+        os.environ.clear()
+        os.environ.update(asked.body["environment"])
+        tempfile.tempdir = None
+        wire.send(line, {"pid": os.getpid()})
+        line.close()
+        fork_server.serve(fork_server.Channel(socket.socket(fileno=asked.fds[0]), []))
+        status = 0
+    finally:
+        os._exit(status)

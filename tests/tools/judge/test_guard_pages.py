@@ -1,0 +1,184 @@
+"""The memory of a plan that is checked: where pieces lie, what is found disturbed, what a plan cannot ask for."""
+
+import base64
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tools.judge.simulated import Device
+from tools.codec import encode
+from tools.judge.correctness.reference_model import Drawn
+from tools.judge.execution.guard_pages import ALIGNMENT, MARGIN_BYTES, GuardedMemory, RequestedAllocation, places_for
+from tools.plan.replay import ReplayError
+from tools.plan.schema import Plan, Storage, TensorRef
+from tools.runner.protocol import MAX_ROOMS
+
+PAGE = 4096
+Y = TensorRef(1, "float32", (5,), (1,))
+X = torch.arange(5.0)
+
+
+def plan_of(*storages: Storage, outputs: Any = None) -> Plan:
+    return Plan("main", "", "sm_90", storages, (), (), (), outputs or {"$tensor": encode(Y)})
+
+
+PLAN = plan_of(Storage(0, 20, "input", "0"), Storage(1, 20, "scratch"), Storage(2, 12, "state", "w"))
+DRAWN = Drawn(0, "own", (X,), {"w": torch.ones(3)})
+
+
+def guarded(
+    plan: Plan = PLAN, *, strict: bool = True, unmapped: bool = True, most_bytes: int = 1 << 20
+) -> GuardedMemory:
+    device = Device({}, guarded=unmapped)
+    return GuardedMemory(plan, DRAWN, {}, device.allocate, most_bytes=most_bytes, page_bytes=PAGE, strict=strict)
+
+
+def bytes_around(memory: GuardedMemory, name: str) -> tuple[torch.Tensor, int, int]:
+    """The room of a piece, and where the piece lies in it."""
+    number = [p.name for p in memory.places].index(name)
+    place, at = memory.places[number], memory.offsets()[number]
+    return memory._rooms[place.room].tensor, at, at + place.nbytes
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("nbytes", [0, 1, 4, 15, 16, 20, 4095, 4096, 4097, 10_000])
+@pytest.mark.parametrize("margin", [0, MARGIN_BYTES])
+def test_a_piece_is_aligned_and_inside_its_room_and_touches_its_end(nbytes: int, margin: int, right: bool) -> None:
+    (place,), (room,) = places_for([RequestedAllocation("a", "a", nbytes, True)], PAGE, margin)
+    at = place.offset(right=right)
+    assert at % ALIGNMENT == 0
+    assert margin <= at
+    assert at + nbytes <= room - margin
+    assert room % PAGE == 0
+    slack = room - margin - at - nbytes if right else at - margin
+    assert 0 <= slack < ALIGNMENT
+
+
+def test_many_pieces_share_rooms_without_meeting_and_by_right() -> None:
+    wanted = [RequestedAllocation(str(i), "a", 1 + 37 * i, i % 3 == 0) for i in range(MAX_ROOMS + 300)]
+    places, rooms = places_for(wanted, PAGE, 0)
+    assert len(rooms) <= MAX_ROOMS
+    assert [p.name for p in places] == [w.name for w in wanted]
+    for number, size in enumerate(rooms):
+        inside = [p for p in places if p.room == number]
+        assert len({p.writable for p in inside}) == 1
+        ends = 0
+        for place in sorted(inside, key=lambda p: p.base):
+            assert ends <= place.base
+            for right in (True, False):
+                assert place.base <= place.offset(right=right)
+                assert place.offset(right=right) + place.nbytes <= place.base + place.capacity
+            ends = place.base + place.capacity
+        assert ends <= size
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_is_laid_is_found_at_its_offset_and_the_rest_is_nan(right: bool) -> None:
+    memory = guarded()
+    memory.lay(DRAWN, right=right, turn=0)
+    room, start, stop = bytes_around(memory, "storage:0")
+    assert torch.equal(room[start:stop].view(torch.float32), X)
+    rest = torch.cat([room[:start], room[stop + 12 :]])
+    assert bool(torch.isnan(rest.view(torch.float32)).all())
+    assert bool(torch.isnan(rest.view(torch.bfloat16)).all())
+    assert bool(torch.isnan(memory.outputs()).all())
+    assert memory.harmed() == ""
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize(("step", "words"), [(-1, "before the start of the output"), (1, "past the end of the output")])
+def test_one_byte_beside_an_output_is_noticed(right: bool, step: int, words: str) -> None:
+    memory = guarded()
+    memory.lay(DRAWN, right=right, turn=0)
+    room, start, stop = bytes_around(memory, "storage:1")
+    at = stop if step > 0 else start - 1
+    if 0 <= at < len(room):  # else it would be a fault
+        room[at] ^= 1
+        assert words in memory.harmed()
+        memory.lay(DRAWN, right=right, turn=0)
+        assert memory.harmed() == ""
+    else:
+        assert step == (1 if right else -1)
+
+
+@pytest.mark.parametrize(("name", "words"), [("storage:0", "input 0"), ("storage:2", "parameter w")])
+def test_a_changed_input_is_noticed_where_pages_cannot_be_read_only(name: str, words: str) -> None:
+    memory = guarded(unmapped=False)
+    memory.lay(DRAWN, right=True, turn=0)
+    assert memory.harmed() == ""
+    room, start, _ = bytes_around(memory, name)
+    room[start] ^= 1
+    assert f"overwrites {words}" in memory.harmed()
+    memory.lay(DRAWN, right=True, turn=1)
+    assert memory.harmed() == ""
+
+
+def test_a_nan_among_the_inputs_is_not_taken_for_a_change() -> None:
+    drawn = replace(DRAWN, inputs=(torch.tensor([0.0, float("nan"), -0.0, 1.0, 2.0]),))
+    memory = guarded(unmapped=False)
+    memory.lay(drawn, right=False, turn=0)
+    assert memory.harmed() == ""
+
+
+def test_inputs_and_parameters_are_shared_for_reading_only_but_not_when_a_fault_is_looked_into() -> None:
+    for strict, wanted in ((True, [False, True, False]), (False, [True, True, True])):
+        memory = guarded(strict=strict)
+        rooms, pieces = memory.share([])
+        assert [rooms[p.room].writable for p in pieces] == wanted
+
+
+def test_outputs_hold_the_answer_to_other_inputs_when_told_so() -> None:
+    memory = guarded()
+    memory.lay(DRAWN, right=True, turn=0)
+    room, start, stop = bytes_around(memory, "storage:1")
+    room[start:stop].view(torch.float32).copy_(X + 1)
+    kept = memory.kept()
+    memory.lay(DRAWN, right=False, turn=1, stale=kept)
+    assert torch.equal(memory.outputs(), X + 1)
+    memory.lay(DRAWN, right=False, turn=1)
+    assert not torch.equal(memory.outputs(), X + 1)
+    assert torch.equal(memory.outputs(kept), X + 1)
+
+
+def test_a_constant_is_unpacked_and_renewed_before_every_run() -> None:
+    data = base64.b64encode(zlib.compress(b"0123456789abcdef")).decode()
+    memory = guarded(plan_of(*PLAN.storages, Storage(3, 16, "constant", data=data)))
+    memory.lay(DRAWN, right=True, turn=0)
+    for _ in range(2):
+        room, start, stop = bytes_around(memory, "storage:3")
+        assert bytes(room[start:stop].numpy()) == b"0123456789abcdef"
+        room[start:stop] = 0
+        memory.lay(DRAWN, right=True, turn=0)
+
+
+def test_other_sizes_of_inputs_do_not_fit() -> None:
+    memory = guarded()
+    assert memory.fits(replace(DRAWN, inputs=(X + 1,)))
+    assert not memory.fits(replace(DRAWN, inputs=(torch.ones(6),)))
+
+
+@pytest.mark.parametrize(
+    ("storages", "words"),
+    [
+        ((Storage(1, 20, "scratch"), Storage(1, 30, "scratch")), "same number"),
+        ((Storage(1, -20, "scratch"),), "-20 bytes"),
+        ((Storage(1, 1 << 40, "scratch"),), "MiB of workspace"),
+        ((Storage(1, 2 << 30, "constant", data=""),), "a constant of 2048 MiB"),
+        ((Storage(1, 16, "constant", data=base64.b64encode(zlib.compress(bytes(99))).decode()),), "bytes, not 16"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_or_wants_too_much_is_refused(storages: tuple[Storage, ...], words: str) -> None:
+    device = Device({})
+    with pytest.raises(ReplayError, match=words):
+        GuardedMemory(plan_of(*storages), DRAWN, {}, device.allocate, most_bytes=1 << 20, page_bytes=PAGE)
+    assert device.allocated == device.freed
+
+
+def test_an_output_that_leaves_its_storage_is_refused() -> None:
+    wide = TensorRef(1, "float32", (6,), (1,))
+    memory = guarded(plan_of(*PLAN.storages, outputs={"$tensor": encode(wide)}))
+    with pytest.raises(ReplayError, match="leaves its storage"):
+        memory.outputs()

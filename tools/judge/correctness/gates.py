@@ -1,0 +1,297 @@
+"""How far an output may be from the float64 reference: the formulas behind the comparison.
+
+Three gates per floating output, over all of its elements, all fail-closed (NaN passes none):
+  envelope   |y - y*| <= (4 u_op + max(6.5 sqrt(L), 16) u_acc) s + 2 u_out |y*| + 4 max_row|n - y*| + tiny
+  RMS        rms(y - y*) <= (2 u_op + max(4 sqrt(L/6), 8) u_acc) rms(s) + 2 u_out rms(y*) + 2 rms(n - y*) + tiny
+             over each row, and over each 64 x 64 tile of a matrix
+(an output of 8 bits: half a step of its format around y* in place of 2 u_out |y*|, and n - y* beyond that half step)
+where u are unit roundoffs (operands, accumulator, output), L the reduction length, n the trusted implementation in
+its own dtype, and s how large the terms behind an element are: its own value and what relative noise on every
+operation of the reference does to it, so that cancellation widens the budget exactly where it happens. That is
+estimated from a few samples, and taken for no less than a quarter of what is typical in the row.
+
+A probe (`Expected.bits`) has a gate of its own: |y - y*| <= 2^-bits s + tiny, whatever L is.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from tools.judge.correctness.float64 import Rounding, Selection, half_step
+from tools.judge.correctness.tree import Tree, is_float8, numel, tensors
+from tools.verdict import Limitation
+
+CHUNK = 1 << 24  # elements compared at once: a 6 GB output needs no 50 GB of float64 temporaries
+TILE = 64
+_ROW = 32  # a "row" has at least so many elements, or is the whole tensor
+_NOISE_OF_A_PRODUCT = math.sqrt(3)  # two operands and a result, each disturbed by one roundoff
+_OPERANDS = {
+    "tf32_ok": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+_SUMS_OF_FLOAT8 = 2.0**-6  # Hopper adds their products in 14 bits: up to 2 % over 4,096 terms (DeepSeek-V3's report)
+_OUTPUTS = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+_SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in 10^4 is low by a factor of 4
+# nothing but the noise widens the tolerance where operands are rounded and float32 is stored: 1 honest TF32 product of
+# 20 was refused on 6 samples, by up to 1.6 times its tolerance (one that truncates, 1 of 3); on 32 none is above 0.7
+MOST_SAMPLES = 32
+_FEW_OUTPUTS = 1 << 22  # of a larger case, PyTorch's own product on a GPU is as imprecise and widens it
+_LEAST_OF_TYPICAL = 0.25
+_BIASED = 8.0  # standard errors of the mean error over rows
+_FEWEST_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The answer and what its tolerance is made of. `values` and `noise` are float64 (`noise` may be missing);
+    `native`, in the reference's own dtypes, also says which structure, shapes and dtypes are wanted.
+
+    `slack`: absolute, on top (what flushing denormals may change). `exact_operands`: the inputs are whole numbers that
+    no declared format rounds. `one_hot`: an operand of a contraction is, so that an answer may be one term, and the
+    errors of a row do not average out. `bits`: of a probe, how many must be right. `selections`: of outputs that are
+    indices. `read`: elements of the largest operand, where anything is added up: an output of few elements may be sums
+    over all of them, beside others that are not. `float8_operands`: what is multiplied is stored in float8, so that
+    declaring float8 rounds nothing and only the sums are less precise. `limitations`: what a comparison with it does
+    without.
+    """
+
+    values: Tree
+    native: Tree
+    precision: str
+    reduction_length: int
+    noise: Tree | None = None
+    slack: Tree | None = None
+    exact_operands: bool = False
+    one_hot: bool = False
+    bits: float | None = None
+    selections: Mapping[str, Selection | Rounding] = field(default_factory=dict)
+    lenience: float = 1.0
+    read: int = 0
+    operand_noise: Tree | None = None
+    float8_operands: bool = False
+    limitations: tuple[Limitation, ...] = ()
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """What the gates found over one output. `uneven` marks rows and `tiles` tiles whose RMS error is too large."""
+
+    ok: bool
+    ratio: float
+    max_abs_error: float
+    wrong: Tensor
+    uneven: Tensor
+    tiles: Tensor
+    note: str = ""
+
+
+def rounds_operands(precision: str) -> bool:
+    """Whether the declared arithmetic rounds what it multiplies to fewer bits than float32 has."""
+    return precision in _OPERANDS
+
+
+def samples_for(native: Tree, precision: str) -> int:
+    """Number of disturbed runs that the noise is estimated from."""
+    wide = any(tensor.dtype == torch.float32 for tensor in tensors(native))
+    return MOST_SAMPLES if wide and rounds_operands(precision) and numel(native) <= _FEW_OUTPUTS else _SAMPLES
+
+
+def has_float8_matrices(operands: Tree) -> bool:
+    """Whether all floating matrices are float8; vectors and columns, which hold scales and biases, do not count."""
+    floats = [t for t in tensors(operands) if t.is_floating_point() and t.dim() > 1]
+    matrices = [t for t in floats if min(t.shape[-2:]) > 1]
+    return bool(matrices) and all(map(is_float8, matrices))
+
+
+def rounding_of(expected: Expected, dtype: torch.dtype) -> float:
+    """Relative change that honest arithmetic may give a value before an index is computed from it."""
+    u_op, u_acc = _units(expected)
+    return 4 * u_op + max(6.5 * math.sqrt(expected.reduction_length), 16) * u_acc + 2 * _OUTPUTS.get(dtype, 0.0)
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """Reshape to a matrix of rows that are long enough for a statistic: trailing dimensions together, at least 32
+    elements."""
+    length = 1
+    for size in reversed(tensor.shape):
+        length *= size
+        if length >= _ROW:
+            break
+    return tensor.reshape(-1, length) if tensor.numel() else tensor.reshape(0, 1)
+
+
+def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> GateOutcome:
+    """Put one output through the gates, a block of rows at a time. `extra`: its "noise" and "slack", if any."""
+    expected = _of_one_output(expected, exact)
+    true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
+    more = {name: as_rows(tensor) for name, tensor in extra.items()}
+    step = max(1, CHUNK // max(1, true.shape[1]))
+    step = step // TILE * TILE or step  # tiles stay whole
+    chunks = []
+    for at in range(0, true.shape[0], step):
+        part = slice(at, at + step)
+        rest = {name: rows[part] for name, rows in more.items()}
+        chunks.append(_chunk(expected, true[part], trusted[part], given[part], rest))
+    if not chunks:
+        nothing = torch.zeros(0, dtype=torch.bool)
+        return GateOutcome(True, 0.0, 0.0, torch.zeros_like(exact, dtype=torch.bool), nothing, nothing)
+    return GateOutcome(
+        ok=all(chunk.ok for chunk in chunks),
+        ratio=max(chunk.ratio for chunk in chunks),
+        max_abs_error=max(chunk.max_abs_error for chunk in chunks),
+        wrong=torch.cat([chunk.wrong for chunk in chunks]).reshape(exact.shape),
+        uneven=torch.cat([chunk.uneven for chunk in chunks]),
+        tiles=torch.cat([chunk.tiles for chunk in chunks]),
+        note=next((chunk.note for chunk in chunks if chunk.note), ""),
+    )
+
+
+def element_ratios(
+    expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]
+) -> Tensor:
+    """Error by budget of every element of one output, all at once: for small cases."""
+    expected = _of_one_output(expected, exact)
+    rows = [as_rows(tensor) for tensor in (exact, native, got)]
+    more = {name: as_rows(tensor) for name, tensor in extra.items()}
+    ratios, _ = _measured(expected, rows[0], rows[1], rows[2], more)
+    return ratios[0].reshape(exact.shape)
+
+
+def _of_one_output(expected: Expected, exact: Tensor) -> Expected:
+    longest = max(expected.reduction_length, expected.read // max(1, exact.numel()))
+    return replace(expected, reduction_length=longest)
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """`size` is infinite where a NaN or an infinity is not where it should be; `lean`: away from zero counts up."""
+
+    size: Tensor
+    lean: Tensor
+
+
+def _measured(
+    expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra: Mapping[str, Tensor]
+) -> tuple[list[Tensor], _Errors]:
+    """Error by budget: of elements, of rows, and of tiles where there are any."""
+    rounded, actual = exact.to(native.dtype).double(), got.double()
+    special = ~torch.isfinite(rounded) | ~torch.isfinite(actual)
+    same = (torch.isnan(rounded) & torch.isnan(actual)) | (rounded == actual)
+    signed = torch.where(special, 0.0, actual - exact)
+    error = torch.where(special, torch.where(same, 0.0, math.inf), signed.abs())
+    value = torch.where(special, 0.0, exact.abs())
+    trusted = torch.nan_to_num((native.double() - exact).abs(), 0.0, 0.0, 0.0)
+    if is_float8(native):  # all of these values were rounded so: it says nothing of the arithmetic
+        trusted = (trusted - half_step(value, native.dtype)).clamp_min(0.0)
+    budget = _Budget(expected, native.dtype, value, trusted, extra)
+    finite = torch.where(torch.isfinite(error), error, 0.0)
+    ratios = [error / budget.envelope, budget.rms_ratio(finite, _row_rms)]
+    if min(error.shape) >= TILE:
+        ratios.append(budget.rms_ratio(finite, _tile_rms))
+    return ratios, _Errors(error, signed * exact.sign())
+
+
+def _chunk(expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> GateOutcome:
+    ratios, error = _measured(expected, exact, native, got, extra)
+    return GateOutcome(
+        ok=all(bool((ratio <= 1).all()) for ratio in ratios),
+        ratio=max(float(ratio.max()) for ratio in ratios),
+        max_abs_error=float(error.size.max()),
+        wrong=~(ratios[0] <= 1),
+        uneven=~(ratios[1] <= 1).squeeze(1),
+        tiles=~(ratios[2] <= 1) if len(ratios) > 2 else _no_tiles(exact),
+        note=_bias(error.lean),
+    )
+
+
+class _Budget:
+    """The tolerance of a block of rows."""
+
+    def __init__(
+        self, expected: Expected, dtype: torch.dtype, value: Tensor, trusted: Tensor, extra: Mapping[str, Tensor]
+    ) -> None:
+        u_op, u_acc = _units(expected)
+        self._trusted, self._slack = trusted, extra.get("slack")
+        eight = dtype.itemsize == 1
+        # half a step where numbers are densest
+        self._tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(torch.float32 if eight else dtype).tiny
+        length, noise = expected.reduction_length, extra.get("noise")
+        if expected.bits is None:
+            self._terms = (value.square() + (_row_rms(value) if noise is None else _lifted(noise)).square()).sqrt()
+            self._widest = 4 * u_op + expected.lenience * max(6.5 * math.sqrt(length), 16) * u_acc
+            self._typical = 2 * u_op + expected.lenience * max(4 * math.sqrt(length / 6), 8) * u_acc
+            if expected.one_hot:
+                self._typical = self._widest
+            self._stored = half_step(value, dtype) if eight else 2 * _OUTPUTS[dtype] * value
+        else:
+            self._terms = value if noise is None else torch.maximum(value, noise / _NOISE_OF_A_PRODUCT)
+            self._widest = self._typical = 2.0**-expected.bits
+            self._stored = torch.zeros_like(value)  # the answers of a probe are exact in the output's format
+
+    @property
+    def envelope(self) -> Tensor:
+        """For each element."""
+        bound = self._widest * self._terms + self._stored + self._tiny
+        bound = bound + 4 * self._trusted.amax(dim=1, keepdim=True)
+        return bound if self._slack is None else bound + self._slack
+
+    def rms_ratio(self, error: Tensor, rms: Callable[[Tensor], Tensor]) -> Tensor:
+        """Error by budget, of each row or tile."""
+        budget = self._typical * rms(self._terms) + rms(self._stored) + 2 * rms(self._trusted)
+        if self._slack is not None:
+            budget = budget + rms(self._slack)
+        return rms(error) / (budget + self._tiny)
+
+
+def _units(expected: Expected) -> tuple[float, float]:
+    u_op = 0.0 if expected.exact_operands else _OPERANDS.get(expected.precision, 0.0)
+    if expected.float8_operands:
+        u_op = min(u_op, _SUMS_OF_FLOAT8)
+    return u_op, 2.0**-53 if expected.precision == "float64" else 2.0**-24
+
+
+def _row_rms(rows: Tensor) -> Tensor:
+    return rows.square().mean(dim=1, keepdim=True).sqrt()
+
+
+def _lifted(noise: Tensor) -> Tensor:
+    """At least a quarter of the row's geometric mean. A few samples are now and then ten times too low, for 1 element
+    in 10^5: 22 of a million were refused of an honest normalisation. A mean that one large element does not raise."""
+    typical = noise.clamp_min(torch.finfo(noise.dtype).tiny).log().mean(dim=1, keepdim=True).exp()
+    return noise.maximum(_LEAST_OF_TYPICAL * typical)
+
+
+def _no_tiles(rows: Tensor) -> Tensor:
+    return torch.zeros(0, rows.shape[1] // TILE, dtype=torch.bool, device=rows.device)
+
+
+def _tile_rms(rows: Tensor) -> Tensor:
+    """Root mean square of each whole 64 x 64 tile; what is left over at the edges is covered by the rows."""
+    high, wide = (size // TILE for size in rows.shape)
+    tiles = rows[: high * TILE, : wide * TILE].reshape(high, TILE, wide, TILE)
+    return tiles.square().mean(dim=(1, 3)).sqrt()
+
+
+def _bias(lean: Tensor) -> str:
+    """A remark when errors lean towards zero or away from it in row after row: truncation, or a dropped term."""
+    means = lean.mean(dim=1)
+    spread = float(means.std()) if means.numel() >= _FEWEST_ROWS else 0.0
+    if not spread:
+        return ""
+    pull = float(means.mean()) * math.sqrt(means.numel()) / spread
+    if abs(pull) <= _BIASED:
+        return ""
+    return f"errors lean {'away from' if pull > 0 else 'towards'} zero ({abs(pull):.0f} standard errors)"

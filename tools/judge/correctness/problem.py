@@ -1,0 +1,639 @@
+"""One case of a task, loaded: what is drawn for a check of it, what a right candidate may answer, what it costs.
+
+Runs the task file's own code, so it belongs in a trusted child process, never in the command itself. It never sees a
+candidate. `describe` gives shapes, dtypes and costs of every case without allocating its tensors. Contractions are
+counted as torch does, and attention with grouped heads as well: torch 2.11's own counter refuses attention in which
+several query heads share a key head, and counts none of the CPU's.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from tools.codec import Json
+from tools.errors import OutOfMemory, TaskError
+from tools.judge.correctness.batteries import PROBES
+from tools.judge.correctness.comparison import native_holds
+from tools.judge.correctness.float64 import Disturbances, default_float64, differences, flushed, widened
+from tools.judge.correctness.gates import MOST_SAMPLES, Expected, has_float8_matrices, rounds_operands, samples_for
+from tools.judge.correctness.inputs import (
+    MantissaProbe,
+    Numbering,
+    declared_kinds,
+    derived,
+    inferred_kinds,
+    is_exact,
+    probes,
+    required_bits,
+    with_leaves,
+)
+from tools.judge.correctness.reference_model import Answer, Drawn, ReferenceModel, Regime, blame, free_cached, with_room
+from tools.judge.correctness.tree import (
+    Tree,
+    is_finite,
+    leaves,
+    map_tensors,
+    nbytes,
+    numel,
+    spec_of,
+    tensor_spec,
+    tensors,
+)
+from tools.spec import CaseSpec, TaskSpec
+from tools.task import MAIN, CaseDef, TaskFile, int_constants, visible_source
+from tools.verdict import Limitation, LimitationKind
+
+_ATEN = torch.ops.aten
+# Where each operator's arguments after query, key and value say that the mask is causal.
+_CAUSAL_AT = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: 1,
+    _ATEN._scaled_dot_product_flash_attention: 1,
+    _ATEN._scaled_dot_product_efficient_attention: 3,
+    _ATEN._scaled_dot_product_cudnn_attention: 3,
+}
+
+
+def counter(*, whole: bool = False) -> FlopCounterMode:
+    """A context manager; `get_total_flops()` is what ran inside it. A causal mask leaves out what lies above the
+    diagonal, unless the `whole` of the products is asked for."""
+    counts = {operator: _attention(None if whole else at) for operator, at in _CAUSAL_AT.items()}
+    return FlopCounterMode(display=False, custom_mapping=counts)
+
+
+def _attention(causal_at: int | None) -> Callable[..., int]:
+    def flops(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        (batch, heads, rows, depth), columns = query, key[-2]
+        given = args[causal_at] if causal_at is not None and causal_at < len(args) else False
+        causal = causal_at is not None and (kwargs.get("is_causal", given) is True)
+        seen = sum(min(row + 1, columns) for row in range(rows)) if causal else rows * columns
+        return int(2 * batch * heads * seen * (depth + value[-1]))
+
+    return flops
+
+
+# Operators that move or make values and have no tag that says so; whatever is not known may add something up.
+_MOVES = frozenset(
+    "_to_copy arange cat constant_pad_nd copy_ detach embedding empty empty_like empty_strided eye fill_ flip full "
+    "full_like gather glu index index_select masked_select native_dropout new_empty new_full new_ones new_zeros ones "
+    "ones_like _prelu_kernel repeat roll scalar_tensor scatter slice_scatter stack take tril triu zero_ zeros "
+    "zeros_like".split()
+)
+
+_SATURATING = frozenset(
+    "_softmax _log_softmax exp exp2 expm1 logsumexp sigmoid tanh _scaled_dot_product_attention_math "
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention".split()
+)
+
+
+_SOFTMAX = frozenset(name for name in _SATURATING if "softmax" in name or "attention" in name) | {"logsumexp"}
+_MAXIMA = frozenset(("amax", "max", "maximum"))
+
+
+class Lengths(contextlib.ExitStack):
+    """Watches a run of the reference; afterwards `longest` says how long its sums may have been."""
+
+    def __enter__(self) -> "Lengths":
+        super().__enter__()
+        self._flops = self.enter_context(counter(whole=True))
+        self._watch = self.enter_context(_Watch())
+        return self
+
+    @property
+    def saturates(self) -> bool:
+        """Whether there is a contraction, and something that turns large differences into all or nothing."""
+        return bool(self._flops.get_total_flops()) and bool(self._watch.names & _SATURATING)
+
+    @property
+    def all_or_nothing(self) -> bool:
+        """Whether there is a softmax, in one operator or written out."""
+        names = self._watch.names
+        return bool(names & _SOFTMAX) or bool(names & {"exp", "exp2"} and names & _MAXIMA)
+
+    def longest(self, operands: Tree, outputs: Tree) -> int:
+        """1 where no operator adds anything up; else a guess from sizes: the operands' longest last dimension, elements
+        read per element written, and multiply-adds per element written."""
+        if not self._watch.adds:
+            return 1
+        lasts = [t.shape[-1] for t in tensors(operands) if t.dim() and t.is_floating_point()]
+        written = max(1, numel(outputs))
+        per_output = max((t.numel() for t in tensors(operands)), default=1) // written
+        return max(1, *lasts, per_output, int(self._flops.get_total_flops()) // (2 * written))
+
+    def read(self, operands: Tree) -> int:
+        """Elements of the largest operand, which a small output may be the sum of; 0 where nothing is added up."""
+        return max((t.numel() for t in tensors(operands)), default=0) if self._watch.adds else 0
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    adds = False  # whether an operator ran that may add something up
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = op._schema.name.partition("::")[2]
+        self.names.add(name)
+        self.adds = self.adds or not (torch.Tag.pointwise in op.tags or op.is_view or name in _MOVES)
+        return op(*args, **(kwargs or {}))
+
+
+# output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
+MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
+# equal terms are rounded the same way, so errors add up as L, not sqrt(L); whole numbers that something scales, too
+_LENIENCE = {"structure": 4.0, "offset": 4.0, "one_hot": 4.0, "integers": 4.0}
+
+
+class LoadedCase(ReferenceModel):
+    """One case of one task on one device, as declared; `tools.judge.correctness.problem.Problem.load` finds it by name.
+
+    `left_out`: batteries that there was no memory for when they were drawn last, and what was asked for."""
+
+    def __init__(
+        self, task: TaskFile, case: CaseDef, device: str = "cpu", make_room: Callable[[], None] = free_cached
+    ) -> None:
+        self._contracts: bool | None = None  # whether the reference has a contraction; None: not looked at yet
+        self.left_out: dict[str, Limitation] = {}
+        super().__init__(task, case, device, make_room)
+
+    def reseed(self, seed: int) -> None:
+        """Parameters and running statistics that follow from the seed, and the judge's usual strictness."""
+        self._regime = Regime()
+        super().reseed(seed)
+
+    def restore(self, drawn: Drawn) -> None:
+        """Make the parameters and the judge's strictness those of an earlier draw."""
+        self.reseed(drawn.seed)
+        if drawn.alters:
+            self._put(drawn.state)
+        self._regime = drawn.regime
+
+    def inputs(self, seed: int, battery: str = "own") -> tuple[Any, ...] | None:
+        """The arguments of forward; None when the battery adds nothing to the task's own inputs."""
+        own = self._own(seed)
+        drawn = own if battery == "own" else derived(own, battery, seed, self.kinds)
+        return None if drawn is None else tuple(drawn)
+
+    @functools.cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """What may replace the task's own inputs, by path: as declared, else as its own draws show."""
+        own = self._own(0)
+        declared = declared_kinds(own, self.task.inputs)
+        if all(path in declared for path, leaf in leaves(own) if isinstance(leaf, Tensor)):
+            return declared
+        small = self._small
+        inferred = _inferred(self.task, small.name if small else self.case.name, "cpu" if small else self.device)
+        return {**inferred, **declared}
+
+    def in_domain(self, inputs: Tree) -> bool:
+        """Whether the reference runs on these inputs, and makes no NaN of them in float64. Raises OutOfMemory when
+        there is none for that, and a NaN without it."""
+        try:
+            answer = self.reference(tuple(inputs))
+        except OutOfMemory:
+            raise
+        except TaskError:
+            return False
+        undefined = any(bool(torch.isnan(t).any()) for t in tensors(answer.values) if t.is_floating_point())
+        return not (undefined and _not_short(answer))
+
+    def draw(self, seed: int, battery: str = "own") -> Drawn | None:
+        """Inputs and parameters for one check, which also become the present ones; None where the battery does not
+        apply: it would repeat the task's own inputs, leave what they may be, or make the reference itself not finite
+        although it is on those; and where there is no memory to find that out, which `left_out` says. Raises
+        OutOfMemory when the task's own inputs do not fit."""
+        self.left_out.pop(battery, None)
+        try:
+            return self._draw(seed, battery)
+        except OutOfMemory as error:
+            if battery == "own":
+                raise
+            self.left_out[battery] = Limitation(LimitationKind.LEFT_OUT, error.asked_for)
+        self.reseed(seed)
+        return None
+
+    def _draw(self, seed: int, battery: str) -> Drawn | None:
+        self.reseed(seed)
+        if battery in PROBES:
+            return self._probed(seed, battery)
+        inputs = self.inputs(seed, battery)
+        if inputs is None:
+            return None
+        if battery == "own":
+            return self._drawn(seed, battery, inputs, Regime())
+        if battery == "integers" and self._whole_parameters(seed, inputs):
+            return self._drawn(seed, battery, inputs, Regime(exact_operands=True))
+        if not self._rehearsed(battery) or self._finite_results(inputs, specials=battery == "specials") is None:
+            return None
+        if battery == "huge" and (self._loses_to_rounding or not self._native_holds(inputs)):
+            return None
+        regime = Regime(flushes=battery == "tiny", lenience=_LENIENCE.get(battery, 1.0))
+        return self._drawn(seed, battery, inputs, regime)
+
+    def _native_holds(self, inputs: tuple[Any, ...]) -> bool:
+        expected = self.expect(inputs)
+        for limitation in expected.limitations:
+            if limitation.kind is LimitationKind.NOT_FLOAT64:  # it would be compared with itself
+                raise OutOfMemory(str(limitation), limitation.asked_for)
+        return native_holds(expected)
+
+    def _rehearsed(self, battery: str) -> bool:
+        """Whether the reference takes such inputs in the small case on the CPU. An index out of range, to which huge
+        values may lead, is an exception there; on a GPU it is the end of this process."""
+        small = self._small
+        return self.device == "cpu" or small is None or _taken(self.task, small.name, battery)
+
+    def takes(self, battery: str) -> bool:
+        """Whether the reference runs on inputs of this kind at all."""
+        inputs = self.inputs(self._seed, battery)
+        try:
+            return inputs is None or (self.native(inputs), self.reference(inputs)) is not None
+        except OutOfMemory:
+            raise
+        except TaskError:
+            return False
+
+    @property
+    def _small(self) -> CaseDef | None:
+        return next((case for case in self.task.cases if case.cpu), None)
+
+    @functools.cached_property
+    def _loses_to_rounding(self) -> bool:
+        """Whether huge inputs say nothing, since a softmax of them is all or nothing and a roundoff decides. Operands
+        rounded as declared before it: 3 of 28 runs of an honest TF32 attention were refused. And the difference to the
+        maximum may be contracted, fma(x, log2 e, -m), as compilers do and FlashAttention does by hand: its roundoff of
+        2^50 is 2^26, and exp2 of that is infinite."""
+        with Lengths() as lengths:
+            self.native(self._own(self._seed))
+        return lengths.all_or_nothing or (rounds_operands(self.precision) and lengths.saturates)
+
+    def _drawn(self, seed: int, battery: str, inputs: tuple[Any, ...], regime: Regime) -> Drawn:
+        self._regime = regime
+        state = {name: tensor.clone() for name, tensor in self.state().items()}
+        return Drawn(seed, battery, inputs, state, regime, self._altered)
+
+    def _whole_parameters(self, seed: int, inputs: tuple[Any, ...]) -> bool:
+        """Make the parameters small integers too, when the reference then computes with nothing but integers."""
+        parameters = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
+        if parameters:
+            self._put(derived(parameters, "integers", seed, dict.fromkeys(parameters, "any")) or {})
+        results = self._finite_results(inputs, whole=True)
+        if results is not None and _not_short(results[1]).whole:
+            return True
+        self.reseed(seed)
+        return False
+
+    def _finite_results(
+        self, inputs: tuple[Any, ...], *, whole: bool = False, specials: bool = False
+    ) -> tuple[Tree, Answer] | None:
+        """What the reference makes of other inputs than the task's own, when that is of use. Raises OutOfMemory."""
+        try:
+            native, answer = self.native(inputs), self.reference(inputs, whole=whole)
+        except OutOfMemory:
+            raise
+        except TaskError:
+            return None
+        return (native, answer) if specials or is_finite((native, answer.values)) else None
+
+    def _probed(self, seed: int, battery: str) -> Drawn | None:
+        """The sharpest probe that the reference allows."""
+        if required_bits(self.precision) is None or self._contracts is False:
+            return None
+        own = self._own(seed)
+        free = self._free_leaves(own)
+        found = with_room(lambda: self._numbered(own, free), self._make_room)
+        self._contracts = bool(found)
+        for probe in probes(found, free, seed, left=battery == "one_hot_left"):
+            self.reseed(seed)
+            self._put({name[6:]: t for name, t in probe.leaves.items() if name.startswith("state:")})
+            inputs = tuple(with_leaves(own, "input", probe.leaves))
+            regime = self._regime_of(probe, inputs, single=len(found) == 1)
+            if regime is not None:
+                return self._drawn(seed, battery, inputs, regime)
+        self.reseed(seed)
+        return None
+
+    def _regime_of(self, probe: MantissaProbe, inputs: tuple[Any, ...], *, single: bool) -> Regime | None:
+        """How strictly a probe may be judged: by bits where nothing but the contraction rounds."""
+        results = self._finite_results(inputs)
+        if results is None:
+            return None
+        native, answer = results[0], _not_short(results[1])
+        if is_exact(answer.values, native):
+            return Regime(one_hot=True, bits=required_bits(self.precision))
+        if probe.alone and len(probe.leaves) > 2:  # another one follows, in which less is zero
+            return None
+        lasts = [t.shape[-1] for t in tensors(native) if t.dim()]
+        return Regime(one_hot=True, longest=max(1, *lasts, 1) if single else None, lenience=_LENIENCE["one_hot"])
+
+    def _free_leaves(self, own: Tree) -> dict[str, Tensor]:
+        """Floating inputs that may be anything, and parameters, by origin and path."""
+        inputs = {f"input:{path}": leaf for path, leaf in leaves(own) if self.kinds.get(path) in ("any", "special")}
+        state = {f"state:{name}": tensor.detach() for name, tensor in self.model.named_parameters()}
+        found = (inputs | state).items()
+        return {n: t for n, t in found if isinstance(t, Tensor) and t.is_floating_point() and t.numel()}
+
+    def _numbered(self, own: Tree, free: Mapping[str, Tensor]) -> list[Any]:
+        """The contractions of the reference, found by running it on numbers for values. Raises OutOfMemory."""
+        numbering = Numbering(free)
+        numbers = numbering.numbered(free)
+        try:
+            with blame(self.task, "forward()"), default_float64(), torch.no_grad():
+                model = copy.deepcopy(self.model).double()
+                for name, tensor in model.named_parameters():
+                    tensor.copy_(numbers.get(f"state:{name}", tensor))
+                arguments = map_tensors(widened, with_leaves(own, "input", numbers))
+                with numbering:
+                    self._forward(model, tuple(arguments))
+        except OutOfMemory:
+            raise
+        except TaskError:
+            pass  # it got as far as it got: a reference may check what it is given
+        return numbering.found
+
+    def expect(self, inputs: tuple[Any, ...], *, most_samples: int = MOST_SAMPLES) -> Expected:
+        """What a right candidate may return for these inputs and the present parameters. The noise is estimated from as
+        many samples as the arithmetic asks for, `most_samples` at most."""
+        with Lengths() as lengths:
+            native = self.native(inputs)
+        answer, regime = self.reference(inputs), self._regime
+        noise = self._noise(inputs, answer, min(samples_for(native, self.precision), most_samples))
+        return Expected(
+            answer.values,
+            native,
+            self.precision,
+            regime.longest or lengths.longest((inputs, self.state()), native),
+            noise.all_operations,
+            slack=self._slack(inputs, native, answer) if regime.flushes else None,
+            exact_operands=regime.exact_operands,
+            one_hot=regime.one_hot,
+            bits=regime.bits,
+            selections=answer.selections,
+            lenience=regime.lenience,
+            read=0 if regime.longest else lengths.read((inputs, self.state())),
+            operand_noise=noise.operands,
+            float8_operands=has_float8_matrices((inputs, self.state())),
+            limitations=noise.limitations,
+        )
+
+    def _slack(self, inputs: tuple[Any, ...], native: Tree, answer: Answer) -> Tree:
+        """What counting denormal inputs as zeros changes: in float64, else in the reference's dtype on either side."""
+        zeros = map_tensors(flushed, inputs)
+        other = self.reference(zeros)
+        if answer.exact and other.exact:
+            return differences(answer.values, other.values)
+        return differences(*(map_tensors(widened, values) for values in (native, self.native(zeros))))
+
+    def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
+        if not answer.exact:
+            return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
+        if numel(answer.values) > MOST_DISTURBED[self.device]:
+            return _Noise(limitations=(Limitation(LimitationKind.MANY_OUTPUTS),))
+        try:
+            return with_room(lambda: self._measured_noise(inputs, answer, samples), self._make_room)
+        except OutOfMemory as error:
+            return _Noise(limitations=(Limitation(LimitationKind.NO_NOISE, error.asked_for),))
+
+    def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
+        generator = Generator(self.device).manual_seed(self._seed)
+        with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
+            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, generator)
+            return _Noise(disturbances.spread(samples), disturbances.of_operands())
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """What relative noise does to a float64 answer. Without it a row's root mean square stands in, which is wider for
+    what is small beside the rest of its row: an error of 0.1 % in 98 % of a softmax's elements (4,096 of 6 randn) is
+    2.2 times the tolerance with noise and 0.25 without. So `limitations` says why there is none."""
+
+    all_operations: Tree | None = None
+    operands: Tree | None = None
+    limitations: tuple[Limitation, ...] = ()
+
+
+def _not_short(answer: Answer) -> Answer:
+    """An answer for what needs float64 itself, not only something to compare with. Raises OutOfMemory."""
+    if answer.lacked_memory and answer.limitation is not None:
+        raise OutOfMemory(answer.note, answer.limitation.asked_for)
+    return answer
+
+
+@functools.lru_cache(maxsize=64)
+def _inferred(task: TaskFile, case: str, device: str) -> Mapping[str, str]:
+    """Kinds of a task's inputs: of one case, the smallest, since what a task may be fed does not depend on sizes; on a
+    CPU, where inputs outside of what a reference is defined for raise an error instead of ending the GPU's context."""
+    problem = LoadedCase(task, task.case(case), device)
+    return inferred_kinds([problem._own(seed) for seed in range(3)], problem.in_domain)
+
+
+@functools.lru_cache(maxsize=256)
+def _taken(task: TaskFile, case: str, battery: str) -> bool:
+    return LoadedCase(task, task.case(case)).takes(battery)
+
+
+SMALL = "small"
+SMALL_ELEMENTS = 2_000_000  # inputs, parameters and outputs of a case for the interpreter
+SMALL_FLOPS = 2_000_000_000
+_SMALLEST = 8  # constants below are kernel sizes, heads, flags
+_MOST_HALVINGS = 96
+
+
+class Problem(LoadedCase):
+    """One case of a task, found by name: its inputs, parameters and answers."""
+
+    @classmethod
+    def load(
+        cls,
+        task: TaskFile,
+        case_name: str = MAIN,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+        make_room: Callable[[], None] = free_cached,
+    ) -> "Problem":
+        """Run the task file with the case's constants and build its model. Raises TaskError."""
+        if case_name == SMALL and all(case.name != SMALL for case in task.cases):
+            task = expanded(task)
+        problem = cls(task, task.case(case_name), device, make_room)
+        problem.reseed(seed)
+        return problem
+
+
+def describe(task: TaskFile) -> TaskSpec:
+    """Shapes, dtypes and costs of all cases. Raises TaskError when the reference does not run."""
+    task = expanded(task)
+    return TaskSpec(
+        name=task.name,
+        sha256=task.sha256,
+        precision=task.precision or _precision(task),
+        source=visible_source(task),
+        cases=tuple(_described(task, case) for case in task.cases),
+        notes=task.notes,
+    )
+
+
+def expanded(task: TaskFile) -> TaskFile:
+    """The task with a further case "small" when its file lists no CASES and its own sizes are too large for a CPU."""
+    if task.declared or any(case.name == SMALL for case in task.cases) or is_small(task, MAIN):
+        return task
+    overrides = _scaled_down(task)
+    if overrides is None:
+        return task
+    small = CaseDef(SMALL, tuple(overrides.items()), cpu=True)
+    larger = dataclasses.replace(task, cases=(*task.cases, small))
+    return larger if _runs(larger) else task
+
+
+def is_small(task: TaskFile, case_name: str) -> bool:
+    """Whether a case fits the CPU interpreter."""
+    return _Size.of(task, task.case(case_name)).is_small
+
+
+def _precision(task: TaskFile) -> str:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return Problem.load(task).precision
+
+
+@dataclasses.dataclass(frozen=True)
+class _Size:
+    """What one case holds and costs. The trees hold tensors without data."""
+
+    init_args: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    state: dict[str, torch.Tensor]
+    outputs: Tree
+    flops: int
+
+    @classmethod
+    def of(cls, task: TaskFile, case: CaseDef) -> "_Size":
+        """Measure without allocating; with real tensors where the reference needs values."""
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                return cls._measured(LoadedCase(task, case))
+        except TaskError:
+            return cls._measured(LoadedCase(task, case))
+
+    @classmethod
+    def _measured(cls, problem: LoadedCase) -> "_Size":
+        inputs = problem.inputs(0) or ()
+        logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # we report what fails
+        with counter() as counted:
+            outputs = problem.native(inputs)
+        return cls(problem.init_args, inputs, problem.state(), outputs, int(counted.get_total_flops()))
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """Smaller is smaller."""
+        return self.elements, self.flops
+
+    @property
+    def elements(self) -> int:
+        """Elements of all inputs, parameters and outputs."""
+        return numel((self.inputs, self.state, self.outputs))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the interpreter can replay it in seconds."""
+        return self.elements <= SMALL_ELEMENTS and self.flops <= SMALL_FLOPS
+
+
+def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
+    size = _Size.of(task, case)
+    with blame(task, "describing"):
+        init_args, inputs, outputs = (spec_of(part) for part in (list(size.init_args), list(size.inputs), size.outputs))
+    return CaseSpec(
+        name=case.name,
+        inputs=tuple(inputs),
+        init_args=tuple(init_args),
+        outputs=outputs,
+        state={name: tensor_spec(tensor) for name, tensor in size.state.items()},
+        bytes_moved=nbytes((size.inputs, size.state, size.outputs)),
+        flops=size.flops,
+        held_out=case.held_out,
+        runs_on_cpu=case.cpu or size.is_small,
+    )
+
+
+_Place = tuple[str, int]  # the name of a constant, and the index into it when it is a tuple (else 0)
+
+
+def _scaled_down(task: TaskFile) -> dict[str, Json] | None:
+    """Overrides that make the file's own case small: halve the largest constant that matters until it fits."""
+    constants: dict[str, Any] = dict(int_constants(task.source))
+    overrides: dict[str, Json] = {}
+    size = _try(task, overrides)
+    stuck: set[_Place] = set()
+    for _ in range(_MOST_HALVINGS):
+        if size is None or size.is_small:
+            break
+        places = _largest(constants | overrides, stuck)
+        smaller = None
+        for chosen in (places[:1], places) if places else ():  # alone, or with all constants of its value
+            attempt = overrides | _halved(constants | overrides, chosen)
+            if (smaller := _try(task, attempt)) is not None and smaller.cost < size.cost:
+                overrides, size = attempt, smaller
+                break
+        else:
+            stuck |= set(places[:1])  # another constant depends on it, or nothing does
+        if not places:
+            return None
+    return overrides if size is not None and size.is_small else None
+
+
+def _try(task: TaskFile, overrides: Mapping[str, Json]) -> _Size | None:
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return _Size._measured(LoadedCase(task, CaseDef(SMALL, tuple(overrides.items()))))
+    except TaskError:
+        return None
+
+
+def _largest(constants: Mapping[str, Any], stuck: set[_Place]) -> list[_Place]:
+    """Places of the largest constant that still may be halved; several where several have its value."""
+    found = [
+        (item, (name, index))
+        for name, value in constants.items()
+        for index, item in enumerate(value if isinstance(value, tuple) else (value,))
+        if item > _SMALLEST
+    ]
+    largest = max((item for item, place in found if place not in stuck), default=0)
+    same = [place for item, place in found if item == largest]
+    return sorted(same, key=lambda place: place in stuck)
+
+
+def _halved(constants: Mapping[str, Any], places: Sequence[_Place]) -> dict[str, Json]:
+    """New values for the constants at these places."""
+    new = {name: constants[name] for name, _ in places}
+    for name, index in places:
+        value = new[name]
+        new[name] = (
+            (*value[:index], _half(value[index]), *value[index + 1 :]) if isinstance(value, tuple) else _half(value)
+        )
+    return new
+
+
+def _half(value: int) -> int:
+    """Half of an even number; of an odd one, the next power of two below, which divides better than its half."""
+    return value // 2 if value % 2 == 0 else 1 << (value.bit_length() - 1)
+
+
+def _runs(task: TaskFile) -> bool:
+    """Whether the small case runs with values, and gives finite ones."""
+    try:
+        problem = Problem.load(task, SMALL)
+        return is_finite(problem.native(problem.inputs(0) or ()))
+    except TaskError:
+        return False

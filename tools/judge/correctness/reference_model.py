@@ -1,0 +1,291 @@
+"""The reference of one case: its module with parameters from a seed, run in its own dtype and in float64.
+
+Runs the task file's own code, so it belongs in a trusted child process, never in the command itself. The in-place
+semantics of a reference stay inside: each run gets copies. What finds no memory is tried once more with room made.
+"""
+
+import contextlib
+import copy
+import functools
+import gc
+import io
+import random
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Generator, Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from tools.errors import OutOfMemory, TaskError
+from tools.judge.correctness.float64 import Rounding, Selection, Watching, default_float64, plain_arithmetic, widened
+from tools.judge.correctness.tree import Tree, dtype_name, leaves, map_tensors, raw_bytes, stored_as, tensors
+from tools.task import CaseDef, TaskFile, with_overrides
+from tools.verdict import Limitation, LimitationKind
+
+T = TypeVar("T")
+_SIGNS = re.compile(r"out of memory|can't allocate memory|_ALLOC_FAILED", re.IGNORECASE)
+_ASKED = re.compile(r"(?:tried to allocate|asked for) ([\d.]+ \w+)", re.IGNORECASE)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether that is why: torch has an exception for its own GPU allocator only, not for CPUs, cuBLAS or cuDNN."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and bool(_SIGNS.search(str(error)))
+
+
+def asked_for(error: BaseException) -> str:
+    """The memory that torch says it wanted; "" where it does not say."""
+    found = _ASKED.search(str(error))
+    return found[1] if found else ""
+
+
+def free_cached() -> None:
+    """Give back what nobody holds any more."""
+    gc.collect()
+    torch.cuda.empty_cache()  # does nothing without CUDA
+
+
+def with_room(make: Callable[[], T], make_room: Callable[[], None]) -> T:
+    """What `make` returns, tried once more with room made when there was no memory for it. Raises OutOfMemory."""
+    try:
+        return make()
+    except OutOfMemory:
+        pass  # here still, it would hold the tensors of the frames that it came through
+    gc.collect()  # from Python 3.12 on those frames are a cycle: a context manager raised that error from another
+    make_room()
+    return make()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reference's outputs. `exact`: computed in float64; else `note` says why not and `limitation` what
+    a comparison with it does without.
+    `selections`: of outputs that are indices. `whole`: every value on the way was an integer that float32 holds (looked
+    at only when asked for)."""
+
+    values: Tree
+    exact: bool = True
+    note: str = ""
+    limitation: Limitation | None = None
+    selections: Mapping[str, Selection | Rounding] = field(default_factory=dict)
+    whole: bool = False
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether the memory for float64 was missing."""
+        return self.limitation is not None and self.limitation.kind is LimitationKind.NOT_FLOAT64
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How strictly a battery is judged: see `tools.judge.correctness.gates.Expected`. `longest`: the reduction
+    length, when the battery knows it better than the shapes; `one_hot`: an operand of a contraction is; `flushes`:
+    denormal inputs may count as zeros; `lenience`: a factor on the arithmetic's share of the tolerance."""
+
+    one_hot: bool = False
+    bits: float | None = None
+    longest: int | None = None
+    exact_operands: bool = False
+    flushes: bool = False
+    lenience: float = 1.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Inputs and parameters for one check, made from one seed. `alters`: the parameters are not the model's own."""
+
+    seed: int
+    battery: str
+    inputs: tuple[Any, ...]
+    state: dict[str, Tensor]
+    regime: Regime = Regime()
+    alters: bool = False
+
+    def blobs(self) -> dict[str, memoryview]:
+        """The bytes of every tensor, by origin and name as a launch plan says them ("input:0", "state:weight")."""
+        inputs = {f"input:{path}": leaf for path, leaf in leaves(self.inputs) if isinstance(leaf, Tensor)}
+        state = {f"state:{name}": tensor for name, tensor in self.state.items()}
+        return {name: raw_bytes(tensor) for name, tensor in (inputs | state).items()}
+
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's and torch's generators, and numpy's when a task file has loaded it."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def execute(task: TaskFile, case: CaseDef) -> types.ModuleType:
+    """Run the file as a module of its own; dataclasses and scripting look it up in sys.modules."""
+    module = types.ModuleType(f"kerneltune_task_{task.name}")
+    module.__file__ = str(task.path)
+    sys.modules[module.__name__] = module
+    exec(compile(with_overrides(task.source, dict(case.overrides)), str(task.path), "exec"), module.__dict__)
+    return module
+
+
+def randomise(model: nn.Module, seed: int) -> None:
+    """Replace parameters and running statistics that are constant (ones, zeros): a kernel that leaves them out must
+    not pass. Anything else that a model made is kept."""
+    chosen: list[Tensor] = list(model.parameters())
+    chosen += [tensor for name, tensor in model.named_buffers() if name.endswith(_STATISTICS)]
+    for index, tensor in enumerate(chosen):
+        if _is_constant(tensor):
+            generator = Generator(tensor.device).manual_seed(seed + index)
+            factor = torch.rand(tensor.shape, generator=generator, device=tensor.device) + 0.5  # keeps the sign
+            tensor.copy_(tensor * factor if float(tensor.flatten()[0]) else factor - 1)
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    if not tensor.is_floating_point() or tensor.numel() == 0 or isinstance(tensor, FakeTensor):
+        return False
+    return bool((tensor == tensor.flatten()[0]).all())
+
+
+def placed(model: nn.Module, device: str) -> nn.Module:
+    """The model on the device; left alone when it is there, since fake parameters cannot be moved."""
+    wanted = torch.device(device).type
+    there = all(tensor.device.type == wanted for tensor in (*model.parameters(), *model.buffers()))
+    return model if there else model.to(device)
+
+
+@contextlib.contextmanager
+def blame(task: TaskFile, what: str) -> Iterator[None]:
+    """Swallow what the task's code prints and warns; turn what it raises into one line with its place in the file:
+    TaskError, and OutOfMemory where the memory ran out."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except TaskError:
+        raise
+    except (Exception, SystemExit) as error:  # a person's file may raise anything
+        text = (str(error).strip().splitlines() or [""])[0]
+        place = _place(task, error)
+        message = f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}"
+        if is_out_of_memory(error):
+            raise OutOfMemory(message, asked_for(error)) from error
+        raise TaskError(message) from error
+
+
+def _place(task: TaskFile, error: BaseException) -> str:
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(task.path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f", line {line}" if line else ""
+
+
+class ReferenceModel:
+    """One case's model on one device. `make_room` frees what can be had again; what finds no memory is tried once more
+    after it."""
+
+    def __init__(
+        self, task: TaskFile, case: CaseDef, device: str = "cpu", make_room: Callable[[], None] = free_cached
+    ) -> None:
+        self.task, self.case, self.device, self._make_room = task, case, device, make_room
+        self._seed, self._altered = 0, False
+        with blame(task, "the task file"):
+            self._module = execute(task, case)
+        with blame(task, "get_init_inputs()"), torch.device(device):
+            seed_everything(0)
+            self.init_args: tuple[Any, ...] = tuple(self._call("get_init_inputs", optional=True))
+        self.reseed(0)
+
+    @functools.cached_property
+    def precision(self) -> str:
+        """The declared arithmetic of this case; without a declaration, the narrowest format that it stores."""
+        declared = dict(self.case.overrides).get("PRECISION", self.task.precision)
+        return str(declared) if declared else self._stored_precision()
+
+    def _stored_precision(self) -> str:
+        names = {dtype_name(t.dtype) for t in tensors((self._own(0), self.state())) if t.is_floating_point()}
+        order = ("float8_e5m2", "float8_e4m3fn", "bfloat16", "float16", "float32", "float64")
+        return next((name for name in order if name in names), "float32")
+
+    def reseed(self, seed: int) -> None:
+        """Build the model anew: every parameter and running statistic follows from the seed, none is an identity."""
+        if seed == self._seed and hasattr(self, "model") and not self._altered:
+            return
+        with blame(self.task, "Model(…)"), torch.device(self.device), torch.no_grad():
+            seed_everything(seed)
+            model = self._module.Model(*map_tensors(Tensor.clone, self.init_args))
+            if not isinstance(model, nn.Module):
+                raise TypeError("Model is not a torch.nn.Module")
+            self.model = placed(model, self.device).eval()
+            randomise(self.model, seed)
+        self._seed, self._altered = seed, False
+
+    def _put(self, state: Mapping[str, Tensor]) -> None:
+        own = self.state()
+        self._altered = True
+        for name, tensor in state.items():
+            own[name].copy_(tensor)
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers by state_dict key; they change with `reseed`."""
+        return {name: tensor.detach() for name, tensor in self.model.state_dict().items() if isinstance(tensor, Tensor)}
+
+    def _own(self, seed: int) -> tuple[Any, ...]:
+        with blame(self.task, "get_inputs()"), torch.device(self.device), torch.no_grad():
+            seed_everything(seed)
+            return tuple(map_tensors(lambda t: t.detach().to(self.device), self._call("get_inputs")))
+
+    def _call(self, name: str, *, optional: bool = False) -> list[Any]:
+        function = getattr(self._module, name, None)
+        if function is None and optional:
+            return []
+        result = function()  # type: ignore[misc]
+        if not isinstance(result, list | tuple):
+            raise TypeError(f"{name}() returned a {type(result).__name__}, not a list")
+        return list(result)
+
+    def native(self, inputs: tuple[Any, ...]) -> Tree:
+        """The reference in its own dtype, as trusted as it is imprecise. Raises OutOfMemory when there is no memory."""
+        return with_room(lambda: self._run_native(inputs), self._make_room)
+
+    def _run_native(self, inputs: tuple[Any, ...]) -> Tree:
+        with blame(self.task, "forward()"), plain_arithmetic(tf32=self.precision == "tf32_ok"), torch.no_grad():
+            return self._forward(self.model, map_tensors(Tensor.clone, inputs))
+
+    def reference(self, inputs: tuple[Any, ...], *, whole: bool = False) -> Answer:
+        """The reference in float64; in its own dtype, with the reason, when it cannot run so or lacks memory."""
+        try:
+            return with_room(lambda: self._run_in_float64(inputs, whole), self._make_room)
+        except TaskError as error:
+            note, limitation = str(error), _without_float64(error)
+        return Answer(map_tensors(widened, self.native(inputs)), exact=False, note=note, limitation=limitation)
+
+    def _run_in_float64(self, inputs: tuple[Any, ...], whole: bool) -> Answer:
+        with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
+            model, arguments = copy.deepcopy(self.model).double(), map_tensors(widened, inputs)
+            with Watching((arguments, dict(model.state_dict())), whole=whole) as watching:
+                values = self._forward(model, arguments)
+            return Answer(values, selections=watching.selections(values), whole=watching.whole)
+
+    def stored_answer(self, inputs: tuple[Any, ...]) -> Tree:
+        """The float64 answer, rounded to the formats of the reference's own."""
+        return stored_as(self.native(inputs), self.reference(inputs).values)
+
+    def _forward(self, model: nn.Module, inputs: tuple[Any, ...]) -> Tree:
+        seed_everything(self._seed)  # dropout and the like: the same draw in every arithmetic
+        with torch.device(self.device):
+            return map_tensors(Tensor.detach, model(*inputs))
+
+
+def _without_float64(error: TaskError) -> Limitation:
+    if isinstance(error, OutOfMemory):
+        return Limitation(LimitationKind.NOT_FLOAT64, error.asked_for)
+    return Limitation(LimitationKind.OWN_DTYPE)

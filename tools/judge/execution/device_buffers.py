@@ -1,0 +1,111 @@
+"""The judge's device buffers that a runner maps: inputs and parameters in slots, and room for outputs.
+
+A pristine copy of everything that the runner can write to but should not stays in the judge's own memory.
+"""
+
+import torch
+
+from tools.judge.correctness.reference_model import Drawn
+from tools.judge.correctness.tree import Tree, leaves, map_tensors
+from tools.judge.execution.guard_pages import like, regions_of, write
+from tools.plan.replay import ALIGNMENT, OutputLayout, dense, dense_bytes, map_outputs, output_layout, poison, view_of
+from tools.plan.schema import Plan, TensorRef
+from tools.runner.memory import DeviceBuffer
+from tools.runner.protocol import Shared
+
+
+class InputBuffers:
+    """`slots` sets of inputs and one set of parameters."""
+
+    def __init__(self, sample: Drawn, slots: int) -> None:
+        named = [(path, leaf) for path, leaf in leaves(sample.inputs) if isinstance(leaf, torch.Tensor)]
+        self.sample, self.slots = sample.inputs, slots
+        self.regions, self.stride = regions_of(named)
+        self.state_regions, state_bytes = regions_of(list(sample.state.items()))
+        self.buffer = DeviceBuffer.allocate(self.stride * slots)
+        self.state_buffer = DeviceBuffer.allocate(max(state_bytes, ALIGNMENT))
+        poison(self.buffer.tensor, 1)
+        poison(self.state_buffer.tensor, 1)
+        for region, tensor in zip(self.state_regions, sample.state.values(), strict=True):
+            write(self.state_buffer.tensor[region.offset :], tensor)
+        self._pristine_state = self.state_buffer.tensor.clone()
+        self.pristine = self.buffer.tensor.clone()
+
+    def fill(self, slot: int, inputs: Tree) -> None:
+        """New contents for a slot."""
+        found = [leaf for _, leaf in leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        for region, tensor in zip(self.regions, found, strict=True):
+            for buffer in (self.buffer.tensor, self.pristine):
+                write(buffer[slot * self.stride + region.offset :], tensor)
+
+    def tree(self, slot: int, *, pristine: bool = False) -> Tree:
+        """The arguments of forward over a slot's memory."""
+        base = self.pristine if pristine else self.buffer.tensor
+        places = iter(self.regions)
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            region = next(places)
+            start = slot * self.stride + region.offset
+            return like(base[start : start + region.nbytes], tensor)
+
+        return map_tensors(place, self.sample)
+
+    def harmed(self) -> str:
+        """Name the buffer that a runner has changed, slack included; "" when none. What was changed is put right."""
+        for name, buffer, pristine in (
+            ("inputs", self.buffer.tensor, self.pristine),
+            ("parameters", self.state_buffer.tensor, self._pristine_state),
+        ):
+            if not torch.equal(buffer.view(torch.int64), pristine.view(torch.int64)):
+                buffer.copy_(pristine)
+                torch.cuda.synchronize()
+                return name
+        return ""
+
+    def shared(self, fds: list[int]) -> tuple[Shared, Shared]:
+        """What a runner needs to map inputs and parameters, for reading only; appends descriptors for it to `fds`."""
+        return self.buffer.share(fds, writable=False), self.state_buffer.share(fds, writable=False)
+
+    def close(self) -> None:
+        """Free the memory."""
+        torch.cuda.synchronize()
+        self.buffer.close()
+        self.state_buffer.close()
+
+
+class OutputBuffers:
+    """Room for a plan's outputs in `slots` sets."""
+
+    def __init__(self, plan: Plan, slots: int) -> None:
+        self.plan, self.slots = plan, slots
+        self.layout: OutputLayout = output_layout(plan)
+        self.stride = self.layout.nbytes
+        self.buffer = DeviceBuffer.allocate(self.stride * slots)
+
+    def tree(self, slot: int, base: torch.Tensor | None = None) -> Tree:
+        """What forward returned for a slot."""
+        flat = (self.buffer.tensor if base is None else base)[slot * self.stride : (slot + 1) * self.stride]
+        copied = dict(self.layout.copied)
+
+        def leaf(ref: TensorRef) -> torch.Tensor:
+            if ref in copied:
+                return view_of(flat[copied[ref] : copied[ref] + dense_bytes(ref)], dense(ref))
+            at = self.layout.bound[ref.storage]
+            return view_of(flat[at : at + self.plan.storage(ref.storage).nbytes], ref)
+
+        return map_outputs(self.plan.outputs, leaf)
+
+    def poisoned(self, slot: int, turn: int) -> Tree:
+        """What the slot's outputs held before a run with that poison (a copy)."""
+        copy = torch.empty_like(self.buffer.tensor)
+        poison(copy, turn)
+        return self.tree(slot, copy)
+
+    def shared(self, fds: list[int]) -> Shared:
+        """What a runner needs to map it; appends a descriptor for it to `fds`."""
+        return self.buffer.share(fds, writable=True)
+
+    def close(self) -> None:
+        """Free the memory."""
+        torch.cuda.synchronize()
+        self.buffer.close()

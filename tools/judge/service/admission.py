@@ -1,0 +1,251 @@
+"""Is a task able to tell a kernel from nothing, and does its answer depend on every operand?
+
+Null kernels must fail every case of it with every battery. A task that a null kernel passes is broken (all zeros pass
+KernelBench's own softmax check), and no verdict on it means anything.
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from tools.errors import TaskError
+from tools.judge.correctness.batteries import BATTERIES, CORE
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.gates import Expected, as_rows, element_ratios
+from tools.judge.correctness.problem import Problem, expanded, is_small
+from tools.judge.correctness.reference_model import Drawn
+from tools.judge.correctness.tree import Tree, is_finite, leaves, map_leaves, map_tensors, tensors
+from tools.spec import TaskSpec
+from tools.task import TaskFile
+
+_WIDE = ("float32", "float64")
+_STEPS = {True: 0.01, False: 0.25}  # relative change, by whether the arithmetic is wide
+_ENOUGH = {True: 20.0, False: 1.0}  # budgets that half of the elements that move at all must move by
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far the output moves when one operand ("input:0", "state:weight") changes a little: `touched`, the share of
+    elements that move at all, and `budgets`, the median over those of movement / tolerance. `dead`: even quite other
+    values of it are within the tolerance."""
+
+    operand: str
+    touched: float
+    budgets: float
+    dead: bool
+    enough: float
+
+    @property
+    def weak(self) -> bool:
+        """Whether an error of about one per cent in this operand could go unnoticed."""
+        return self.budgets < self.enough
+
+
+def sensitivities(problem: Problem, seed: int = 1) -> list[Sensitivity]:
+    """Sensitivity of the answer to every operand, on the task's own inputs; empty when the task gives none."""
+    drawn = problem.draw(seed)
+    if drawn is None:
+        return []
+    expected = problem.expect(drawn.inputs)
+    return list(_all(problem, drawn, expected))
+
+
+def _all(problem: Problem, drawn: Drawn, expected: Expected) -> Iterator[Sensitivity]:
+    floats = [t.dtype for t in tensors(expected.native) if t.is_floating_point()]
+    wide = problem.precision in _WIDE and all(dtype in (torch.float32, torch.float64) for dtype in floats)
+    other = problem.inputs(drawn.seed + 1) or ()
+    for operand, tensor in _operands(drawn):
+        generator = Generator(tensor.device).manual_seed(drawn.seed)
+        little = _moved(problem, drawn, operand, _nudged(tensor, _STEPS[wide], generator))
+        quite = _moved(problem, drawn, operand, _other(operand, tensor, other, generator))
+        if little is None or quite is None:
+            continue  # outside of what the reference is defined for
+        touched, budgets = _movement(expected, little)
+        dead = compare(expected, quite).ok
+        yield Sensitivity(operand, touched, budgets, dead, _ENOUGH[wide] if tensor.is_floating_point() else 0.0)
+
+
+def _operands(drawn: Drawn) -> Iterator[tuple[str, Tensor]]:
+    named = [(f"input:{path}", leaf) for path, leaf in leaves(drawn.inputs)]
+    named += [(f"state:{name}", tensor) for name, tensor in drawn.state.items() if tensor.is_floating_point()]
+    for name, leaf in named:
+        if isinstance(leaf, Tensor) and leaf.numel() and not leaf.is_complex():
+            yield name, leaf
+
+
+def _nudged(tensor: Tensor, step: float, generator: Generator) -> Tensor:
+    """Relative changes of random sign; integers stay."""
+    if not tensor.is_floating_point():
+        return tensor
+    signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
+    return tensor.double() * (1 + step * signs)
+
+
+def _other(operand: str, tensor: Tensor, other: Tree, generator: Generator) -> Tensor:
+    """Other values of the same sign, up to three times as large; of an integer input, those of another draw."""
+    if tensor.is_floating_point():
+        return tensor.double() * (torch.rand(tensor.shape, generator=generator, device=tensor.device) * 2.5 + 0.5)
+    found = dict(leaves(other)).get(operand.removeprefix("input:")) if operand.startswith("input:") else None
+    return found if isinstance(found, Tensor) and found.shape == tensor.shape else tensor
+
+
+def _moved(problem: Problem, drawn: Drawn, operand: str, values: Tensor) -> Tree | None:
+    """The reference's float64 answer with one operand replaced, in the formats that the task stores it in."""
+    origin, _, name = operand.partition(":")
+    inputs, state = drawn.inputs, dict(drawn.state)
+    if origin == "input":
+        inputs = map_leaves(lambda path, t: values.to(t.dtype) if path == name else t, inputs)
+    else:
+        state[name] = values.to(state[name].dtype)
+    try:
+        problem.restore(Drawn(drawn.seed, drawn.battery, inputs, state, alters=origin == "state"))
+        return problem.stored_answer(inputs)
+    except TaskError:
+        return None
+    finally:
+        problem.restore(drawn)
+
+
+def _movement(expected: Expected, moved: Tree) -> tuple[float, float]:
+    shares, ratios = [], []
+    pairs = zip(tensors(expected.native), tensors(expected.values), tensors(moved), strict=True)
+    noise = list(tensors(expected.noise)) if expected.noise is not None else []
+    for place, (native, exact, got) in enumerate(pairs):
+        if not native.is_floating_point() or not native.numel():
+            continue
+        found = element_ratios(expected, native, exact, got, {"noise": noise[place]} if noise else {})
+        touched = got.double() != exact.to(native.dtype).double()
+        shares.append(touched.double().flatten())
+        ratios.append(found[touched])
+    if not shares:
+        return 0.0, 0.0
+    every = torch.cat(ratios)
+    return float(torch.cat(shares).mean()), float(every.median()) if every.numel() else 0.0
+
+
+@dataclass(frozen=True)
+class AdmissionResult:
+    """What became of one null kernel. `refused` is as it should be; `error_ratio` > 1 by how much it failed."""
+
+    case: str
+    battery: str
+    null_kernel: str
+    refused: bool
+    error_ratio: float
+
+
+def unsound(results: list[AdmissionResult]) -> list[str]:
+    """Cases that a null kernel passes with every battery, as "case: null kernel"; empty for a sound task. One battery
+    that refuses it is enough: a candidate has to pass them all."""
+    refused = {(r.case, r.null_kernel) for r in results if r.refused}
+    tried = dict.fromkeys((r.case, r.null_kernel) for r in results)
+    return [f"{case}: {name}" for case, name in tried if (case, name) not in refused]
+
+
+def admit(task: TaskFile, *, device: str = "cpu") -> list[AdmissionResult]:
+    """Try the null kernels on every case that fits the device. The task is sound when all are refused."""
+    task = expanded(task)
+    cases = [case for case in task.cases if device != "cpu" or case.cpu or is_small(task, case.name)]
+    return [result for case in cases for result in _case(Problem.load(task, case.name, device=device))]
+
+
+_MEANING = {
+    "zeros": "writes zeros",
+    "ones": "writes ones",
+    "mean": "writes the mean of the answer",
+    "row_means": "writes the mean of each row",
+    "last_tile_zero": "leaves the end of each row zero",
+    "first_input": "copies its first input",
+    "previous_answer": "returns the answer to other inputs",
+    "rounded_to_bfloat16": "rounds its result to bfloat16",
+}
+
+
+def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
+    """What a person should know before trusting verdicts on a task, from its cheapest visible case that a CPU can run,
+    in a second or so; empty for a sound task, and for one that cannot be looked at here."""
+    visible = [c for c in spec.cases if c.runs_on_cpu and not c.held_out]
+    if not visible:
+        return []
+    case = min(visible, key=lambda c: (c.bytes_moved + c.flops, c.name)).name
+    try:
+        problem = Problem.load(task, case)
+        results = list(_case(problem, ("own",)))
+        if unsound(results):  # the other batteries may still catch it
+            results += _case(problem, CORE[1:])
+        dead = [s.operand for s in sensitivities(problem) if s.dead]
+    except TaskError as error:
+        return [f"the task could not be examined: {error}"]
+    names = [entry.partition(": ")[2] for entry in unsound(results)]
+    more = f" (and {len(names) - 1} other null kernels)" if len(names) > 1 else ""
+    notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}" for name in names[:1]]
+    if dead:
+        notes.append(f"a kernel may leave out {', '.join(dead)}: case {case} does not depend on it")
+    return [f"{note}; verdicts mean little" for note in notes]
+
+
+def _case(problem: Problem, batteries: Sequence[str] = BATTERIES) -> Iterator[AdmissionResult]:
+    for battery in batteries:
+        drawn, before = problem.draw(1, battery), problem.draw(2, battery)
+        if drawn is None or before is None:
+            continue
+        problem.restore(before)
+        previous = problem.native(before.inputs)
+        problem.restore(drawn)
+        expected = problem.expect(drawn.inputs)
+        for name, output in null_outputs(drawn.inputs, expected.native, previous, precision=problem.precision):
+            result = compare(expected, output)
+            yield AdmissionResult(problem.case.name, battery, name, not result.ok, result.error_ratio)
+
+
+def null_outputs(inputs: Tree, right: Tree, previous: Tree, *, precision: str) -> Iterator[tuple[str, Tree]]:
+    """Outputs that need no kernel, by name, from the inputs, the right answer and the answer to other inputs.
+
+    What equals the right answer by its size alone (the mean of one element) is left out.
+    """
+    yield "zeros", map_tensors(torch.zeros_like, right)
+    yield "ones", map_tensors(torch.ones_like, right)
+    if all(t.numel() > 1 for t in tensors(right)):
+        yield "mean", map_tensors(_mean, right)
+        yield "row_means", map_tensors(_row_means, right)
+        yield "last_tile_zero", map_tensors(_last_tile_zero, right)
+    copied = map_tensors(functools.partial(_copied, source=next(tensors(inputs), None)), right)
+    if copied is not None:
+        yield "first_input", copied
+    yield "previous_answer", previous
+    wide = [t for t in tensors(right) if t.dtype == torch.float32]
+    if precision == "float32" and wide and is_finite(right):
+        yield "rounded_to_bfloat16", map_tensors(_rounded, right)
+
+
+def _mean(tensor: Tensor) -> Tensor:
+    return torch.full_like(tensor.double(), float(tensor.double().mean())).to(tensor.dtype)
+
+
+def _row_means(tensor: Tensor) -> Tensor:
+    rows = as_rows(tensor.double())
+    return rows.mean(dim=1, keepdim=True).expand_as(rows).reshape(tensor.shape).to(tensor.dtype)
+
+
+def _last_tile_zero(tensor: Tensor) -> Tensor:
+    """The last eighth of the last dimension, in all rows."""
+    result = tensor.clone()
+    result[..., -max(1, math.ceil(tensor.shape[-1] / 8)) :] = 0
+    return result
+
+
+def _copied(tensor: Tensor, source: Tensor | None) -> Tensor:
+    """The first input in the output's shape: broadcast when it fits, else its first elements, repeated."""
+    if source is None or source.numel() == 0:
+        return torch.zeros_like(tensor)
+    flat = source.flatten()
+    repeats = -(-tensor.numel() // flat.numel())
+    return flat.repeat(repeats)[: tensor.numel()].reshape(tensor.shape).to(tensor.dtype)
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.bfloat16).to(tensor.dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,97 @@
+"""The judge without a GPU: a trusted worker that knows the task, the secret, the inputs and the answers.
+
+It draws inputs for a frozen plan and later compares what came back. Its caller sees inputs (as blobs to hand on),
+results, and the seed of inputs that have been judged; never answers.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tools import wire
+from tools.codec import Json
+from tools.errors import TaskError
+from tools.judge.correctness import comparison as comparing
+from tools.judge.correctness.inputs import case_seed
+from tools.judge.correctness.problem import Problem, describe, expanded
+from tools.judge.service.admission import warnings_of
+from tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
+from tools.spec import TaskSpec
+from tools.task import TaskFile, find_task
+
+
+class CpuJudge:
+    """Answers for one task."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._problems: dict[str, Problem] = {}
+        self._file: TaskFile | None = None
+        self._spec: TaskSpec | None = None
+        self._drawn: dict[tuple[str, str, str], Any] = {}
+
+    def open(self, request: Open) -> Opened:
+        """Load and describe the task; the user's mistakes come back as one line."""
+        try:
+            self._file = expanded(find_task(request.path))
+            self._spec = describe(self._file)
+        except TaskError as error:
+            return Opened(problem=str(error))
+        return Opened(task=self._spec, notes=tuple(warnings_of(self._file, self._spec)))
+
+    def new_inputs(self, request: NewInputs, _: Sequence[bytes] = ()) -> tuple[PreparedInputs, list[Any]]:
+        """Draw the inputs of a case for this plan."""
+        problem = self._problem(request.case)
+        seed = case_seed(self._secret, request.plan_sha256, request.case, request.battery)
+        drawn = problem.draw(seed, request.battery)
+        if drawn is None:
+            return PreparedInputs((), applies=False, short=request.battery in problem.left_out), []
+        self._drawn = {(request.plan_sha256, request.case, request.battery): drawn}
+        blobs = drawn.blobs()
+        return PreparedInputs(tuple(blobs)), list(blobs.values())
+
+    def compare(self, request: Compare, blobs: list[bytes]) -> ComparisonReply:
+        """Compare outputs with the float64 reference on the inputs that were drawn for this plan."""
+        drawn = self._drawn[(request.plan_sha256, request.case, request.battery)]
+        problem = self._problem(request.case)
+        actual = from_blobs(request.outputs, blobs)
+        result = comparing.judge(problem, drawn, actual, case=request.case, battery=request.battery)
+        return ComparisonReply(result, drawn.seed)
+
+    def _problem(self, case: str) -> Problem:
+        assert self._file is not None, "open a task first"
+        if case not in self._problems:
+            self._problems[case] = Problem.load(self._file, case)
+        return self._problems[case]
+
+
+def from_blobs(tree: Json, blobs: list[bytes]) -> Any:
+    """Rebuild an output tree from {"$blob": i, "dtype": …, "shape": …} leaves."""
+    if isinstance(tree, dict) and "$blob" in tree:
+        data = np.frombuffer(bytearray(blobs[tree["$blob"]]), dtype=np.uint8)
+        dtype = getattr(torch, tree["dtype"])
+        flat = torch.from_numpy(data).view(dtype) if data.size else torch.empty(0, dtype=dtype)
+        return flat.reshape(tree["shape"])
+    if isinstance(tree, dict) and "$tuple" in tree:
+        return tuple(from_blobs(v, blobs) for v in tree["$tuple"])
+    if isinstance(tree, dict) and "$dict" in tree:
+        return {k: from_blobs(v, blobs) for k, v in tree["$dict"].items()}
+    if isinstance(tree, list):
+        return [from_blobs(v, blobs) for v in tree]
+    return tree
+
+
+def main(channel: Any) -> None:
+    """Answer Open, NewInputs and Compare until the supervisor closes the socket."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # tracers and compilers work at the same time
+    judge = CpuJudge()
+    handlers: dict[type[Any], Callable[[Any, list[bytes]], Any]] = {
+        Open: lambda request, _: judge.open(request),
+        NewInputs: judge.new_inputs,
+        Compare: judge.compare,
+    }
+    wire.serve(channel, handlers)

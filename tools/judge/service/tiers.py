@@ -1,0 +1,148 @@
+"""How thoroughly one candidate is judged: screened, judged, confirmed."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tools.codec import Json
+from tools.device import Sampler
+from tools.judge.correctness.batteries import batteries_of
+from tools.judge.execution.correctness_run import CorrectnessRun, Images
+from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from tools.judge.service.protocol import BenchRequest
+from tools.judge.service.quick_check import TIMED, QuickCheck
+from tools.judge.timing.benchmark_setup import BenchmarkSetup
+from tools.judge.timing.build_verdict import Refuted, TimingResult, build_verdict
+from tools.judge.timing.statistics import Rules
+from tools.judge.timing.timing_run import TimingRun
+from tools.plan.schema import Plan, plan_hash
+from tools.spec import TaskSpec
+from tools.task import TaskFile
+from tools.verdict import Status, Tier, Verdict, concluded
+
+PROCESSES = 3  # fresh runners of a confirmation
+
+
+@dataclass(frozen=True)
+class CandidateJudge:
+    """Judges one candidate as thoroughly as its tier asks."""
+
+    file: TaskFile
+    task: TaskSpec
+    setup: BenchmarkSetup
+    quick_check: QuickCheck
+    link: RunnerLink
+    images: Images
+    secret: bytes
+    sampler: Sampler
+    gpu: dict[str, Json]
+    make_room: Callable[[], None]
+
+    def of(self, request: BenchRequest, main: Plan, known: Verdict | None = None) -> Verdict:
+        """The verdict, as thoroughly as the request's tier asks. `known`: that of judging in full, if it is there."""
+        started_s = time.monotonic()
+        if request.tier == "screened":
+            verdict = self._screened(request, main)
+            self.quick_check.learn(verdict)
+        else:
+            verdict = self._judged(request, main) if known is None else self._more_checked(request, known)
+        if request.tier == "confirmed" and verdict.status is Status.CORRECT:
+            verdict = self._confirmed(request.rules, main, verdict)
+        receipt = {**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)}
+        return concluded(verdict, receipt)
+
+    def _screened(self, request: BenchRequest, main: Plan) -> Verdict:
+        """The other cases, then a short timing run on inputs that serve a whole epoch, usually with the fastest
+        baseline."""
+        self.quick_check.keep_fresh()
+        started_s = time.monotonic()
+        others = [plan for plan in request.plans if plan.case != main.case]
+        failed, checked = self.quick_check.verdict(others, self.images, int(plan_hash(main)[:8], 16))
+        if failed is not None:
+            return replace(failed, receipt=self.quick_check.facts(), left_out=tuple(self.quick_check.left_out))
+        checked_s = round(time.monotonic() - started_s, 4)
+        self.setup.touched()
+
+        def refill() -> None:
+            self.setup.fill_for(self.quick_check.epoch, lambda n: self.quick_check.seed(f"{main.case}.{n}"), TIMED)
+
+        setup = self.setup
+        arms = setup.baselines if request.all_baselines else setup.fastest
+        timing_run = TimingRun(setup, self.link, self.images, request.rules, self.secret, self.sampler, arms, refill)
+        verdict = self._measured(timing_run, main, "screened")
+        receipt = {**verdict.receipt, **self.quick_check.facts(), "checks_s": checked_s}
+        left_out = (*self.quick_check.left_out, *self.setup.left_out)
+        return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt, left_out=left_out)
+
+    def _judged(self, request: BenchRequest, main: Plan) -> Verdict:
+        """Every case with every battery, then the full timing run."""
+        started_s = time.monotonic()
+        checks = self._correctness_run(request)
+        failed = checks.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
+        facts: dict[str, Json] = {"seeds": dict(checks.seeds), "memory": checks.facts()}
+        if failed is not None:
+            return replace(failed, receipt={**failed.receipt, **facts}, left_out=tuple(checks.left_out))
+        results = checks.close()
+        facts["checks_s"] = round(time.monotonic() - started_s, 4)
+        self.setup.touched()
+        timing_run = TimingRun(self.setup, self.link, self.images, request.rules, self.secret, self.sampler)
+        verdict = self._measured(timing_run, main, "judged")
+        cases, receipt = (*results, *verdict.cases), {**verdict.receipt, **facts}
+        return replace(verdict, cases=cases, receipt=receipt, left_out=tuple(checks.left_out))
+
+    def _correctness_run(self, request: BenchRequest) -> CorrectnessRun:
+        make_room, repeats = self.make_room, request.repeats
+        return CorrectnessRun(
+            self.link, self.file, self.task, self.secret, self.images, repeats=repeats, make_room=make_room
+        )
+
+    def _more_checked(self, request: BenchRequest, judged: Verdict) -> Verdict:
+        """What was judged in full, checked with the batteries that only a confirmation has."""
+
+        def more(case: str) -> tuple[str, ...]:
+            before = batteries_of(self.task, case, "judged")
+            return tuple(b for b in batteries_of(self.task, case, request.tier) if b not in before)
+
+        checks = self._correctness_run(request)
+        failed = checks.run([plan for plan in request.plans if more(plan.case)], more)
+        if failed is not None:
+            receipt = {**failed.receipt, "seeds": dict(checks.seeds)}
+            return replace(failed, receipt=receipt, left_out=tuple(checks.left_out))
+        results, seeds = checks.close(), judged.receipt.get("seeds")
+        earlier = dict(seeds) if isinstance(seeds, dict) else {}
+        receipt = {**judged.receipt, "seeds": {**earlier, **checks.seeds}}
+        left_out = (*judged.left_out, *checks.left_out)
+        return replace(judged, cases=(*judged.cases, *results), receipt=receipt, left_out=left_out)
+
+    def _measured(self, timing_run: TimingRun, main: Plan, tier: Tier) -> Verdict:
+        try:
+            return build_verdict([timing_run.run(main)], self.setup.context, self.gpu, tier)
+        except Refuted as refuted:
+            return refuted.verdict
+        except RunnerFailed as failure:
+            return Verdict(failure.status, f"while timing: {failure.detail}")
+
+    def _confirmed(self, rules: Rules, main: Plan, judged: Verdict) -> Verdict:
+        """Timed again in fresh processes at other addresses with other seeds; only that is quoted. What was chosen for
+        being fast in one measurement was also lucky in it."""
+        timed_runs: list[TimingResult] = []
+        again = replace(rules, memo_passes=0)
+        for number in range(PROCESSES):
+            self.link.distrust("a confirmation needs a fresh process")
+            self.setup.relocate()
+            timing_run = TimingRun(self.setup, self.link, self.images, again, self.secret, self.sampler)
+            try:
+                timed_runs.append(timing_run.run(main, f"process{number}"))
+            except Refuted as refuted:
+                return _not_confirmed(refuted.verdict, number)
+            except RunnerFailed as failure:
+                return _not_confirmed(Verdict(failure.status, failure.detail), number)
+        verdict = build_verdict(timed_runs, self.setup.context, self.gpu, "confirmed")
+        first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
+        first["judged_us"] = judged.timing.median_us if judged.timing else None
+        cases, receipt = (*judged.cases, *verdict.cases), {**verdict.receipt, **first}
+        return replace(verdict, cases=cases, receipt=receipt, left_out=judged.left_out)
+
+
+def _not_confirmed(verdict: Verdict, number: int) -> Verdict:
+    return replace(verdict, detail=f"in fresh process {number + 1} of {PROCESSES}: {verdict.detail}")

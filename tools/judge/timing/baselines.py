@@ -1,0 +1,212 @@
+"""How baselines are built: within a time, with what was compiled kept, and with a warning where one is absurd.
+
+The reference as PyTorch runs it, timed by the same passes as a candidate: eager and compiled. Trusted code."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from tools.judge.correctness.float64 import plain_arithmetic
+from tools.judge.correctness.problem import LoadedCase
+from tools.judge.correctness.tree import Tree, tensors
+from tools.judge.execution.device_buffers import InputBuffers
+from tools.runner import passes
+from tools.runner.protocol import Times
+
+_ABSURD_OF_LIGHT = 10.0
+_ABSURD_OF_COMPILED = 5.0
+_LAUNCH_BOUND = 2.0
+
+
+class TookTooLong(BaseException):
+    """A baseline was not built within its time. Not an Exception: the compiler swallows those of a config it tries."""
+
+
+@contextlib.contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """Raise TookTooLong in the block after so many seconds (in the main thread; elsewhere there is no limit)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise TookTooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def keep_compiled(folder: Path) -> str:
+    """Let torch.compile keep what it compiled and tuned in that folder, so that the next session on the same GPU and
+    versions starts fast. Returns "" or why that cannot be. For this process only, which no candidate's code enters."""
+    try:
+        for name in ("inductor", "triton"):
+            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "inductor" / f".{os.getpid()}").touch()
+        (folder / "inductor" / f".{os.getpid()}").unlink()
+    except OSError as error:
+        return f"torch.compile's results are not kept: {error}"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+    return ""
+
+
+def doubts(times_us: dict[str, float], launched_us: float, light_us: float) -> list[str]:
+    """What a reader should know before a speed-up over eager impresses him. Times per forward; `launched_us` is eager
+    without a graph."""
+    eager = times_us.get("eager")
+    if eager is None:
+        return []
+    notes = []
+    compiled = min((us for name, us in times_us.items() if name != "eager"), default=None)
+    if compiled and eager > _ABSURD_OF_LIGHT * light_us and eager > _ABSURD_OF_COMPILED * compiled:
+        notes.append(
+            f"the eager reference is unreasonably slow ({eager:.1f} µs: {eager / compiled:.1f} times torch.compile, "
+            f"{eager / light_us:.0f} times the speed of light); a speed-up over it says little"
+        )
+    if launched_us > _LAUNCH_BOUND * eager:
+        notes.append(
+            f"eager is launch-bound: {launched_us:.1f} µs from Python, {eager:.1f} µs of device time; speed-ups here "
+            "are over device time"
+        )
+    return notes
+
+
+MODES: dict[str, str | None] = {"eager": None, "compile": "default", "compile-max": "max-autotune-no-cudagraphs"}
+
+
+@contextlib.contextmanager
+def declared_arithmetic(problem: LoadedCase) -> Iterator[None]:
+    """Run the block in the task's declared precision, without gradients."""
+    with plain_arithmetic(tf32=problem.precision == "tf32_ok"), torch.no_grad():
+        yield
+
+
+class Baseline:
+    """One way to run the reference over all slots. `graphed` is False where it cannot be captured."""
+
+    def __init__(
+        self, name: str, problem: LoadedCase, inputs: InputBuffers, stream: torch.cuda.Stream, flush: passes.Flush
+    ) -> None:
+        self.name, self._problem, self._stream, self._flush = name, problem, stream, flush
+        self._model = _model(name, problem)
+        self.bind(inputs)
+
+    def bind(self, inputs: InputBuffers) -> None:
+        """Run on these buffers from now on: new addresses, a new graph, the same compiled code."""
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._clearing: torch.cuda.CUDAGraph | None = None
+        self.outputs: list[Tree] = []
+        self._trees = [inputs.tree(slot) for slot in range(inputs.slots)]
+        self._start, self._end = inputs.buffer.address, inputs.buffer.address + inputs.buffer.nbytes
+        self._work: Callable[[], object] = self._pass
+        self._reset: Callable[[], object] = self._clear
+        self.graphed = self._build()
+
+    @property
+    def slots(self) -> int:
+        """How many launches a pass makes."""
+        return len(self._trees)
+
+    def _build(self) -> bool:
+        with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
+            for _ in range(3):
+                self._pass()
+            self._stream.synchronize()
+            try:
+                self._graph = passes.captured(self._pass, self._stream)
+                self._clearing = passes.captured(self._clear, self._stream)
+            except RuntimeError:  # the reference copies to the host, or something else that no graph can hold
+                torch.cuda.synchronize()
+                return False
+        self._work, self._reset = self._graph.replay, self._clearing.replay
+        return True
+
+    def _pass(self) -> None:
+        self.outputs = [self._model(*tree) for tree in self._trees]
+
+    def _clear(self) -> None:
+        """Leave nothing of the last pass, so that this arm finds the caches as the candidate does."""
+        for tensor in tensors(self.outputs):
+            if not self._start <= tensor.data_ptr() < self._end:  # a reference may return its input
+                tensor.zero_()
+
+    def block(self, count: int) -> Times:
+        """A block of cold passes."""
+        with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
+            return passes.cold_passes(count, self._work, lambda _: self._reset(), self._flush)
+
+    def run_once(self) -> None:
+        """Run one pass, to look at the outputs."""
+        with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
+            self._work()
+        self._stream.synchronize()
+
+    def release(self) -> None:
+        """Let go of graphs and outputs, before the buffers go."""
+        torch.cuda.synchronize()
+        self._graph = self._clearing = None
+        self._work, self._reset = self._pass, self._clear
+        self.outputs, self._trees = [], []
+
+
+def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
+    if name not in MODES:
+        raise KeyError(f"no baseline {name!r}; known: {', '.join(MODES)}")
+    mode = MODES[name]
+    model: Callable[..., Any] = problem.model
+    if mode is None:
+        return model
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1  # no pool of further processes in a forked worker
+    torch._dynamo.reset()
+    compiled: Callable[..., Any] = torch.compile(model, dynamic=False, mode=mode)
+    return compiled
+
+
+def eager_us(problem: LoadedCase, inputs: Tree) -> float:
+    """A rough time of one eager forward, launched one after the other from Python, to size what follows."""
+    with declared_arithmetic(problem):
+        for _ in range(3):
+            problem.model(*inputs)
+        times = passes.warm_passes(5, lambda: problem.model(*inputs))
+    return times.span_us / 5
+
+
+def copy_gbps(nbytes: int = 1 << 30) -> float:
+    """Bandwidth of a large copy on the device, bytes read plus written; the best of several."""
+    source = torch.empty(nbytes, dtype=torch.uint8, device="cuda").fill_(1)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    best = min(passes.warm_passes(4, lambda: target.copy_(source)).span_us / 4 for _ in range(5))
+    return 2 * nbytes / best / 1e3
+
+
+def null_launch_us(count: int = 256) -> float:
+    """Time per node of a CUDA graph of empty kernels, timed as everything else is: no launch can be shorter."""
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    sleep: Any = torch.cuda._sleep
+
+    def empty() -> None:
+        for _ in range(count):
+            sleep(0)
+
+    with torch.cuda.stream(stream):
+        empty()
+        graph = passes.captured(empty, stream)
+        times = passes.cold_passes(9, graph.replay, lambda _: None, lambda: sleep(1000))
+    return sorted(times.pass_us)[4] / count

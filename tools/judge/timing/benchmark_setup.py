@@ -1,0 +1,312 @@
+"""Benchmark setup of one task on one GPU: input buffers in rotating slots, baselines, A/A noise, cached answers."""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from tools.calibration import Ceilings
+from tools.errors import TaskError
+from tools.judge.correctness.comparison import compare
+from tools.judge.correctness.gates import Expected, samples_for
+from tools.judge.correctness.problem import Problem
+from tools.judge.correctness.reference_model import free_cached
+from tools.judge.correctness.tree import Tree
+from tools.judge.execution.correctness_run import compare_slot
+from tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
+from tools.judge.execution.guard_pages import same_bits, tree_bytes
+from tools.judge.timing.baselines import Baseline, TookTooLong, copy_gbps, doubts, eager_us, null_launch_us, within
+from tools.judge.timing.build_verdict import RooflineBound, TimingContext, roofline_bound
+from tools.judge.timing.statistics import BASELINE_LIMIT_S, Round, passes_for, resolution, slots_for
+from tools.runner import passes
+from tools.spec import TaskSpec
+from tools.task import TaskFile
+from tools.verdict import CaseResult, standing_for
+
+
+class AnswerCache:
+    """The latest answers that fit into `most_bytes`; the one used longest ago goes first."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._held_bytes = most_bytes, 0
+        self._held: OrderedDict[str, tuple[Expected, int]] = OrderedDict()
+
+    def of(self, name: str, make: Callable[[], Expected]) -> Expected:
+        """The answer of that name, made if it is not held."""
+        if name in self._held:
+            self._held.move_to_end(name)
+            return self._held[name][0]
+        expected = make()
+        size = bytes_of(expected)
+        if size <= self._most_bytes:
+            self._held[name] = (expected, size)
+            self._held_bytes += size
+            self._shrink()
+        return expected
+
+    def forget(self) -> None:
+        """Drop all."""
+        self._held.clear()
+        self._held_bytes = 0
+
+    def _shrink(self) -> None:
+        while self._held_bytes > self._most_bytes:
+            _, (_, size) = self._held.popitem(last=False)
+            self._held_bytes -= size
+
+
+def bytes_of(expected: Expected) -> int:
+    """Memory that an answer holds. What an index was chosen from is the most of it: 2 GB for an argmax over words."""
+    trees: list[Tree] = [expected.values, expected.native]
+    trees += [t for t in (expected.noise, expected.operand_noise, expected.slack) if t is not None]
+    trees += [tensor for made in expected.selections.values() for tensor in (made.values, made.index)]
+    return sum(map(tree_bytes, trees))
+
+
+CONTENTS = 8  # different sets of contents among the slots
+_AA_ROUNDS = 30
+_AA_GROUP = 5  # rounds, a quarter of the fewest that a timing run has
+_AA_BLOCK_S = 0.003
+_SPACER_PAGES = 64
+_TIMED_SAMPLES = 6  # of a loss of 2,048 tokens over 128,256 words, 32 take 1.9 s, and a confirmation has 30 answers
+TIMED = "timed"  # how a comparison of timed outputs is named among the input batteries
+
+
+@dataclass(frozen=True)
+class BaselineSettings:
+    """Which baselines to build, how long one may take, and what is known of the GPU."""
+
+    baselines: tuple[str, ...]
+    baseline_limit_s: float = BASELINE_LIMIT_S
+    ceilings: Ceilings | None = None
+    gpu_name: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+class BenchmarkSetup:
+    """The main case on this GPU: slots of inputs, baselines and their times, A/A noise, answers."""
+
+    def __init__(
+        self,
+        file: TaskFile,
+        task: TaskSpec,
+        plans: BaselineSettings,
+        seed: int,
+        make_room: Callable[[], None] = free_cached,
+    ) -> None:
+        self.task, self.notes, self._plans = task, list(plans.notes), plans
+        self.answers = AnswerCache(torch.cuda.mem_get_info()[1] // 6)
+        self.problem = Problem.load(file, task.main.name, device="cuda", make_room=_forgetting(self.answers, make_room))
+        drawn = self.problem.draw(seed, "own")
+        if drawn is None:
+            raise TaskError("the task gives no inputs of its own")
+        self._drawn = drawn
+        native = self.problem.native(drawn.inputs)
+        self.output_bytes, self._samples = tree_bytes(native), samples_for(native, self.problem.precision)
+        del native
+        self.eager_us = eager_us(self.problem, drawn.inputs)
+        self.l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
+        footprint = tree_bytes(drawn.inputs) + self.output_bytes
+        free, _ = torch.cuda.mem_get_info()
+        wanted = slots_for(footprint, self.l2_bytes, self.eager_us, shared_bytes=tree_bytes(drawn.state))
+        self.slots = min(wanted, max(1, free // 6 // max(1, footprint)))
+        self.flush_bytes = passes.flush_bytes()
+        self._flush = passes.Flush(self.flush_bytes)
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.inputs, self.placed = InputBuffers(drawn, self.slots), True
+        self._contents: list[tuple[int, str]] = []
+        self._applies: dict[str, bool] = {}
+        self.left_out: list[str] = []  # batteries that the timed case is not given for want of memory
+        self.refresh(lambda number: seed + 1 + number)
+        self.copy_gbps = copy_gbps()
+        self.null_launch_us = null_launch_us()
+        self.roofline: RooflineBound = roofline_bound(
+            task, plans.gpu_name, plans.ceilings, self.output_bytes, self.copy_gbps
+        )
+        self.build_s: dict[str, float] = {}
+        self.baselines = [b for name in plans.baselines if (b := self._baseline(name)) is not None]
+        self.times_us = {b.name: self._settled_us(b) for b in self.baselines}
+        self.notes += doubts(self.times_us, self.eager_us, self.roofline.us)
+        self.resolution = self._resolution()
+        self.touched()
+
+    @property
+    def context(self) -> TimingContext:
+        """Facts of this setup that verdicts quote."""
+        return TimingContext(
+            roofline=self.roofline,
+            slots=self.slots,
+            l2_bytes=self.l2_bytes,
+            flush_bytes=self.flush_bytes,
+            resolution=self.resolution,
+            eager_us=self.eager_us,
+            null_launch_us=self.null_launch_us,
+            copy_gbps=self.copy_gbps,
+            times_us=dict(self.times_us),
+            build_s=dict(self.build_s),
+            notes=tuple(self.notes),
+        )
+
+    @property
+    def fastest(self) -> list[Baseline]:
+        """The fastest baseline, alone; nothing when there is none."""
+        return sorted(self.baselines, key=lambda b: self.times_us[b.name])[:1]
+
+    def refresh(
+        self, seed_of: Callable[[int], int], *, contents: int = CONTENTS, batteries: Sequence[str] = ()
+    ) -> None:
+        """New contents for all slots; slots that are `contents` apart get the same. The last of several contents are
+        from the further `batteries`, one each."""
+        self.filled_for = ""
+        self._period = min(contents, self.slots)
+        plain = max(1, self._period - len(batteries))
+        self._contents = [
+            (seed_of(number), "own" if number < plain else batteries[number - plain]) for number in range(self._period)
+        ]
+        for number, (seed, battery) in enumerate(self._contents):
+            drawn = self.problem.inputs(seed, battery)
+            for slot in range(number, self.slots, self._period):
+                self.inputs.fill(slot, drawn)
+        torch.cuda.synchronize()  # other streams, and another process, read them next
+
+    def fill_for(self, epoch: str, seed_of: Callable[[int], int], batteries: Sequence[str]) -> None:
+        """The contents of a screening epoch, unless they are there."""
+        if self.filled_for != epoch:
+            self.refresh(seed_of, batteries=self._applicable(batteries))
+            self.filled_for = epoch
+
+    def _applicable(self, batteries: Sequence[str]) -> tuple[str, ...]:
+        """Choose the batteries that the timed case can be given beside the task's own inputs."""
+        for battery in batteries:
+            if battery not in self._applies:  # the seed of the parameters: another one would build another model
+                self._applies[battery] = battery != "own" and self.problem.draw(self._drawn.seed, battery) is not None
+                if battery in self.problem.left_out:
+                    self.left_out.append(f"{self.task.main.name}/{battery}")
+        return tuple(b for b in batteries if self._applies[b])
+
+    def touched(self) -> None:
+        """The GPU has just worked."""
+        self._worked_s = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """How long it has not."""
+        return time.monotonic() - self._worked_s
+
+    def verify(self, outputs: OutputBuffers, turn: int, only: list[int] | None = None) -> CaseResult:
+        """Every element of every slot (of the slots named by `only`, if given). Same contents and same bits as a slot
+        that was right: right too."""
+        worst = CaseResult(self.task.main.name, TIMED, True, 0.0, 0.0)
+        seen: list[CaseResult] = []
+        for number in range(self._period):
+            slots = [s for s in range(number, self.slots, self._period) if only is None or s in only]
+            expected = self.expected(slots[0]) if slots else None
+            for slot in slots:
+                if slot != slots[0] and same_bits(outputs.tree(slot), outputs.tree(slots[0])):
+                    continue
+                assert expected is not None
+                result = self._verified(expected, outputs, slot, turn)
+                if not result.ok:
+                    return result
+                seen.append(result)
+                worst = max(worst, result, key=lambda r: r.error_ratio)
+        return standing_for(worst, seen)
+
+    def _verified(self, expected: Expected, outputs: OutputBuffers, slot: int, turn: int) -> CaseResult:
+        """Compare one slot; a refusal counts when the answer with all of its noise samples bears it out."""
+        result = compare_slot(expected, outputs, slot, turn, case=self.task.main.name, battery=TIMED)
+        if result.ok:
+            return result
+        return compare_slot(
+            self.expected(slot, in_full=True), outputs, slot, turn, case=self.task.main.name, battery=TIMED
+        )
+
+    def expected(self, slot: int, *, in_full: bool = False) -> Expected:
+        """The answer for one slot; kept while there is room, since contents are verified more than once. What
+        `_TIMED_SAMPLES` say of its noise is enough to accept by; `in_full`: from as many as its arithmetic asks for."""
+        seed, battery = self._contents[slot % self._period]
+        samples = self._samples if in_full else min(self._samples, _TIMED_SAMPLES)  # often the same
+        return self.answers.of(
+            f"{battery}/{seed}/{samples}",
+            lambda: self.problem.expect(self.inputs.tree(slot, pristine=True), most_samples=samples),
+        )
+
+    def relocate(self) -> None:
+        """Other addresses for the slots and for the baselines' outputs: where memory lies is a part of the noise."""
+        self.placed = False
+        for baseline in self.baselines:
+            baseline.release()
+        self.inputs.close()
+        torch.cuda.empty_cache()
+        spacer = torch.empty((1 + secrets.randbelow(_SPACER_PAGES)) << 21, dtype=torch.uint8, device="cuda")
+        self.inputs = InputBuffers(self._drawn, self.slots)
+        self.refresh(lambda _: secrets.randbits(62))
+        for baseline in self.baselines:
+            baseline.bind(self.inputs)
+        del spacer
+        self.placed = True
+
+    def _baseline(self, name: str) -> Baseline | None:
+        started = time.monotonic()
+        try:
+            with within(self._plans.baseline_limit_s):
+                baseline = Baseline(name, self.problem, self.inputs, self._stream, self._flush)
+                baseline.run_once()
+        except TookTooLong:
+            self.notes.append(f"no baseline {name}: it took longer than {self._plans.baseline_limit_s:g} s to build")
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever torch.compile raises on a person's reference
+            why = " ".join(str(error).split())[:300]
+            self.notes.append(f"no baseline {name}: {type(error).__name__}: {why}")
+            return None
+        self.build_s[name] = round(time.monotonic() - started, 2)
+        return baseline if self._sound(baseline) else None
+
+    def _sound(self, baseline: Baseline) -> bool:
+        """Whether it leaves its inputs alone and is right, by the gates that a candidate meets."""
+        if self.inputs.harmed():
+            self.notes.append(f"no baseline {baseline.name}: it writes to its inputs")
+            return False
+        expected = self.expected(0, in_full=True)
+        self.notes += [
+            note for lacks in expected.limitations if (note := f"answers of the timed case: {lacks}") not in self.notes
+        ]
+        result = compare(expected, baseline.outputs[0], case=self.task.main.name)
+        if not result.ok:
+            self.notes.append(f"no baseline {baseline.name}: it is wrong itself: {result.sentence[:300]}")
+            return False
+        if not baseline.graphed:
+            self.notes.append(f"{baseline.name} cannot be captured in a CUDA graph; its time includes launches")
+        return True
+
+    def _settled_us(self, baseline: Baseline) -> float:
+        """Time per launch once the clocks have risen: the median of the last of several blocks."""
+        for _ in range(3):
+            times = sorted(baseline.block(5).pass_us)
+        return times[len(times) // 2] / self.slots
+
+    def _resolution(self) -> float:
+        """What the first baseline differs from itself by, through the same code (the A/A gate)."""
+        if not self.baselines:
+            return 0.0
+        baseline = self.baselines[0]
+        count = passes_for(_AA_BLOCK_S, self.times_us[baseline.name] * self.slots)
+        rounds = [self._aa_round(baseline, count) for _ in range(_AA_ROUNDS)]
+        return resolution(rounds, "first", "second", _AA_GROUP)
+
+    def _aa_round(self, baseline: Baseline, count: int) -> Round:
+        times = [sum(baseline.block(count).pass_us) / count for _ in range(4)]
+        return Round({"first": (times[0], times[3]), "second": (times[1], times[2])})
+
+
+def _forgetting(answers: AnswerCache, make_room: Callable[[], None]) -> Callable[[], None]:
+    """Room made of the answers, too. Knows no setup: a cycle would keep the buffers of one that is given up."""
+
+    def make() -> None:
+        answers.forget()
+        make_room()
+
+    return make

@@ -1,0 +1,416 @@
+"""The statistics of paired timing. Pure.
+
+A round times every arm twice in a palindrome (A B B A, or A B C C B A), which cancels drift to first order. Its result
+for a baseline is the difference of the logarithms of the two arms' means. Rounds of one runner process are a series; a
+confirmation has several, and its intervals are over processes first and rounds second.
+
+Beside it: whether a runner's device clock can be believed against the judge's own, and whether a candidate is faster on
+inputs that it has seen before (memoization).
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from tools.codec import Json
+from tools.verdict import Comparison, Timing
+
+CANDIDATE = "candidate"
+BASELINES = ("eager", "compile", "compile-max")
+BASELINE_LIMIT_S = 60.0  # max-autotune takes 1 to 14 s for the built-in tasks; for 128 products of a mixture, over 120
+_RESAMPLES = 2000
+_FEWEST_ROUNDS = 6
+_SLOW_TO_VERIFY_S = 1.0
+_OVERTIME = 4
+_SLOWEST_CLOCK = 0.97  # of the session's median SM clock; a round below is discarded
+_MOST_DISCARDED = 0.2  # of the rounds; above, nothing that was timed here can be believed
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When enough has been measured. Seconds are device time of all arms."""
+
+    min_rounds: int = 20
+    half_width: float = 0.003
+    max_s: float = 2.0
+    block_s: float = 0.006
+    rounds_per_group: int = 10  # then the outputs are verified and the contents replaced
+    preheat_s: float = 0.3  # after the GPU has been idle
+    warm_preheat_s: float = 0.05  # when it has not
+    slope_s: float = 0.006  # the short blocks by which the two clocks are compared; the long ones take four times that
+    memo_passes: int = 8  # passes on contents never seen, and as many on repeated ones; 0: not looked for
+    floor_tolerance: float = 0.98
+
+    def group(self, ready_s: float) -> int:
+        """After how many rounds the outputs are verified and the contents replaced, where all up to the first look at
+        them took so long: ten rounds of an attention take 0.6 s, and its three answers 3.6. Once at least before the
+        fewest rounds are over."""
+        return self.rounds_per_group * 3 // 2 if ready_s > _SLOW_TO_VERIFY_S else self.rounds_per_group
+
+
+SCREENING = Rules(
+    min_rounds=5,
+    half_width=0.01,
+    max_s=0.06,
+    block_s=0.002,
+    preheat_s=0.05,
+    warm_preheat_s=0.0,
+    slope_s=0.002,
+    memo_passes=3,
+)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Time per launch in µs of every arm's two blocks; the median SM clock meanwhile (None: not told), and whether a
+    throttle bit was set."""
+
+    blocks: Mapping[str, tuple[float, float]]
+    sm_clock_mhz: float | None = None
+    throttled: bool = False
+
+    def log_us(self, arm: str) -> float:
+        """Logarithm of the arm's geometric mean."""
+        first, second = self.blocks[arm]
+        return (math.log(first) + math.log(second)) / 2
+
+    def log_ratio(self, baseline: str, arm: str = CANDIDATE) -> float:
+        """ln(baseline / arm): positive when the arm is faster."""
+        return self.log_us(baseline) - self.log_us(arm)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+
+def palindrome(arms: Sequence[str], rng: random.Random) -> list[str]:
+    """A secret order of the arms and then its mirror image: A B C C B A."""
+    order = list(arms)
+    rng.shuffle(order)
+    return order + order[::-1]
+
+
+def bootstrap_median(values: Sequence[float], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
+    """The median and the 95 % interval of the median over resampled values. Raises ValueError without values."""
+    return nested_median([values], seed=seed, resamples=resamples)
+
+
+def nested_median(groups: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
+    """The median of the groups' medians, and its 95 % interval when groups are resampled and then the values inside
+    each: what differs from process to process (where memory lies) widens it. Raises ValueError without values."""
+    if not groups or not all(groups):
+        raise ValueError("no values to take a median of")
+    rng = random.Random(seed)
+    medians = sorted(_resampled(groups, rng) for _ in range(resamples))
+    centre = median(median(values) for values in groups)
+    return Interval(centre, medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1])
+
+
+def _resampled(groups: Sequence[Sequence[float]], rng: random.Random) -> float:
+    chosen = rng.choices(groups, k=len(groups)) if len(groups) > 1 else groups
+    return median(median(rng.choices(values, k=len(values))) for values in chosen)
+
+
+def quick_half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of a median that order statistics give (sign test, normal approximation)."""
+    ordered, count = sorted(values), len(values)
+    low = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
+    return (ordered[count - 1 - low] - ordered[low]) / 2
+
+
+def kept(rounds: Sequence[Round]) -> list[Round]:
+    """The rounds to count: no throttling, and an SM clock of at least 97 % of the median. Where more than a fifth is
+    slower than that, a changing clock is how this GPU runs this work (matmuls at the power limit: 9 of 35 rounds on an
+    H200), both arms meet it alike, and all of them count."""
+    steady = [r for r in rounds if not r.throttled]
+    told = [r.sm_clock_mhz for r in steady if r.sm_clock_mhz is not None]
+    least = _SLOWEST_CLOCK * median(told) if told else 0.0
+    fast = [r for r in steady if r.sm_clock_mhz is None or r.sm_clock_mhz >= least]
+    return fast if len(fast) >= (1 - _MOST_DISCARDED) * len(steady) else steady
+
+
+@dataclass
+class RoundSeries:
+    """The rounds of one runner process and what follows from them."""
+
+    rules: Rules
+    baselines: tuple[str, ...]
+    rounds: list[Round] = field(default_factory=list)
+    measured_s: float = 0.0
+
+    def add(
+        self,
+        blocks: Mapping[str, Sequence[float]],
+        measured_s: float,
+        *,
+        sm_clock_mhz: float | None = None,
+        throttled: bool = False,
+    ) -> None:
+        """Take one round."""
+        pairs = {arm: (times[0], times[1]) for arm, times in blocks.items()}
+        self.rounds.append(Round(pairs, sm_clock_mhz, throttled))
+        self.measured_s += measured_s
+
+    @property
+    def kept(self) -> list[Round]:
+        """The rounds that count."""
+        return kept(self.rounds)
+
+    @property
+    def discarded(self) -> int:
+        """How many rounds do not."""
+        return len(self.rounds) - len(self.kept)
+
+    @property
+    def unfit(self) -> bool:
+        """Whether the GPU was throttled so much that the environment allows no statement."""
+        throttled = sum(r.throttled for r in self.rounds)
+        return throttled > max(1.0, _MOST_DISCARDED * len(self.rounds)) or not self.kept
+
+    def ratio(self, baseline: str) -> Interval:
+        """ln(baseline / candidate) over the rounds."""
+        return ratio_over([self], baseline)
+
+    @property
+    def enough(self) -> bool:
+        """Whether the stop rule is met: enough rounds, and all intervals narrow or the time used up."""
+        if len(self.rounds) >= _FEWEST_ROUNDS and self.measured_s >= _OVERTIME * self.rules.max_s:
+            return True  # launches of many milliseconds: the noise is small, and nobody waits a minute for it
+        if len(self.rounds) < self.rules.min_rounds:
+            return False
+        if self.measured_s >= self.rules.max_s:
+            return True
+        return bool(self.kept) and all(self._half_width(b) <= self.rules.half_width for b in self.baselines)
+
+    def _half_width(self, baseline: str) -> float:
+        """Half width of the ratio's interval, from order statistics: asked after every round, while the GPU waits."""
+        return quick_half_width([r.log_ratio(baseline) for r in self.kept])
+
+    def microseconds(self, arm: str) -> Interval:
+        """Time per launch over all blocks of an arm."""
+        return microseconds_over([self], arm)
+
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Against each baseline, the fastest baseline first."""
+        return comparisons_over([self])
+
+
+def ratio_over(sessions: Sequence[RoundSeries], baseline: str) -> Interval:
+    """ln(baseline / candidate) over the rounds of each process, and over the processes."""
+    return nested_median([[r.log_ratio(baseline) for r in s.kept] for s in sessions])
+
+
+def microseconds_over(sessions: Sequence[RoundSeries], arm: str) -> Interval:
+    """Time per launch over all blocks of an arm in each process, and over the processes."""
+    return nested_median([[t for r in s.kept for t in r.blocks[arm]] for s in sessions])
+
+
+def timing_over(sessions: Sequence[RoundSeries], n_launches: int) -> Timing:
+    """The candidate's time."""
+    us = microseconds_over(sessions, CANDIDATE)
+    return Timing(us.median, us.low, us.high, sum(2 * len(s.kept) for s in sessions), n_launches)
+
+
+def comparisons_over(sessions: Sequence[RoundSeries]) -> tuple[Comparison, ...]:
+    """Against each baseline, the fastest baseline first."""
+    found = [_comparison(sessions, baseline) for baseline in sessions[0].baselines]
+    return tuple(sorted(found, key=lambda c: c.baseline_us))
+
+
+def _comparison(sessions: Sequence[RoundSeries], baseline: str) -> Comparison:
+    ratio = ratio_over(sessions, baseline)
+    us = microseconds_over(sessions, baseline).median
+    return Comparison(baseline, us, math.exp(ratio.median), math.exp(ratio.low), math.exp(ratio.high))
+
+
+def resolution(pairs: Sequence[Round], first: str, second: str, group: int = 1) -> float:
+    """What two arms of the same code differ by: the 99th percentile of |ln ratio| over medians of `group` rounds. Less
+    than that is no difference."""
+    ratios = [r.log_ratio(first, second) for r in pairs]
+    sizes = sorted(abs(median(ratios[at : at + group])) for at in range(0, len(ratios), group))
+    return sizes[min(len(sizes) - 1, math.ceil(0.99 * len(sizes)) - 1)]
+
+
+def passes_for(block_s: float, pass_us: float) -> int:
+    """How many passes fill a block; at least one."""
+    return max(1, round(block_s * 1e6 / max(pass_us, 1e-3)))
+
+
+_ALONE_BYTES = 2 << 30
+
+
+def slots_for(
+    footprint_bytes: int,
+    l2_bytes: int,
+    estimate_us: float,
+    *,
+    shared_bytes: int = 0,
+    most: int = 96,
+    most_bytes: int = 4 << 30,
+) -> int:
+    """How many buffer sets rotate: at least 3 and three times the L2 together, and enough for a pass of 1 ms, within
+    a bound of memory. What stays smaller than the L2 is cold all the same: each set is used once per flush. One set of
+    over 2 GiB is enough by itself: it leaves nothing of its beginning in any L2. `shared_bytes`, the parameters, are
+    read between two uses of a set, too, but kept once: 1 GB of them make 12 sets of 17 MB needless, each of whose
+    answers takes 2 s."""
+    footprint = max(1, footprint_bytes)
+    if footprint > _ALONE_BYTES:
+        return 1
+    wanted = max(3, -(-3 * l2_bytes // (footprint + shared_bytes)), math.ceil(1000.0 / max(estimate_us, 1.0)))
+    affordable = max(3, most_bytes // footprint)
+    return max(3, min(wanted, affordable, most))
+
+
+def floor_us(bytes_moved: int, output_bytes: int, l2_bytes: int, slots: int, bandwidth_gbps: float) -> float:
+    """The least time per launch: every byte once at full bandwidth, less what of the outputs may still be in the L2
+    when a pass of `slots` launches ends."""
+    kept = min(output_bytes, l2_bytes // max(1, slots))
+    return max(0.0, bytes_moved - kept) / (bandwidth_gbps * 1e3)
+
+
+CLOCK_RELATIVE = 0.03
+CLOCK_ABSOLUTE_US = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One block on both clocks: the runner's events, and the judge's clock around request and answer."""
+
+    device_us: float
+    host_us: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Host time per device time (1: the clocks agree), and whether that is close enough."""
+
+    ok: bool
+    slope: float
+    detail: str = ""
+
+
+def agreement(readings: Sequence[Reading]) -> Agreement:
+    """Compare the clocks over blocks of different lengths: the constant cost of a block cancels in the slope.
+
+    They must agree within 3 % or 1 µs per launch; and no block may claim to take longer than it did.
+    """
+    slope = _slope(readings)
+    if slope is None:
+        return Agreement(False, float("nan"), "no two blocks differ in length")
+    typical = median(r.device_us / r.launches for r in readings)
+    allowed = max(CLOCK_RELATIVE, CLOCK_ABSOLUTE_US / typical)
+    late = [r for r in readings if r.device_us > r.host_us * (1 + CLOCK_RELATIVE) + CLOCK_ABSOLUTE_US]
+    if late:
+        claim, seen = late[0].device_us, late[0].host_us
+        return Agreement(False, slope, f"the device clock claims {claim:.0f} µs in {seen:.0f} µs of host time")
+    if abs(slope - 1) > allowed:
+        return Agreement(False, slope, f"the host clock runs {slope:.3f} times as long as the device clock")
+    return Agreement(True, slope)
+
+
+def least_delayed(readings: Sequence[Reading]) -> list[Reading]:
+    """Keep, of blocks with as many launches, the one whose answer came least late: a busy host only ever adds time."""
+    best: dict[int, Reading] = {}
+    for reading in readings:
+        kept = best.get(reading.launches)
+        if kept is None or reading.host_us - reading.device_us < kept.host_us - kept.device_us:
+            best[reading.launches] = reading
+    return list(best.values())
+
+
+def _slope(readings: Sequence[Reading]) -> float | None:
+    """Theil-Sen: the median of the slopes between pairs of blocks that differ by at least a fifth in length."""
+    slopes = [
+        (b.host_us - a.host_us) / (b.device_us - a.device_us)
+        for i, a in enumerate(readings)
+        for b in readings[i + 1 :]
+        if abs(b.device_us - a.device_us) > 0.2 * max(a.device_us, b.device_us)
+    ]
+    return median(slopes) if slopes else None
+
+
+MEMO_RELATIVE = 0.05
+MEMO_ABSOLUTE_US = 0.3
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class MemoizationTimes:
+    """Time per launch in µs of single passes, fresh and repeated ones taking turns."""
+
+    fresh_us: tuple[float, ...]
+    repeated_us: tuple[float, ...]
+
+    @property
+    def gain_us(self) -> float:
+        """How much less a repeated launch takes."""
+        return median(self.fresh_us) - median(self.repeated_us)
+
+    @property
+    def best_gain_us(self) -> float:
+        """How much less the fastest repeated launch takes than the fastest fresh one: noise only adds to a time, and a
+        memory that is used now and then shows here."""
+        return min(self.fresh_us) - min(self.repeated_us)
+
+    @property
+    def relative(self) -> float:
+        """The gain as a share of a fresh launch."""
+        return self.gain_us / median(self.fresh_us)
+
+
+@dataclass(frozen=True)
+class MemoizationFinding:
+    """Whether a candidate remembers, by how much, and how sure that is."""
+
+    remembers: bool
+    gain_us: float
+    allowed_us: float
+    p_value: float
+    detail: str = ""
+
+    def facts(self) -> dict[str, Json]:
+        """For the receipt."""
+        return {
+            "gain_us": round(self.gain_us, 4),
+            "allowed_us": round(self.allowed_us, 4),
+            "p_value": round(self.p_value, 6),
+        }
+
+
+def find_memoization(candidate: MemoizationTimes, baseline: MemoizationTimes | None = None) -> MemoizationFinding:
+    """Compare a candidate's gain with what is allowed: 5 % of a launch or 0.3 µs, and what the baseline, which has no
+    memory, gains in the same probe. A gain in the median must be significant, too (one-sided rank test, 5 %)."""
+    fresh, again = median(candidate.fresh_us), median(candidate.repeated_us)
+    of_baseline = max(0.0, baseline.relative) * fresh if baseline else 0.0
+    allowed_us = of_baseline + max(MEMO_RELATIVE * again, MEMO_ABSOLUTE_US)
+    p_value = rank_p([t - of_baseline for t in candidate.fresh_us], candidate.repeated_us)
+    mostly = not candidate.gain_us <= allowed_us and p_value <= ALPHA
+    remembers = mostly or not candidate.best_gain_us <= allowed_us
+    if remembers and not mostly:
+        fresh, again = min(candidate.fresh_us), min(candidate.repeated_us)
+    detail = f"faster on inputs that it has seen before: {again:.2f} µs per launch, {fresh:.2f} µs on new ones"
+    gain_us = max(candidate.gain_us, candidate.best_gain_us)
+    return MemoizationFinding(remembers, gain_us, allowed_us, p_value, detail if remembers else "")
+
+
+def rank_p(larger: Sequence[float], smaller: Sequence[float]) -> float:
+    """One-sided p-value (Mann-Whitney, normal approximation with continuity correction) that the first are larger."""
+    n, m = len(larger), len(smaller)
+    if not n or not m:
+        return 1.0
+    wins = sum((a > b) + 0.5 * (a == b) for a in larger for b in smaller)
+    spread = math.sqrt(n * m * (n + m + 1) / 12)
+    return 0.5 * math.erfc((wins - n * m / 2 - 0.5) / spread / math.sqrt(2))

@@ -1,0 +1,347 @@
+"""Times a plan that is right against the baselines: blocks in palindromes, both clocks, every timed output verified."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+from tools.codec import Json
+from tools.device import Sampler, Watch, foreign_processes
+from tools.judge.correctness.inputs import case_seed
+from tools.judge.execution.correctness_run import FIRST_RUN_S, RUN_S, Images, staged
+from tools.judge.execution.device_buffers import OutputBuffers
+from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from tools.judge.timing.baselines import Baseline
+from tools.judge.timing.benchmark_setup import CONTENTS, BenchmarkSetup
+from tools.judge.timing.build_verdict import Refuted, TimingResult
+from tools.judge.timing.statistics import (
+    CANDIDATE,
+    MemoizationTimes,
+    Reading,
+    RoundSeries,
+    Rules,
+    agreement,
+    find_memoization,
+    least_delayed,
+    palindrome,
+    passes_for,
+)
+from tools.plan.schema import EMPTY, Aten, Launch, Plan, base_name, plan_hash
+from tools.runner.protocol import Capture, CopyOut, Replays, Steps, TimedBlock, Times
+from tools.verdict import Status, Verdict
+
+_STEADY_PASSES = 5
+_IDLE_S = 0.3  # a GPU that has done nothing for so long is heated up again
+_OUR_PROCESSES = 3  # the judge, the runner and its spare
+_LONGEST_SLOPE_S = 0.006
+_MORE_SLOPES = 4  # times that disagreeing clocks are read again
+
+
+class TimingRun:
+    """Times one candidate on one benchmark setup, in one runner process."""
+
+    def __init__(
+        self,
+        setup: BenchmarkSetup,
+        link: RunnerLink,
+        images: Images,
+        rules: Rules,
+        secret: bytes,
+        sampler: Sampler,
+        baselines: Sequence[Baseline] | None = None,
+        refill: Callable[[], None] | None = None,
+    ) -> None:
+        """Without `baselines`, against all of the setup's. `refill` brings the contents that several candidates share;
+        without it, all contents follow from the plan's hash."""
+        self._setup, self._link, self._images, self._rules, self._secret = setup, link, images, rules, secret
+        self._sampler, self._refill = sampler, refill
+        self._arms = list(setup.baselines if baselines is None else baselines)
+        self._turn = 0
+
+    def run(self, plan: Plan, label: str = "timing") -> TimingResult:
+        """All measurements. Raises Refuted with the verdict when the plan is not right, or its time not credible, and
+        RunnerFailed. `label` tells apart the seeds of several runs of one plan."""
+        timed = self._start(plan, label)
+        if self._refill is None:
+            self._refresh("first")
+        else:
+            self._refill()
+        outputs, started_s = OutputBuffers(plan, self._setup.slots), time.monotonic()
+        try:
+            with (
+                Watch(self._sampler) as watch,
+                staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes),
+            ):
+                timed.phases_s["setup"] = time.monotonic() - started_s
+                self._measured(plan, outputs, watch)
+        finally:
+            outputs.close()
+            self._setup.touched()
+        return timed
+
+    def _start(self, plan: Plan, label: str) -> TimingResult:
+        self._label = label
+        names = tuple(b.name for b in self._arms)
+        launches = [s for s in plan.run if isinstance(s, Launch) and 0 not in s.grid]
+        overlapping = any(s.pdl for s in launches) or self._pdl(plan)
+        self._timed = TimingResult(
+            RoundSeries(self._rules, names), plan_hash(plan), plan.variant, nodes=max(1, len(launches))
+        )
+        self._timed.overlapping, self._timed.idle_s = overlapping, self._setup.idle_s
+        self._rng = random.Random(case_seed(self._secret, self._timed.sha256, plan.case, f"{label}.order"))
+        return self._timed
+
+    def _pdl(self, plan: Plan) -> bool:
+        return any(self._images[k.sha256].metadata.get("launch_pdl") for k in plan.kernels if k.sha256 in self._images)
+
+    def _measured(self, plan: Plan, outputs: OutputBuffers, watch: Watch) -> None:
+        timed = self._timed
+        with self._phase("prepare"):
+            self._prepare(plan, outputs)
+        with self._phase("preheat"):
+            self._preheat()
+        with self._phase("slope"):
+            self._measure_slope(self._rules.slope_s)
+        with self._phase("memory_probe"):
+            self._probe(outputs)
+        with self._phase("rounds"):
+            self._rounds(outputs, watch)
+        timed.sm_clocks_mhz, timed.samples, timed.throttle_reasons = watch.clocks(), watch.slow, watch.reasons()
+        timed.foreign_processes = foreign_processes(self._sampler.processes(), _OUR_PROCESSES)
+        self._check_clocks()
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self._timed.phases_s[name] = self._timed.phases_s.get(name, 0.0) + time.monotonic() - started
+
+    def screen(self, plan: Plan) -> float:
+        """Time per launch in µs from a few passes, after a look at one run. Raises RunnerFailed; a wrong result too."""
+        self._start(plan, "variants")
+        outputs = OutputBuffers(plan, self._setup.slots)
+        try:
+            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+                self._capture(outputs)
+                return min(self._candidate(_STEADY_PASSES) for _ in range(3))
+        except Refuted as refuted:
+            raise RunnerFailed(refuted.verdict.status, refuted.verdict.detail) from refuted
+        finally:
+            outputs.close()
+            self._setup.touched()
+
+    def against_itself(self, plan: Plan, pairs: int, pair_s: float) -> tuple[float, ...]:
+        """Time ratios of the candidate to itself, as if it were two arms, `pair_s` seconds of device time each. Raises
+        RunnerFailed and Refuted."""
+        self._start(plan, "itself")
+        outputs = OutputBuffers(plan, self._setup.slots)
+        try:
+            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+                self._capture(outputs)
+                self._arms = []
+                self._preheat()
+                return tuple(self._pair(pair_s) for _ in range(pairs))
+        finally:
+            outputs.close()
+            self._setup.touched()
+
+    def _pair(self, pair_s: float) -> float:
+        series, passes, done = RoundSeries(self._rules, ("again",)), self._timed.passes, 0
+        while done * self.pass_us * 1e-6 < pair_s:
+            counts = [self._rng.randint(passes, 2 * passes - (passes == 1)) for _ in range(4)]
+            done += sum(counts)
+            times = [self._candidate(count) for count in counts]
+            series.add({CANDIDATE: (times[0], times[3]), "again": (times[1], times[2])}, 0.0)
+        return math.exp(median(r.log_ratio("again") for r in series.rounds))
+
+    def _ask(self, request: Any, launches: int) -> tuple[Any, float]:
+        """Ask for so many launches, with a deadline of 20 times what eager takes and no less than 2 s."""
+        least_s = FIRST_RUN_S if isinstance(request, Steps | Capture) else RUN_S
+        answered = self._link.ask(request, timeout_s=max(least_s, 20e-6 * launches * self._setup.eager_us))
+        return answered.reply, answered.host_us
+
+    def _prepare(self, plan: Plan, outputs: OutputBuffers) -> None:
+        """Shares of the steps where there are others than kernels, then the graph."""
+        if any(isinstance(step, Aten) and base_name(step.op) not in EMPTY for step in plan.run):
+            self._timed.shares, _ = self._ask(Steps(_STEADY_PASSES), 3 * _STEADY_PASSES * self._setup.slots)
+        self._capture(outputs)
+
+    def _capture(self, outputs: OutputBuffers) -> None:
+        """The graph, a first verified pass, the number of passes per block."""
+        slots = self._setup.slots
+        self._ask(Capture(), 2 * slots)
+        self._ask(TimedBlock(1, self._next_turn(1)), slots)
+        self._verify(outputs)
+        times, _ = self._ask(TimedBlock(2, self._next_turn(2)), 2 * slots)
+        self.pass_us = min(times.pass_us)
+        self._timed.passes = passes_for(self._rules.block_s, self.pass_us)
+
+    def _next_turn(self, count: int) -> int:
+        """Poison goes on where the last block stopped; the value for a block of `count` passes."""
+        start = self._turn
+        self._turn += count
+        return start
+
+    def _verify(self, outputs: OutputBuffers, only: list[int] | None = None) -> None:
+        """The slots as the last pass left them, and the inputs. Raises Refuted."""
+        self._ask(CopyOut(), self._setup.slots)
+        harmed = self._setup.inputs.harmed()
+        if harmed:
+            raise Refuted(Verdict(Status.WRONG, f"the candidate overwrites its {harmed} while it is timed"))
+        result = self._setup.verify(outputs, max(0, self._turn - 1), only)
+        self._timed.results.append(result)
+        if not result.ok:
+            raise Refuted(Verdict(Status.WRONG, f"a timed run is wrong: {result.sentence}", cases=(result,)))
+
+    def _preheat(self) -> None:
+        """The arms themselves, until the clocks have settled."""
+        rules, done_us = self._rules, 0.0
+        wanted_s = rules.preheat_s if self._timed.idle_s > _IDLE_S else rules.warm_preheat_s
+        while done_us < wanted_s * 1e6:
+            passes = self._timed.passes
+            times, _ = self._ask(TimedBlock(passes, self._next_turn(passes)), passes * self._setup.slots)
+            done_us += times.span_us
+            for baseline in self._arms:
+                done_us += baseline.block(self._baseline_passes(baseline.name)).span_us
+
+    def _baseline_passes(self, name: str) -> int:
+        return passes_for(self._rules.block_s, self._setup.times_us[name] * self._setup.slots)
+
+    def _measure_slope(self, short_s: float) -> None:
+        """Blocks of one and of four lengths with nothing but the candidate in them: the cleanest slope."""
+        count = passes_for(short_s, self.pass_us)
+        warm_us: list[float] = []
+        for passes in (count, 4 * count, count, 4 * count):
+            launches = passes * self._setup.slots
+            times, host_us = self._ask(Replays(passes), launches)
+            self._timed.readings.append(Reading(times.span_us, host_us, launches))
+            warm_us.append(times.span_us / launches)
+        self._timed.warm_us = min(warm_us)
+
+    def _probe(self, outputs: OutputBuffers) -> None:
+        """Is the candidate faster on what it has seen? A finding is measured a second time before it counts."""
+        if not self._rules.memo_passes:
+            return
+        for attempt in range(2):
+            candidate, baseline = self._probed(f"probe{attempt}")
+            self._timed.memory = find_memoization(candidate, baseline)
+            if not self._timed.memory.remembers:
+                break
+        if self._refill is None:  # else only times that are quoted are worth the answers
+            some = self._rng.sample(range(self._setup.slots), min(8, self._setup.slots))
+            self._verify(outputs, some)
+        self._seen("start")
+        if self._timed.memory is not None and self._timed.memory.remembers:
+            receipt: dict[str, Json] = {"memory_probe": self._timed.memory.facts()}
+            raise Refuted(Verdict(Status.IMPOSSIBLE, self._timed.memory.detail, receipt=receipt))
+
+    def _probed(self, name: str) -> tuple[MemoizationTimes, MemoizationTimes | None]:
+        """Single passes of the candidate and of a baseline: the contents of `repeated` ones were there before and
+        repeat among the slots, those of `fresh` ones are all different and new. Both kinds are written right before."""
+        times: dict[tuple[str, bool], list[float]] = {}
+        for turn in range(self._rules.memo_passes):
+            for fresh in self._rng.sample((False, True), 2):
+                if fresh:
+                    self._refresh(f"{name}.{turn}", contents=self._setup.slots)
+                else:
+                    self._seen(f"{name}.again")
+                    self._block_us(1)  # so that these contents were seen, and the block after it repeats them
+                    self._seen(f"{name}.again")
+                # writing left the multiprocessors idle, for longer where contents are new; without a pass before the
+                # one that is timed, an honest product of 4 ms took 8 % longer on those
+                for baseline in self._arms[:1]:
+                    baseline.block(1)
+                times.setdefault((CANDIDATE, fresh), []).append(self._block_us(1))
+                for baseline in self._arms[:1]:
+                    times.setdefault(("", fresh), []).append(_per_launch(baseline.block(1), self._setup.slots))
+        probes = [MemoizationTimes(tuple(times[arm, True]), tuple(times[arm, False])) for arm, fresh in times if fresh]
+        return probes[0], probes[1] if len(probes) > 1 else None
+
+    def _seen(self, name: str) -> None:
+        """Contents that repeat among the slots, written anew."""
+        if self._refill is None:
+            self._refresh(name)
+        else:
+            self._setup.filled_for = ""
+            self._refill()
+
+    def _refresh(self, name: str, contents: int = CONTENTS) -> None:
+        """New contents from secret seeds, which the receipt reveals."""
+        case, label = self._setup.task.main.name, f"{self._label}.{name}"
+        drawn: list[int] = []
+
+        def seed_of(number: int) -> int:
+            drawn.append(case_seed(self._secret, self._timed.sha256, case, f"{label}.{number}"))
+            return drawn[-1]
+
+        self._setup.refresh(seed_of, contents=contents)
+        self._timed.seeds[label] = " ".join(f"{seed:x}" for seed in drawn)
+
+    def _rounds(self, outputs: OutputBuffers, watch: Watch) -> None:
+        series, unverified, group = self._timed.series, False, self._rules.group(self._timed.phases_s["prepare"])
+        while not series.enough:
+            self._one_round(watch)
+            unverified = len(series.rounds) % group != 0
+            if not unverified:
+                self._verify(outputs)
+                if not series.enough:
+                    self._refresh(f"group{len(self._timed.results)}")
+        if unverified:
+            self._verify(outputs)
+        if series.unfit:
+            why = f"{series.discarded} of {len(series.rounds)} rounds had a throttled GPU"
+            raise Refuted(Verdict(Status.UNCHECKED, f"right, but this GPU is not fit to time it: {why}"))
+
+    def _one_round(self, watch: Watch) -> None:
+        by_name = {b.name: b for b in self._arms}
+        blocks: dict[str, list[float]] = {CANDIDATE: [], **{name: [] for name in by_name}}
+        measured_us, started_s = 0.0, time.monotonic()
+        for arm in palindrome(list(blocks), self._rng):
+            if arm == CANDIDATE:
+                passes = self._timed.passes
+                passes = self._rng.randint(passes, 2 * passes - (passes == 1))
+                per_launch = self._candidate(passes)
+                measured_us += per_launch * passes * self._setup.slots
+            else:
+                times = by_name[arm].block(self._baseline_passes(arm))
+                per_launch = _per_launch(times, self._setup.slots)
+                measured_us += sum(times.pass_us)
+            blocks[arm].append(per_launch)
+        seen = watch.since(started_s)
+        self._timed.series.add(blocks, measured_us * 1e-6, sm_clock_mhz=seen.sm_clock_mhz, throttled=seen.throttled)
+
+    def _candidate(self, passes: int) -> float:
+        """Time one block of the candidate: µs per launch; both clocks are noted."""
+        launches = passes * self._setup.slots
+        times, host_us = self._ask(TimedBlock(passes, self._next_turn(passes)), launches)
+        self._timed.readings.append(Reading(times.span_us, host_us, launches))
+        self._timed.launches += launches
+        return _per_launch(times, self._setup.slots)
+
+    def _block_us(self, passes: int) -> float:
+        """A block that counts for nothing but what it is compared with."""
+        times, _ = self._ask(TimedBlock(passes, self._next_turn(passes)), passes * self._setup.slots)
+        return _per_launch(times, self._setup.slots)
+
+    def _check_clocks(self) -> None:
+        """Raises Refuted when the host's clock does not bear the device's out. A disagreement is measured again: what
+        else runs on the host can delay an answer, and a lying clock lies each time."""
+        found = agreement(self._timed.readings)
+        if not found.ok:
+            self._timed.readings.clear()
+        for _ in range(_MORE_SLOPES):
+            if found.ok:
+                break
+            self._measure_slope(_LONGEST_SLOPE_S)
+            found = agreement(least_delayed(self._timed.readings))
+        self._timed.clocks = found
+        if not found.ok:
+            raise Refuted(Verdict(Status.IMPOSSIBLE, f"clocks disagree: {found.detail}"))
+
+
+def _per_launch(times: Times, slots: int) -> float:
+    """Median of the passes, per launch."""
+    return median(times.pass_us) / slots
