@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from agent.compose.task_check import checked
-from agent.view.init import Broken, Checked, Written, print_written, written_json
+from agent.view.setup import Broken, Checked, Written, print_written, written_json
 from tools.errors import TaskError, UsageError
 from tools.skeleton.parts import Parts, names_in, parts_of
 from tools.skeleton.write import TEMPLATE, looks, task_source

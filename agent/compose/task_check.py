@@ -1,7 +1,7 @@
 """Is a task fit to be optimised? Runs its reference in a trusted worker, and tries kernels that do nothing on it."""
 
 from agent.compose.session import open_task
-from agent.view.init import Checked
+from agent.view.setup import Checked
 from tools import machine as machines
 from tools.task import TaskFile
 

@@ -13,8 +13,8 @@ from agent.record.events import Event, RunEnded
 from agent.record.store import FILE_NAME, Store
 from agent.record.trajectory import JUDGED_FILES
 from agent.settings import Environment, Settings
-from agent.view.choose import ViewChoice, choose_view
 from agent.view.gpu_line import gpu_line
+from agent.view.output import ViewChoice, choose_view
 from agent.view.player import SPEEDS, Player
 from agent.view.replay import IDLE_LIMIT_S, Timeline
 from agent.view.replay_film import film_svg, still_svg

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agent.view import text as words
 from agent.view.cells import DIM, Line, Part, line, marked, width_of
 from agent.view.state import LEFT_STAGES, AttemptRow, ViewState
-from agent.view.styles import LABEL_WIDTH, verdict_style
+from agent.view.text import LABEL_WIDTH, verdict_style
 
 _GAP = 2  # blanks between columns
 _GUTTER = 2

@@ -2,9 +2,9 @@
 
 from agent.view import text as words
 from agent.view.cells import DIM, Line, Part, line, rule
-from agent.view.panels import compiler_facts
 from agent.view.state import AttemptRow, ViewState
-from agent.view.styles import verdict_style
+from agent.view.summary import compiler_facts
+from agent.view.text import verdict_style
 from tools.verdict import Comparison, Verdict
 
 _ONE_LINE = 74  # from this width on time, speed of light and coverage fit on one line

@@ -19,7 +19,7 @@ from agent.controls import Controls
 from agent.record.events import Event, Progress
 from agent.view.cells import Frame
 from agent.view.keys import Keyboard, may_read
-from agent.view.lines import while_there_is_a_terminal
+from agent.view.output import while_there_is_a_terminal
 from agent.view.pages import page_lines
 from agent.view.render import render
 from agent.view.screen import Screen

@@ -10,7 +10,7 @@ from typing import Literal, Self, TextIO
 from agent.record.events import Event, Progress, Said
 from agent.record.receipts import receipt_path
 from agent.view import text as words
-from agent.view.lines import LineWriter
+from agent.view.output import LineWriter
 from agent.view.state import AttemptRow, ViewState, fold
 from tools.codec import Json, encode
 

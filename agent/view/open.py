@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agent.controls import Controls
-from agent.view.choose import ViewChoice
+from agent.view.output import ViewChoice
 
 if TYPE_CHECKING:
     from agent.view.live import LiveView

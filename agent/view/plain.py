@@ -20,10 +20,18 @@ from agent.record.events import (
     Warned,
 )
 from agent.view import text as words
-from agent.view.lines import LineWriter
-from agent.view.spending import Spending, reply_words, spending_words
-from agent.view.state import QUIET_STAGES, AttemptRow, ViewState, fold, verification
-from agent.view.styles import verdict_style
+from agent.view.output import LineWriter
+from agent.view.state import (
+    QUIET_STAGES,
+    AttemptRow,
+    Spending,
+    ViewState,
+    fold,
+    format_reply,
+    format_spending,
+    verification,
+)
+from agent.view.text import verdict_style
 from tools.verdict import Status, Verdict
 
 
@@ -78,8 +86,8 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
 
 
 def _reply(event: Replied) -> str:
-    cost = spending_words(Spending().and_(event)) if event.usage else "usage unknown"
-    return f"{reply_words(event)}  [{event.conversation}.{event.turn}: {cost}]"
+    cost = format_spending(Spending().and_(event)) if event.usage else "usage unknown"
+    return f"{format_reply(event)}  [{event.conversation}.{event.turn}: {cost}]"
 
 
 def _run_line(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> str:

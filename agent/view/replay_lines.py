@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from agent.record.events import Event
-from agent.view.lines import LineWriter
 from agent.view.ndjson import JsonView
+from agent.view.output import LineWriter
 from agent.view.plain import plain_line
 from agent.view.player import Player
 from agent.view.replay_bar import silence

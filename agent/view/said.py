@@ -4,8 +4,7 @@ from functools import lru_cache
 
 from agent.view import text as words
 from agent.view.cells import Line, line, rule, wrapped
-from agent.view.spending import spending_words
-from agent.view.state import LogEntry, ViewState
+from agent.view.state import LogEntry, ViewState, format_spending
 
 _COLOURS = {"author": "", "judge": "dim", "reflection": "cyan", "warning": "yellow", "run": "dim"}
 _MOST_OF_AN_ENTRY = 4000  # characters that can be seen at most
@@ -20,7 +19,7 @@ def title(state: ViewState) -> str:
     """Whether the author speaks, and what it has cost."""
     mood = "author is writing…" if state.streaming else "said and judged"
     if state.spending.replies:
-        return f"{mood} · {spending_words(state.spending)}"
+        return f"{mood} · {format_spending(state.spending)}"
     return mood
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from agent.view import text as words
 from agent.view.cells import DIM, Line, Part, ends, line
 from agent.view.header import bar
-from agent.view.readings import GpuReading
-from agent.view.state import ViewState
+from agent.view.state import GpuReading, ViewState
 
 _ALL_PHASES = 100  # from this width on stages without an attempt are named too
 RATE_WINDOW_S = 300.0

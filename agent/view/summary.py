@@ -1,4 +1,4 @@
-"""What is said when a run is over: what was proved, where, the best attempt, and what to type next."""
+"""A run as text when it is over: what was verified, where, the best attempt, and what to type next."""
 
 from collections.abc import Iterator, Sequence
 from io import StringIO
@@ -9,12 +9,48 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.view import text as words
-from agent.view.panels import best_lines
-from agent.view.spending import spending_words
-from agent.view.state import AttemptRow, ViewState
-from agent.view.styles import verdict_style
+from agent.view.state import AttemptRow, ViewState, format_spending
+from agent.view.text import verdict_label, verdict_style
 from tools.judge.shortage import FACT
 from tools.verdict import Status, Verdict
+
+
+def best_lines(row: AttemptRow) -> list[Text]:
+    """One fact a line, the most important first."""
+    verdict = row.verdict
+    if verdict is None:
+        return []
+    line = verdict_label(verdict.status, padded=False)
+    if verdict.timing is None:
+        return [line.append("   " + compiler_facts(row), style="default")]
+    line.append(f"   {words.timing(verdict.timing)}", style="bold default")
+    if verdict.sol_fraction is not None:
+        line.append(f"   {verdict.sol_fraction:.0%} of speed of light", style="default")
+    if verdict.coverage is not None:
+        line.append(f"   coverage {verdict.coverage:.0%}", style="default")
+    return [line, *_speedups(verdict)]
+
+
+def _speedups(verdict: Verdict) -> list[Text]:
+    compared = words.fastest_first(verdict.comparisons)
+    names = max((len(c.baseline) for c in compared), default=0)
+    lines = (f"vs {c.baseline:{names}} {words.microseconds(c.baseline_us):>9}   {words.speedup(c)}" for c in compared)
+    return [Text(words.clean(line), no_wrap=True, overflow="ellipsis") for line in lines]
+
+
+def compiler_facts(row: AttemptRow) -> str:
+    """Registers, spills, occupancy and shared memory, in words."""
+    if not row.kernels:
+        return "no kernel compiled"
+    return "   ".join(
+        (
+            f"registers {words.registers(row.kernels)}",
+            f"spills {words.size(words.spill_bytes(row.kernels))}",
+            f"occupancy {words.occupancy(row.kernels):.0%}",
+            f"shared {words.size(words.shared_bytes(row.kernels))}",
+        )
+    )
+
 
 _WHY = {
     "attempts": "the limit of attempts is reached",
@@ -65,7 +101,7 @@ def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[F
     yield Fact("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
     yield Fact("proved", Text(_proved(state)))
     if best := state.best:
-        yield from _best(best)
+        yield from _best_facts(best)
     if state.ended and state.ended.best_path:
         yield Fact("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
     if state.by_status:
@@ -103,7 +139,7 @@ def _evidence(verdict: Verdict) -> str:
     return f"{checked}; not checked in full (see its verdict)" if verdict.receipt.get(FACT) else checked
 
 
-def _best(best: AttemptRow) -> Iterator[Fact]:
+def _best_facts(best: AttemptRow) -> Iterator[Fact]:
     yield Fact("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
     for line in best_lines(best):
         line.no_wrap = False
@@ -124,7 +160,7 @@ def _spent(state: ViewState) -> str:
     usd, better = spent.usd, state.improvements
     each = f"; {words.dollars(usd / better)} per improvement" if usd and better else ""
     judge = f"; {'GPU' if state.gpu else 'judge'} busy {words.duration(state.judge_s)}"
-    return f"{replies}: {spending_words(spent)}{each}{judge}"
+    return f"{replies}: {format_spending(spent)}{each}{judge}"
 
 
 def _next(next_commands: Sequence[NextCommand]) -> Iterator[Fact]:

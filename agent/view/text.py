@@ -1,4 +1,4 @@
-"""Words and numbers for people: pure formatting, and the one place that makes foreign text safe to show.
+"""Formats values for people: pure functions, and the one place that makes foreign text safe to show.
 
 Rationales, sources and compiler messages are written by a model or by a candidate: an escape sequence in them must
 not reach the terminal, and a control character must not move the cursor.
@@ -6,8 +6,11 @@ not reach the terminal, and a control character must not move the cursor.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tools.verdict import Comparison, KernelReport, Timing
+from rich.text import Text
+
+from tools.verdict import Comparison, KernelReport, Status, Timing
 
 # C0 (but tab and newline), DEL, C1, soft hyphens, zero-width and bidirectional marks, variation selectors and tags (on
 # whose width terminals disagree), lone surrogates (they cannot be written)
@@ -110,3 +113,38 @@ def dollars(usd: float) -> str:
 
 def _digits(us: float) -> str:
     return f"{us:.0f}" if us >= 1000 else f"{us:.1f}" if us >= 100 else f"{us:.2f}" if us >= 10 else f"{us:.3f}"
+
+
+@dataclass(frozen=True)
+class VerdictStyle:
+    """One row of the table. `symbol` is one cell wide; `ansi` is the colour's SGR code for plain lines."""
+
+    symbol: str
+    colour: str
+    ansi: int
+
+
+_TABLE = {
+    Status.CORRECT: VerdictStyle("✔", "green", 32),
+    Status.CHECKED: VerdictStyle("✓", "cyan", 36),
+    Status.UNCHECKED: VerdictStyle("?", "yellow", 33),
+    Status.WRONG: VerdictStyle("✗", "red", 31),
+    Status.IMPOSSIBLE: VerdictStyle("!", "red", 31),
+    Status.CRASHED: VerdictStyle("†", "red", 31),
+    Status.TIMED_OUT: VerdictStyle("◔", "yellow", 33),
+    Status.COMPILE_FAILED: VerdictStyle("⊗", "magenta", 35),
+    Status.REJECTED: VerdictStyle("⊘", "magenta", 35),
+}
+LABEL_WIDTH = max(len(status.value) for status in Status)
+
+
+def verdict_style(status: Status) -> VerdictStyle:
+    """The row of a status."""
+    return _TABLE[status]
+
+
+def verdict_label(status: Status, *, padded: bool = True) -> Text:
+    """Symbol and word, in the status's colour."""
+    style = verdict_style(status)
+    word = status.value.ljust(LABEL_WIDTH) if padded else status.value
+    return Text(f"{style.symbol} {word}", style=style.colour, no_wrap=True)

@@ -12,7 +12,7 @@ from rich.live import Live
 
 from agent.record.alive import Process
 from agent.record.events import Event
-from agent.view.lines import while_there_is_a_terminal
+from agent.view.output import while_there_is_a_terminal
 from agent.view.player import Player
 from agent.view.replay_bar import ReplayFrame, replay_frame
 from agent.view.replay_keys import Keys, keys_of

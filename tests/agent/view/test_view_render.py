@@ -21,9 +21,8 @@ from agent.view.code import first_line
 from agent.view.curve import curve_of, dots
 from agent.view.render import render
 from agent.view.state import AttemptRow, ViewState, fold
-from agent.view.styles import verdict_label, verdict_style
 from agent.view.summary import NextCommand, summary, summary_text
-from agent.view.text import clean
+from agent.view.text import clean, verdict_label, verdict_style
 from agent.view.ui import Ui
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts, started
 from tools.verdict import Status

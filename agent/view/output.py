@@ -1,17 +1,86 @@
-"""A page that is printed once: in colour and as wide as the window for a person, else plain lines of any width."""
+"""Where text goes: which view fits, lines into a stream that may be closed, and pages that are printed once."""
 
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import TextIO
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Literal, TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from agent.view import text as words
-from agent.view.lines import LineWriter, silence
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class LineWriter:
+    """Writes and flushes whole lines. When the reader is gone (`| head`), it goes quiet and `broken` turns true."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.broken = False
+        self._stream = stream
+        self._lock = Lock()
+
+    def write(self, line: str) -> None:
+        """Write one line; characters that the stream's encoding lacks become `?`."""
+        encoding = self._stream.encoding or "utf-8"
+        with self._lock:
+            if self.broken:
+                return
+            try:
+                self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+                self._stream.flush()
+            except BrokenPipeError:
+                self.broken = True
+                silence(self._stream)
+
+
+def silence(stream: IO[str]) -> None:
+    """Point a stream whose reader is gone at /dev/null: the interpreter's own last flush must not fail (exit 120)."""
+    with contextlib.suppress(OSError, ValueError):  # not backed by a file descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+@contextlib.contextmanager
+def while_there_is_a_terminal(console: "Console") -> Iterator[None]:
+    """A terminal that goes away ends the block, and nothing else. What the console writes to may change meanwhile."""
+    try:
+        yield
+    except OSError:
+        silence(console.file)
+
+
+ViewKind = Literal["live", "plain", "json"]
+_NO_CURSOR = ("", "dumb", "unknown")  # a terminal that cannot be redrawn
+
+
+@dataclass(frozen=True)
+class ViewChoice:
+    """The view, and whether it may use colour."""
+
+    kind: ViewKind
+    colour: bool
+
+
+def choose_view(
+    *, is_terminal: bool, term: str, no_color: bool, ci: bool, json: bool = False, plain: bool = False
+) -> ViewChoice:
+    """`json` wins over `plain`; the live screen needs a terminal that can be redrawn and a person before it."""
+    colour = is_terminal and term not in _NO_CURSOR and not no_color
+    if json:
+        return ViewChoice("json", colour=False)
+    if plain or ci or not is_terminal or term in _NO_CURSOR:
+        return ViewChoice("plain", colour)
+    return ViewChoice("live", colour)
+
 
 _TABLE_WIDTH = 130  # at least: a line that a narrow window folds is better than a column that is gone
 _ANY_WIDTH = 100_000  # a pipe has no edge at which a line would have to be folded
