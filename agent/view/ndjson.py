@@ -11,7 +11,7 @@ from agent.record.events import Event, Progress, Said
 from agent.record.receipts import receipt_path
 from agent.view import text as words
 from agent.view.output import LineWriter
-from agent.view.state import AttemptRow, ViewState, fold
+from agent.view.state import AttemptState, ViewState, fold
 from tools.codec import Json, encode
 
 SCHEMA_VERSION = 1  # of every line; docs/commands.md says what may change without another
@@ -100,7 +100,7 @@ def _message(state: ViewState, error: BaseException | None) -> str:
     return "the run failed" if state.ended else "the run stopped before it ended"
 
 
-def _best(row: AttemptRow, path: str | None) -> dict[str, Json]:
+def _best(row: AttemptState, path: str | None) -> dict[str, Json]:
     verdict = row.verdict
     return {
         "attempt_id": row.attempt_id,

@@ -23,7 +23,7 @@ from agent.view import text as words
 from agent.view.output import LineWriter
 from agent.view.state import (
     QUIET_STAGES,
-    AttemptRow,
+    AttemptState,
     Spending,
     ViewState,
     fold,
@@ -50,6 +50,16 @@ class PlainView:
             self.state = fold(self.state, event)
             if line := plain_line(self.state, event, colour=self._colour):
                 self._lines.write(line)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the reader is gone."""
+        return self._lines.broken
+
+    def close(self, text: str) -> None:
+        """Write the closing words, line by line."""
+        for line in text.splitlines():
+            self._lines.write(line)
 
     def __enter__(self) -> Self:
         return self
@@ -133,14 +143,14 @@ def _status(status: Status, colour: bool) -> str:
     return f"\x1b[{verdict_style(status).ansi}m{status.value}\x1b[0m" if colour else status.value
 
 
-def _tried(state: ViewState, row: AttemptRow | None) -> str:
+def _tried(state: ViewState, row: AttemptState | None) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
     parent = f"  (parent {words.one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
     return words.one_line(row.rationale) + parent
 
 
-def _outcome(row: AttemptRow | None, verdict: Verdict) -> str:
+def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
     if not verdict.accepted:
         return words.one_line(verdict.detail)
     if verdict.timing is None:
@@ -149,7 +159,7 @@ def _outcome(row: AttemptRow | None, verdict: Verdict) -> str:
     return words.one_line(", ".join((words.timing(verdict.timing), *compared)))
 
 
-def _compiled(row: AttemptRow | None) -> str:
+def _compiled(row: AttemptState | None) -> str:
     if row is None or not row.kernels:
         return "no kernel of its own"
     facts = f"regs {words.registers(row.kernels)} spills {words.spill_bytes(row.kernels)}"

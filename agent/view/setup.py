@@ -199,7 +199,7 @@ def findings_json(found: Sequence[Finding], calibration: Path | None) -> dict[st
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedTask:
     """A task whose reference runs. `notes` say how far verdicts on it can be trusted."""
 
     task: TaskSpec
@@ -212,24 +212,24 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenTask:
     """A task whose code fails, and how."""
 
     problem: str
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenTask:
     """A task file. `looks`: lines that hold guesses; `checked` is None when nothing was run."""
 
     path: Path
     name: str
     origin: str
     looks: tuple[tuple[int, str], ...]
-    checked: Checked | Broken | None
+    checked: CheckedTask | BrokenTask | None
 
 
-def print_written(written: Written) -> None:
+def print_written(written: WrittenTask) -> None:
     """What was written, what to look at, what the check said, and what to type next."""
     page, path = standard_page(colour=True), words.one_line(str(written.path))
     page.print(Text(f"wrote {path} from {words.one_line(written.origin)}"))
@@ -241,13 +241,13 @@ def print_written(written: Written) -> None:
         _print_found(page, written.checked, path)
 
 
-def print_check(name: str, found: Checked) -> None:
+def print_check(name: str, found: CheckedTask) -> None:
     """What the check said, and what to type next. `name`: the task as a person typed it."""
     _print_found(standard_page(colour=True), found, words.one_line(name))
 
 
-def _print_found(page: Page, found: Checked | Broken, path: str) -> None:
-    if isinstance(found, Broken):
+def _print_found(page: Page, found: CheckedTask | BrokenTask, path: str) -> None:
+    if isinstance(found, BrokenTask):
         page.print(Text(f"✗ it does not run yet: {words.one_line(found.problem)}", style="red"))
     elif found.sound:
         page.print(Text("✔ its reference runs, and kernels that do nothing fail it", style="green"))
@@ -259,7 +259,7 @@ def _print_found(page: Page, found: Checked | Broken, path: str) -> None:
     page.print(Text(f"next: edit {path}, then: optimize tasks {path} --check", style="cyan"))
 
 
-def check_json(name: str, found: Checked) -> dict[str, Json]:
+def check_json(name: str, found: CheckedTask) -> dict[str, Json]:
     """What the check said, as one object."""
     return {
         "type": "task_check",
@@ -270,7 +270,7 @@ def check_json(name: str, found: Checked) -> dict[str, Json]:
     }
 
 
-def written_json(written: Written) -> dict[str, Json]:
+def written_json(written: WrittenTask) -> dict[str, Json]:
     """What was written and found, as one object; `sound` is null when nothing was run."""
     found = written.checked
     return {
@@ -280,7 +280,7 @@ def written_json(written: Written) -> dict[str, Json]:
         "name": written.name,
         "origin": written.origin,
         "looks": [{"line": line, "guess": guess} for line, guess in written.looks],
-        "sound": None if found is None else isinstance(found, Checked) and found.sound,
-        "problem": found.problem if isinstance(found, Broken) else None,
-        "notes": list(found.notes) if isinstance(found, Checked) else [],
+        "sound": None if found is None else isinstance(found, CheckedTask) and found.sound,
+        "problem": found.problem if isinstance(found, BrokenTask) else None,
+        "notes": list(found.notes) if isinstance(found, CheckedTask) else [],
     }

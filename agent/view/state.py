@@ -29,7 +29,7 @@ Who = Literal["author", "judge", "reflection", "warning", "run"]
 
 
 @dataclass(frozen=True)
-class AttemptRow:
+class AttemptState:
     """One attempt. `stage` says what is being done to it until `verdict` is there."""
 
     attempt_id: str
@@ -49,7 +49,7 @@ class AttemptRow:
     judged_at: float = 0.0
 
 
-def best_ranked(rows: Iterable[AttemptRow]) -> AttemptRow | None:
+def best_ranked(rows: Iterable[AttemptState]) -> AttemptState | None:
     """The accepted one with the smallest rank key; the earlier one on a tie."""
     ranked = [row for row in rows if row.rank_key and row.verdict and row.verdict.accepted]
     return min(ranked, key=lambda row: (row.rank_key, row.number), default=None)
@@ -180,7 +180,7 @@ def format_spending(spent: Spending) -> str:
     return f"{tokens}, {price}{more}"
 
 
-__all__ = ["AttemptRow", "Budget", "LogEntry", "ViewState", "fold", "verification"]
+__all__ = ["AttemptState", "Budget", "LogEntry", "ViewState", "fold", "verification"]
 
 GPU_STAGE = "gpu"  # Progress(stage="gpu", data={…}) is a sample for the GPU strip, not a stage
 ASKING_STAGE = "asking"  # Progress(stage="asking", detail=conversation): a request to the model begins
@@ -201,7 +201,7 @@ class ViewState:
 
     started: RunStarted | None = None
     ended: RunEnded | None = None
-    attempts: tuple[AttemptRow, ...] = ()
+    attempts: tuple[AttemptState, ...] = ()
     best_id: str | None = None
     stage: str = "starting"
     log: tuple[LogEntry, ...] = ()
@@ -238,12 +238,12 @@ class ViewState:
         return self.started.gpu if self.started else None
 
     @cached_property
-    def best(self) -> AttemptRow | None:
+    def best(self) -> AttemptState | None:
         """The best attempt so far."""
         return self.row(self.best_id)
 
     @property
-    def current(self) -> AttemptRow | None:
+    def current(self) -> AttemptState | None:
         """The attempt whose source is worth showing: the newest one."""
         return self.attempts[-1] if self.attempts else None
 
@@ -263,7 +263,7 @@ class ViewState:
         counts = Counter(a.verdict.status.value for a in self.attempts if a.verdict)
         return dict(counts.most_common())
 
-    def row(self, attempt_id: str | None) -> AttemptRow | None:
+    def row(self, attempt_id: str | None) -> AttemptState | None:
         """The attempt of that id, when it was seen."""
         return next((a for a in reversed(self.attempts) if a.attempt_id == attempt_id), None)
 
@@ -295,7 +295,7 @@ class ViewState:
         return self.speaking[-1][1] if self.speaking else ""
 
     @property
-    def working(self) -> tuple[AttemptRow, ...]:
+    def working(self) -> tuple[AttemptState, ...]:
         """Attempts that something is being done to, the oldest first; the ones that matter are among the newest."""
         return tuple(a for a in self.attempts[-_UNDER_WAY:] if a.verdict is None and a.stage not in LEFT_STAGES)
 
@@ -408,12 +408,14 @@ def _is_decided(state: ViewState, attempt_id: str) -> bool:
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
-    row = AttemptRow(event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at)
+    row = AttemptState(
+        event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at
+    )
     others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
     return replace(state, attempts=(*others, row))
 
 
-def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
+def _updated(row: AttemptState, event: Updated) -> AttemptState:
     compiled = replace(row, kernels=event.kernels, library_ops=event.library_ops, variants=event.variants)
     return replace(compiled, stage="updated", stage_at=event.at)
 
@@ -427,7 +429,7 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
     return _log(state, event.at, "judge", words)
 
 
-def _finished(row: AttemptRow, event: Judged) -> AttemptRow:
+def _finished(row: AttemptState, event: Judged) -> AttemptState:
     return replace(row, verdict=event.verdict, rank_key=event.rank_key, stage="", judged_at=event.at)
 
 
@@ -514,7 +516,7 @@ def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:
     return replace(state, paused_at=None, paused_s=state.paused_s + over_s)
 
 
-def _change(state: ViewState, attempt_id: str, change: Callable[[AttemptRow], AttemptRow]) -> ViewState:
+def _change(state: ViewState, attempt_id: str, change: Callable[[AttemptState], AttemptState]) -> ViewState:
     rows = (change(a) if a.attempt_id == attempt_id else a for a in state.attempts)
     return replace(state, attempts=tuple(rows))
 

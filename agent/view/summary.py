@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.view import text as words
-from agent.view.state import AttemptRow, ViewState, format_spending
+from agent.view.state import AttemptState, ViewState, format_spending
 from agent.view.text import verdict_label, verdict_style
 from tools.judge.shortage import FACT
 from tools.verdict import Status, Verdict
 
 
-def best_lines(row: AttemptRow) -> list[Text]:
+def best_lines(row: AttemptState) -> list[Text]:
     """One fact a line, the most important first."""
     verdict = row.verdict
     if verdict is None:
@@ -38,7 +38,7 @@ def _speedups(verdict: Verdict) -> list[Text]:
     return [Text(words.clean(line), no_wrap=True, overflow="ellipsis") for line in lines]
 
 
-def compiler_facts(row: AttemptRow) -> str:
+def compiler_facts(row: AttemptState) -> str:
     """Registers, spills, occupancy and shared memory, in words."""
     if not row.kernels:
         return "no kernel compiled"
@@ -73,7 +73,7 @@ class NextCommand(NamedTuple):
     purpose: str
 
 
-class Fact(NamedTuple):
+class SummaryLine(NamedTuple):
     """One line of the summary."""
 
     name: str
@@ -97,19 +97,19 @@ def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *,
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
-def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[Fact]:
-    yield Fact("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
-    yield Fact("proved", Text(_proved(state)))
+def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
+    yield SummaryLine("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
+    yield SummaryLine("proved", Text(_proved(state)))
     if best := state.best:
         yield from _best_facts(best)
     if state.ended and state.ended.best_path:
-        yield Fact("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
+        yield SummaryLine("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
     if state.by_status:
-        yield Fact("verdicts", _counts(state))
+        yield SummaryLine("verdicts", _counts(state))
     if state.spending.replies:
-        yield Fact("model", Text(_spent(state)))
+        yield SummaryLine("model", Text(_spent(state)))
     for warning in dict.fromkeys(state.warnings):
-        yield Fact("warning", Text(words.one_line(warning), style="yellow"))
+        yield SummaryLine("warning", Text(words.one_line(warning), style="yellow"))
     yield from _next(next_commands)
 
 
@@ -139,11 +139,11 @@ def _evidence(verdict: Verdict) -> str:
     return f"{checked}; not checked in full (see its verdict)" if verdict.receipt.get(FACT) else checked
 
 
-def _best_facts(best: AttemptRow) -> Iterator[Fact]:
-    yield Fact("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
+def _best_facts(best: AttemptState) -> Iterator[SummaryLine]:
+    yield SummaryLine("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
     for line in best_lines(best):
         line.no_wrap = False
-        yield Fact("", line)
+        yield SummaryLine("", line)
 
 
 def _counts(state: ViewState) -> Text:
@@ -163,8 +163,8 @@ def _spent(state: ViewState) -> str:
     return f"{replies}: {format_spending(spent)}{each}{judge}"
 
 
-def _next(next_commands: Sequence[NextCommand]) -> Iterator[Fact]:
+def _next(next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
     width = max((len(c.command) for c in next_commands), default=0)
     for i, entry in enumerate(next_commands):
         line = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
-        yield Fact("" if i else "next", line)
+        yield SummaryLine("" if i else "next", line)
