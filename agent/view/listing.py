@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_tasks(groups: Mapping[str, Sequence[TaskSpec]], *, json: bool) -> None:
-    """One row per task, group by group: what its timed case holds and costs. JSON has floors on GPUs too."""
+    """Print a row per task, by group: size and cost of its timed case. JSON has floors on GPUs too."""
     if json:
         listed = [_task_json(task) | {"group": group} for group, tasks in groups.items() for task in tasks]
         print(jsonlib.dumps(listed, indent=2))
@@ -78,7 +78,7 @@ def _task_json(task: TaskSpec) -> dict[str, Json]:
 
 
 def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool) -> None:
-    """One task: what its cases hold, the floor of the timed one, and the source as whoever writes kernels sees it."""
+    """Print a task's cases, the floor of the timed one, and the source as an author sees it."""
     if json:
         print(jsonlib.dumps(_task_json(task) | {"source": source, "notes": list(notes)}, indent=2))
         return
@@ -108,7 +108,7 @@ def _cases_table(task: TaskSpec) -> Table:
 
 
 def shapes(case: CaseSpec) -> str:
-    """The inputs in short: "8192x8192 float32, 8192 int64"."""
+    """Format the inputs: "8192x8192 float32, 8192 int64"."""
     return ", ".join(_leaf(tree) for tree in case.inputs)
 
 
@@ -120,7 +120,7 @@ def _leaf(tree: Json) -> str:
 
 
 def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = True) -> None:
-    """The runs that were asked for, latest first. `any_stored`: whether there are others, should these be none."""
+    """Print runs, latest first. `any_stored`: whether the record has any run at all."""
     if json:
         listed = [{"schema_version": SCHEMA_VERSION} | run_json(r) for r in runs]
         print(jsonlib.dumps(listed, indent=2, allow_nan=False))
@@ -138,7 +138,7 @@ def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = T
 
 
 def where(run: "RunSummary") -> str:
-    """The GPU, or that there was none."""
+    """Format the GPU, or that there was none."""
     return run.gpu or f"no GPU ({run.arch})"
 
 
@@ -152,7 +152,7 @@ def _best(run: "RunSummary") -> str:
 
 
 def run_json(run: "RunSummary") -> dict[str, Json]:
-    """A run as one object."""
+    """Return a run as one JSON object."""
     facts = {f.name: getattr(run, f.name) for f in fields(run)}
     return {name: encode(v) for name, v in facts.items() if name != "started"} | {"started": str(run.started)}
 
@@ -171,7 +171,7 @@ class MergedFile:
 
 
 def print_merged(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> None:
-    """A line for each database, to stdout; what went wrong, to stderr."""
+    """Print a line per database to stdout, and problems to stderr."""
     out, err = LineWriter(sys.stdout), LineWriter(sys.stderr)
     for file in done:
         if file.failed is not None:
@@ -200,7 +200,7 @@ def _came(file: MergedFile, dry_run: bool) -> str:
 
 
 def merged_json(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> dict[str, Json]:
-    """The one object of --json."""
+    """Return the object of `optimize merge --json`."""
     return {
         "type": "merge",
         "schema_version": SCHEMA_VERSION,

@@ -64,7 +64,7 @@ def is_stored(event: Event) -> bool:
 
 
 def result(state: ViewState, error: BaseException | None, *, internal_errors: int = 0, now: float) -> dict[str, Json]:
-    """The last object. `success` means that the run ended by its own limits, whether or not something was proved."""
+    """Return the last object. `success`: the run ended by its own limits, whether or not something was verified."""
     subtype = _subtype(state, error)
     ended = state.ended
     failed = subtype == "error"

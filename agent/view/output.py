@@ -51,7 +51,7 @@ def silence(stream: IO[str]) -> None:
 
 @contextlib.contextmanager
 def while_there_is_a_terminal(console: "Console") -> Iterator[None]:
-    """A terminal that goes away ends the block, and nothing else. What the console writes to may change meanwhile."""
+    """Leave the block quietly when the terminal goes away. The console's file may change meanwhile."""
     try:
         yield
     except OSError:
@@ -123,12 +123,12 @@ class Page:
 
 
 def standard_page(*, colour: bool) -> Page:
-    """The page on stdout."""
+    """Return a page on stdout."""
     return Page(sys.stdout, sys.stdout.isatty(), colour)
 
 
 def columns(*names: str, right: Sequence[str] = (), cut: Sequence[str] = ()) -> Table:
-    """A table without lines. In columns in `cut` put what `short` makes: they give way when the window is narrow."""
+    """Return a table without rules. Columns in `cut` hold what `short` makes: they give way in a narrow window."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in cut)
@@ -136,12 +136,12 @@ def columns(*names: str, right: Sequence[str] = (), cut: Sequence[str] = ()) -> 
 
 
 def short(text: str) -> Text:
-    """One line of a column that may be cut."""
+    """Return one line for a column that may be cut."""
     return Text(words.one_line(text), no_wrap=True, overflow="ellipsis")
 
 
 def facts() -> Table:
-    """A column of names and one of what there is to say."""
+    """Return an empty table of names and values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -149,5 +149,5 @@ def facts() -> Table:
 
 
 def heading(text: str) -> Text:
-    """What the next part is."""
+    """Return the heading of the next part."""
     return Text(f"\n{text}", style="bold")

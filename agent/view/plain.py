@@ -71,7 +71,7 @@ class PlainView:
 
 
 def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
-    """The line for an event, given the state after it; empty when it has nothing new for a log."""
+    """Format an event, given the state after it; "" when it has nothing new for a log."""
     match event:
         case RunStarted() | RunResumed() | RunEnded():
             return words.one_line(_run_line(state, event))

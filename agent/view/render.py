@@ -14,7 +14,7 @@ from itertools import accumulate, groupby
 from typing import Literal
 
 from rich.cells import cell_len, chop_cells, set_cell_size
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.layout import Layout
 from rich.segment import Segment
 from rich.text import Text
@@ -147,11 +147,33 @@ def render(state: ViewState, size: tuple[int, int], now: float, ui: Ui | None = 
     bottom = _bottom(state, width, height, now, ui)
     room = height - len(top) - len(bottom)
     middle = _page(state, ui, width, room, now) if ui.page != "run" else _middle(state, width, room, now, ui)
-    return ScreenFrame(_stacked((Group(*top), len(top)), (middle, room), (Group(*bottom), len(bottom))), width, height)
+    return ScreenFrame(_stacked((Pane(top), len(top)), (middle, room), (Pane(bottom), len(bottom))), width, height)
 
 
-def _stacked(*panes: tuple[RenderableType, int]) -> Layout:
+@dataclass(frozen=True)
+class Pane:
+    """Lines below each other, each cut where the pane ends. Rich would wrap each, which takes twice as long."""
+
+    lines: Sequence[Text]
+
+    def fitted(self, height: int) -> list[Text]:
+        """Exactly so many lines."""
+        return [*self.lines[: max(0, height)], *([Text()] * (height - len(self.lines)))]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for made in self.lines:
+            if made.cell_len > options.max_width:
+                made = made.copy()
+                made.truncate(options.max_width, overflow="ellipsis")
+            yield from made.render(console)
+            yield Segment.line()
+
+
+def _stacked(*panes: tuple[RenderableType, int]) -> Layout | Pane:
     """Panes below each other, each of so many lines; those of none are left out."""
+    if all(isinstance(pane, Pane) for pane, _ in panes):  # each layout inside of another one costs a tenth of a frame
+        fitted = (pane.fitted(lines) for pane, lines in panes if isinstance(pane, Pane))
+        return Pane([made for lines in fitted for made in lines])
     layout = Layout()
     layout.split_column(*(Layout(pane, size=lines) for pane, lines in panes if lines > 0))
     return layout
@@ -177,13 +199,13 @@ def _bottom(state: ViewState, width: int, height: int, now: float, ui: Ui) -> li
 
 def _middle(state: ViewState, width: int, height: int, now: float, ui: Ui) -> RenderableType:
     if height < LOW - 3:
-        return Group(*_table(state, width, height, now, ui.selected))
+        return Pane(_table(state, width, height, now, ui.selected))
     if width >= WIDE:
         return _two_columns(state, width, height, now, ui)
     best, lines = _best_and_curve(state, width, 1 if height < _ALL_BASELINES else 99)
     rest = height - lines
     lower = _lower_height(state, rest)
-    attempts = Group(*_table(state, width, rest - lower, now, ui.selected))
+    attempts = Pane(_table(state, width, rest - lower, now, ui.selected))
     return _stacked((best, lines), (attempts, rest - lower), (_lower(state, width, lower, ui), lower))
 
 
@@ -191,11 +213,11 @@ def _best_and_curve(state: ViewState, width: int, most: int) -> tuple[Renderable
     """The best attempt, the curve beside it where there is room, and how many lines they take."""
     if width < CURVE_FROM:
         facts = best_facts(state, width, most)
-        return Group(*facts), len(facts)
+        return Pane(facts), len(facts)
     right = max(_LEAST_CURVE, min(64, width - _BEST - _BAR_CELLS))
     facts = best_facts(state, width - right - _BAR_CELLS, most)
     lines = max(len(facts), _LEAST_BEST)
-    return _beside(Group(*facts), Group(*_plot(state, right, lines)), right, lines), lines
+    return _beside(Pane(facts), Pane(_plot(state, right, lines)), right, lines), lines
 
 
 def _lower_height(state: ViewState, rest: int) -> int:
@@ -209,24 +231,24 @@ def _lower(state: ViewState, width: int, height: int, ui: Ui) -> RenderableType:
     if width >= MIDDLE and height >= 8:
         left = width * 11 // 20
         right = width - left - _BAR_CELLS
-        source = Group(*_source(state, left, height, ui))
-        return _beside(source, Group(*log_lines(state, right, height)), right, height)
+        source = Pane(_source(state, left, height, ui))
+        return _beside(source, Pane(log_lines(state, right, height)), right, height)
     if height >= 14:
         log = max(5, height // 3)
         return _stacked(
-            (Group(*_source(state, width, height - log, ui)), height - log), (Group(*log_lines(state, width, log)), log)
+            (Pane(_source(state, width, height - log, ui)), height - log), (Pane(log_lines(state, width, log)), log)
         )
-    return Group(*log_lines(state, width, height))
+    return Pane(log_lines(state, width, height))
 
 
 def _two_columns(state: ViewState, width: int, height: int, now: float, ui: Ui) -> Layout:
     right = min(110, width * 9 // 20)
     left = width - right - _BAR_CELLS
     best, lines = _best_and_curve(state, left, 99)
-    attempts = Group(*_table(state, left, height - lines, now, ui.selected))
+    attempts = Pane(_table(state, left, height - lines, now, ui.selected))
     log = max(6, height * 2 // 5)
-    source = Group(*_source(state, right, height - log, ui))
-    spoken = Group(*log_lines(state, right, log))
+    source = Pane(_source(state, right, height - log, ui))
+    spoken = Pane(log_lines(state, right, log))
     left_pane = _stacked((best, lines), (attempts, height - lines))
     return _beside(left_pane, _stacked((source, height - log), (spoken, log)), right, height)
 
@@ -904,14 +926,14 @@ _WATCH_HELP = (
 _NAME_CELLS = 12
 
 
-def _page(state: ViewState, ui: Ui, width: int, height: int, now: float) -> Group:
+def _page(state: ViewState, ui: Ui, width: int, height: int, now: float) -> Pane:
     """The page that is chosen, from its scroll position on, with a rule above it."""
     lines = page_lines(state, ui, width, now)
     room = max(1, height - 1)
     start = max(0, min(ui.scroll, len(lines) - room))
     where = f"  lines {start + 1}-{min(len(lines), start + room)} of {len(lines)}" if len(lines) > room else ""
     head = _rule(width, (_page_title(state, ui), "bold"), (f"{where}  esc: back", DIM))
-    return Group(head, *lines[start : start + room])
+    return Pane([head, *lines[start : start + room]])
 
 
 def page_lines(state: ViewState, ui: Ui, width: int, now: float) -> list[Text]:

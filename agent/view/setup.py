@@ -27,7 +27,7 @@ _BEGIN = (
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What can be told of this machine without waiting. `gpu` is None without one; a version is None when the package
+    """What is known of this machine without waiting. `gpu` is None without one; a version is None when the package
     is not installed; `keys` are the providers whose API key is set."""
 
     gpu: str | None
@@ -39,7 +39,7 @@ class MachineFacts:
 
 
 def print_welcome(machine: MachineFacts, latest: Glance | None, tasks: int) -> None:
-    """One short page: how to begin, what can be done here, what was done last."""
+    """Print how to begin, what this machine can do, and the latest run."""
     page = standard_page(colour=True)
     page.print(
         Text("kerneltune finds the fastest GPU kernel for a PyTorch task that it can prove right."),
@@ -117,7 +117,7 @@ _LEFT_OPEN = {  # what it means that nobody said
 
 
 def print_config(settings: Mapping[str, Sourced], files: Files, unknown: Mapping[str, str]) -> None:
-    """A line a setting, then the files, then variables that set nothing."""
+    """Print a line per setting, then the files, then variables that set nothing."""
     table = columns("setting", "value", "from", cut=("value", "from"))
     for name, one in settings.items():
         chosen = one.source != "default"
@@ -145,7 +145,7 @@ def _value(name: str, one: Sourced) -> str:
 
 
 def config_json(settings: Mapping[str, Sourced], files: Files, unknown: Mapping[str, str]) -> None:
-    """The same as one object."""
+    """Print the same as one JSON object."""
     project, user = files
     values: dict[str, Json] = {
         flag_of(name): {"value": _plain(s.value), "source": s.source} for name, s in settings.items()
@@ -169,7 +169,7 @@ _SYMBOLS = {True: ("✔", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 
 def print_findings(found: Sequence[Finding], calibration: Path | None) -> None:
-    """A line a finding; below those that are amiss, what mends them."""
+    """Print a line per finding, and below each problem its remedy."""
     page = standard_page(colour=True)
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
@@ -188,7 +188,7 @@ def print_findings(found: Sequence[Finding], calibration: Path | None) -> None:
 
 
 def findings_json(found: Sequence[Finding], calibration: Path | None) -> dict[str, Json]:
-    """The one object of --json."""
+    """Return the object of `optimize doctor --json`."""
     return {
         "type": "doctor",
         "schema_version": SCHEMA_VERSION,
@@ -207,7 +207,7 @@ class CheckedTask:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing stands against it."""
+        """Whether the check raised no note."""
         return not self.notes
 
 
@@ -230,7 +230,7 @@ class WrittenTask:
 
 
 def print_written(written: WrittenTask) -> None:
-    """What was written, what to look at, what the check said, and what to type next."""
+    """Print what was written, which lines to look at, the check's result, and the next command."""
     page, path = standard_page(colour=True), words.one_line(str(written.path))
     page.print(Text(f"wrote {path} from {words.one_line(written.origin)}"))
     for line, guess in written.looks:
@@ -242,7 +242,7 @@ def print_written(written: WrittenTask) -> None:
 
 
 def print_check(name: str, found: CheckedTask) -> None:
-    """What the check said, and what to type next. `name`: the task as a person typed it."""
+    """Print the check's result and the next command. `name`: the task as a person typed it."""
     _print_found(standard_page(colour=True), found, words.one_line(name))
 
 
@@ -260,7 +260,7 @@ def _print_found(page: Page, found: CheckedTask | BrokenTask, path: str) -> None
 
 
 def check_json(name: str, found: CheckedTask) -> dict[str, Json]:
-    """What the check said, as one object."""
+    """Return the check's result as one object."""
     return {
         "type": "task_check",
         "schema_version": SCHEMA_VERSION,
@@ -271,7 +271,7 @@ def check_json(name: str, found: CheckedTask) -> dict[str, Json]:
 
 
 def written_json(written: WrittenTask) -> dict[str, Json]:
-    """What was written and found, as one object; `sound` is null when nothing was run."""
+    """Return what was written and found as one object; `sound` is null when nothing was run."""
     found = written.checked
     return {
         "type": "init",

@@ -41,14 +41,14 @@ class ShownRun:
 
 
 def print_run(run: ShownRun, page: Page) -> None:
-    """Facts, then a line an attempt."""
+    """Print the run's facts, then a line per attempt."""
     page.print(_run_facts(run), heading(f"{words.plural(len(run.attempts), 'attempt')}{_of(run)}"))
     if run.attempts:
         page.print(attempts_table(run.attempts, run.summary.best_attempt_id))
 
 
 def run_and_attempts_json(run: ShownRun) -> dict[str, Json]:
-    """The one object of --json."""
+    """Return the one object of --json."""
     about = ("author_why", "task_sha256", "machine", "limits", "seed", "versions")
     return {
         "type": "run",
@@ -84,7 +84,7 @@ def _run_facts(run: ShownRun) -> Table:
 
 
 def best_words(run: RunSummary) -> str:
-    """The best attempt in short."""
+    """Format the best attempt in a few words."""
     if run.best_attempt_id is None:
         return "none"
     speedup = f", {run.best_speedup:.2f}x over the fastest baseline" if run.best_speedup is not None else ""
@@ -102,7 +102,7 @@ def _counts(run: RunSummary) -> Text:
 
 
 def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = None) -> Table:
-    """A line an attempt: what it was derived from, what was tried, and what came of it."""
+    """Return a table with a row per attempt: parent, verdict, times, registers, rationale."""
     shown = ("#", "parent", "verdict", "time", "speed-up", "regs", "spills", "tried")
     table = columns(*shown, right=("#", "parent", "spills"), cut=("tried",))
     for attempt in attempts:
@@ -123,7 +123,7 @@ def _row(attempt: AttemptSummary) -> Iterator[RenderableType]:
 
 
 def label(status: str | None) -> Text:
-    """A verdict's symbol and word, or that there is none."""
+    """Format a verdict's symbol and word, or that there is none."""
     if status is None:
         return Text("· no verdict", style="dim")
     made = verdict_label(Status(status), padded=False)
@@ -132,7 +132,7 @@ def label(status: str | None) -> Text:
 
 
 def parent_words(attempt: AttemptSummary) -> str:
-    """The parent's number, or its id when it is of another run."""
+    """Format the parent's number, or its id when it is of another run."""
     if attempt.parent_id is None:
         return "-"
     run, _, number = attempt.parent_id.rpartition("/")
@@ -140,14 +140,14 @@ def parent_words(attempt: AttemptSummary) -> str:
 
 
 def time_words(attempt: AttemptSummary) -> str:
-    """Median and interval."""
+    """Format the median and its 95 % interval."""
     if attempt.median_us is None or attempt.low_us is None or attempt.high_us is None:
         return "-"
     return words.timing(Timing(attempt.median_us, attempt.low_us, attempt.high_us, 0, 0))
 
 
 def speedup_words(attempt: AttemptSummary) -> str:
-    """Over the baseline that was hardest to beat, with its interval."""
+    """Format the speed-up over the fastest baseline, with its interval."""
     if attempt.speedup is None or attempt.speedup_low is None or attempt.speedup_high is None:
         return "-"
     return words.speedup(Comparison("", 0.0, attempt.speedup, attempt.speedup_low, attempt.speedup_high))
@@ -178,7 +178,7 @@ class ShownAttempt:
 
 
 def unified(before: str, after: str, from_name: str, to_name: str) -> str:
-    """What changed, in the form that `patch` takes."""
+    """Return a unified diff that `patch` accepts."""
     old, new = (re.findall("[^\n]*\n|[^\n]+", source) for source in (before, after))
     if len(old) + len(new) > _MOST_LINES:
         return f"# {len(old)} and {len(new)} lines: too many to compare\n"
@@ -187,7 +187,7 @@ def unified(before: str, after: str, from_name: str, to_name: str) -> str:
 
 
 def print_attempt(shown: ShownAttempt, page: Page) -> None:
-    """Everything but the conversation."""
+    """Print everything known of an attempt but its conversation."""
     page.print(_attempt_facts(shown), *_tables(shown))
     if shown.record.parent_id:
         page.print(heading(f"diff to {words.one_line(shown.record.parent_id)}"), diff_text(shown.diff))
@@ -195,7 +195,7 @@ def print_attempt(shown: ShownAttempt, page: Page) -> None:
 
 
 def diff_text(diff: str) -> Text:
-    """A diff for a person."""
+    """Colour a diff."""
     text = Text()
     for line in words.clean(diff or "the same source").splitlines():
         text.append(line + "\n", style=_DIFF_STYLES.get(line[:1], ""))
@@ -204,7 +204,7 @@ def diff_text(diff: str) -> Text:
 
 
 def source_text(source: str, page: Page) -> RenderableType:
-    """A source for a person."""
+    """Highlight a source where the page has colours."""
     shown = words.clean(source).rstrip("\n")
     if not (page.terminal and page.colour):
         return Text(shown)
@@ -285,7 +285,7 @@ def _cases(cases: Sequence[CaseResult]) -> Table:
 
 
 def worst(cases: Sequence[CaseResult]) -> list[CaseResult]:
-    """Those that failed first, then by error; NaN is the worst."""
+    """Return the worst cases: failed ones first, then by error; NaN is the worst."""
     return sorted(cases, key=lambda c: (c.ok, c.error_ratio == c.error_ratio, -c.error_ratio))[:_WORST]
 
 
@@ -311,7 +311,7 @@ def _time(at: float) -> str:
 
 
 def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) -> dict[str, Json]:
-    """The one object of --json."""
+    """Return the one object of --json."""
     about = ("run_id", "task", "task_sha256", "author", "arch", "gpu", "versions")
     return {
         "type": "attempt",
@@ -352,7 +352,7 @@ class CompiledAttempt:
 
     @property
     def provenance(self) -> tuple[str, ...]:
-        """What was compiled by what, and how far that is what was judged; a line each."""
+        """Say in lines what was compiled by what, and whether that is what was judged."""
         return tuple(self._provenance())
 
     def _provenance(self) -> Iterator[str]:
@@ -370,13 +370,13 @@ class CompiledAttempt:
 
 
 def sass_of(shown: CompiledAttempt) -> str:
-    """The listing of every kernel, under what compiled it."""
+    """Return the SASS listing of every kernel below its provenance."""
     head = [f"// {line}" for line in shown.provenance]
     return "\n".join([*head, LEGEND, "", *(listing(kernel) for kernel in shown.sass)])
 
 
 def ptx_of(shown: CompiledAttempt) -> str:
-    """The PTX of the only kernel as its line numbers count, fit to be assembled; several below each other."""
+    """Return the PTX of the only kernel unchanged, ready to assemble; of several, one below the other."""
     if len(shown.ptx) == 1:
         return shown.ptx[0]
     named = zip(shown.reports, shown.ptx, strict=True)
@@ -384,14 +384,14 @@ def ptx_of(shown: CompiledAttempt) -> str:
 
 
 def ptx_in_window(shown: CompiledAttempt) -> str:
-    """The same for a person: every kernel with its line numbers, under what compiled it."""
+    """Return the PTX of every kernel with line numbers, below its provenance."""
     head = [f"// {line}" for line in shown.provenance]
     named = zip(shown.reports, shown.ptx, strict=True)
     return "\n".join([*head, *(f"// kernel {report.name}\n{numbered_ptx(text)}" for report, text in named)])
 
 
 def sass_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
-    """What the second has otherwise than the first: numbers, then the hot loops."""
+    """Compare two attempts' SASS: resources first, then the hot loops."""
     return "\n".join(
         [
             *_provenance_lines(before, after),
@@ -404,7 +404,7 @@ def sass_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
 
 
 def ptx_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
-    """The lines of PTX that differ by more than numbers of registers and labels."""
+    """Compare two attempts' PTX, leaving out the numbers of registers and labels."""
     texts = (ptx_of(before), ptx_of(after))
     found = ptx_difference(*texts, before.attempt_id, after.attempt_id)
     return found or "the same PTX but for the numbers of registers and labels\n"
@@ -433,7 +433,7 @@ def _resources(report: KernelReport) -> str:
 
 
 def compiled_json(shown: CompiledAttempt, parts: Sequence[str], against: CompiledAttempt | None) -> dict[str, Json]:
-    """The one object of --json. `parts`: "sass", "ptx" or both."""
+    """Return the one object of --json. `parts`: "sass", "ptx" or both."""
     names = ("attempt_id", "variant", "timed_variant", "arch", "assembler", "disassembler", "same_cubins")
     found: dict[str, Json] = {
         "type": "compiled",
@@ -464,7 +464,7 @@ _STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "y
 
 
 def print_conversations(conversations: Sequence[Conversation], page: Page) -> None:
-    """Every message in order, under a line that says who speaks."""
+    """Print every message in order, below a line with its role."""
     for conversation in conversations:
         page.print(Text(words.one_line(f"conversation {conversation.key}"), style="bold"))
         for message in conversation.messages:

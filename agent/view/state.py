@@ -50,14 +50,14 @@ class AttemptState:
 
 
 def best_ranked(rows: Iterable[AttemptState]) -> AttemptState | None:
-    """The accepted one with the smallest rank key; the earlier one on a tie."""
+    """Return the accepted row with the smallest rank key; the earlier one on a tie."""
     ranked = [row for row in rows if row.rank_key and row.verdict and row.verdict.accepted]
     return min(ranked, key=lambda row: (row.rank_key, row.number), default=None)
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """Something said or decided."""
+    """A line of the log: a message, a verdict, a warning."""
 
     at: float
     who: Who
@@ -110,7 +110,7 @@ class GpuReading:
 
 
 def gpu_reading_of(data: Mapping[str, Json]) -> GpuReading | None:
-    """The sample in an event's data; None when there is none. Fields of a wrong type count as not told."""
+    """Read the sample in an event's data; None when there is none. Fields of a wrong type become None."""
     if not data:
         return None
     power = data.get("power_w")
@@ -143,7 +143,7 @@ class Spending:
     unpriced: int = 0
 
     def and_(self, reply: Replied) -> "Spending":
-        """With one more reply."""
+        """Add one more reply."""
         usage = {k: v for k, v in (reply.usage or {}).items() if isinstance(v, int)}
         return Spending(
             self.replies + 1,
@@ -161,7 +161,7 @@ class Spending:
 
 
 def format_reply(event: Replied) -> str:
-    """A reply in short: what was said, else thought, and what was called."""
+    """Format a reply: its text, else its thinking, and the tools it called."""
     calls = [str(c.get("name")) for c in event.calls if isinstance(c, dict)] if isinstance(event.calls, list) else []
     told = event.text.strip() or event.thinking.strip()
     stopped = "" if event.stop in ("end", "tools") else f"[{event.stop}{': ' + event.detail if event.detail else ''}]"
@@ -169,7 +169,7 @@ def format_reply(event: Replied) -> str:
 
 
 def format_spending(spent: Spending) -> str:
-    """Tokens and dollars; an unknown price is not 0."""
+    """Format tokens and dollars; an unknown price is not 0."""
     share = spent.cached_tokens / spent.input_tokens if spent.input_tokens else 0.0
     cached = f" ({share:.0%} cached)" if share else ""
     price = "price unknown" if spent.usd is None else words.dollars(spent.usd)

@@ -16,7 +16,7 @@ from tools.verdict import Status, Verdict
 
 
 def best_lines(row: AttemptState) -> list[Text]:
-    """One fact a line, the most important first."""
+    """Format the best attempt's facts, one a line, the most important first."""
     verdict = row.verdict
     if verdict is None:
         return []
@@ -39,7 +39,7 @@ def _speedups(verdict: Verdict) -> list[Text]:
 
 
 def compiler_facts(row: AttemptState) -> str:
-    """Registers, spills, occupancy and shared memory, in words."""
+    """Format registers, spills, occupancy and shared memory."""
     if not row.kernels:
         return "no kernel compiled"
     return "   ".join(
@@ -81,7 +81,7 @@ class SummaryLine(NamedTuple):
 
 
 def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> RenderableType:
-    """The closing summary, for a terminal of any width."""
+    """Return the closing summary for a terminal of any width."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -91,7 +91,7 @@ def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> Rend
 
 
 def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *, width: int = 200) -> str:
-    """The same without escape codes, for pipes and logs."""
+    """Return the closing summary without escape codes, for pipes and logs."""
     page = StringIO()
     Console(file=page, width=width, color_system=None, force_terminal=False).print(summary(state, next_commands))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"

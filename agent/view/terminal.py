@@ -120,7 +120,7 @@ class Keyboard:
         termios.tcsetattr(self.fd, termios.TCSANOW, mode)
 
     def restore(self) -> None:
-        """The mode that the terminal had. From the background it is not ours to set, and the attempt would stop us."""
+        """Set the mode that the terminal had. From the background the attempt would stop us."""
         if self._before is not None and may_read(self.fd):
             with contextlib.suppress(termios.error, OSError):  # the terminal is gone
                 termios.tcsetattr(self.fd, termios.TCSANOW, self._before)
@@ -142,7 +142,7 @@ class Keyboard:
                     self._pressed(key)
 
     def _next(self) -> bytes:
-        """Some bytes that end with a whole key; empty when it is over."""
+        """Read some bytes that end with a whole key; empty when it is over."""
         if not self._is_ready():
             return b""
         data = os.read(self.fd, 1024)

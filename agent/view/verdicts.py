@@ -38,7 +38,7 @@ class JudgedFile:
 
 @dataclass(frozen=True)
 class FilesEnd:
-    """How a bench of files ended."""
+    """The end of `optimize bench`."""
 
     run_id: str | None
     task: str
@@ -63,22 +63,22 @@ class FilesView:
         self._out, self._err = LineWriter(self.out), LineWriter(self.err)
 
     def stage(self, name: str, stage: str) -> None:
-        """A file enters a stage."""
+        """Show that a file enters a stage."""
         self._tell(f"{len(self.files)}/{self.total} judged; {stage} {name}")
 
     def note(self, text: str) -> None:
-        """A line for the person before the screen, kept."""
+        """Write a line to stderr that stays."""
         self._clear()
         self._err.write(words.one_line(text))
 
     def judged(self, file: JudgedFile) -> None:
-        """A file has its verdict."""
+        """Show the verdict of a file."""
         self.files.append(file)
         self._clear()
         self._out.write(json.dumps(file_json(file), allow_nan=False) if self.json else file_line(file, self.colour))
 
     def finish(self, end: FilesEnd) -> None:
-        """All is over: the ranking, or the last object."""
+        """Write the ranking, or the last object."""
         self._clear()
         if self.json:
             self._out.write(json.dumps(summary_json(self.files, end, self.total), allow_nan=False))
@@ -101,7 +101,7 @@ class FilesView:
 
 
 def file_line(file: JudgedFile, colour: bool = False) -> str:
-    """Symbol, status, number, name, and either the measurement or what to mend."""
+    """Format a file's symbol, status, number and name, and its measurement or what is wrong."""
     style = verdict_style(file.verdict.status)
     label = f"{style.symbol} {file.verdict.status.value:{LABEL_WIDTH}}"
     shown = f"\x1b[{style.ansi}m{label}\x1b[0m" if colour else label
@@ -129,7 +129,7 @@ def _hardest(verdict: Verdict) -> Iterator[str]:
 
 
 def summary_lines(files: Sequence[JudgedFile], end: FilesEnd, total: int) -> Iterator[str]:
-    """The accepted files, best first; those that are not, in the order of the input; counts; where it is kept."""
+    """Format the accepted files, best first, the counts by status, and where all is kept."""
     yield ""
     width = max((len(f.name) for f in files), default=0)
     for place, file in enumerate(ranked(files), 1):
@@ -147,12 +147,12 @@ def summary_lines(files: Sequence[JudgedFile], end: FilesEnd, total: int) -> Ite
 
 
 def ranked(files: Sequence[JudgedFile]) -> list[JudgedFile]:
-    """Those that were accepted, best first."""
+    """Return the accepted files, best first."""
     return sorted((f for f in files if f.verdict.accepted), key=lambda f: (f.rank_key, f.index))
 
 
 def file_json(file: JudgedFile) -> dict[str, Json]:
-    """The object of one file."""
+    """Return the NDJSON object of one file."""
     return {
         "type": "judged_file",
         "schema_version": SCHEMA_VERSION,
@@ -169,7 +169,7 @@ def file_json(file: JudgedFile) -> dict[str, Json]:
 
 
 def summary_json(files: Sequence[JudgedFile], end: FilesEnd, total: int) -> dict[str, Json]:
-    """The last object."""
+    """Return the last NDJSON object."""
     counts = Counter(f.verdict.status.value for f in files)
     return {
         "type": "bench_summary",
@@ -214,7 +214,7 @@ class Verification:
 
 
 def print_verification(found: Verification, *, colour: bool) -> None:
-    """A table, then the differences, then the conclusion."""
+    """Print a table of both verdicts, the differences, and the conclusion."""
     console = Console(no_color=not colour, highlight=False)
     console = Console(no_color=not colour, highlight=False, width=max(100, console.width))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -269,7 +269,7 @@ def _error_cell(verdict: Verdict) -> str:
 
 
 def verification_json(found: Verification) -> dict[str, Json]:
-    """The one object of --json."""
+    """Return the one object of --json."""
     return {
         "type": "verification",
         "schema_version": SCHEMA_VERSION,
@@ -323,7 +323,7 @@ def is_clean(results: Sequence[SpecimenResult]) -> bool:
 
 
 def tallies(results: Sequence[SpecimenResult]) -> list[Tally]:
-    """The counts by class, in alphabetical order."""
+    """Count the results of each class, in alphabetical order."""
     return [
         _tally(family, [r for r in results if r.family == family]) for family in sorted({r.family for r in results})
     ]
@@ -344,7 +344,7 @@ def _tally(family: str, results: Sequence[SpecimenResult]) -> Tally:
 
 
 def print_results(results: Sequence[SpecimenResult], gpu: str | None) -> None:
-    """The table, a line for each failure, and the conclusion."""
+    """Print the counts by class, a line for each failure, and the conclusion."""
     console = Console(highlight=False)
     console = Console(highlight=False, width=max(100, console.width))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -361,7 +361,7 @@ def print_results(results: Sequence[SpecimenResult], gpu: str | None) -> None:
 
 
 def result_line(result: SpecimenResult) -> str:
-    """One line while the corpus runs; of a failure also the verdict, since a run may not live to print its table."""
+    """Format one result while the corpus runs; a failure with its verdict: a run may not live to print its table."""
     line = f"{result.family}/{result.name}: {result.outcome}"
     return f"{line} ({_verdict_line(result.verdict)})" if result.outcome in FAILURES and result.verdict else line
 
@@ -390,7 +390,7 @@ def _conclusion(results: Sequence[SpecimenResult], gpu: str | None) -> str:
 
 
 def results_json(results: Sequence[SpecimenResult], gpu: str | None) -> dict[str, Json]:
-    """The one object of --json."""
+    """Return the one object of --json."""
     return {
         "type": "selftest",
         "schema_version": SCHEMA_VERSION,
@@ -413,7 +413,7 @@ def _specimen_json(result: SpecimenResult) -> dict[str, Json]:
 
 
 def list_specimens(specimens: Sequence[Specimen], *, json: bool) -> None:
-    """The corpus without running it."""
+    """Print the corpus without running it."""
     if json:
         names = ("name", "kind", "family", "says", "needs_gpu")
         version = {"schema_version": SCHEMA_VERSION}
