@@ -10,7 +10,7 @@ from cyclopts import CycloptsError
 
 from agent.cli_words import words_of
 from agent.llm.errors import LlmError
-from agent.view.lines import silence
+from agent.view.output import silence
 from tools.errors import KerneltuneError, Unfit, UsageError
 
 CODES = {

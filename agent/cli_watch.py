@@ -1,4 +1,4 @@
-"""`optimize watch`: follows a run, plays it back, makes pictures of it. No logic, nothing heavy."""
+"""`optimize watch`: follows a run, plays it back, makes a picture of it. No logic, nothing heavy."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,16 +16,13 @@ def register(app: App) -> None:
 
 
 _WATCH = """
-Keys: space pause; left and right an attempt back and on; + and - speed;
-home, end; q quit (the run goes on).
+Keys: q leave (the run goes on); p pause; + and - speed; s to the end;
+arrows, enter, d and o look at an attempt; ? says all.
 
 Examples:
     optimize watch                           the newest run, also while it runs
     optimize watch 20260101-12 --speed 10    from its beginning, faster
-    optimize watch 20260101-12 --at 7        when attempt 7 had its verdict
-    optimize watch 20260101-12 --at 1:30     or 90s, 50%, start, end, best
     optimize watch 20260101-12 --svg run.svg
-    optimize watch 20260101-12 --svg film.svg --animate
     optimize watch --json | tail -1
 
 The start of an id will do.
@@ -48,21 +45,14 @@ def watch(
         float | None,
         Parameter(metavar="SECONDS", help="A longer silence lasts only so many seconds before --speed; 5, or inf."),
     ] = None,
-    at: Annotated[
-        str | None,
-        Parameter(
-            metavar="PLACE", help="Where to begin, paused: an attempt (7), a time (90s, 1:30), 50%, start, end, best."
-        ),
-    ] = None,
-    svg: Annotated[Path | None, Parameter(help="Write the screen into this file instead of showing it.")] = None,
-    animate: Annotated[bool, Parameter(help="With --svg: a film of the run.", negative="")] = False,
+    svg: Annotated[Path | None, Parameter(help="Write the last screen into this file as a picture.")] = None,
     width: Annotated[int | None, Parameter(metavar="N", help="With --svg: cells across, else 120.")] = None,
     height: Annotated[int | None, Parameter(metavar="N", help="With --svg: lines, else 36.")] = None,
     runs_dir: RunsDir = None,
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Print one line per event instead of the screen.", negative="")] = False,
 ) -> int:
-    """Watch a run that is running or over: follow it, step through its attempts, play it back, make a picture of it.
+    """Watch a run that is running or over: follow it, look at its attempts, play it back, make a picture of it.
 
     Looking never touches the run.
 
@@ -70,8 +60,8 @@ def watch(
     interrupted); 0 when you leave before; 2 bad input.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.watch import Request
+    from agent.compose.watch import WatchRequest
     from agent.compose.watch import watch as watch_run
 
-    asked = Request(run, speed, idle_limit, at, svg, animate, width, height, json, plain)
+    asked = WatchRequest(run, speed, idle_limit, svg, width, height, json, plain)
     return watch_run(asked, settings, environment())

@@ -24,9 +24,9 @@ from agent.llm.providers import OFFLINE
 from agent.record.events import Event, Judged
 from agent.record.store import Store
 from agent.settings import Settings, chosen_settings, environment
-from agent.view.files import FilesView
 from agent.view.plain import PlainView
 from agent.view.summary import summary_text
+from agent.view.verdicts import FilesView
 from benchmarks.table_ahead import Ahead
 from benchmarks.worker_steps import More, Request, Step, said, served, tenths
 from tools.task import find_task

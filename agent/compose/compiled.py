@@ -12,7 +12,7 @@ from agent.compose.stored_task import stored_task
 from agent.record.events import Event, Progress
 from agent.record.store import Store, StoredAttempt
 from agent.settings import Settings
-from agent.view.show_compiled import CompiledAttempt
+from agent.view.show import CompiledAttempt
 from tools.codec import DecodeError, decode
 from tools.compiling import Artefact, Compiling, needs_too_much
 from tools.errors import StoreError

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agent.settings import config_files, sourced_settings, unknown_variables
-from agent.view.config import config_json, print_config
+from agent.view.setup import config_json, print_config
 
 
 def show_config(folder: Path, *, json: bool) -> int:

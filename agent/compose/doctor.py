@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.compose.ceilings import measure, stored
 from agent.llm.providers import KEY_VARIABLES
 from agent.settings import Environment, Settings, config_files, unknown_variables
-from agent.view.doctor import findings_json, print_findings
+from agent.view.setup import findings_json, print_findings
 from tools.device import gpu_info
 from tools.doctor import Finding, Patient, findings
 

@@ -15,8 +15,8 @@ from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, Run
 from agent.record.receipts import ReceiptBook, receipt_path
 from agent.record.store import Store
 from agent.settings import Environment, Settings
-from agent.view.choose import choose_view
-from agent.view.files import FilesEnd, FilesView, JudgedFile
+from agent.view.output import choose_view
+from agent.view.verdicts import FilesEnd, FilesView, JudgedFile
 from agent.workbench import Emit, updated
 from tools.codec import Json
 from tools.errors import UsageError

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from agent.compose.task_check import checked
-from agent.view.init import Broken, Checked, Written, print_written, written_json
+from agent.view.setup import BrokenTask, CheckedTask, WrittenTask, print_written, written_json
 from tools.errors import TaskError, UsageError
 from tools.skeleton.parts import Parts, names_in, parts_of
 from tools.skeleton.write import TEMPLATE, looks, task_source
@@ -27,12 +27,12 @@ def init_task(source: str | None, output: Path | None, *, overwrite: bool, check
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     found = _checked(path) if check else None
-    written = Written(path, parts.name, origin, tuple(looks(text)), found)
+    written = WrittenTask(path, parts.name, origin, tuple(looks(text)), found)
     if json:
         print(jsonlib.dumps(written_json(written), indent=2))
     else:
         print_written(written)
-    return int(isinstance(found, Broken) or (found is not None and not found.sound))
+    return int(isinstance(found, BrokenTask) or (found is not None and not found.sound))
 
 
 def _parts(source: str | None) -> tuple[Parts, str, Path | None]:
@@ -69,9 +69,9 @@ def _require_free(path: Path, own: Path | None, *, overwrite: bool) -> None:
         raise UsageError(f"{path} is there already; give --overwrite to replace it, or -o another.py")
 
 
-def _checked(path: Path) -> Checked | Broken:
+def _checked(path: Path) -> CheckedTask | BrokenTask:
     """What is wrong with it is a finding here: the person has only begun."""
     try:
         return checked(read_task(path))
     except TaskError as error:
-        return Broken(str(error))
+        return BrokenTask(str(error))

@@ -4,8 +4,8 @@ import json as jsonlib
 
 from agent.compose.session import open_task
 from agent.compose.task_check import checked
-from agent.view.init import check_json, print_check
 from agent.view.listing import print_task, print_tasks
+from agent.view.setup import check_json, print_check
 from tools import machine as machines
 from tools.task import builtin_tasks, find_task, visible_source
 from tools.tasks import GROUPS

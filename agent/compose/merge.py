@@ -14,7 +14,7 @@ from agent.record.merge import Merged, Progress, count_events, merge
 from agent.record.other import database_at, opened_other
 from agent.record.receipts import FOLDER
 from agent.record.store import Store
-from agent.view.merge import MergedFile, merged_json, print_merged
+from agent.view.listing import MergedFile, merged_json, print_merged
 from tools.errors import StoreError, UsageError
 
 BIG_EVENTS = 100_000  # to be told how far it has come

@@ -26,7 +26,7 @@ from agent.record.events import Event, Progress, RunEnded, RunResumed, RunStarte
 from agent.record.receipts import ReceiptBook
 from agent.record.store import Store
 from agent.settings import Environment, Settings
-from agent.view.gpu_line import gpu_line
+from agent.view.live import gpu_samples
 from agent.workbench import Emit, Workbench
 from tools.codec import Json, encode
 from tools.errors import TaskError, UsageError
@@ -237,7 +237,7 @@ def _drive(
     work = Work(opened, bench, limits, settings, event.seed, started.events, controls, started.beginning, known)
     begun_s, why = controls.clock_s, "failed"
     try:
-        with gpu_line(opened.gpu, event.run_id, show), writing(choice, work) as drive:
+        with gpu_samples(opened.gpu, event.run_id, show), writing(choice, work) as drive:
             why = drive()
     except KeyboardInterrupt:
         why = "interrupted"

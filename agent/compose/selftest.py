@@ -11,8 +11,8 @@ from agent.compose.session import Patience, Workshop, session, workshop
 from agent.compose.sources import from_bytes
 from agent.record.events import Event, Progress
 from agent.settings import Settings
-from agent.view.lines import LineWriter
-from agent.view.selftest import Result, is_clean, list_specimens, print_results, results_json, told
+from agent.view.output import LineWriter
+from agent.view.verdicts import SpecimenResult, is_clean, list_specimens, print_results, result_line, results_json
 from tools import corpus as corpora
 from tools.corpus import Outcome, Specimen, Twin
 from tools.errors import UsageError
@@ -69,7 +69,7 @@ def _chosen(specimens: Sequence[Specimen], families: Sequence[str]) -> list[Spec
 
 def _all(
     shop: Workshop, outcome: Judge, chosen: Sequence[Specimen], settings: Settings, show: Callable[[Event], None]
-) -> Iterator[Result]:
+) -> Iterator[SpecimenResult]:
     """One session per task, since opening one takes seconds."""
     runnable = [s for s in chosen if shop.gpu or not s.needs_gpu]
     yield from (_result(s, "skipped", None) for s in chosen if s not in runnable)
@@ -79,7 +79,7 @@ def _all(
         with session(shop, find_task(task), _SHORT) as opened:
             run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
             for done, result in enumerate(run.results(of_task, shop.width), 1):
-                show(Progress("", f"{done}/{len(of_task)}", told(result)))
+                show(Progress("", f"{done}/{len(of_task)}", result_line(result)))
                 yield result
 
 
@@ -92,7 +92,7 @@ class _Run:
     tier: Tier
     on_gpu: bool
 
-    def results(self, specimens: Sequence[Specimen], width: int) -> Iterator[Result]:
+    def results(self, specimens: Sequence[Specimen], width: int) -> Iterator[SpecimenResult]:
         """Judge them all; twins are traced for their plans, and judged where their times matter."""
         timed = {s.twin for s in specimens if s.twin is not None and s.gain_below is not None}
         twins = {path: self._twin(path, path in timed) for path in {s.twin for s in specimens if s.twin is not None}}
@@ -109,8 +109,8 @@ class _Run:
         return Twin(update.sha256, self.tools.bench(update, self.tier) if judged else None)
 
 
-def _result(specimen: Specimen, outcome: Outcome, verdict: Verdict | None) -> Result:
-    return Result(specimen.name, specimen.kind, specimen.family, specimen.says, outcome, verdict)
+def _result(specimen: Specimen, outcome: Outcome, verdict: Verdict | None) -> SpecimenResult:
+    return SpecimenResult(specimen.name, specimen.kind, specimen.family, specimen.says, outcome, verdict)
 
 
 def shipped_corpus() -> Corpus:

@@ -12,12 +12,24 @@ from agent.record.receipts import receipt_path
 from agent.record.store import Store
 from agent.record.trajectory import Conversation, trajectory
 from agent.settings import Environment, Settings
-from agent.view.choose import choose_view
-from agent.view.page import Page, standard_page
-from agent.view.show import ShownRun, print_run, run_and_attempts_json
-from agent.view.show_attempt import ShownAttempt, attempt_json, diff_text, print_attempt, source_text
-from agent.view.show_compiled import compiled_json, ptx_change, ptx_in_window, ptx_of, sass_change, sass_of
-from agent.view.show_conversation import print_conversations
+from agent.view.output import Page, choose_view, standard_page
+from agent.view.show import (
+    ShownAttempt,
+    ShownRun,
+    attempt_json,
+    compiled_json,
+    diff_text,
+    print_attempt,
+    print_conversations,
+    print_run,
+    ptx_change,
+    ptx_in_window,
+    ptx_of,
+    run_and_attempts_json,
+    sass_change,
+    sass_of,
+    source_text,
+)
 from tools.codec import encode
 from tools.errors import StoreError, UsageError
 

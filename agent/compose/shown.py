@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from agent.controls import Controls
 from agent.record.events import Progress
 from agent.settings import Environment, Settings
-from agent.view.choose import choose_view
-from agent.view.open import close_view, open_view
+from agent.view.live import close_view, open_view
+from agent.view.output import choose_view
 from agent.view.summary import NextCommand
 from tools.task import find_task
 

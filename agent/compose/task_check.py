@@ -1,13 +1,13 @@
 """Is a task fit to be optimised? Runs its reference in a trusted worker, and tries kernels that do nothing on it."""
 
 from agent.compose.session import open_task
-from agent.view.init import Checked
+from agent.view.setup import CheckedTask
 from tools import machine as machines
 from tools.task import TaskFile
 
 
-def checked(task_file: TaskFile) -> Checked:
+def checked(task_file: TaskFile) -> CheckedTask:
     """Open the task as a run would. Raises TaskError when its code fails."""
     with machines.started_base() as machine, machine.trusted("tools.judge.service.cpu_judge:main") as judge:
         task, notes = open_task(judge, task_file)
-    return Checked(task, notes)
+    return CheckedTask(task, notes)

@@ -4,7 +4,7 @@ from importlib import metadata
 
 from agent.record.glance import latest_runs
 from agent.settings import Environment, Settings
-from agent.view.teach import Machine, print_lesson
+from agent.view.setup import MachineFacts, print_welcome
 from tools.device import gpu_info
 from tools.gpus import DEFAULT_ARCH
 from tools.task import builtin_names
@@ -13,7 +13,7 @@ from tools.task import builtin_names
 def teach(settings: Settings, environment: Environment) -> int:
     """Print the page."""
     gpu = gpu_info()
-    machine = Machine(
+    machine = MachineFacts(
         gpu=gpu.name if gpu else None,
         memory_bytes=gpu.memory_bytes if gpu else 0,
         arch=settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH),
@@ -22,7 +22,7 @@ def teach(settings: Settings, environment: Environment) -> int:
         keys=environment.keys,
     )
     latest = latest_runs(settings.runs_dir / "runs.db")
-    print_lesson(machine, latest[0] if latest else None, len(builtin_names()))
+    print_welcome(machine, latest[0] if latest else None, len(builtin_names()))
     return 0
 
 

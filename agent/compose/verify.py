@@ -18,8 +18,8 @@ from agent.record.receipts import ReceiptBook
 from agent.record.store import Store, StoredAttempt
 from agent.repeat import repeated
 from agent.settings import Environment, Settings
-from agent.view.choose import choose_view
-from agent.view.verification import Side, Verification, print_verification, verification_json
+from agent.view.output import choose_view
+from agent.view.verdicts import Side, Verification, print_verification, verification_json
 from tools.errors import StoreError
 from tools.update import Update
 from tools.verdict import Tier, Verdict

@@ -1,28 +1,28 @@
-"""`optimize watch`: attaches to a stored run, whoever runs it, follows it, plays it back, makes pictures of it."""
+"""`optimize watch`: attaches to a stored run, whoever runs it, follows it, plays it back, makes a picture of it."""
 
 import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from rich.console import Console
 
 from agent.record.alive import folder_of, process_of
-from agent.record.events import Event, RunEnded
+from agent.record.events import Event
 from agent.record.store import FILE_NAME, Store
 from agent.record.trajectory import JUDGED_FILES
 from agent.settings import Environment, Settings
-from agent.view.choose import ViewChoice, choose_view
-from agent.view.gpu_line import gpu_line
-from agent.view.player import SPEEDS, Player
-from agent.view.replay import IDLE_LIMIT_S, Timeline
-from agent.view.replay_film import film_svg, still_svg
-from agent.view.replay_lines import print_json, print_plain
-from agent.view.replay_place import target
-from agent.view.replay_steps import with_steps
-from agent.view.summary import NextCommand, summary
-from agent.view.watch import Source, watch_on
+from agent.view.live import LiveView, gpu_samples, keys_fd
+from agent.view.ndjson import JsonView
+from agent.view.output import ViewChoice, choose_view
+from agent.view.plain import PlainView
+from agent.view.render import render
+from agent.view.state import ViewState, fold
+from agent.view.summary import NextCommand, summary, summary_text
+from agent.view.watch import IDLE_LIMIT_S, MAX_SPEED, EventSource, Playback, picture, print_events
 from tools.codec import DecodeError, decode
 from tools.device import GpuInfo
 from tools.errors import UsageError
@@ -33,44 +33,38 @@ _SIZES = {"--width": (20, 400), "--height": (4, 200)}
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked for; `speed` and `at` as typed."""
+class WatchRequest:
+    """What was asked for; `speed` as typed."""
 
     run: str | None = None
     speed: str | None = None
     idle_limit_s: float | None = None
-    at: str | None = None
     svg: Path | None = None
-    animate: bool = False
     width: int | None = None
     height: int | None = None
     json: bool = False
     plain: bool = False
 
 
-def watch(request: Request, settings: Settings, environment: Environment) -> int:
+def watch(request: WatchRequest, settings: Settings, environment: Environment) -> int:
     """Show a run. The exit code is that of the run when its end was seen: 0 something accepted (of files: all), 1 not,
     or no end, 130 interrupted; 0 when a person left before, or for a picture. Raises UsageError."""
-    speed = _speed(request.speed)
-    name, _, number = (request.run or "").partition("/")  # of an attempt's id, its place
-    at = request.at or number
-    player = Player(Timeline(_idle_limit_s(request.idle_limit_s)), target=target(at) if at else None)
+    speed, idle_limit_s = _speed(request.speed), _idle_limit_s(request.idle_limit_s)
     _require_sense(request)
     if not (settings.runs_dir / FILE_NAME).is_file():  # opening it would make an empty one
         raise UsageError(f"no runs in {settings.runs_dir}; make one with: optimize --task softmax")
     with Store.open(settings.runs_dir) as store:
-        run = _Record(store, _named(store, name))
+        run = _Record(store, _named(store, request.run))
         if request.svg:
-            return _write(request.svg, request, player, run, speed)
+            return _write(request.svg, request, run)
         choice = choose_view(
             is_terminal=sys.stdout.isatty(), term=environment.term, no_color=environment.no_color, ci=environment.ci,
             json=request.json, plain=request.plain,
         )  # fmt: skip
+        playback = Playback(run.source, speed=speed, idle_limit_s=idle_limit_s)
         if choice.kind == "live":
-            return _play(Console(no_color=not choice.colour), player, run, speed)
-        if at:
-            raise UsageError("--at is for the screen and for pictures: lines begin at the beginning")
-        return _print(choice, player, run, speed)
+            return _play(Console(no_color=not choice.colour), playback, run)
+        return _print(choice, playback, run)
 
 
 def _speed(text: str | None) -> float | None:
@@ -80,8 +74,8 @@ def _speed(text: str | None) -> float | None:
         speed = float(text.removesuffix("x"))
     except ValueError:
         speed = 0.0
-    if not _SLOWEST <= speed <= SPEEDS[-2]:
-        raise UsageError(f"--speed {text}: give a number above 0 ({_SLOWEST:g} to {SPEEDS[-2]:g}), or max")
+    if not _SLOWEST <= speed <= MAX_SPEED:
+        raise UsageError(f"--speed {text}: give a number above 0 ({_SLOWEST:g} to {MAX_SPEED:g}), or max")
     return speed
 
 
@@ -93,17 +87,18 @@ def _idle_limit_s(seconds: float | None) -> float:
     return seconds
 
 
-def _require_sense(request: Request) -> None:
-    of_pictures = {"--animate": request.animate, "--width": request.width, "--height": request.height}
-    if request.svg is None and (given := [name for name, value in of_pictures.items() if value]):
-        raise UsageError(f"{given[0]} is for pictures: give --svg FILE too")
+def _require_sense(request: WatchRequest) -> None:
     for name, value in (("--width", request.width), ("--height", request.height)):
+        if value is None:
+            continue
+        if request.svg is None:
+            raise UsageError(f"{name} is for pictures: give --svg FILE too")
         least, most = _SIZES[name]
-        if value is not None and not least <= value <= most:
+        if not least <= value <= most:
             raise UsageError(f"{name} {value}: give {least} to {most}")
 
 
-def _named(store: Store, text: str) -> str:
+def _named(store: Store, text: str | None) -> str:
     if text:
         return store.find_run(text)
     runs = store.run_ids()
@@ -131,27 +126,25 @@ class _Record:
 
     def gpu_here(self) -> GpuInfo | None:
         """The GPU of a run that goes on on this machine: readings of it are not stored, but can be had."""
-        told = self._store.load_run(self.run_id).machine.get("gpu")
-        if process_of(self.folder).state != "running" or told is None:
+        known = self._store.load_run(self.run_id).machine.get("gpu")
+        if process_of(self.folder).state != "running" or known is None:
             return None
         try:
-            return decode(GpuInfo, told, "gpu")
+            return decode(GpuInfo, known, "gpu")
         except DecodeError:  # noted by another version
             return None
 
     @property
-    def source(self) -> Source:
-        """The same for a player."""
-        return Source(self.more, lambda: process_of(self.folder))
+    def source(self) -> EventSource:
+        """The same for a playback."""
+        return EventSource(self.more, lambda: process_of(self.folder))
 
 
-def _write(path: Path, request: Request, player: Player, run: _Record, speed: float | None) -> int:
-    """A picture of the place that was asked for, or a film up to it; else of the end."""
-    player.timeline.extend(with_steps(list(run.rest())))
-    player.target = player.target or target("end")
-    player.read_all()
-    width, height = request.width or _WIDTH, request.height or _HEIGHT
-    text = film_svg(player, width, height, speed) if request.animate else still_svg(player, width, height)
+def _write(path: Path, request: WatchRequest, run: _Record) -> int:
+    """The last frame of the run as a picture."""
+    state = reduce(fold, run.rest(), ViewState())
+    frame = render(state, (request.width or _WIDTH, request.height or _HEIGHT), state.last_at)
+    text = picture(frame, state)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -161,51 +154,54 @@ def _write(path: Path, request: Request, player: Player, run: _Record, speed: fl
     return 0
 
 
-def _print(choice: ViewChoice, player: Player, run: _Record, speed: float | None) -> int:
-    player.speed, player.playing = speed or player.speed, speed is not None
+def _print(choice: ViewChoice, playback: Playback, run: _Record) -> int:
     if choice.kind == "json":
-        print_json(sys.stdout, player, run.source)
-    else:
-        print_plain(sys.stdout, player, run.source, lambda: _next_commands(player, run.run_id), colour=choice.colour)
-    return _exit_code(player)
+        with JsonView(sys.stdout) as objects:
+            print_events(objects, playback, sys.stdout)
+        return _exit_code(objects.state)
+    lines = PlainView(sys.stdout, colour=choice.colour)
+    print_events(lines, playback, sys.stdout)
+    if not playback.ended:
+        lines.close(playback.silence(time.time()) or "no end is recorded")
+    lines.close(summary_text(lines.state, _next_commands(lines.state, run.run_id)))
+    return _exit_code(lines.state)
 
 
-def _play(console: Console, player: Player, run: _Record, speed: float | None) -> int:
-    """On a terminal: from the beginning with a speed, paused at a place, else at the end, wherever that moves."""
-    if speed is not None:
-        player.speed, player.playing = speed, True
-    player.following = not player.playing and player.target is None
-    player.touched = player.target is not None
-    with gpu_line(run.gpu_here(), run.run_id, player.overhear):
-        watch_on(console, player, run.source)
-    if player.left:
+def _play(console: Console, playback: Playback, run: _Record) -> int:
+    """On a terminal: from the beginning with a speed, else at the end, wherever that moves."""
+    view = LiveView(
+        console, controls=playback.controls, keys_fd=keys_fd(), steering=playback, leaves_frame=False
+    )  # fmt: skip
+    with view, gpu_samples(run.gpu_here(), run.run_id, view):
+        for event in playback.events(lambda: False, hears_keys=view.hears_keys):
+            view(event)
+    if playback.controls.stopping:
         return 0
-    console.print(summary(player.state, _next_commands(player, run.run_id)))
-    return _exit_code(player)
+    console.print(summary(view.state, _next_commands(view.state, run.run_id)))
+    return _exit_code(view.state)
 
 
-def _next_commands(player: Player, run_id: str) -> list[NextCommand]:
+def _next_commands(state: ViewState, run_id: str) -> list[NextCommand]:
     known = [
         NextCommand(f"optimize show {run_id}", "all its attempts"),
         NextCommand(f"optimize watch {run_id} --speed 10", "play it from the beginning"),
     ]
-    if _judged_files(player):
+    if _judged_files(state):
         return known
     return [*known, NextCommand(f"optimize --resume {run_id}", "go on with this run")]
 
 
-def _judged_files(player: Player) -> bool:
-    started = player.timeline.state(len(player.timeline)).started
-    return started is not None and started.author == JUDGED_FILES
+def _judged_files(state: ViewState) -> bool:
+    return state.started is not None and state.started.author == JUDGED_FILES
 
 
-def _exit_code(player: Player) -> int:
+def _exit_code(state: ViewState) -> int:
     """That of the run; 1 when it stopped without an end."""
-    ended = next((e for e in reversed(player.timeline.events) if isinstance(e, RunEnded)), None)
-    if ended is None or not player.timeline.ended:
+    ended = state.ended
+    if ended is None:
         return 1
     if ended.why == "interrupted":
         return 130
-    if _judged_files(player):  # as `optimize bench` has it: all of them
+    if _judged_files(state):  # as `optimize bench` has it: all of them
         return int(ended.why == "failed" or ended.accepted != ended.attempts)
     return int(ended.why == "failed" or ended.best_attempt_id is None)

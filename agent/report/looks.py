@@ -3,7 +3,7 @@
 from typing import Final
 
 from agent.record.trajectory import AttemptRecord
-from agent.view.styles import verdict_style
+from agent.view.text import verdict_style
 from tools.verdict import Status
 
 # Marks differ for those who cannot tell the colours, on paper too.

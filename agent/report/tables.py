@@ -12,7 +12,7 @@ from agent.report.claim import interval, tone_of
 from agent.report.material import Material, baseline_name, finite, hardest, ranked, timing_of
 from agent.report.shown import Shown
 from agent.view import text as words
-from agent.view.spending import Spending
+from agent.view.state import Spending
 from tools.verdict import Status
 
 UNKNOWN = "unknown"

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from agent.view import text as words
-from agent.view.lines import LineWriter
+from agent.view.output import LineWriter
 from tools.codec import Json
 
 EVERY_S = 5.0

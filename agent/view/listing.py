@@ -1,16 +1,19 @@
-"""Tables of tasks and runs, for people and as JSON."""
+"""Tables of tasks and runs, and what `optimize merge` brought, for people and as JSON."""
 
 import json as jsonlib
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from agent.record.merge import Merged
 from agent.view import text as words
-from agent.view.page import columns, short, standard_page
+from agent.view.output import LineWriter, columns, short, standard_page
 from tools.codec import Json, encode
 from tools.gpus import GPUS
 from tools.roofline import speed_of_light
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_tasks(groups: Mapping[str, Sequence[TaskSpec]], *, json: bool) -> None:
-    """One row per task, group by group: what its timed case holds and costs. JSON has floors on GPUs too."""
+    """Print a row per task, by group: size and cost of its timed case. JSON has floors on GPUs too."""
     if json:
         listed = [_task_json(task) | {"group": group} for group, tasks in groups.items() for task in tasks]
         print(jsonlib.dumps(listed, indent=2))
@@ -32,7 +35,7 @@ def print_tasks(groups: Mapping[str, Sequence[TaskSpec]], *, json: bool) -> None
     standard_page(colour=True).print(_tasks_table(groups), about)
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+def _plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left")
@@ -40,7 +43,9 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def _tasks_table(groups: Mapping[str, Sequence[TaskSpec]]) -> Table:
-    table = _table("task", "precision", "bytes", "flops", "cases", "inputs of the timed case", right=("bytes", "flops"))
+    table = _plain_table(
+        "task", "precision", "bytes", "flops", "cases", "inputs of the timed case", right=("bytes", "flops")
+    )
     for group, tasks in groups.items():
         table.add_row(Text(f"— {group}", style="dim"))
         for task in tasks:
@@ -53,7 +58,7 @@ def _tasks_table(groups: Mapping[str, Sequence[TaskSpec]]) -> Table:
 
 def _floors_table(tasks: Sequence[TaskSpec]) -> Table:
     names = [gpu.name for gpu in GPUS]
-    table = _table("task", *names, right=names)
+    table = _plain_table("task", *names, right=names)
     for task in tasks:
         floors = [f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs" for gpu in GPUS]
         table.add_row(task.name, *floors)
@@ -73,7 +78,7 @@ def _task_json(task: TaskSpec) -> dict[str, Json]:
 
 
 def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool) -> None:
-    """One task: what its cases hold, the floor of the timed one, and the source as whoever writes kernels sees it."""
+    """Print a task's cases, the floor of the timed one, and the source as an author sees it."""
     if json:
         print(jsonlib.dumps(_task_json(task) | {"source": source, "notes": list(notes)}, indent=2))
         return
@@ -92,7 +97,7 @@ def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool)
 
 
 def _cases_table(task: TaskSpec) -> Table:
-    table = _table("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
+    table = _plain_table("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
     for case in task.cases:
         if not case.held_out:
             name = f"{words.one_line(case.name)} (timed)" if case is task.main else words.one_line(case.name)
@@ -103,7 +108,7 @@ def _cases_table(task: TaskSpec) -> Table:
 
 
 def shapes(case: CaseSpec) -> str:
-    """The inputs in short: "8192x8192 float32, 8192 int64"."""
+    """Format the inputs: "8192x8192 float32, 8192 int64"."""
     return ", ".join(_leaf(tree) for tree in case.inputs)
 
 
@@ -115,7 +120,7 @@ def _leaf(tree: Json) -> str:
 
 
 def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = True) -> None:
-    """The runs that were asked for, latest first. `any_stored`: whether there are others, should these be none."""
+    """Print runs, latest first. `any_stored`: whether the record has any run at all."""
     if json:
         listed = [{"schema_version": SCHEMA_VERSION} | run_json(r) for r in runs]
         print(jsonlib.dumps(listed, indent=2, allow_nan=False))
@@ -133,7 +138,7 @@ def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = T
 
 
 def where(run: "RunSummary") -> str:
-    """The GPU, or that there was none."""
+    """Format the GPU, or that there was none."""
     return run.gpu or f"no GPU ({run.arch})"
 
 
@@ -147,6 +152,61 @@ def _best(run: "RunSummary") -> str:
 
 
 def run_json(run: "RunSummary") -> dict[str, Json]:
-    """A run as one object."""
+    """Return a run as one JSON object."""
     facts = {f.name: getattr(run, f.name) for f in fields(run)}
     return {name: encode(v) for name, v in facts.items() if name != "started"} | {"started": str(run.started)}
+
+
+_MOST_CLASHES = 20  # that are told one by one
+
+
+@dataclass(frozen=True)
+class MergedFile:
+    """One database, what came from it, and how many files beside it. `failed`: why it could not be used at all."""
+
+    name: str
+    merged: Merged
+    files: int = 0
+    failed: str | None = None
+
+
+def print_merged(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> None:
+    """Print a line per database to stdout, and problems to stderr."""
+    out, err = LineWriter(sys.stdout), LineWriter(sys.stderr)
+    for file in done:
+        if file.failed is not None:
+            err.write(words.one_line(f"optimize: {file.failed}"))
+            continue
+        out.write(words.one_line(f"{file.name}: {_came(file, dry_run)}"))
+        for clash in file.merged.clashes[:_MOST_CLASHES]:
+            err.write(words.one_line(f"optimize: {file.name}: run {clash.run_id} is left out: {clash.why}"))
+        if (more := len(file.merged.clashes) - _MOST_CLASHES) > 0:
+            err.write(f"optimize: … and {more} more")
+    if dry_run:
+        out.write(words.one_line(f"nothing was changed; without --dry-run it goes into {ours}"))
+
+
+def _came(file: MergedFile, dry_run: bool) -> str:
+    found = file.merged
+    parts = [
+        f"{words.plural(len(found.new), 'new run')}",
+        f"{len(found.extended)} went on",
+        f"{len(found.same)} known already",
+        f"{len(found.clashes)} left out",
+    ]
+    brought = f"{words.plural(found.attempts, 'attempt')}, {words.plural(found.events, 'event')}"
+    files = words.plural(file.files, "file")
+    return f"{', '.join(parts)}; {brought} and {files} {'would come' if dry_run else 'came'}"
+
+
+def merged_json(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> dict[str, Json]:
+    """Return the object of `optimize merge --json`."""
+    return {
+        "type": "merge",
+        "schema_version": SCHEMA_VERSION,
+        "into": str(ours),
+        "dry_run": dry_run,
+        "databases": [
+            {"database": file.name, **encode(file.merged), "files": file.files, "failed": file.failed} for file in done
+        ],
+    }

@@ -1,90 +1,83 @@
-"""The screen of a terminal: redraws the rendered state four times a second and leaves the terminal as it found it."""
+"""The live screen of a run: redraws the rendered state four times a second, hears keys, gives the terminal back."""
 
 import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
 from threading import Event as Flag
 from threading import Lock, Thread, current_thread, main_thread
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 
 from agent.controls import Controls
 from agent.record.events import Event, Progress
-from agent.view.cells import Frame
-from agent.view.keys import Keyboard, may_read
-from agent.view.lines import while_there_is_a_terminal
-from agent.view.pages import page_lines
-from agent.view.render import render
-from agent.view.screen import Screen
-from agent.view.state import SUSPENDED_STAGE, ViewState, fold
-from agent.view.ui import Ui, Wish, press
+from agent.view.ndjson import JsonView
+from agent.view.output import ViewChoice, while_there_is_a_terminal
+from agent.view.plain import PlainView
+from agent.view.render import Ui, Wish, page_lines, press, render
+from agent.view.state import GPU_STAGE, SUSPENDED_STAGE, ViewState, fold
+from agent.view.summary import NextCommand, summary, summary_text
+from agent.view.terminal import Keyboard, TerminalScreen, may_read
+from tools.codec import encode
+from tools.device import GpuInfo, GpuSample, Sampler
 
 PERIOD_S = 0.25
+GPU_PERIOD_S = 1.0
 _LAST_FRAME_LINES = 24  # what stays in the scroll-back: enough for the best attempt and the last ones
-_HEAL_EVERY = 20  # frames between two full draws: whatever else wrote on the screen is gone then
 _JOIN_S = 2.0  # a terminal that was stopped (Ctrl-S) does not hold up the end
 _NOTE_S = 4.0
 
 
-class LiveView:
-    """Called with each event, from any thread; draws from a thread of its own while the context is open.
+class Steering(Protocol):
+    """What the keys do to what is shown, and what a person is told of that."""
 
-    The alternate screen is used, so that nothing above is overwritten; on the way out the last frame is printed below
-    what was there. A terminal that is gone, or a frame that cannot be drawn, ends the drawing, not the run. `controls`
-    hears of the keys, read from `keys_fd` when that is a terminal.
-    """
+    def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
+        """The keys of the last line, and what each does now."""
+        ...
 
-    def __init__(
-        self,
-        console: Console,
-        *,
-        controls: Controls | None = None,
-        keys_fd: int | None = None,
-        period_s: float = PERIOD_S,
-    ) -> None:
-        self.state = ViewState()
-        self.ui = Ui()
-        self._console, self._screen, self._period_s = console, Screen(console), period_s
-        self._controls = controls or Controls()
-        self._fold, self._drawing = Lock(), Lock()
-        self._stop, self._wake = Flag(), Flag()
-        self._thread = Thread(target=self._draw_until_stopped, name="view", daemon=True)
-        self._keyboard = Keyboard(keys_fd, self.press) if keys_fd is not None and may_read(keys_fd) else None
-        self._held = StringIO()  # what others print meanwhile
-        self._drawn: tuple[object, object] | None = None
-        self._frames = 0
-        self._noted_at = 0.0
-        self._away = False  # the terminal is not ours until the shell gives it back
-        self._suspended_s = 0.0  # not told yet
-        self._stack = contextlib.ExitStack()
+    def status(self) -> str:
+        """What stands before them; "" for nothing."""
+        ...
 
-    def __call__(self, event: Event) -> None:
-        """Take in an event; the next redraw shows it."""
-        with self._fold:
-            self.state = fold(self.state, event)
+    def now(self, state: ViewState) -> float:
+        """The Unix time by which a frame tells elapsed time."""
+        ...
 
-    def press(self, key: str) -> None:
-        """Take in a key."""
-        if key == "redraw":
-            with self._drawing:
-                self._screen.forget()
-        width, height = self._screen.size()
-        lines = len(page_lines(self.state, self.ui, width, time.time())) if self.ui.page != "run" else 0
-        ui, wish = press(self.state, self.ui, key, lines, max(1, height - 8))
-        if wish:
-            ui = replace(ui, note=self._grant(wish))
-            self._noted_at = time.monotonic()
-        self.ui = ui
-        self._wake.set()
+    def grant(self, wish: Wish, state: ViewState) -> str:
+        """Do what a key asks for; returns what was done."""
+        ...
 
-    def _grant(self, wish: Wish) -> str:
+
+_LOOKING = (("?", "help"), ("↑↓", "choose"), ("enter", "show"), ("d", "diff"), ("o", "source"))
+
+
+class RunSteering:
+    """Steers the run of this process through its controls."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
+        """Pause, skip, raise, stop, and what there is to look at."""
+        pause = "go on" if state.paused_at is not None else "pause"
+        return (("p", pause), ("s", "skip"), ("+", "budget"), ("q", "stop after this"), *_LOOKING)
+
+    def status(self) -> str:
+        """Nothing: the header says it."""
+        return ""
+
+    def now(self, state: ViewState) -> float:
+        """The clock."""
+        return time.time()
+
+    def grant(self, wish: Wish, state: ViewState) -> str:
+        """Ask the run for it."""
         match wish:
             case "pause":
                 paused = self._controls.pause()
@@ -93,13 +86,72 @@ class LiveView:
                 skipped = self._controls.skip()
                 return f"skipped: {skipped} under way" if skipped else "nothing under way can be skipped"
             case "raise":
-                if self.state.is_ending:
+                if state.is_ending:
                     return "no more attempts begin: there is no limit to raise"
                 self._controls.raise_limits()
                 return "limits raised by a quarter of what was given"
             case "stop":
                 self._controls.stop()
                 return "stopping after what is under way; --resume goes on later"
+            case "slower":
+                return ""
+
+
+class LiveView:
+    """Called with each event, from any thread; draws from a thread of its own while the context is open.
+
+    The alternate screen is used, so that nothing above is overwritten; on the way out the last frame is printed below
+    what was there. A terminal that is gone, or a frame that cannot be drawn, ends the drawing, not the run. `steering`
+    hears of the keys, read from `keys_fd` when that is a terminal; `controls` of a pause by Ctrl-Z.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        controls: Controls | None = None,
+        keys_fd: int | None = None,
+        steering: Steering | None = None,
+        leaves_frame: bool = True,
+    ) -> None:
+        self.state = ViewState()
+        self.ui = Ui()
+        self._console, self._screen, self._leaves_frame = console, TerminalScreen(console), leaves_frame
+        self._controls = controls or Controls()
+        self._steering: Steering = steering or RunSteering(self._controls)
+        self._fold, self._drawing = Lock(), Lock()
+        self._stop, self._wake = Flag(), Flag()
+        self._thread = Thread(target=self._draw_until_stopped, name="view", daemon=True)
+        self._keyboard = Keyboard(keys_fd, self.press) if keys_fd is not None and may_read(keys_fd) else None
+        self._held = StringIO()  # what others print meanwhile
+        self._drawn: tuple[object, object] | None = None
+        self._noted_at = 0.0
+        self._away = False  # the terminal is not ours until the shell gives it back
+        self._suspended_s = 0.0  # not shown yet
+        self._stack = contextlib.ExitStack()
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event; the next redraw shows it."""
+        with self._fold:
+            self.state = fold(self.state, event)
+
+    @property
+    def hears_keys(self) -> bool:
+        """Whether a person can press keys."""
+        return self._keyboard is not None
+
+    def press(self, key: str) -> None:
+        """Take in a key."""
+        if key == "redraw":
+            self._drawn = None
+        width, height = self._screen.size()
+        lines = len(page_lines(self.state, self.ui, width, time.time())) if self.ui.page != "run" else 0
+        ui, wish = press(self.state, self.ui, key, lines, max(1, height - 8))
+        if wish:
+            ui = replace(ui, note=self._steering.grant(wish, self.state))
+            self._noted_at = time.monotonic()
+        self.ui = ui
+        self._wake.set()
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -110,7 +162,6 @@ class LiveView:
             if self._keyboard:
                 stack.callback(self._keyboard.stop)
                 self._keyboard.start()
-                self.ui = replace(self.ui, keys=True)
             stack.enter_context(self._others_held())
             self._draw()  # the first frame is there before anything else happens, also a Ctrl-Z in the middle of it
             stack.enter_context(self._stoppable())
@@ -126,8 +177,11 @@ class LiveView:
             self._wake.set()
             with self._stack:
                 self._thread.join(_JOIN_S)
-            if self.state.started:  # else an error has come first, and has its own words
-                self._console.print(self._last_frame())
+            if self.state.started and self._leaves_frame:  # else an error has come first, and has its own words
+                width, height = self._screen.size()
+                size = (width, max(4, min(height - 1, _LAST_FRAME_LINES)))
+                frame = render(self.state, size, self._steering.now(self.state))
+                self._console.print(self._screen.readable(frame))
             if self._held.getvalue():
                 print(self._held.getvalue(), end="", file=sys.stderr)
 
@@ -174,8 +228,8 @@ class LiveView:
         Polled, since no signal tells of a later `fg` of a process that runs.
         """
         if self._suspended_s:
-            told, self._suspended_s = self._suspended_s, 0.0
-            self(Progress(self.state.run_id or "", SUSPENDED_STAGE, data={"seconds": told}))
+            seconds, self._suspended_s = self._suspended_s, 0.0
+            self(Progress(self.state.run_id or "", SUSPENDED_STAGE, data={"seconds": seconds}))
         with self._drawing:
             if not self._screen.is_in_front():
                 return
@@ -192,7 +246,7 @@ class LiveView:
                     if self._away:
                         self._come_back()
                     self._draw()
-                    self._wake.wait(self._period_s)
+                    self._wake.wait(PERIOD_S)
                     self._wake.clear()
             finally:  # a fault of the screen must not cost a run: threading tells of it on stderr, held until the end
                 if not self._stop.is_set():
@@ -211,22 +265,79 @@ class LiveView:
         """Draw when something has changed: an event, a key, a second, the size of the terminal."""
         if self.ui.note and time.monotonic() - self._noted_at > _NOTE_S:
             self.ui = replace(self.ui, note="")
-        shown = (self.state, (self.ui, int(time.time()), self._screen.size()))
-        if self._drawn and shown[0] is self._drawn[0] and shown[1] == self._drawn[1]:
+        state, size, now = self.state, self._screen.size(), self._steering.now(self.state)
+        keys = tuple(self._steering.keys(state)) if self._keyboard else ()
+        ui = replace(self.ui, status=self._steering.status(), keys=keys)
+        looks = (ui, int(now), size)
+        if self._drawn and state is self._drawn[0] and looks == self._drawn[1]:
             return
         with self._drawing:
             if not self._screen.entered:
                 return
-            self._frames += 1
-            if self._frames % _HEAL_EVERY == 0:
-                self._screen.heal()
-            self._screen.draw(self._frame())
-        self._drawn = shown
+            self._screen.draw(render(state, size, now, ui), size)
+        self._drawn = (state, looks)
 
-    def _frame(self) -> Frame:
-        width, height = self._screen.size()
-        return render(self.state, width, height, time.time(), self.ui)
 
-    def _last_frame(self) -> Frame:
-        width, height = self._screen.size()
-        return render(self.state, width, max(4, min(height - 1, _LAST_FRAME_LINES)), time.time())
+View = LiveView | PlainView | JsonView
+
+
+def open_view(choice: ViewChoice, controls: Controls | None = None) -> View:
+    """The screen and the lines go to stderr, where people look, so that stdout is free for data: NDJSON, or the closing
+    summary."""
+    if choice.kind == "json":
+        return JsonView(sys.stdout)
+    if choice.kind == "plain":
+        return PlainView(sys.stderr, colour=choice.colour)
+    return LiveView(Console(stderr=True, no_color=not choice.colour), controls=controls, keys_fd=keys_fd())
+
+
+def keys_fd() -> int | None:
+    """Where keys may come from; None when stdin is closed, or no file."""
+    try:
+        return sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def close_view(choice: ViewChoice, view: View, next_commands: Sequence[NextCommand]) -> None:
+    """Print the closing summary to stdout; NDJSON has had its `result` already."""
+    if choice.kind == "live" and sys.stdout.isatty():
+        Console(no_color=not choice.colour).print(summary(view.state, next_commands))
+    elif choice.kind != "json":
+        print(summary_text(view.state, next_commands), end="")
+
+
+def gpu_words(name: str, sample: GpuSample) -> str:
+    """One line for people; what NVML does not tell is left out."""
+    parts = [
+        (sample.utilisation_percent, "{} %"),
+        (sample.sm_clock_mhz, "{} MHz"),
+        (sample.power_w, "{:.0f} W"),
+        (sample.temperature_c, "{} °C"),
+        (None if sample.memory_used_bytes is None else sample.memory_used_bytes / 1e9, "{:.1f} GB"),
+    ]
+    return "  ".join([name, *(form.format(value) for value, form in parts if value is not None)])
+
+
+@contextlib.contextmanager
+def gpu_samples(gpu: GpuInfo | None, run_id: str, show: Callable[[Event], None]) -> Iterator[None]:
+    """Sample the GPU once a second in a thread for the length of a block; nothing without a GPU."""
+    if gpu is None:
+        yield
+        return
+    stop = Flag()
+
+    def sample_until_stopped() -> None:
+        with Sampler(gpu.uuid) as sampler:
+            while not stop.wait(GPU_PERIOD_S):
+                if (sample := sampler.sample()) is not None:
+                    data = encode(sample) | {"memory_total_bytes": gpu.memory_bytes}
+                    show(Progress(run_id, GPU_STAGE, gpu_words(gpu.name, sample), data=data))
+
+    thread = Thread(target=sample_until_stopped, name="gpu-samples", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

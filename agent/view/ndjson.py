@@ -10,8 +10,8 @@ from typing import Literal, Self, TextIO
 from agent.record.events import Event, Progress, Said
 from agent.record.receipts import receipt_path
 from agent.view import text as words
-from agent.view.lines import LineWriter
-from agent.view.state import AttemptRow, ViewState, fold
+from agent.view.output import LineWriter
+from agent.view.state import AttemptState, ViewState, fold
 from tools.codec import Json, encode
 
 SCHEMA_VERSION = 1  # of every line; docs/commands.md says what may change without another
@@ -64,7 +64,7 @@ def is_stored(event: Event) -> bool:
 
 
 def result(state: ViewState, error: BaseException | None, *, internal_errors: int = 0, now: float) -> dict[str, Json]:
-    """The last object. `success` means that the run ended by its own limits, whether or not something was proved."""
+    """Return the last object. `success`: the run ended by its own limits, whether or not something was verified."""
     subtype = _subtype(state, error)
     ended = state.ended
     failed = subtype == "error"
@@ -100,7 +100,7 @@ def _message(state: ViewState, error: BaseException | None) -> str:
     return "the run failed" if state.ended else "the run stopped before it ended"
 
 
-def _best(row: AttemptRow, path: str | None) -> dict[str, Json]:
+def _best(row: AttemptState, path: str | None) -> dict[str, Json]:
     verdict = row.verdict
     return {
         "attempt_id": row.attempt_id,

@@ -20,10 +20,18 @@ from agent.record.events import (
     Warned,
 )
 from agent.view import text as words
-from agent.view.lines import LineWriter
-from agent.view.spending import Spending, reply_words, spending_words
-from agent.view.state import QUIET_STAGES, AttemptRow, ViewState, fold, verification
-from agent.view.styles import verdict_style
+from agent.view.output import LineWriter
+from agent.view.state import (
+    QUIET_STAGES,
+    AttemptState,
+    Spending,
+    ViewState,
+    fold,
+    format_reply,
+    format_spending,
+    verification,
+)
+from agent.view.text import verdict_style
 from tools.verdict import Status, Verdict
 
 
@@ -43,6 +51,16 @@ class PlainView:
             if line := plain_line(self.state, event, colour=self._colour):
                 self._lines.write(line)
 
+    @property
+    def broken(self) -> bool:
+        """Whether the reader is gone."""
+        return self._lines.broken
+
+    def close(self, text: str) -> None:
+        """Write the closing words, line by line."""
+        for line in text.splitlines():
+            self._lines.write(line)
+
     def __enter__(self) -> Self:
         return self
 
@@ -53,7 +71,7 @@ class PlainView:
 
 
 def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
-    """The line for an event, given the state after it; empty when it has nothing new for a log."""
+    """Format an event, given the state after it; "" when it has nothing new for a log."""
     match event:
         case RunStarted() | RunResumed() | RunEnded():
             return words.one_line(_run_line(state, event))
@@ -78,8 +96,8 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
 
 
 def _reply(event: Replied) -> str:
-    cost = spending_words(Spending().and_(event)) if event.usage else "usage unknown"
-    return f"{reply_words(event)}  [{event.conversation}.{event.turn}: {cost}]"
+    cost = format_spending(Spending().and_(event)) if event.usage else "usage unknown"
+    return f"{format_reply(event)}  [{event.conversation}.{event.turn}: {cost}]"
 
 
 def _run_line(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> str:
@@ -125,14 +143,14 @@ def _status(status: Status, colour: bool) -> str:
     return f"\x1b[{verdict_style(status).ansi}m{status.value}\x1b[0m" if colour else status.value
 
 
-def _tried(state: ViewState, row: AttemptRow | None) -> str:
+def _tried(state: ViewState, row: AttemptState | None) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
     parent = f"  (parent {words.one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
     return words.one_line(row.rationale) + parent
 
 
-def _outcome(row: AttemptRow | None, verdict: Verdict) -> str:
+def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
     if not verdict.accepted:
         return words.one_line(verdict.detail)
     if verdict.timing is None:
@@ -141,7 +159,7 @@ def _outcome(row: AttemptRow | None, verdict: Verdict) -> str:
     return words.one_line(", ".join((words.timing(verdict.timing), *compared)))
 
 
-def _compiled(row: AttemptRow | None) -> str:
+def _compiled(row: AttemptState | None) -> str:
     if row is None or not row.kernels:
         return "no kernel of its own"
     facts = f"regs {words.registers(row.kernels)} spills {words.spill_bytes(row.kernels)}"

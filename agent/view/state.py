@@ -1,7 +1,7 @@
 """What there is to see, as an immutable value, and the fold that makes it from events. Knows no terminal."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, assert_never
@@ -21,12 +21,166 @@ from agent.record.events import (
     Verified,
     Warned,
 )
-from agent.view.readings import GpuReading, reading
-from agent.view.rows import AttemptRow, Budget, LogEntry, Who, best_ranked
-from agent.view.spending import Spending, reply_words
+from agent.view import text as words
 from tools.codec import Json
+from tools.verdict import KernelReport, Verdict
 
-__all__ = ["AttemptRow", "Budget", "LogEntry", "ViewState", "fold", "verification"]
+Who = Literal["author", "judge", "reflection", "warning", "run"]
+
+
+@dataclass(frozen=True)
+class AttemptState:
+    """One attempt. `stage` says what is being done to it until `verdict` is there."""
+
+    attempt_id: str
+    number: int
+    parent_id: str | None
+    source: str
+    rationale: str
+    stage: str = "proposed"
+    kernels: tuple[KernelReport, ...] = ()
+    library_ops: tuple[str, ...] = ()
+    variants: int = 0
+    verdict: Verdict | None = None
+    rank_key: tuple[float, ...] = ()  # smaller is better
+    hypothesis: str = ""
+    outcome: str = ""
+    stage_at: float = 0.0  # since when
+    judged_at: float = 0.0
+
+
+def best_ranked(rows: Iterable[AttemptState]) -> AttemptState | None:
+    """Return the accepted row with the smallest rank key; the earlier one on a tie."""
+    ranked = [row for row in rows if row.rank_key and row.verdict and row.verdict.accepted]
+    return min(ranked, key=lambda row: (row.rank_key, row.number), default=None)
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A line of the log: a message, a verdict, a warning."""
+
+    at: float
+    who: Who
+    text: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of one limit is used."""
+
+    name: Literal["attempts", "time", "patience", "cost"]
+    used: float
+    limit: float
+
+    @property
+    def fraction(self) -> float:
+        """Used / limit, at most 1."""
+        return min(1.0, self.used / self.limit) if self.limit > 0 else 1.0
+
+
+_HOT = 0x20 | 0x40  # software and hardware thermal slowdown
+_REASONS = ((0x8, "hardware slowdown"), (_HOT, "thermal"), (0x80, "power brake"), (0x4, "power cap"))  # worst first
+BAD = 0x8 | _HOT | 0x80  # NVML's bits that falsify a measurement; a power cap is how a GPU normally works at full load
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """One sample. Clocks in MHz, memory in bytes; `throttle` is NVML's bit mask."""
+
+    utilisation_percent: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    throttle: int | None = None
+
+    @property
+    def throttle_words(self) -> str:
+        """What holds the clocks down, in words; "" when it is not told."""
+        if self.throttle is None:
+            return ""
+        return ", ".join(word for bits, word in _REASONS if self.throttle & bits) or "not throttled"
+
+    @property
+    def slowed(self) -> bool:
+        """Whether a measurement now would be worth less."""
+        return bool((self.throttle or 0) & BAD)
+
+
+def gpu_reading_of(data: Mapping[str, Json]) -> GpuReading | None:
+    """Read the sample in an event's data; None when there is none. Fields of a wrong type become None."""
+    if not data:
+        return None
+    power = data.get("power_w")
+    return GpuReading(
+        utilisation_percent=_whole(data, "utilisation_percent"),
+        sm_clock_mhz=_whole(data, "sm_clock_mhz"),
+        memory_clock_mhz=_whole(data, "memory_clock_mhz"),
+        power_w=float(power) if isinstance(power, int | float) else None,
+        temperature_c=_whole(data, "temperature_c"),
+        memory_used_bytes=_whole(data, "memory_used_bytes"),
+        memory_total_bytes=_whole(data, "memory_total_bytes"),
+        throttle=_whole(data, "throttle_reasons"),
+    )
+
+
+def _whole(data: Mapping[str, Json], name: str) -> int | None:
+    value = data.get(name)
+    return value if isinstance(value, int) else None
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What the models of a run were asked and what that cost. `unpriced`: replies whose cost is unknown."""
+
+    replies: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced: int = 0
+
+    def and_(self, reply: Replied) -> "Spending":
+        """Add one more reply."""
+        usage = {k: v for k, v in (reply.usage or {}).items() if isinstance(v, int)}
+        return Spending(
+            self.replies + 1,
+            self.input_tokens + usage.get("input_tokens", 0),
+            self.cached_tokens + usage.get("cached_tokens", 0),
+            self.output_tokens + usage.get("output_tokens", 0),
+            self.cost_usd + (reply.cost_usd or 0.0),
+            self.unpriced + (reply.cost_usd is None),
+        )
+
+    @property
+    def usd(self) -> float | None:
+        """The cost; None when no price is known."""
+        return None if self.unpriced == self.replies else self.cost_usd
+
+
+def format_reply(event: Replied) -> str:
+    """Format a reply: its text, else its thinking, and the tools it called."""
+    calls = [str(c.get("name")) for c in event.calls if isinstance(c, dict)] if isinstance(event.calls, list) else []
+    told = event.text.strip() or event.thinking.strip()
+    stopped = "" if event.stop in ("end", "tools") else f"[{event.stop}{': ' + event.detail if event.detail else ''}]"
+    return " ".join(filter(None, [told, f"-> {', '.join(calls)}" if calls else "", stopped])) or "[nothing]"
+
+
+def format_spending(spent: Spending) -> str:
+    """Format tokens and dollars; an unknown price is not 0."""
+    share = spent.cached_tokens / spent.input_tokens if spent.input_tokens else 0.0
+    cached = f" ({share:.0%} cached)" if share else ""
+    price = "price unknown" if spent.usd is None else words.dollars(spent.usd)
+    more = f" and {spent.unpriced} of unknown price" if spent.usd is not None and spent.unpriced else ""
+    counted = spent.input_tokens or spent.output_tokens
+    told = f"{words.tokens(spent.input_tokens)} tokens in{cached}, {words.tokens(spent.output_tokens)} out"
+    tokens = told if counted else "tokens not counted"
+    return f"{tokens}, {price}{more}"
+
+
+__all__ = ["AttemptState", "Budget", "LogEntry", "ViewState", "fold", "verification"]
 
 GPU_STAGE = "gpu"  # Progress(stage="gpu", data={…}) is a sample for the GPU strip, not a stage
 ASKING_STAGE = "asking"  # Progress(stage="asking", detail=conversation): a request to the model begins
@@ -47,7 +201,7 @@ class ViewState:
 
     started: RunStarted | None = None
     ended: RunEnded | None = None
-    attempts: tuple[AttemptRow, ...] = ()
+    attempts: tuple[AttemptState, ...] = ()
     best_id: str | None = None
     stage: str = "starting"
     log: tuple[LogEntry, ...] = ()
@@ -84,12 +238,12 @@ class ViewState:
         return self.started.gpu if self.started else None
 
     @cached_property
-    def best(self) -> AttemptRow | None:
+    def best(self) -> AttemptState | None:
         """The best attempt so far."""
         return self.row(self.best_id)
 
     @property
-    def current(self) -> AttemptRow | None:
+    def current(self) -> AttemptState | None:
         """The attempt whose source is worth showing: the newest one."""
         return self.attempts[-1] if self.attempts else None
 
@@ -109,7 +263,7 @@ class ViewState:
         counts = Counter(a.verdict.status.value for a in self.attempts if a.verdict)
         return dict(counts.most_common())
 
-    def row(self, attempt_id: str | None) -> AttemptRow | None:
+    def row(self, attempt_id: str | None) -> AttemptState | None:
         """The attempt of that id, when it was seen."""
         return next((a for a in reversed(self.attempts) if a.attempt_id == attempt_id), None)
 
@@ -141,7 +295,7 @@ class ViewState:
         return self.speaking[-1][1] if self.speaking else ""
 
     @property
-    def working(self) -> tuple[AttemptRow, ...]:
+    def working(self) -> tuple[AttemptState, ...]:
         """Attempts that something is being done to, the oldest first; the ones that matter are among the newest."""
         return tuple(a for a in self.attempts[-_UNDER_WAY:] if a.verdict is None and a.stage not in LEFT_STAGES)
 
@@ -179,7 +333,7 @@ def _fold(state: ViewState, event: Event) -> ViewState:
         case Replied():
             asked = tuple(a for a in state.asked if a[0] != event.conversation)
             said = replace(_silent(state, event.conversation), spending=state.spending.and_(event), asked=asked)
-            return _log(said, event.at, "author", reply_words(event))
+            return _log(said, event.at, "author", format_reply(event))
         case Progress():
             return _progress(state, event)
         case Warned():
@@ -254,12 +408,14 @@ def _is_decided(state: ViewState, attempt_id: str) -> bool:
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
-    row = AttemptRow(event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at)
+    row = AttemptState(
+        event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at
+    )
     others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
     return replace(state, attempts=(*others, row))
 
 
-def _updated(row: AttemptRow, event: Updated) -> AttemptRow:
+def _updated(row: AttemptState, event: Updated) -> AttemptState:
     compiled = replace(row, kernels=event.kernels, library_ops=event.library_ops, variants=event.variants)
     return replace(compiled, stage="updated", stage_at=event.at)
 
@@ -273,7 +429,7 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
     return _log(state, event.at, "judge", words)
 
 
-def _finished(row: AttemptRow, event: Judged) -> AttemptRow:
+def _finished(row: AttemptState, event: Judged) -> AttemptState:
     return replace(row, verdict=event.verdict, rank_key=event.rank_key, stage="", judged_at=event.at)
 
 
@@ -320,7 +476,7 @@ def _silent(state: ViewState, conversation: str) -> ViewState:
 
 def _progress(state: ViewState, event: Progress) -> ViewState:
     if event.stage == GPU_STAGE:
-        return replace(state, gpu_sample=event.detail, gpu_reading=reading(event.data))
+        return replace(state, gpu_sample=event.detail, gpu_reading=gpu_reading_of(event.data))
     if event.stage == ASKING_STAGE:
         others = tuple(a for a in state.asked if a[0] != event.detail)
         return replace(state, asked=(*others, (event.detail, event.at)))
@@ -360,7 +516,7 @@ def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:
     return replace(state, paused_at=None, paused_s=state.paused_s + over_s)
 
 
-def _change(state: ViewState, attempt_id: str, change: Callable[[AttemptRow], AttemptRow]) -> ViewState:
+def _change(state: ViewState, attempt_id: str, change: Callable[[AttemptState], AttemptState]) -> ViewState:
     rows = (change(a) if a.attempt_id == attempt_id else a for a in state.attempts)
     return replace(state, attempts=tuple(rows))
 

@@ -1,4 +1,4 @@
-"""What is said when a run is over: what was proved, where, the best attempt, and what to type next."""
+"""A run as text when it is over: what was verified, where, the best attempt, and what to type next."""
 
 from collections.abc import Iterator, Sequence
 from io import StringIO
@@ -9,11 +9,47 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.view import text as words
-from agent.view.panels import best_lines
-from agent.view.spending import spending_words
-from agent.view.state import AttemptRow, ViewState
-from agent.view.styles import verdict_style
+from agent.view.state import AttemptState, ViewState, format_spending
+from agent.view.text import verdict_label, verdict_style
 from tools.verdict import Status, Verdict
+
+
+def best_lines(row: AttemptState) -> list[Text]:
+    """Format the best attempt's facts, one a line, the most important first."""
+    verdict = row.verdict
+    if verdict is None:
+        return []
+    line = verdict_label(verdict.status, padded=False)
+    if verdict.timing is None:
+        return [line.append("   " + compiler_facts(row), style="default")]
+    line.append(f"   {words.timing(verdict.timing)}", style="bold default")
+    if verdict.sol_fraction is not None:
+        line.append(f"   {verdict.sol_fraction:.0%} of speed of light", style="default")
+    if verdict.coverage is not None:
+        line.append(f"   coverage {verdict.coverage:.0%}", style="default")
+    return [line, *_speedups(verdict)]
+
+
+def _speedups(verdict: Verdict) -> list[Text]:
+    compared = words.fastest_first(verdict.comparisons)
+    names = max((len(c.baseline) for c in compared), default=0)
+    lines = (f"vs {c.baseline:{names}} {words.microseconds(c.baseline_us):>9}   {words.speedup(c)}" for c in compared)
+    return [Text(words.clean(line), no_wrap=True, overflow="ellipsis") for line in lines]
+
+
+def compiler_facts(row: AttemptState) -> str:
+    """Format registers, spills, occupancy and shared memory."""
+    if not row.kernels:
+        return "no kernel compiled"
+    return "   ".join(
+        (
+            f"registers {words.registers(row.kernels)}",
+            f"spills {words.size(words.spill_bytes(row.kernels))}",
+            f"occupancy {words.occupancy(row.kernels):.0%}",
+            f"shared {words.size(words.shared_bytes(row.kernels))}",
+        )
+    )
+
 
 _WHY = {
     "attempts": "the limit of attempts is reached",
@@ -36,7 +72,7 @@ class NextCommand(NamedTuple):
     purpose: str
 
 
-class Fact(NamedTuple):
+class SummaryLine(NamedTuple):
     """One line of the summary."""
 
     name: str
@@ -44,7 +80,7 @@ class Fact(NamedTuple):
 
 
 def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> RenderableType:
-    """The closing summary, for a terminal of any width."""
+    """Return the closing summary for a terminal of any width."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -54,25 +90,25 @@ def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> Rend
 
 
 def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *, width: int = 200) -> str:
-    """The same without escape codes, for pipes and logs."""
+    """Return the closing summary without escape codes, for pipes and logs."""
     page = StringIO()
     Console(file=page, width=width, color_system=None, force_terminal=False).print(summary(state, next_commands))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
-def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[Fact]:
-    yield Fact("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
-    yield Fact("proved", Text(_proved(state)))
+def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
+    yield SummaryLine("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
+    yield SummaryLine("proved", Text(_proved(state)))
     if best := state.best:
-        yield from _best(best)
+        yield from _best_facts(best)
     if state.ended and state.ended.best_path:
-        yield Fact("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
+        yield SummaryLine("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
     if state.by_status:
-        yield Fact("verdicts", _counts(state))
+        yield SummaryLine("verdicts", _counts(state))
     if state.spending.replies:
-        yield Fact("model", Text(_spent(state)))
+        yield SummaryLine("model", Text(_spent(state)))
     for warning in dict.fromkeys(state.warnings):
-        yield Fact("warning", Text(words.one_line(warning), style="yellow"))
+        yield SummaryLine("warning", Text(words.one_line(warning), style="yellow"))
     yield from _next(next_commands)
 
 
@@ -102,11 +138,11 @@ def _evidence(verdict: Verdict) -> str:
     return f"{checked}; not checked in full (see its verdict)" if verdict.limitations else checked
 
 
-def _best(best: AttemptRow) -> Iterator[Fact]:
-    yield Fact("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
+def _best_facts(best: AttemptState) -> Iterator[SummaryLine]:
+    yield SummaryLine("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
     for line in best_lines(best):
         line.no_wrap = False
-        yield Fact("", line)
+        yield SummaryLine("", line)
 
 
 def _counts(state: ViewState) -> Text:
@@ -123,11 +159,11 @@ def _spent(state: ViewState) -> str:
     usd, better = spent.usd, state.improvements
     each = f"; {words.dollars(usd / better)} per improvement" if usd and better else ""
     judge = f"; {'GPU' if state.gpu else 'judge'} busy {words.duration(state.judge_s)}"
-    return f"{replies}: {spending_words(spent)}{each}{judge}"
+    return f"{replies}: {format_spending(spent)}{each}{judge}"
 
 
-def _next(next_commands: Sequence[NextCommand]) -> Iterator[Fact]:
+def _next(next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
     width = max((len(c.command) for c in next_commands), default=0)
     for i, entry in enumerate(next_commands):
         line = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
-        yield Fact("" if i else "next", line)
+        yield SummaryLine("" if i else "next", line)

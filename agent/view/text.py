@@ -1,4 +1,4 @@
-"""Words and numbers for people: pure formatting, and the one place that makes foreign text safe to show.
+"""Formats values for people: pure functions, and the one place that makes foreign text safe to show.
 
 Rationales, sources and compiler messages are written by a model or by a candidate: an escape sequence in them must
 not reach the terminal, and a control character must not move the cursor.
@@ -6,8 +6,11 @@ not reach the terminal, and a control character must not move the cursor.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tools.verdict import Comparison, KernelReport, Timing
+from rich.text import Text
+
+from tools.verdict import Comparison, KernelReport, Status, Timing
 
 # C0 (but tab and newline), DEL, C1, soft hyphens, zero-width and bidirectional marks, variation selectors and tags (on
 # whose width terminals disagree), lone surrogates (they cannot be written)
@@ -20,17 +23,17 @@ NO_GPU = "no GPU: results are `checked`, not timed — run on a machine with an 
 
 
 def clean(text: str) -> str:
-    """Text without anything that a terminal would obey; lines are kept."""
+    """Remove everything that a terminal would obey; lines are kept."""
     return _UNSAFE.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n"))).expandtabs(4)
 
 
 def one_line(text: str) -> str:
-    """The same on one line, with runs of blanks made one."""
+    """Clean a text and put it on one line, with runs of blanks made one."""
     return " ".join(clean(text).split())
 
 
 def duration(seconds: float) -> str:
-    """Wall-clock time in words: 7s, 1m 02s, 2h 03m."""
+    """Format a wall-clock time: 7s, 1m 02s, 2h 03m."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -40,27 +43,27 @@ def duration(seconds: float) -> str:
 
 
 def size(n_bytes: int) -> str:
-    """Bytes as a compiler would say them: 0 B, 528 B, 33 KiB."""
+    """Format bytes as compilers do: 0 B, 528 B, 33 KiB."""
     return f"{n_bytes} B" if n_bytes < 1024 else f"{n_bytes / 1024:.3g} KiB"
 
 
 def plural(n: int, noun: str) -> str:
-    """1 attempt, 2 attempts."""
+    """Format a count: 1 attempt, 2 attempts."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def microseconds(us: float) -> str:
-    """A device time with four digits."""
+    """Format a device time in µs with four digits."""
     return f"{_digits(us)} µs"
 
 
 def timing(measured: Timing) -> str:
-    """Median and 95 % interval."""
+    """Format a median and its 95 % interval."""
     return f"{microseconds(measured.median_us)} ({_digits(measured.low_us)}-{_digits(measured.high_us)})"
 
 
 def speedup(comparison: Comparison) -> str:
-    """The speed-up with its interval, or that there is none to speak of."""
+    """Format a speed-up with its interval, or that there is no difference."""
     interval = f"({comparison.low:.3f}-{comparison.high:.3f})"
     if comparison.low <= 1.0 <= comparison.high:
         return f"no difference {interval}"
@@ -68,45 +71,80 @@ def speedup(comparison: Comparison) -> str:
 
 
 def short_speedup(comparison: Comparison) -> str:
-    """The same for a column of a table."""
+    """Format a speed-up for a column of a table."""
     return "no diff." if comparison.low <= 1.0 <= comparison.high else f"{comparison.speedup:.2f}x"
 
 
 def fastest_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The baseline that is hardest to beat comes first."""
+    """Sort comparisons: the fastest baseline first."""
     return sorted(comparisons, key=lambda c: (c.baseline_us, c.baseline))
 
 
 def registers(kernels: Sequence[KernelReport]) -> str:
-    """Registers per thread of each kernel: 40, or 40+32; nothing before the compiler has spoken."""
+    """Format registers per thread of each kernel: 40, or 40+32; "" before it is compiled."""
     shown = "+".join(str(k.registers) for k in kernels[:3])
     return shown + "+…" * (len(kernels) > 3)
 
 
 def spill_bytes(kernels: Sequence[KernelReport]) -> int:
-    """Bytes spilled per thread, stores and loads of all kernels."""
+    """Sum the bytes spilled per thread, stores and loads of all kernels."""
     return sum(k.spill_store_bytes + k.spill_load_bytes for k in kernels)
 
 
 def occupancy(kernels: Sequence[KernelReport]) -> float:
-    """Resident warps / maximum of the least occupied kernel."""
+    """Return resident warps / maximum of the least occupied kernel."""
     return min((k.occupancy for k in kernels), default=0.0)
 
 
 def shared_bytes(kernels: Sequence[KernelReport]) -> int:
-    """Shared memory per block of the kernel that wants most."""
+    """Return the largest shared memory per block, in bytes."""
     return max((k.shared_bytes for k in kernels), default=0)
 
 
 def tokens(n: int) -> str:
-    """Tokens in three digits: 812, 5.1k, 1.2M."""
+    """Format tokens in three digits: 812, 5.1k, 1.2M."""
     return f"{n}" if n < 1000 else f"{n / 1000:.3g}k" if n < 999_500 else f"{n / 1e6:.3g}M"
 
 
 def dollars(usd: float) -> str:
-    """An amount with as many digits as it needs."""
+    """Format dollars with as many digits as they need."""
     return f"${usd:.2f}" if usd >= 1 else f"${usd:.3f}" if usd >= 0.01 else f"${usd:.4f}"
 
 
 def _digits(us: float) -> str:
     return f"{us:.0f}" if us >= 1000 else f"{us:.1f}" if us >= 100 else f"{us:.2f}" if us >= 10 else f"{us:.3f}"
+
+
+@dataclass(frozen=True)
+class VerdictStyle:
+    """One row of the table. `symbol` is one cell wide; `ansi` is the colour's SGR code for plain lines."""
+
+    symbol: str
+    colour: str
+    ansi: int
+
+
+_TABLE = {
+    Status.CORRECT: VerdictStyle("✔", "green", 32),
+    Status.CHECKED: VerdictStyle("✓", "cyan", 36),
+    Status.UNCHECKED: VerdictStyle("?", "yellow", 33),
+    Status.WRONG: VerdictStyle("✗", "red", 31),
+    Status.IMPOSSIBLE: VerdictStyle("!", "red", 31),
+    Status.CRASHED: VerdictStyle("†", "red", 31),
+    Status.TIMED_OUT: VerdictStyle("◔", "yellow", 33),
+    Status.COMPILE_FAILED: VerdictStyle("⊗", "magenta", 35),
+    Status.REJECTED: VerdictStyle("⊘", "magenta", 35),
+}
+LABEL_WIDTH = max(len(status.value) for status in Status)
+
+
+def verdict_style(status: Status) -> VerdictStyle:
+    """Return the style of a status."""
+    return _TABLE[status]
+
+
+def verdict_label(status: Status, *, padded: bool = True) -> Text:
+    """Format a status as symbol and word, in its colour."""
+    style = verdict_style(status)
+    word = status.value.ljust(LABEL_WIDTH) if padded else status.value
+    return Text(f"{style.symbol} {word}", style=style.colour, no_wrap=True)

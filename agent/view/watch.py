@@ -1,122 +1,254 @@
-"""Plays a run on a terminal: draws when something has changed, obeys keys, gives the terminal back as it was."""
+"""A stored run as it happened: its events at their pace or at once, followed while the run goes on; a picture of it."""
 
 import math
-import sys
+import re
+import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from io import StringIO
+from typing import TextIO
 
 from rich.console import Console
-from rich.live import Live
+from rich.terminal_theme import TerminalTheme
 
+from agent.controls import Controls
 from agent.record.alive import Process
-from agent.record.events import Event
-from agent.view.lines import while_there_is_a_terminal
-from agent.view.player import Player
-from agent.view.replay_bar import ReplayFrame, replay_frame
-from agent.view.replay_keys import Keys, keys_of
-from agent.view.replay_steps import with_steps
+from agent.record.events import Event, RunEnded, RunResumed
+from agent.view import text as words
+from agent.view.ndjson import JsonView
+from agent.view.plain import PlainView
+from agent.view.render import ScreenFrame, Wish
+from agent.view.state import ViewState
 
 POLL_S = 0.4
-FRAME_S = 0.1
+IDLE_LIMIT_S = 5.0
+MAX_SPEED = 1000.0  # more is "max": all at once
+_STEP_S = 0.05  # of a playback: so soon it obeys a key
 _ALIVE_EVERY_S = 2.0
-_IDLE_SHARE = 2.0  # after a frame, rest for so many times what it took: at most a third of a core
+_BETWEEN_PROCESSES_S = 1.0  # of the time in which nobody worked on the run
+_SILENT_S = 30.0  # a shorter silence says nothing
+_GIVEN_UP_S = 60.0  # of silence, where nobody can know whether a process runs the run
+_LATEST = 1e11  # Unix time: beyond it, a clock is damaged
 
 
 @dataclass(frozen=True)
-class Source:
+class EventSource:
     """Where events come from: `more` gives those that are new, at most a page; `process` says who runs the run."""
 
     more: Callable[[], Sequence[Event]]
     process: Callable[[], Process]
 
 
-def watch_on(console: Console, player: Player, source: Source, *, stdin: IO[str] = sys.stdin) -> None:
-    """Until the run is over, or a person leaves. Raises KeyboardInterrupt on Ctrl-C, with the terminal restored."""
-    with keys_of(stdin) as keys, while_there_is_a_terminal(console):
-        screen = _Screen(console, player)
-        with Live(console=console, screen=True, auto_refresh=False, get_renderable=screen.frame) as live:
-            _Loop(player, source, keys, screen, live).run()
+class Playback:
+    """Gives a stored run's events one by one. `speed`: so many times as fast as it was, in which long silences are
+    short; None: at once. `controls` pause it and end it."""
+
+    def __init__(
+        self,
+        source: EventSource,
+        *,
+        speed: float | None = None,
+        idle_limit_s: float = IDLE_LIMIT_S,
+        controls: Controls | None = None,
+    ) -> None:
+        self.speed, self.controls = speed, controls or Controls()
+        self.process = Process("unknown")
+        self.last_at = 0.0  # the recorded clock of the latest event
+        self.ended = False  # by the last event that says so; a resumed run goes on
+        self.reading = True  # the record holds more than was given
+        self._source, self._idle_limit_s, self._plays = source, idle_limit_s, speed is not None
+        self._clock = 0.0  # the recorded clock, which goes on between two events
+        self._stays = False  # at the end of a run that was over, somebody looks at it
+
+    def events(self, nobody_watches: Callable[[], bool], *, hears_keys: bool = False) -> Iterator[Event]:
+        """What happened, until the run is over, its process is gone (or unknown, and the run silent for a minute), or
+        nobody watches. Who can press keys leaves a run that has no end, or was over from the start, by a key."""
+        asked_at = -math.inf
+        while not (self.controls.stopping or nobody_watches()):
+            found = self._source.more()
+            for event in found:
+                self._wait_for(event)
+                if self.controls.stopping or nobody_watches():
+                    return
+                self._take(event)
+                yield event
+            if found:
+                continue
+            if self.reading:
+                self.reading, self._stays = False, self.ended and self.speed is None
+            if time.monotonic() - asked_at >= _ALIVE_EVERY_S or self.ended:
+                self.process, asked_at = self._source.process(), time.monotonic()
+            if self._is_over(hears_keys):
+                return
+            time.sleep(POLL_S)
+
+    def _is_over(self, hears_keys: bool) -> bool:
+        if self.ended and self.process.state != "running":
+            return not (hears_keys and self._stays)
+        return not hears_keys and self.given_up(time.time())
+
+    def _take(self, event: Event) -> None:
+        self.last_at = self._clock = self._at(event)
+        if isinstance(event, RunEnded | RunResumed):
+            self.ended = isinstance(event, RunEnded)
+
+    def _at(self, event: Event) -> float:
+        at = event.at if abs(event.at) < _LATEST else 0.0  # also NaN: a record from elsewhere may say anything
+        return max(self.last_at, at)
+
+    def _wait_for(self, event: Event) -> None:
+        """Until it is the event's time. A pause, also one by Ctrl-Z, does not count."""
+        self.controls.wait()
+        gap_s = self._at(event) - self.last_at if self.last_at else 0.0
+        limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else self._idle_limit_s
+        played_s, lasts_s = 0.0, min(gap_s, limit_s)
+        while played_s < lasts_s and self._plays and self.speed and not math.isinf(self.speed):
+            before_s = self.controls.clock_s
+            time.sleep(max(0.0, min(_STEP_S, (lasts_s - played_s) / self.speed)))
+            played_s += (self.controls.clock_s - before_s) * self.speed
+            self._clock = self.last_at + gap_s * min(1.0, played_s / lasts_s)
+            self.controls.wait()
+            if self.controls.stopping:
+                return
+
+    def given_up(self, real_now: float) -> bool:
+        """Whether nothing more is to be waited for: its process is gone, or nobody knows of one and it is silent."""
+        state = self.process.state
+        silent = abs(real_now - self.last_at) >= _GIVEN_UP_S  # a clock that is ahead is another machine's
+        return state == "gone" or (state == "unknown" and silent and not self.ended)
+
+    def silence(self, real_now: float) -> str:
+        """What there is to say of a run that says nothing; empty while it is too soon for that."""
+        quiet_s = real_now - self.last_at
+        state = self.process.state
+        if state == "gone":
+            return f"no event for {words.duration(quiet_s)}; its process is not running"
+        if quiet_s < _SILENT_S or not self.last_at:
+            return ""
+        knows = "its process runs" if state == "running" else "whether its process runs is not known here"
+        return f"no event for {words.duration(quiet_s)}; {knows}"
+
+    def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
+        """Pause, speed, and what there is to look at."""
+        pause = "go on" if self.controls.paused else "pause"
+        speed = (("+-", "speed"), ("s", "to the end")) if self._plays and self.reading else ()
+        looking = (("?", "help"), ("↑↓", "choose"), ("enter", "show"), ("d", "diff"), ("o", "source"))
+        return (("q", "leave"), ("p", pause), *speed, *looking)
+
+    def status(self) -> str:
+        """Whether it plays, follows, or is over."""
+        if self.controls.paused:
+            return "‖ paused"
+        if self.reading:
+            return f"▶ {_speed_words(self.speed)}" if self.speed else "… reading"
+        if self.ended:
+            return "■ the end"
+        if silence := self.silence(time.time()):
+            return f"{'■' if self.process.state == 'gone' else '●'} {silence}"
+        return "● live"
+
+    def now(self, state: ViewState) -> float:
+        """The recorded clock; the real one while the run goes on. Where nobody knows that, it stops soon."""
+        if self.reading or self.ended or self.process.state == "gone":
+            return self._clock
+        latest = math.inf if self.process.state == "running" else self.last_at + _SILENT_S
+        return min(max(time.time(), self.last_at), latest)
+
+    def grant(self, wish: Wish, state: ViewState) -> str:
+        """Obey a key; the run is not touched."""
+        match wish:
+            case "stop":
+                self.controls.stop()
+            case "pause":
+                self.controls.pause()
+            case "skip":
+                self.speed = math.inf
+            case "raise" | "slower" if self.speed:
+                faster = self.speed * (2.0 if wish == "raise" else 0.5)
+                self.speed = min(MAX_SPEED, max(1 / 16, faster)) if math.isfinite(faster) else MAX_SPEED
+        return ""
 
 
-class _Screen:
-    """What is drawn, and whether that would change anything."""
-
-    def __init__(self, console: Console, player: Player) -> None:
-        self._console, self._player = console, player
-        self._drawn: tuple[object, ...] = ()
-
-    def frame(self) -> ReplayFrame:
-        """The frame for the terminal as it is now."""
-        width, height = self._console.size
-        return replay_frame(self._player, max(20, width), max(4, height), time.time())
-
-    def changed(self) -> bool:
-        """Whether a new frame would look different from the last one asked for."""
-        player = self._player
-        second = int(time.time()) if player.live else int(player.now(0.0))
-        known = (len(player.timeline), player.reading, player.process)
-        looks = (player.place, second, player.speed, player.playing, player.following, self._console.size, known)
-        changed, self._drawn = looks != self._drawn, looks
-        return changed
+def _speed_words(speed: float) -> str:
+    """10x, 0.5x, max."""
+    return "max" if math.isinf(speed) else f"{speed:.3g}x"
 
 
-class _Loop:
-    """One thread does all: it waits for a key, the next frame or the next look into the record."""
+def print_events(view: PlainView | JsonView, playback: Playback, stream: TextIO) -> None:
+    """Into a view that writes lines on `stream`, until all is over or nobody reads them."""
+    for event in playback.events(lambda: view.broken or _nobody_reads(stream)):
+        view(event)
 
-    def __init__(self, player: Player, source: Source, keys: Keys | None, screen: _Screen, live: Live) -> None:
-        self._player, self._source, self._keys, self._screen, self._live = player, source, keys, screen, live
-        self._poll_at = self._alive_at = self._frame_at = 0.0
-        self._then = time.monotonic()
 
-    def run(self) -> None:
-        """Until it is over."""
-        while not self._is_over():
-            now = time.monotonic()
-            self._look(now)
-            self._player.pass_time(now - self._then)
-            self._then = now
-            self._draw(now)
-            self._wait()
+def _nobody_reads(stream: TextIO) -> bool:
+    """Whether the other end of a pipe is closed: a silent run would not find out by writing."""
+    poll = select.poll()
+    try:
+        poll.register(stream, 0)
+    except (OSError, ValueError):  # not backed by a file descriptor
+        return False
+    return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
 
-    def _is_over(self) -> bool:
-        player = self._player
-        if player.left or (self._keys and not self._keys.open):
-            return True
-        at_end = player.at_end and player.following and not player.reading
-        if not self._keys:  # nobody can move it
-            stands = not (player.reading or player.playing or player.following)
-            return stands or (at_end and (player.timeline.ended or player.given_up(time.time())))
-        return at_end and player.timeline.ended and player.process.state != "running" and not player.touched
 
-    def _look(self, now: float) -> None:
-        """What is new in the record; at once again when there may be more."""
-        if now < self._poll_at:
-            return
-        found = self._source.more()
-        timeline = self._player.timeline
-        timeline.extend(with_steps(found, on_gpu=timeline.on_gpu))
-        self._poll_at = now if found else now + POLL_S
-        if not found:
-            self._player.read_all()
-        if not found and now >= self._alive_at:
-            self._player.process = self._source.process()
-            self._alive_at = now + _ALIVE_EVERY_S
+_FONTS = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
+_ILLEGAL = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, even as an entity
+_BLANK, _CELL = "&#160;", 12.2  # as rich writes a blank, and how wide
+_PADDED = re.compile(
+    r'x="([^"]*)" y="([^"]*)" textLength="([^"]*)"([^>]*)>((?:&#160;)*)([^<]*?)((?:&#160;)*)</text>'
+)  # fmt: skip
+_THEME = TerminalTheme(
+    (13, 17, 23), (215, 221, 228),
+    [(72, 79, 88), (255, 123, 114), (86, 211, 100), (227, 179, 65), (121, 192, 255), (210, 168, 255), (86, 212, 221),
+     (215, 221, 228)],
+    [(125, 133, 144), (255, 161, 152), (126, 231, 135), (242, 204, 96), (165, 214, 255), (226, 197, 255),
+     (134, 230, 236), (255, 255, 255)],
+)  # fmt: skip
+# As rich's own, but nothing is loaded from the net: the fonts are those of the reader.
+_SVG = (
+    """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
+<style>
+.{unique_id}-matrix {{ font-family: """
+    + _FONTS
+    + """; font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
+.{unique_id}-title {{ font-size: 18px; font-family: system-ui, sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />\
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+)
 
-    def _draw(self, now: float) -> None:
-        if now < self._frame_at or not self._screen.changed():
-            return
-        self._live.refresh()
-        took = time.monotonic() - now
-        self._frame_at = now + max(FRAME_S, took * (1 + _IDLE_SHARE))
 
-    def _wait(self) -> None:
-        drawn_soon = self._player.playing or time.monotonic() < self._frame_at
-        until = min(self._poll_at, self._frame_at if drawn_soon else math.inf)
-        timeout_s = max(0.0, min(until - time.monotonic(), POLL_S))
-        if self._keys is None:
-            time.sleep(timeout_s)
-            return
-        for key in self._keys.wait(timeout_s):
-            self._player.press(key)
+def picture(frame: ScreenFrame, state: ViewState) -> str:
+    """A frame as SVG. It loads nothing, and the same frame gives the same bytes."""
+    started = state.started
+    title = "kerneltune"
+    if started is not None:
+        title += f" · {started.task} · {started.gpu or f'no GPU, compiled for {started.arch}'}"
+    console = Console(
+        file=StringIO(), record=True, width=frame.width, height=frame.height, force_terminal=True,
+        color_system="truecolor", no_color=False, legacy_windows=False,
+    )  # fmt: skip
+    console.print(frame, end="")
+    title = words.one_line(_ILLEGAL.sub("\ufffd", title))
+    svg = console.export_svg(title=title, theme=_THEME, code_format=_SVG, unique_id="kt")
+    return _ILLEGAL.sub("\ufffd", _PADDED.sub(_without_blanks, svg))
+
+
+def _without_blanks(found: re.Match[str]) -> str:
+    """A text without the blanks at its ends: what draws SVG may drop them and stretch the rest."""
+    x, y, length, more, before, text, after = found.groups()
+    left, right = (len(blanks) // len(_BLANK) * _CELL for blanks in (before, after))
+    return f'x="{float(x) + left:g}" y="{y}" textLength="{float(length) - left - right:g}"{more}>{text}</text>'

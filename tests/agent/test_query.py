@@ -17,7 +17,7 @@ from agent.cli import app
 from agent.cli_exit import exit_code
 from agent.record.events import Event, Proposed, Replied, RunEnded, Said
 from agent.record.store import FILE_NAME, Store
-from agent.view.show_attempt import unified, worst
+from agent.view.show import unified, worst
 from tests.agent import warm
 from tests.agent.record.samples import attempt, started
 from tests.agent.record.test_record_receipts import verified

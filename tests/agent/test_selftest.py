@@ -7,7 +7,7 @@ import pytest
 
 from agent.compose.selftest import Corpus, selftest
 from agent.settings import Settings
-from agent.view.selftest import Result, is_clean, tallies
+from agent.view.verdicts import SpecimenResult, is_clean, tallies
 from tools import corpus
 from tools.errors import UsageError
 from tools.verdict import Status, Verdict
@@ -111,8 +111,8 @@ def test_the_corpus_is_listed_without_running_it(root: Path, capsys: pytest.Capt
     assert any(line.startswith("timing") and "clock (GPU): Slows the clock." in line for line in lines)
 
 
-def result(kind: str, outcome: str, family: str = "lazy") -> Result:
-    return Result("x", kind, family, "", outcome, Verdict(Status.WRONG, ""))  # type: ignore[arg-type]
+def result(kind: str, outcome: str, family: str = "lazy") -> SpecimenResult:
+    return SpecimenResult("x", kind, family, "", outcome, Verdict(Status.WRONG, ""))  # type: ignore[arg-type]
 
 
 def test_nothing_that_ran_is_not_a_pass() -> None:

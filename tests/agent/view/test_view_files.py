@@ -7,12 +7,19 @@ from io import StringIO
 import pytest
 
 from agent.record.events import RunEnded, Verified
-from agent.view.files import FilesEnd, FilesView, JudgedFile
 from agent.view.ndjson import JsonView
 from agent.view.plain import plain_line
 from agent.view.state import ViewState, fold
 from agent.view.summary import summary_text
-from agent.view.verification import Side, Verification, print_verification, verification_json
+from agent.view.verdicts import (
+    FilesEnd,
+    FilesView,
+    JudgedFile,
+    Side,
+    Verification,
+    print_verification,
+    verification_json,
+)
 from tests.agent.view.scripts import GPU_RUN, NOW, verdict
 from tools.codec import Json
 from tools.verdict import Status, Verdict

@@ -4,9 +4,9 @@ from functools import reduce
 
 import pytest
 
-from agent.view.keys import Decoder
+from agent.view.render import Ui, chosen_attempt, press
 from agent.view.state import ViewState, fold
-from agent.view.ui import Ui, looked_at, press
+from agent.view.terminal import Decoder
 from tests.agent.view.scripts import GPU_RUN, many_attempts
 
 STATE = reduce(fold, GPU_RUN, ViewState())
@@ -53,7 +53,7 @@ def test_a_sequence_that_is_cut_off_is_waited_for_and_a_bare_escape_is_not() -> 
 
 
 def pressed(*keys: str, state: ViewState = STATE, ui: Ui | None = None) -> Ui:
-    return reduce(lambda ui, key: press(state, ui, key, 100, 20)[0], keys, ui or Ui(keys=True))
+    return reduce(lambda ui, key: press(state, ui, key, 100, 20)[0], keys, ui or Ui())
 
 
 def test_arrows_choose_an_attempt_and_below_the_newest_they_follow_again() -> None:
@@ -86,7 +86,7 @@ def test_enter_opens_the_chosen_attempt_and_closes_it() -> None:
 
 
 def test_the_source_that_is_shown_is_the_chosen_one_s_else_the_newest_s() -> None:
-    chosen, newest = looked_at(STATE, Ui(selected=3)), looked_at(STATE, Ui())
+    chosen, newest = chosen_attempt(STATE, Ui(selected=3)), chosen_attempt(STATE, Ui())
     assert chosen is not None
     assert newest is not None
     assert (chosen.number, newest.number) == (3, 7)
@@ -107,6 +107,6 @@ def test_a_page_scrolls_between_its_ends() -> None:
 
 
 def test_wishes_come_back_and_change_nothing_else() -> None:
-    for key, wish in {"p": "pause", "s": "skip", "+": "raise", "q": "stop"}.items():
+    for key, wish in {"p": "pause", "s": "skip", "+": "raise", "-": "slower", "q": "stop", " ": "pause"}.items():
         assert press(STATE, Ui(selected=3), key) == (Ui(selected=3), wish)
     assert press(STATE, Ui(), "x") == (Ui(), None)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.record.events import Event, Progress, RunEnded, RunStarted
-from agent.view.choose import ViewChoice, choose_view
 from agent.view.ndjson import JsonView
+from agent.view.output import ViewChoice, choose_view
 from agent.view.plain import PlainView
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN
 from tools.codec import Json, decode

@@ -216,14 +216,3 @@ def test_a_frame_that_cannot_be_drawn_ends_the_screen_and_not_the_run(start: Cal
     below = output.split(LEAVE_SCREEN)[1]
     assert b"the run went on, paused: False" in below  # no key could end the pause
     assert b"AttributeError" in below
-
-
-def test_only_lines_that_changed_are_written(start: Callable[[str], Terminal]) -> None:
-    terminal = start("time.sleep(60)")
-    terminal.read_until(lambda out: b"rows a program" in out)
-    whole = len(terminal.output)
-    os.write(terminal.fd, b"p")
-    terminal.read_until(lambda out: b"nothing new begins" in out)
-    assert len(terminal.output) < 1.5 * whole
-    os.write(terminal.fd, b"\x03")
-    terminal.end()

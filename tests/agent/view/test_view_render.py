@@ -10,32 +10,43 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
+from agent.controls import Controls
 from agent.record.events import Event, Progress, Proposed, Said
-from agent.view import said
-from agent.view.attempts import Gap, window
-from agent.view.best import best_block
-from agent.view.cells import Line, cells, line, wrapped
-from agent.view.code import first_line
-from agent.view.curve import curve_of, dots
-from agent.view.render import render
-from agent.view.state import AttemptRow, ViewState, fold
-from agent.view.styles import verdict_label, verdict_style
+from agent.view.live import RunSteering
+from agent.view.render import (
+    HiddenRows,
+    ScreenFrame,
+    Ui,
+    best_facts,
+    braille,
+    curve_of,
+    first_line,
+    line,
+    log_lines,
+    render,
+    window,
+    wrapped,
+)
+from agent.view.state import AttemptState, ViewState, fold
 from agent.view.summary import NextCommand, summary, summary_text
-from agent.view.text import clean
-from agent.view.ui import Ui
+from agent.view.text import clean, verdict_label, verdict_style
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts, started
 from tools.verdict import Status
 
 FOLDER = Path(__file__).parent / "renderings"
 SIZES = ((60, 16), (80, 24), (120, 40), (200, 60), (320, 80))
 RUNS = {"cpu": CPU_RUN, "gpu": GPU_RUN}
+KEYS = tuple(RunSteering(Controls()).keys(ViewState()))
 PAGES = {
-    "help": Ui(page="help", keys=True),
-    "attempt": Ui(selected=4, page="attempt", keys=True),
-    "diff": Ui(selected=7, page="source", diff=True, keys=True),
-    "chosen": Ui(selected=2, diff=True, keys=True, note="limits raised by a quarter of what was given"),
+    "help": Ui(page="help", keys=KEYS),
+    "attempt": Ui(selected=4, page="attempt", keys=KEYS),
+    "diff": Ui(selected=7, page="source", diff=True, keys=KEYS),
+    "chosen": Ui(selected=2, diff=True, keys=KEYS, note="limits raised by a quarter of what was given"),
 }
 NEXT = (
     NextCommand("optimize --resume r-7f3a", "go on with this run"),
@@ -57,18 +68,25 @@ def drawn(page: RenderableType, width: int, height: int, *, colour: bool = False
     return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
 
 
+def lines_of(frame: ScreenFrame) -> list[list[Segment]]:
+    console = Console(file=StringIO(), width=frame.width, height=frame.height, force_terminal=True)
+    return console.render_lines(frame, console.options.update_dimensions(frame.width, frame.height))
+
+
 def stored_renderings() -> dict[str, str]:
     """File name -> what it should hold."""
     pages = {}
     for name, events in RUNS.items():
         for width, height in SIZES:
-            page = render(state_of(events), width, height, NOW)
+            page = render(state_of(events), (width, height), NOW)
             pages[f"{name}_{width}x{height}.txt"] = drawn(page, width, height)
         for which, ui in PAGES.items():
-            pages[f"{name}_{which}.txt"] = drawn(render(state_of(events), 100, 36, NOW, ui), 100, 36)
+            pages[f"{name}_{which}.txt"] = drawn(render(state_of(events), (100, 36), NOW, ui), 100, 36)
         pages[f"{name}_summary.txt"] = summary_text(state_of([*events, ENDED]), NEXT, width=100)
-    pages["many_120x40.txt"] = drawn(render(state_of(many_attempts(1000)), 120, 40, NOW), 120, 40)
-    pages["paused_80x24.txt"] = drawn(render(state_of([*GPU_RUN, *STEERED]), 80, 24, NOW, Ui(keys=True)), 80, 24)
+    pages["many_120x40.txt"] = drawn(render(state_of(many_attempts(1000)), (120, 40), NOW), 120, 40)
+    paused = state_of([*GPU_RUN, *STEERED])
+    paused_ui = Ui(keys=tuple(RunSteering(Controls()).keys(paused)))
+    pages["paused_80x24.txt"] = drawn(render(paused, (80, 24), NOW, paused_ui), 80, 24)
     return pages
 
 
@@ -80,14 +98,14 @@ def test_the_screen_is_as_stored(name: str) -> None:
 def test_no_rendering_of_a_run_without_a_gpu_contains_a_time() -> None:
     states = [state_of(CPU_RUN[:n]) for n in range(len(CPU_RUN) + 1)]
     for width, height in ((20, 5), (80, 24), (120, 40), (200, 60), (300, 90)):
-        pages = "".join(drawn(render(s, width, height, NOW), width, height) for s in states)
+        pages = "".join(drawn(render(s, (width, height), NOW), width, height) for s in states)
         pages += drawn(summary(states[-1], NEXT), width, height)
         for word in ("µs", "speed-up", "speed of light", "baseline"):
             assert word not in pages
 
 
 def test_a_run_without_a_gpu_says_so_and_how_to_get_times() -> None:
-    page = drawn(render(state_of(CPU_RUN), 120, 40, NOW), 120, 40)
+    page = drawn(render(state_of(CPU_RUN), (120, 40), NOW), 120, 40)
     assert "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times" in page
 
 
@@ -95,27 +113,27 @@ def test_a_run_without_a_gpu_says_so_and_how_to_get_times() -> None:
 @pytest.mark.parametrize("height", [1, 5, 11, 12, 24, 33, 100])
 def test_a_frame_fills_exactly_the_terminal_at_every_size(width: int, height: int) -> None:
     for events in ([], GPU_RUN[:1], CPU_RUN, [*GPU_RUN, ENDED], many_attempts(60)):
-        lines = drawn(render(state_of(events), width, height, NOW), max(width, 20), height).split("\n")[:-1]
+        lines = drawn(render(state_of(events), (width, height), NOW), max(width, 20), height).split("\n")[:-1]
         assert len(lines) == max(height, 4)
         assert max(map(len, lines)) <= max(width, 20)
 
 
 def test_the_newest_attempt_is_visible_however_many_there_are() -> None:
-    page = drawn(render(state_of(many_attempts(100)), 80, 24, NOW), 80, 24)
+    page = drawn(render(state_of(many_attempts(100)), (80, 24), NOW), 80, 24)
     assert "⋮ " in page
     assert " earlier" in page
     assert re.search(r"^ +100 ", page, re.MULTILINE)
 
 
 def test_the_screen_fits_before_anything_is_known() -> None:
-    assert "starting" in drawn(render(ViewState(), 80, 24, NOW), 80, 24)
+    assert "starting" in drawn(render(ViewState(), (80, 24), NOW), 80, 24)
 
 
 def test_what_a_model_writes_cannot_drive_the_terminal() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07[bold]x[/bold]\x9b31m\rrow\u202e \ud800"
     proposed = Proposed("r-7f3a", "r-7f3a/8", 8, None, evil, evil, at=NOW)
     state = state_of([*GPU_RUN, proposed])
-    page = drawn(render(state, 200, 60, NOW), 200, 60)
+    page = drawn(render(state, (200, 60), NOW), 200, 60)
     assert not set("\x1b\x07\x9b\r\u202e\ud800") & set(page)
     assert "[bold]x[/bold]" in page
     page.encode()
@@ -128,7 +146,7 @@ def test_every_status_has_a_symbol_and_a_word_of_its_own() -> None:
 
 
 def test_no_information_is_in_colour_alone() -> None:
-    page = render(state_of(GPU_RUN), 120, 40, NOW)
+    page = render(state_of(GPU_RUN), (120, 40), NOW)
     coloured = drawn(page, 120, 40, colour=True)
     assert "\x1b[" in coloured
     uncoloured = re.sub("\x1b\\[[0-9;]*m", "", coloured)
@@ -155,11 +173,11 @@ def test_best_and_newest_are_in_view_among_a_thousand() -> None:
     state = state_of(many_attempts(1000))
     for _, height in SIZES:
         shown = window(state, height - 14)
-        assert [r.number for r in shown if isinstance(r, AttemptRow)][-1] == 1000
+        assert [r.number for r in shown if isinstance(r, AttemptState)][-1] == 1000
         if height > 20:
-            assert state.best_id in [r.attempt_id for r in shown if isinstance(r, AttemptRow)]
-        hidden = sum(r.hidden for r in shown if isinstance(r, Gap))
-        assert height < 20 or hidden + sum(isinstance(r, AttemptRow) for r in shown) == 1000
+            assert state.best_id in [r.attempt_id for r in shown if isinstance(r, AttemptState)]
+        hidden = sum(r.count for r in shown if isinstance(r, HiddenRows))
+        assert height < 20 or hidden + sum(isinstance(r, AttemptState) for r in shown) == 1000
 
 
 @pytest.mark.parametrize("selected", [None, 1, 2, 5, 50, 57, 58, 60])
@@ -167,12 +185,12 @@ def test_best_and_newest_are_in_view_among_a_thousand() -> None:
 def test_the_window_holds_the_chosen_row_and_counts_what_it_hides(selected: int | None, room: int) -> None:
     shown = window(state_of(many_attempts(60)), room, selected)
     assert len(shown) <= room
-    numbers = [r.number for r in shown if isinstance(r, AttemptRow)]
+    numbers = [r.number for r in shown if isinstance(r, AttemptState)]
     assert (selected or 60) in numbers
     assert numbers == sorted(set(numbers))
     if room >= 6:
-        assert len(shown) == room or not any(isinstance(r, Gap) for r in shown) or len(shown) == room - 1
-        assert sum(r.hidden for r in shown if isinstance(r, Gap)) + len(numbers) == 60
+        assert len(shown) == room or not any(isinstance(r, HiddenRows) for r in shown) or len(shown) == room - 1
+        assert sum(r.count for r in shown if isinstance(r, HiddenRows)) + len(numbers) == 60
 
 
 def test_the_curve_follows_the_best_and_says_what_it_counts_without_a_gpu() -> None:
@@ -187,7 +205,7 @@ def test_dots_stay_inside_their_grid_whatever_the_values() -> None:
     for values in ((1.0,), (1.0, 1.0), (None, None, 2.0), tuple(float(i) for i in range(5000))):
         known = [v for v in values if v is not None]
         for width, height in ((1, 1), (2, 1), (40, 4)):
-            grid = dots(values, width, height, min(known), max(known))
+            grid = braille(values, width, height, min(known), max(known))
             assert [len(row) for row in grid] == [width] * height
             assert any(map(any, grid))
 
@@ -197,51 +215,55 @@ def test_dots_stay_inside_their_grid_whatever_the_values() -> None:
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_every_page_fills_exactly_the_terminal(page: str, width: int, height: int) -> None:
     for events in ([], GPU_RUN, CPU_RUN):
-        frame = render(state_of(events), width, height, NOW, PAGES[page])
-        assert len(frame.lines) == height
-        assert {sum(s.cell_length for s in made) for made in frame.lines} == {width}
+        frame = render(state_of(events), (width, height), NOW, PAGES[page])
+        assert len(lines_of(frame)) == height
+        assert {sum(s.cell_length for s in made) for made in lines_of(frame)} == {width}
 
 
 def test_wide_characters_and_escapes_keep_every_line_as_wide_as_the_screen() -> None:
     odd = "日本語のカーネル ✔ e\u0301 👩\u200d🔬 \x1b[31mred\t\u202e"
     state = state_of([*GPU_RUN, Proposed("r-7f3a", "r-7f3a/8", 8, "r-7f3a/7", odd * 50, odd * 9, at=NOW)])
     for ui in (Ui(), *PAGES.values(), Ui(diff=True)):
-        frame = render(state, 150, 50, NOW, ui)
-        assert {sum(s.cell_length for s in made) for made in frame.lines} == {150}
-        assert all(s.text.isprintable() for made in frame.lines for s in made)
+        frame = render(state, (150, 50), NOW, ui)
+        assert {sum(s.cell_length for s in made) for made in lines_of(frame)} == {150}
+        assert all(s.text.isprintable() for made in lines_of(frame) for s in made)
+
+
+def text_of(made: list[Segment]) -> str:
+    return "".join(segment.text for segment in made)
+
+
+def cut(made: Text, width: int) -> str:
+    return drawn(made, width, 1).rstrip("\n")
 
 
 def test_a_line_that_is_cut_says_so_wherever_its_parts_end() -> None:
     for parts in (["abcdef"], ["abc", "def"], ["ab", ("cd", "bold"), "e", "f"], ["日本語"]):
-        made = line(5, *parts)
-        assert sum(s.cell_length for s in made) == 5
-        assert "".join(s.text for s in made).rstrip().endswith("…")
-    assert "".join(s.text for s in line(6, "abc", "def", "")) == "abcdef"
-
-
-def plain(made: Line) -> str:
-    return "".join(segment.text for segment in made)
+        made = cut(line(*parts), 5)
+        assert cell_len(made) <= 5
+        assert made.endswith("…")
+    assert cut(line("abc", "def", ""), 6) == "abcdef"
 
 
 def test_marks_without_a_width_of_their_own_are_not_shown() -> None:
     for mark in ("\ufe0f", "\u00ad", "\u061c", "\u180e", "\U000e0041", "\U000e0100"):
-        assert plain(line(9, f"  \u2764{mark} naïve")) == "  \u2764 naïve"
+        assert line(f"  \u2764{mark} naïve").plain == "  \u2764 naïve"
         assert clean(f"a{mark}b") == "ab"
-    assert plain(line(9, "    é = 1")) == "    é = 1"  # indented code stays indented
+    assert line("    é = 1").plain == "    é = 1"  # indented code stays indented
 
 
 def test_what_is_said_in_wide_characters_is_wrapped_and_not_cut() -> None:
     text = "日本語のカーネルは行ごとに一つのプログラムを使う " * 12 + "the end"
     for width in (20, 41, 80):
         lines = wrapped(text, width)
-        assert max(map(cells, lines)) <= width
+        assert max(map(cell_len, lines)) <= width
         assert "".join(lines).replace(" ", "") == text.replace(" ", "")
         assert wrapped("é " * 100, width) == textwrap.wrap("é " * 100, width)
     assert (wrapped("", 9), wrapped("\u3000", 9)) == ([], [])
     state = fold(state_of(GPU_RUN), Said("r-7f3a", "assistant", text, at=NOW))
-    frame = render(state, 100, 60, NOW)
-    assert "the end" in "\n".join(map(plain, frame.lines))
-    assert "…" not in "".join(plain(made) for made in said.pane(state, 40, 30)[-20:])
+    frame = render(state, (100, 60), NOW)
+    assert "the end" in "\n".join(map(text_of, lines_of(frame)))
+    assert "…" not in "".join(made.plain for made in log_lines(state, 40, 30)[-20:])
 
 
 def test_of_several_answers_at_once_the_one_that_began_last_is_shown_whole() -> None:
@@ -256,13 +278,13 @@ def test_of_several_answers_at_once_the_one_that_began_last_is_shown_whole() -> 
 
 def test_a_paused_run_that_shall_stop_is_stopping() -> None:
     state = state_of([*GPU_RUN, *STEERED, Progress("r-7f3a", "stopping", at=NOW)])
-    assert "stopping" in plain(render(state, 120, 40, NOW).lines[0])
+    assert "stopping" in text_of(lines_of(render(state, (120, 40), NOW))[0])
     assert state.is_ending
 
 
 def test_a_best_that_was_not_timed_on_a_gpu_is_not_blamed_on_its_absence() -> None:
     for events, told in ((CPU_RUN, True), ([started("NVIDIA H200"), *CPU_RUN[1:]], False)):
-        block = "\n".join(map(plain, best_block(state_of(events), 100)))
+        block = "\n".join(made.plain for made in best_facts(state_of(events), 100))
         assert ("no GPU" in block) is told
 
 

@@ -1,44 +1,44 @@
-"""What is written to a terminal for a frame: little, and only what that terminal understands."""
+"""What is written to a terminal: only what that terminal understands, and given back once."""
 
 import re
 from functools import reduce
 from io import BytesIO, StringIO, TextIOWrapper
-from itertools import pairwise
 
 from rich.console import Console
 
-from agent.view.render import render
-from agent.view.screen import Screen
+from agent.view.live import gpu_words
+from agent.view.render import Ui, render
 from agent.view.state import ViewState, fold
-from agent.view.ui import Ui
+from agent.view.terminal import TerminalScreen
 from tests.agent.view.scripts import GPU_RUN, NOW
+from tools.device import GpuSample
 
 STATE = reduce(fold, GPU_RUN, ViewState())
 COLOUR = re.compile(r"\x1b\[([0-9]+;)*(3[0-8]|9[0-7])(;[0-9]+)*m")
+SIZE = (120, 40)
 
 
-def written(no_color: bool, *frames: Ui) -> list[str]:
-    """What each frame adds."""
+def written(*, no_color: bool) -> str:
+    """What one frame writes."""
     page = StringIO()
-    screen = Screen(Console(file=page, force_terminal=True, color_system="256", no_color=no_color))
+    screen = TerminalScreen(Console(file=page, force_terminal=True, color_system="256", no_color=no_color))
     screen.enter()
-    sizes = [len(page.getvalue())]
-    for ui in frames:
-        screen.draw(render(STATE, 120, 40, NOW, ui))
-        sizes.append(len(page.getvalue()))
-    return [page.getvalue()[a:b] for a, b in pairwise(sizes)]
+    begun = len(page.getvalue())
+    screen.draw(render(STATE, SIZE, NOW), SIZE)
+    return page.getvalue()[begun:]
 
 
-def test_only_lines_that_changed_are_written_again() -> None:
-    whole, same, noted = written(False, Ui(), Ui(), Ui(note="paused"))
-    assert same == ""
-    assert "paused" in noted
-    assert len(noted) < len(whole) / 20
-    assert noted.count("\x1b[40;1H") == 1
+def test_a_frame_fills_the_screen_without_clearing_it_first() -> None:
+    text = written(no_color=False)
+    assert text.startswith("\x1b[?2026h")  # a terminal that knows it shows the draw at once
+    assert text.endswith("\x1b[?2026l")
+    assert "\x1b[H" in text
+    assert "\x1b[2J" not in text
+    assert text.count("\n") == SIZE[1] - 1
 
 
 def test_without_colour_nothing_is_lost_but_colour() -> None:
-    (plain,), (coloured,) = written(True, Ui()), written(False, Ui())
+    plain, coloured = written(no_color=True), written(no_color=False)
     assert COLOUR.search(coloured)
     assert not COLOUR.search(plain)
     assert re.sub("\x1b\\[[0-9;]*m", "", plain) == re.sub("\x1b\\[[0-9;]*m", "", coloured)
@@ -47,8 +47,10 @@ def test_without_colour_nothing_is_lost_but_colour() -> None:
 def test_a_terminal_without_utf_8_gets_ascii() -> None:
     raw = BytesIO()
     file = TextIOWrapper(raw, encoding="ascii", errors="strict", write_through=True)
-    screen = Screen(Console(file=file, force_terminal=True, color_system=None))
-    screen.draw(render(STATE, 100, 30, NOW, Ui(keys=True)))
+    screen = TerminalScreen(Console(file=file, force_terminal=True, color_system=None))
+    screen.enter()
+    screen.draw(render(STATE, (100, 30), NOW, Ui()), (100, 30))
+    screen.leave()
     text = raw.getvalue().decode("ascii")
     assert "+ correct" in text
     assert "110.0 us" in text
@@ -56,10 +58,16 @@ def test_a_terminal_without_utf_8_gets_ascii() -> None:
 
 def test_what_was_taken_is_given_back_once() -> None:
     page = StringIO()
-    screen = Screen(Console(file=page, force_terminal=True))
+    screen = TerminalScreen(Console(file=page, force_terminal=True))
     screen.leave()
     assert page.getvalue() == ""
-    screen.enter()
-    screen.leave()
-    screen.leave()
-    assert page.getvalue().count("\x1b[?1049h") == page.getvalue().count("\x1b[?1049l") == 1
+    for times in (1, 2):  # a terminal is taken again after Ctrl-Z
+        screen.enter()
+        screen.leave()
+        screen.leave()
+        assert page.getvalue().count("\x1b[?1049h") == page.getvalue().count("\x1b[?1049l") == times
+
+
+def test_what_nvml_does_not_tell_is_left_out() -> None:
+    sample = GpuSample(1980, None, 41, 612.3, 97, None, None)
+    assert gpu_words("NVIDIA H200", sample) == "NVIDIA H200  97 %  1980 MHz  612 W  41 °C"

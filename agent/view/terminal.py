@@ -1,13 +1,28 @@
-"""Keys of the terminal, read in a thread. The terminal's mode is put back whatever happens."""
+"""A terminal: its keys, read one by one in a thread, and its alternate screen, drawn on through rich's Live.
+
+Whatever ends a run, the terminal is given back as it was.
+"""
 
 import contextlib
 import os
 import select
 import termios
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.live import Live
+from rich.segment import Segment
+
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # a terminal that knows them shows the whole draw at once
+_MODES, _RESTORE = "\x1b[?7l\x1b[?2004h", "\x1b[?2004l\x1b[?7h\x1b[0m"  # no wrapping of lines, pastes are marked
+_ASCII = str.maketrans(
+    {"─": "-", "━": "=", "│": "|", "┈": ".", "★": "*", "▸": ">", "✔": "+", "✓": "+", "✗": "x", "†": "t", "◔": "o",
+     "⊗": "x", "⊘": "x", "⋮": ":", "·": ".", "→": ">", "…": "~", "µ": "u", "°": " ", "↑": "^", "↓": "v", "‖": "=",
+     "▶": ">", "■": "#", "●": "o", "—": "-"}
+)  # fmt: skip
 _NAMES = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left",
     b"\x1bOA": "up", b"\x1bOB": "down", b"\x1bOC": "right", b"\x1bOD": "left",
@@ -105,7 +120,7 @@ class Keyboard:
         termios.tcsetattr(self.fd, termios.TCSANOW, mode)
 
     def restore(self) -> None:
-        """The mode that the terminal had. From the background it is not ours to set, and the attempt would stop us."""
+        """Set the mode that the terminal had. From the background the attempt would stop us."""
         if self._before is not None and may_read(self.fd):
             with contextlib.suppress(termios.error, OSError):  # the terminal is gone
                 termios.tcsetattr(self.fd, termios.TCSANOW, self._before)
@@ -127,7 +142,7 @@ class Keyboard:
                     self._pressed(key)
 
     def _next(self) -> bytes:
-        """Some bytes that end with a whole key; empty when it is over."""
+        """Read some bytes that end with a whole key; empty when it is over."""
         if not self._is_ready():
             return b""
         data = os.read(self.fd, 1024)
@@ -154,3 +169,78 @@ def may_read(fd: int) -> bool:
         return os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:
         return False
+
+
+class TerminalScreen:
+    """The alternate screen of the terminal behind a console. Not thread-safe: one thread draws."""
+
+    def __init__(self, console: Console) -> None:
+        console.file = console.file  # the file of now: what others print to stderr may be held back meanwhile
+        self._console = console
+        self._live = Live(
+            console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._is_utf8 = "utf" in (console.encoding or "").lower()
+        self.entered = False
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines now; whatever COLUMNS says, since a frame of another size is garbled."""
+        try:
+            size = os.get_terminal_size(self._console.file.fileno())
+        except (OSError, ValueError):
+            return self._console.size.width, self._console.size.height
+        return (size.columns, size.lines) if size.columns and size.lines else (80, 24)
+
+    def is_in_front(self) -> bool:
+        """Whether no other job has the terminal now; also when it cannot be told."""
+        try:
+            return os.tcgetpgrp(self._console.file.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            return True
+
+    def enter(self) -> None:
+        """Take the terminal."""
+        self.entered = True
+        self._live.start()
+        self._write(_MODES)
+
+    def leave(self) -> None:
+        """Give the terminal back as it was, with the cursor where it was."""
+        if self.entered:
+            self.entered = False
+            self._write(_RESTORE)
+            self._live.stop()
+
+    def draw(self, frame: RenderableType, size: tuple[int, int]) -> None:
+        """Show a frame of that size."""
+        self._console.size = ConsoleDimensions(*size)
+        self._write(_BEGIN)
+        self._live.update(self.readable(frame), refresh=True)
+        self._write(_END)
+
+    def readable(self, frame: RenderableType) -> RenderableType:
+        """The frame in characters that the terminal's encoding has."""
+        return frame if self._is_utf8 else _Ascii(frame)
+
+    def _write(self, text: str) -> None:
+        self._console.file.write(text)
+        self._console.file.flush()
+
+
+@dataclass(frozen=True)
+class _Ascii:
+    """A frame in the nearest plain characters, for terminals that do not speak UTF-8."""
+
+    frame: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in console.render_lines(self.frame, options):
+            yield from (Segment("".join(map(_as_ascii, s.text)), s.style, s.control) for s in line)
+            yield Segment.line()
+
+
+def _as_ascii(char: str) -> str:
+    if char < "\x80":
+        return char
+    plain = char.translate(_ASCII)
+    return plain if plain < "\x80" else "#" if "\u2800" <= char <= "\u28ff" else "?"
