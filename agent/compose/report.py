@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.export.names import Names, names_here, names_in
-from agent.record.alive import folder_of
-from agent.record.aside import write_whole
-from agent.record.listing import Filter, RunSummary
-from agent.record.receipts import FOLDER, receipt_path
+from agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
+from agent.record.query import Filter, RunSummary
 from agent.record.store import FILE_NAME, Store
 from agent.record.trajectory import AttemptRecord, Trajectory
 from agent.report.claim import claim
@@ -191,7 +189,7 @@ def _read(path: Path) -> Json:
 
 
 def _any_receipt(folder: Path) -> Json:
-    for path in sorted((folder / FOLDER).glob("*.json"))[:3]:
+    for path in sorted((folder / RECEIPTS).glob("*.json"))[:3]:
         with contextlib.suppress(OSError, ValueError, RecursionError):
             return _read(path)
     return None

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.record.alive import Process
 from agent.record.events import Event, Progress
+from agent.record.folder import Process
 from agent.view.replay import Place, Timeline
 from agent.view.replay_keys import Key
 from agent.view.state import ViewState, fold

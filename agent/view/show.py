@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.record.events import RunStarted
-from agent.record.listing import AttemptSummary, RunSummary
+from agent.record.query import AttemptSummary, RunSummary
 from agent.view import text as words
 from agent.view.listing import run_json, where
 from agent.view.page import Page, columns, facts, heading, short

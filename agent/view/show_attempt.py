@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.record.events import RunStarted, Verified
-from agent.record.listing import AttemptSummary
+from agent.record.query import AttemptSummary
 from agent.record.trajectory import AttemptRecord, Conversation
 from agent.view import text as words
 from agent.view.page import Page, columns, facts, heading, short

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agent.record.glance import Glance
+from agent.record.query import RunSummary
 from agent.view import text as words
 from agent.view.page import heading, standard_page
 
@@ -31,7 +31,7 @@ class Machine:
     keys: Sequence[str]
 
 
-def print_lesson(machine: Machine, latest: Glance | None, tasks: int) -> None:
+def print_lesson(machine: Machine, latest: RunSummary | None, tasks: int) -> None:
     """One short page: how to begin, what can be done here, what was done last."""
     page = standard_page(colour=True)
     page.print(
@@ -80,7 +80,7 @@ def _author(machine: Machine) -> Text:
     return Text("offline: expert kernels and a search; set ANTHROPIC_API_KEY or OPENAI_API_KEY for a model")
 
 
-def _run(run: Glance) -> RenderableType:
+def _run(run: RunSummary) -> RenderableType:
     best = ""
     if run.best_attempt_id is not None:
         best = f", best #{run.best_attempt_id.rpartition('/')[2]}"

@@ -10,8 +10,8 @@ from typing import IO
 from rich.console import Console
 from rich.live import Live
 
-from agent.record.alive import Process
 from agent.record.events import Event
+from agent.record.folder import Process
 from agent.view.lines import while_there_is_a_terminal
 from agent.view.player import Player
 from agent.view.replay_bar import ReplayFrame, replay_frame

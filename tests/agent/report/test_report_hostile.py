@@ -15,7 +15,7 @@ import pytest
 from agent.compose.report import Wanted, write_report
 from agent.export.names import Names
 from agent.record.events import Event, Replied, RunStarted
-from agent.record.receipts import receipt_path
+from agent.record.folder import receipt_path
 from agent.record.store import Store
 from agent.report.page import run_page
 from agent.report.shown import Shown

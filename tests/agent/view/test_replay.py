@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.record.alive import Process
 from agent.record.events import Event, Judged, Progress, Replied, RunResumed, Said, Verified
+from agent.record.folder import Process
 from agent.view.player import Player
 from agent.view.replay import Timeline, numbers
 from agent.view.replay_bar import bar, replay_frame, silence
