@@ -14,20 +14,32 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from agent.report import axes, looks
-from agent.report.again import steps
-from agent.report.claim import claim
-from agent.report.curve import curve
-from agent.report.family import ancestors, family
-from agent.report.lineage import lineage
-from agent.report.material import Material, dig, timing_of
-from agent.report.proof import facts
-from agent.report.roof import roof
-from agent.report.shown import Shown
-from agent.report.sources import Code, diff, source
-from agent.report.spread import series, spread
-from agent.report.tables import attempt_lines, baseline_lines, causes, cost_lines, counts, hypothesis_lines, total_cost
-from agent.report.talk import talks
+from agent.report import chart
+from agent.report.data import RunData, claim, dig, timing_of
+from agent.report.figures import (
+    ancestors,
+    css_class,
+    curve,
+    family,
+    lineage,
+    roof,
+    series,
+    spread,
+    verdict_name,
+    verdict_symbol,
+)
+from agent.report.tables import (
+    attempt_lines,
+    baseline_lines,
+    causes,
+    cost_lines,
+    counts,
+    facts,
+    hypothesis_lines,
+    steps,
+    total_cost,
+)
+from agent.report.text import Code, Sanitizer, diff, source, transcripts
 from agent.view import text as words
 
 if TYPE_CHECKING:
@@ -36,12 +48,12 @@ if TYPE_CHECKING:
 _MOST_ANCESTORS_TEXT = 250_000  # characters of the sources of all ancestors
 
 
-def run_page(material: Material, shown: Shown, *, version: str) -> str:
+def run_page(material: RunData, shown: Sanitizer, *, version: str) -> str:
     """The report of one run."""
     return render("run.html.j2", shown, version, _run_values(material, shown))
 
 
-def render(template: str, shown: Shown, version: str, values: dict[str, object]) -> str:
+def render(template: str, shown: Sanitizer, version: str, values: dict[str, object]) -> str:
     """A page with its style. Raises jinja2.UndefinedError for a value that is missing."""
     style = (resources.files("agent.report") / "templates" / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -50,7 +62,7 @@ def render(template: str, shown: Shown, version: str, values: dict[str, object])
     return environment(shown).get_template(template).render(fixed | values)
 
 
-def environment(shown: Shown) -> "Environment":
+def environment(shown: Sanitizer) -> "Environment":
     """The engine: every value is made fit to be shown, then escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -65,7 +77,7 @@ def environment(shown: Shown) -> "Environment":
     )
     made.filters["one_line"] = shown.line
     made.globals |= {
-        "css_class": looks.css_class, "symbol": looks.symbol, "name_of": looks.name, "plural": words.plural,
+        "css_class": css_class, "symbol": verdict_symbol, "name_of": verdict_name, "plural": words.plural,
     }  # fmt: skip
     return made
 
@@ -78,12 +90,12 @@ def moment(at: float) -> str:
         return "at an unknown time"
 
 
-def both(shown: Shown, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
+def both(shown: Sanitizer, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
     """A drawing at both widths."""
-    return shown.drawing(draw(axes.WIDE)), shown.drawing(draw(axes.NARROW))
+    return shown.drawing(draw(chart.WIDE)), shown.drawing(draw(chart.NARROW))
 
 
-def _run_values(material: Material, shown: Shown) -> dict[str, object]:
+def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
     run = material.trajectory
     blocks = series(material)
     nodes = family(run, material.best)
@@ -111,7 +123,7 @@ def _run_values(material: Material, shown: Shown) -> dict[str, object]:
         "costs": cost_lines(run),
         "judge_s": material.judge_s,
         "hypotheses": hypothesis_lines(run, shown),
-        "talks": talks(run, shown),
+        "transcripts": transcripts(run, shown),
         "facts": facts(material),
         "receipt_date": dig(material.receipt, "date"),
         "steps": steps(material),
@@ -119,7 +131,7 @@ def _run_values(material: Material, shown: Shown) -> dict[str, object]:
     }
 
 
-def _tiles(material: Material) -> list[tuple[str, str, str]]:
+def _tiles(material: RunData) -> list[tuple[str, str, str]]:
     """(what, figure, beside it)."""
     run = material.trajectory
     tiles = []
@@ -142,7 +154,7 @@ def _tiles(material: Material) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _best(material: Material, shown: Shown) -> dict[str, object] | None:
+def _best(material: RunData, shown: Sanitizer) -> dict[str, object] | None:
     best, run = material.best, material.trajectory
     if best is None:
         return None
@@ -158,7 +170,7 @@ def _best(material: Material, shown: Shown) -> dict[str, object] | None:
     }
 
 
-def _line_sources(material: Material, shown: Shown) -> list[tuple[int, str, Code | None]]:
+def _line_sources(material: RunData, shown: Sanitizer) -> list[tuple[int, str, Code | None]]:
     """The ancestors' sources, nearest first, as far as there is room; None for one that did not fit."""
     assert material.best is not None
     made, room = list[tuple[int, str, Code | None]](), _MOST_ANCESTORS_TEXT
