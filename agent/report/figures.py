@@ -20,7 +20,7 @@ from agent.report.text import Sanitizer
 from agent.view import text as words
 from agent.view.styles import verdict_style
 from tools.roofline import rate_tflops
-from tools.verdict import Status
+from tools.verdict import Comparison, Status
 
 # Marks differ for those who cannot tell the colours, on paper too.
 MARKS: Final = {
@@ -35,16 +35,16 @@ MARKS: Final = {
     Status.REJECTED: "bar",
 }
 _TIERS: Final = {"screened": ("circle", "hollow"), "judged": ("circle", "best"), "confirmed": ("diamond", "best")}
-TIER_WORDS: Final = {
-    "screened": "screened (a first look)",
-    "judged": "judged",
-    "confirmed": "confirmed in fresh processes",
-}
 
 
 def css_class(status: Status | None) -> str:
     """The class that colours a verdict."""
     return "s-none" if status is None else f"s-{status.value.replace('_', '-')}"
+
+
+def verdict_mark(status: Status | None) -> str:
+    """The shape of a verdict's mark."""
+    return "bar" if status is None else MARKS[status]
 
 
 def verdict_symbol(status: Status | None) -> str:
@@ -66,142 +66,106 @@ MOST_TITLED = 120  # marks that say what they are: more would only make the file
 _LOG_SPEEDUPS_FROM = 4.0  # from this ratio of the largest to the smallest on, a logarithm is fairer
 
 
-@dataclass(frozen=True)
-class _Point:
-    number: int
-    speedup: float
-    low: float
-    high: float
-    attempt: AttemptRecord
+Timed = tuple[AttemptRecord, Comparison]  # an attempt and the baseline that was hardest to beat
 
 
 def curve(material: RunData, width: float) -> Markup:
     """Speed-ups over the hardest baseline by attempt; without any, only the strip of verdicts."""
     attempts = material.trajectory.attempts
-    points = [_Point(a.number, c.speedup, c.low, c.high, a) for a in material.timed if a.accepted and (c := hardest(a))]
+    timed = [(a, c) for a in material.timed if a.accepted and (c := hardest(a))]
     others = [a for a in attempts if hardest(a) is None or not a.accepted]
     last = max((a.number for a in attempts), default=1)
-    left = 56.0 if points else 12.0
-    across = chart.Scale(0.5, last + 0.5, left, width - 14)
-    body = list(_plot(points, across, width)) if points else []
-    top = 314.0 if points else 8.0
-    many = len(attempts) > MOST_TITLED
-    strip, height = _bars(attempts, across, top, width) if many else _strip(others, across, top, width)
-    ticks = [t for t in chart.Scale(1, max(last, 2), 0, 1).ticks(8 if width > 500 else 4) if t == int(t) and t <= last]
-    body += [chart.text(across(t), height + 18, f"{t:g}", style="dim", anchor="middle") for t in ticks]
-    body += strip
+    across = chart.Scale(0.5, last + 0.5, 56.0 if timed else 12.0, width - 14)
+    body = list(_speedups(timed, across, width)) if timed else []
+    strip, height = _strip(others, across, 314.0 if timed else 8.0, width)
+    body += [*_numbers(across, last, height + 18, 8 if width > 500 else 4), *strip]
     body.append(chart.text(width - 14, height + 36, "attempt", style="dim", anchor="end"))
-    return chart.drawing(width, height + 44, _about(points, others), body)
+    about = f"Verdicts of {words.plural(len(others), 'attempt')}; none has a time."
+    if timed:
+        best = max(c.speedup for _, c in timed)
+        count = words.plural(len(timed), "timed attempt")
+        about = f"Speed-ups of {count}, the highest {best:.3f}x; {len(others)} without a time."
+    return chart.drawing(width, height + 44, about, body)
 
 
-def _plot(points: Sequence[_Point], across: chart.Scale, width: float) -> Iterator[str]:
-    values = [v for p in points for v in (p.speedup, 1.0)]
+def _numbers(across: chart.Scale, last: int, y: float, most: int) -> Iterator[str]:
+    """The numbers of attempts below an axis."""
+    for tick in chart.Scale(1, max(last, 2), 0, 1).ticks(most):
+        if tick == int(tick) and tick <= last:
+            yield chart.text(across(tick), y, f"{tick:g}", style="dim", anchor="middle")
+
+
+def _speedups(timed: Sequence[Timed], across: chart.Scale, width: float) -> Iterator[str]:
+    values = [1.0, *(c.speedup for _, c in timed)]
     log = max(values) / min(values) > _LOG_SPEEDUPS_FROM
-    entries, y = chart.legend(_key(points), 12, 18, width)
+    tiers = {a.tier or "judged": timed_mark(a) for a, _ in timed}
+    key = [(*tiers[tier], tier) for tier in ("screened", "judged", "confirmed") if tier in tiers]
+    entries, y = chart.legend([*key, ("line", "stairs", "best so far")], 12, 18, width)
     scale = chart.Scale(*chart.around(values, log=log), 296, y + 22, log)
     yield from entries
     yield from chart.grid_y(scale, across.start, across.end, "g", unit="x")
-    against = points[-1].attempt
-    compared = hardest(against)
+    name = f"1x = {baseline_name(timed[-1][1].baseline)}"
     yield chart.line(across.start, scale(1.0), across.end, scale(1.0), "one")
-    if compared is not None:
-        name = f"1x = {baseline_name(compared.baseline)}"
-        yield chart.text(across.end, scale(1.0) - 6, name, style="dim", anchor="end")
-    yield from _stairs(points, across, scale)
-    if len(points) <= MOST_TITLED:
-        for p in points:
-            yield chart.line(across(p.number), scale(p.low), across(p.number), scale(p.high), "whisker")
-    yield from _dots(points, across, scale)
+    yield chart.text(across.end, scale(1.0) - 6, name, style="dim", anchor="end")
+    yield from _stairs(timed, across, scale)
+    if len(timed) <= MOST_TITLED:
+        for a, c in timed:
+            yield chart.line(across(a.number), scale(c.low), across(a.number), scale(c.high), "whisker")
+    places = [(across(a.number), scale(c.speedup)) for a, c in timed]
+    about = [f"attempt {a.number}: {c.speedup:.3f}x [{c.low:.3f}, {c.high:.3f}], {_time(a)}" for a, c in timed]
+    yield from _placed([a for a, _ in timed], places, about)
 
 
-def _key(points: Sequence[_Point]) -> list[tuple[str, str, str]]:
-    tiers = dict.fromkeys(p.attempt.tier or "judged" for p in points)
-    known = [tier for tier in TIER_WORDS if tier in tiers]
-    return [
-        *((*timed_mark(next(p.attempt for p in points if (p.attempt.tier or "judged") == t)), t) for t in known),
-        ("line", "stairs", "best so far"),
-    ]
+def _time(attempt: AttemptRecord) -> str:
+    return words.microseconds(attempt.timing.median_us) if attempt.timing else "?"
 
 
-def _stairs(points: Sequence[_Point], across: chart.Scale, scale: chart.Scale) -> Iterator[str]:
+def _stairs(timed: Sequence[Timed], across: chart.Scale, scale: chart.Scale) -> Iterator[str]:
     """The speed-up of the attempt with the shortest time so far, which is how a run ranks what it timed."""
-    best_us, corners, leader = math.inf, list[tuple[float, float]](), points[0]
-    for p in points:
-        us = p.attempt.timing.median_us if p.attempt.timing else math.inf
+    best_us, corners, (leader, reached) = math.inf, list[tuple[float, float]](), timed[0]
+    for a, c in timed:
+        us = a.timing.median_us if a.timing else math.inf
         if us < best_us:
-            best_us, leader = us, p
-            corners.append((across(p.number), scale(p.speedup)))
+            best_us, leader, reached = us, a, c
+            corners.append((across(a.number), scale(c.speedup)))
     yield chart.path([*corners, (across.end, corners[-1][1])], "stairs", steps=True)
     at = across(leader.number)
     side = "end" if at > across.end - 90 else "start"
-    yield chart.text(at, scale(leader.speedup) - 9, f"attempt {leader.number}", style="ink", anchor=side)
+    yield chart.text(at, scale(reached.speedup) - 9, f"attempt {leader.number}", style="ink", anchor=side)
 
 
-def _dots(points: Sequence[_Point], across: chart.Scale, scale: chart.Scale) -> Iterator[str]:
-    size = 4.5 if len(points) <= MOST_TITLED else 2.6
-    if len(points) > MOST_TITLED:
-        for look in dict.fromkeys(timed_mark(p.attempt) for p in points):
-            alike = [(across(p.number), scale(p.speedup)) for p in points if timed_mark(p.attempt) == look]
-            yield chart.marks(look[0], alike, look[1], size)
+def _placed(
+    attempts: Sequence[AttemptRecord], places: Sequence[tuple[float, float]], about: Sequence[str]
+) -> Iterator[str]:
+    """The marks of timed attempts; each says what it is when pointed at, unless there are too many."""
+    if len(attempts) <= MOST_TITLED:
+        for a, place, title in zip(attempts, places, about, strict=True):
+            kind, style = timed_mark(a)
+            yield chart.titled(chart.marks(kind, [place], style, 4.5), title)
         return
-    for p in points:
-        kind, style = timed_mark(p.attempt)
-        us = words.microseconds(p.attempt.timing.median_us) if p.attempt.timing else ""
-        drawn = chart.marks(kind, [(across(p.number), scale(p.speedup))], style, size)
-        yield chart.titled(drawn, f"attempt {p.number}: {p.speedup:.3f}x [{p.low:.3f}, {p.high:.3f}], {us}")
+    for look in dict.fromkeys(map(timed_mark, attempts)):
+        alike = [place for a, place in zip(attempts, places, strict=True) if timed_mark(a) == look]
+        yield chart.marks(look[0], alike, look[1], 2.6)
 
 
 def _strip(others: Sequence[AttemptRecord], across: chart.Scale, top: float, width: float) -> tuple[list[str], float]:
-    """A row of marks for attempts without a time, its key above it, and where it ends."""
+    """A row of marks for each verdict of attempts without a time, the key above, and where it ends. Few share a row."""
     if not others:
         return [], top - 16
-    kinds = list(dict.fromkeys((_mark(a.status), a.status) for a in others))
-    key = [(mark, css_class(status), verdict_name(status)) for mark, status in kinds]
-    body, y = chart.legend(key, 12, top + 14, width)
+    statuses = list(dict.fromkeys(a.status for a in others))
+    body, y = chart.legend([(verdict_mark(s), css_class(s), verdict_name(s)) for s in statuses], 12, top + 14, width)
+    many = len(others) > MOST_TITLED
     y += 22
-    body.append(chart.line(across.start, y, across.end, y))
-    for mark, status in kinds:
+    for i, status in enumerate(statuses):
+        y += 14 if many and i else 0
+        if many or not i:
+            body.append(chart.line(across.start, y, across.end, y))
         places = [(across(a.number), y) for a in others if a.status is status]
-        body.append(chart.marks(mark, places, css_class(status)))
+        body.append(chart.marks(verdict_mark(status), places, css_class(status), 2.2 if many else 4.0))
     return body, y + 8
 
 
-def _mark(status: Status | None) -> str:
-    return MARKS.get(status, "bar") if status else "bar"
-
-
-def _bars(all_of: Sequence[AttemptRecord], across: chart.Scale, top: float, width: float) -> tuple[list[str], float]:
-    """What became of attempts, some at a time: stacked bars, for more of them than could be told apart as marks."""
-    statuses = [s for s in (*Status, None) if any(a.status is s for a in all_of)]
-    body, y = chart.legend([("square", f"f-{_css(s)}", verdict_name(s)) for s in statuses], 12, top + 14, width)
-    y, tall = y + 14, 64.0
-    n = 60 if width > 500 else 28
-    size = -(-max(a.number for a in all_of) // n)
-    for start in range(0, n * size, size):
-        its = [a.status for a in all_of if start < a.number <= start + size]
-        left, right, at = across(start + 0.5), across(start + size + 0.5), y
-        for status in statuses:
-            part = tall * its.count(status) / size
-            if part:
-                body.append(chart.rect(left, at, right - left - 0.8, part, f"f-{_css(status)}"))
-            at += part
-    return body, y + tall
-
-
-def _css(status: Status | None) -> str:
-    return css_class(status).removeprefix("s-")
-
-
-def _about(points: Sequence[_Point], others: Sequence[AttemptRecord]) -> str:
-    if not points:
-        return f"Verdicts of {words.plural(len(others), 'attempt')}; none has a time."
-    best = max(p.speedup for p in points)
-    timed = words.plural(len(points), "timed attempt")
-    return f"Speed-ups of {timed}, the highest {best:.3f}x; {len(others)} without a time."
-
-
 LIGHT = "speed of light"
-MOST_TITLED = 120
 _LOG_TIMES_FROM = 1.8  # from this ratio of the largest time to the smallest on
 
 
@@ -295,7 +259,8 @@ def _roofline(material: RunData, ceiling: _Ceiling, width: float) -> Markup:
         chart.text(width - 14, 336, "FLOP per byte", style="dim", anchor="end"),
         chart.line(across(ceiling.intensity), 300, across(ceiling.intensity), up(roof_at[1]), "one"),
     ]
-    body += _placed(material, [(across(ceiling.intensity), up(value)) for value in reached])
+    places = [(across(ceiling.intensity), up(value)) for value in reached]
+    body += _placed(material.timed, places, [_of_light(a) for a in material.timed])
     top = max(reached)
     count = words.plural(len(reached), "attempt")
     about = f"Roofline: {count}, the fastest at {top:.3g} TFLOP/s of {roof_at[1]:.3g} possible"
@@ -307,7 +272,8 @@ def _floor(material: RunData, width: float) -> Markup:
     times = [a.timing.median_us for a in timed if a.timing]
     levels = sorted(_levels(material))
     right = width - (206 if width > 500 else 104)
-    across = chart.Scale(0.5, max(a.number for a in timed) + 0.5, 52, right)
+    last = max(a.number for a in timed)
+    across = chart.Scale(0.5, last + 0.5, 52, right)
     values = [*times, *(us for us, _, _ in levels)]
     log = max(values) / min(values) > _LOG_TIMES_FROM
     up = chart.Scale(*chart.around(values, log=log, room=0.1), 290, 22, log)
@@ -317,9 +283,9 @@ def _floor(material: RunData, width: float) -> Markup:
         body.append(chart.line(52, up(us), right, up(us), style))
         body.append(chart.line(right, up(us), right + 8, y, "whisker"))
         body += _named(key, us, right + 12, y, wide=width > 500)
-    body += _placed(material, [(across(a.number), up(us)) for a, us in zip(timed, times, strict=True)])
-    ticks = [t for t in chart.Scale(1, max(across.high, 2), 0, 1).ticks(6) if t == int(t) and t < across.high]
-    body += [chart.text(across(t), 308, f"{t:g}", style="dim", anchor="middle") for t in ticks]
+    at = [(across(a.number), up(us)) for a, us in zip(timed, times, strict=True)]
+    body += _placed(timed, at, [_of_light(a) for a in timed])
+    body += _numbers(across, last, 308, 6)
     body.append(chart.text(right, 326, "attempt", style="dim", anchor="end"))
     return chart.drawing(width, 334, f"Times of {words.plural(len(times), 'attempt')} over the speed of light", body)
 
@@ -341,22 +307,10 @@ def _levels(material: RunData) -> Iterator[tuple[float, str, str]]:
         yield compared.baseline_us, "level", compared.baseline
 
 
-def _placed(material: RunData, places: Sequence[tuple[float, float]]) -> Iterator[str]:
-    timed = material.timed
-    size = 4.5 if len(timed) <= MOST_TITLED else 2.6
-    for look in dict.fromkeys(map(timed_mark, timed)):
-        its = [(a, at) for a, at in zip(timed, places, strict=True) if timed_mark(a) == look]
-        if len(timed) > MOST_TITLED:
-            yield chart.marks(look[0], [at for _, at in its], look[1], size)
-        else:
-            for attempt, at in its:
-                yield chart.titled(chart.marks(look[0], [at], look[1], size), _said(attempt))
-
-
-def _said(attempt: AttemptRecord) -> str:
+def _of_light(attempt: AttemptRecord) -> str:
     fraction = finite(attempt.sol_fraction)
     share = f", {fraction:.0%} of the speed of light" if fraction is not None else ""
-    return f"attempt {attempt.number}: {words.microseconds(attempt.timing.median_us) if attempt.timing else '?'}{share}"
+    return f"attempt {attempt.number}: {_time(attempt)}{share}"
 
 
 CANDIDATE = "candidate"
@@ -571,7 +525,7 @@ def _edge(node: Node, parent: Node, step: float) -> str:
 def _drawn(node: Node, shown: Sanitizer, step: float, width: float, *, best: bool) -> Iterator[str]:
     attempt = node.attempt
     x, y = _place(node, step)
-    kind, style = MARKS.get(attempt.status, "bar") if attempt.status else "bar", css_class(attempt.status)
+    kind, style = verdict_mark(attempt.status), css_class(attempt.status)
     yield chart.marks(kind, [(x, y)], f"{style} node", 5.0 if node.on_best_line else 4.2)
     label = chart.fitted(shown.line(_label(node), 140), width - x - 14, bold=best)
     yield chart.text(x + 12, y + 4, label, style="strong" if best else "", most=300)
