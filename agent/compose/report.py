@@ -155,7 +155,7 @@ def _merit(run: RunSummary) -> tuple[bool, bool, float, bool]:
 def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[RunData]:
     wanted = set(run_ids)
     chosen = [run for run in store.choose() if run.run_id in wanted]
-    for trajectory in store.trajectories(chosen, conversations=conversations, sources=conversations):
+    for trajectory in store.trajectories(chosen, conversations=conversations):
         yield _material(store, trajectory)
 
 

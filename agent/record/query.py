@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+from tools.codec import Json
 from tools.errors import UsageError
 from tools.verdict import Status, Tier
 
@@ -64,6 +65,15 @@ class Filter:
         """Whether any of the statuses is wanted, and the speed-up is enough; a NaN is never enough."""
         fast = self.min_speedup is None or (speedup is not None and speedup >= self.min_speedup)
         return fast and (not self.statuses or any(status in self.statuses for status in statuses))
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """A run that is to be read. `attempts`: about how many it has."""
+
+    run_id: str
+    attempts: int
+    task_sha256: str
 
 
 @dataclass(frozen=True)
@@ -234,6 +244,45 @@ def _explain(connection: sqlite3.Connection, wanted: Filter) -> None:
 def _close(text: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(text, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known[:12])}{', …' * (len(known) > 12)}"
+
+
+def chosen(
+    connection: sqlite3.Connection, tasks: Sequence[str] | None, authors: Sequence[str] | None, until: int | None
+) -> list[ChosenRun]:
+    """The runs of some tasks and authors (None: of all), oldest first. A task is a name or the hash of its file, an
+    author may be a provider alone ("anthropic")."""
+    size = "(SELECT coalesce(max(number), 0) FROM attempts AS a WHERE a.run_id = r.run_id)"
+    query = f"SELECT run_id, {size}, task_sha256, task, author FROM runs AS r WHERE seq <= ? ORDER BY seq"
+    found = (map(_word, row) for row in connection.execute(query, (2**63 - 1 if until is None else until,)))
+    return [
+        ChosenRun(run_id, size, sha256)
+        for run_id, size, sha256, task, author in found
+        if (tasks is None or task in tasks or sha256 in tasks)
+        and (authors is None or author in authors or author.partition(":")[0] in authors)
+    ]
+
+
+def tasks(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """Name, hash of the file and address of the source of every task that was ever run. What was run first comes first,
+    also after records of several machines were merged."""
+    query = """
+    SELECT r.task, r.task_sha256, r.task_source_ref, min(e.at) AS first FROM runs AS r JOIN events AS e ON e.seq = r.seq
+    GROUP BY r.task_sha256 ORDER BY first, r.task_sha256"""
+    return [(_word(task), _word(sha256), address) for task, sha256, address, _ in connection.execute(query)]
+
+
+def machines(connection: sqlite3.Connection) -> list[Json]:
+    """What was noted of every machine that ran or verified anything, each once."""
+    query = "SELECT machine FROM runs UNION SELECT machine FROM verifications"
+    return [None if text is None else json.loads(text) for (text,) in connection.execute(query)]
+
+
+def source_addresses(connection: sqlite3.Connection, run_ids: Sequence[str], until: int) -> list[tuple[str, str]]:
+    """(attempt_id, address of its source) of these runs' attempts, in the order of the runs and the attempts."""
+    query = """
+    SELECT a.attempt_id, a.source_ref FROM json_each(?) AS wanted CROSS JOIN attempts AS a ON a.run_id = wanted.value
+    WHERE a.seq <= ? ORDER BY wanted.key, a.number"""
+    return list(connection.execute(query, (json.dumps(run_ids), until)))
 
 
 def latest_runs(database: Path, limit: int = 1) -> list[RunSummary]:

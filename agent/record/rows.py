@@ -249,16 +249,23 @@ def _of_verdict(
 
 
 def read_events(
-    connection: sqlite3.Connection, where: str, values: Mapping[str, object], *, most_bytes: int = MOST_BYTES
+    connection: sqlite3.Connection,
+    where: str,
+    values: Mapping[str, object],
+    *,
+    most_bytes: int = MOST_BYTES,
+    cases: bool = True,
 ) -> list[tuple[int, Event]]:
     """The events of some rows of `events`, each with its number, in order, equal to those that were written. Their
-    texts have at most `most_bytes` together. Raises ValueError, zlib.error and sqlite3.Error for damage."""
+    texts have at most `most_bytes` together; verdicts have no cases unless `cases`. Raises ValueError, zlib.error and
+    sqlite3.Error for damage."""
     chosen = f"SELECT seq FROM events WHERE {where}"
     rows = _select(connection, t.EventRow, f"WHERE {where} ORDER BY seq", values)
-    details = {model: _select(connection, model, f"WHERE seq IN ({chosen})", values) for model in DETAILS}
+    wanted = [model for model in DETAILS if cases or model is not t.CaseRow]
+    details = {model: _select(connection, model, f"WHERE seq IN ({chosen})", values) for model in wanted}
     stored = (row for found in details.values() for row in found)
     addresses = {value for row in stored for column, value in row.items() if column.endswith("_ref") and value}
-    reader = _Reader(details, _texts(connection, addresses, most_bytes))
+    reader = _Reader(details, read_texts(connection, addresses, most_bytes))
     return [(row["seq"], reader.event(row)) for row in rows]
 
 
@@ -284,9 +291,10 @@ def _loaded(column: Column[Any], value: Any) -> Any:
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
 
 
-def _texts(connection: sqlite3.Connection, wanted: Iterable[str], most_bytes: int) -> dict[str, str]:
+def read_texts(connection: sqlite3.Connection, wanted: Iterable[str], most_bytes: int = MOST_BYTES) -> dict[str, str]:
+    """The texts at these addresses, as far as they are there."""
     found: dict[str, str] = {}
-    addresses, room = sorted(wanted), most_bytes
+    addresses, room = sorted(set(wanted)), most_bytes
     for start in range(0, len(addresses), 500):  # SQLite limits the variables of a statement
         some = addresses[start : start + 500]
         marks = ", ".join("?" * len(some))
@@ -304,7 +312,7 @@ def inflated(data: bytes, most_bytes: int) -> bytes:
     if len(raw) > most_bytes:
         raise ValueError(f"the texts have more than {most_bytes:,} bytes")
     if not unpack.eof:
-        raise zlib.error("a text ends too early")
+        raise zlib.error("a text is damaged")
     return raw
 
 

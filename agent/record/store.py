@@ -6,6 +6,7 @@ hands when `write` returns, so `kill -9` loses nothing that was written (a power
 
 import contextlib
 import fcntl
+import json
 import os
 import sqlite3
 import threading
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, select
 from sqlalchemy.dialects.sqlite import insert
@@ -28,10 +29,9 @@ from agent.record import query
 from agent.record import tables as t
 from agent.record.earlier import earlier
 from agent.record.events import Event, Proposed, RunStarted, Updated
-from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, machines, sources, task_sources
-from agent.record.rows import is_stored, read_events, to_rows
+from agent.record.rows import is_stored, read_events, read_texts, to_rows
 from agent.record.schema import prepare
-from agent.record.trajectory import Trajectory
+from agent.record.trajectory import Trajectory, trajectory
 from tools.codec import Json
 from tools.errors import StoreError
 
@@ -39,8 +39,7 @@ FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
 EVENTS, TEXTS = t.table(t.EventRow), t.table(t.TextRow)
-
-T = TypeVar("T")
+_BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
 
 
 class Contradiction(StoreError):
@@ -208,54 +207,59 @@ class Store:
 
     def choose(
         self, tasks: Sequence[str] | None = None, authors: Sequence[str] | None = None, until: int | None = None
-    ) -> list[ChosenRun]:
+    ) -> list[query.ChosenRun]:
         """The runs of some tasks (names, or hashes of their files) and authors (or providers: "anthropic"), oldest
         first."""
-        until = self.last_seq() if until is None else until
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return chosen(driver, until, tasks, authors)
+        with self.reading() as connection:
+            return query.chosen(connection, tasks, authors, until)
 
     def task_sources(self) -> dict[str, tuple[str, str]]:
-        """Name and source of every task that was ever run, by the hash of its file."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return task_sources(driver)
+        """Name and source of every task that was ever run, by the hash of its file; what was run first comes first."""
+        with self.reading() as connection:
+            found = query.tasks(connection)
+            texts = read_texts(connection, (address for _, _, address in found))
+        return {sha256: (task, texts[address]) for task, sha256, address in found if address in texts}
 
     def machines(self) -> list[Json]:
         """What was noted of every machine that ran or verified anything, each once."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return machines(driver)
+        with self.reading() as connection:
+            return query.machines(connection)
 
     def trajectories(
         self,
-        runs: Sequence[ChosenRun] | None = None,
+        runs: Sequence[query.ChosenRun] | None = None,
         *,
         conversations: bool = False,
         cases: bool = False,
-        sources: bool = True,
         until: int | None = None,
     ) -> Iterator[Trajectory]:
-        """These runs (None: all, oldest first), a few at a time.
-
-        Equal to `trajectory(load_events(run_id))`, except that conversations and cases are empty unless asked for, and
-        so is every source without `sources`, which is a third of the work.
-        `until`: as the record was when `last_seq()` said so (None: now); nothing is locked between two runs. Raises
-        StoreError."""
+        """These runs (None: all, oldest first), a few at a time. Conversations are empty unless asked for, and so are
+        the cases of verdicts, which are half of what there is to read. `until`: as the record was when `last_seq()`
+        said so (None: now). Rows are only added, so that names one view of the record, and nothing is locked between
+        two batches. Raises StoreError."""
         until = self.last_seq() if until is None else until
-        runs = self.choose(until=until) if runs is None else runs
-        return self._each(harvested(self._driver, Wanted(runs, until, conversations, cases, sources)))
+        said = "" if conversations else " AND kind NOT IN ('said', 'replied')"
+        where = f"run_id IN (SELECT value FROM json_each(:runs)) AND seq <= :until{said}"
+        for batch in _batches(self.choose(until=until) if runs is None else runs):
+            by_run: dict[str, list[Event]] = {run_id: [] for run_id in batch}
+            for event in self._events(where, cases=cases, runs=json.dumps(batch), until=until):
+                by_run[event.run_id].append(event)
+            for events in by_run.values():
+                with _one_line(self.path, "reading"):
+                    made = trajectory(events)
+                yield made
 
-    def sources(self, runs: Sequence[ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
+    def sources(self, runs: Sequence[query.ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids and sources of these runs' attempts, a few runs at a time. Raises StoreError."""
         until = self.last_seq() if until is None else until
-        return self._each(sources(self._driver, Wanted(runs, until)))
-
-    def _each(self, found: Iterator[T]) -> Iterator[T]:
-        while True:
-            with _one_line(self.path, "reading"):
-                one = next(found, None)
-            if one is None:
-                return
-            yield one
+        for batch in _batches(runs):
+            with self.reading() as connection:
+                found = query.source_addresses(connection, batch, until)
+                texts = read_texts(connection, (address for _, address in found))
+            for attempt_id, address in found:
+                if address not in texts:
+                    raise StoreError(f"{self.path}: the source of {attempt_id} is missing; {WAY_OUT}")
+                yield attempt_id, texts[address]
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[sqlite3.Connection]:
@@ -271,15 +275,29 @@ class Store:
         except query.NotFound as error:
             raise StoreError(f"{self.path}: {error}") from error
 
-    def _events(self, where: str, **values: object) -> list[Event]:
+    def _events(self, where: str, *, cases: bool = True, **values: object) -> list[Event]:
         with self.reading() as connection:
-            return [event for _, event in read_events(connection, where, values)]
+            return [event for _, event in read_events(connection, where, values, cases=cases)]
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """The database for the length of a block, in which errors become StoreErrors."""
         with _one_line(self.path, "reading"), self._driver() as driver:
             yield driver
+
+
+def _batches(runs: Iterable[query.ChosenRun]) -> Iterator[list[str]]:
+    """Ids of runs in their order, as many together as have some _BATCH_ATTEMPTS attempts."""
+    batch: list[str] = []
+    held = 0
+    for run in runs:
+        if batch and (held + run.attempts > _BATCH_ATTEMPTS or len(batch) == _BATCH_ATTEMPTS):
+            yield batch
+            batch, held = [], 0
+        batch.append(run.run_id)
+        held += run.attempts
+    if batch:
+        yield batch
 
 
 def _insert(connection: Connection, event: Event) -> None:
