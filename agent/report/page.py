@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from agent.report import chart
-from agent.report.data import RunData, claim, dig, timing_of
+from agent.report.data import RunData, claim, dig, finite, hardest, interval, timing_of
 from agent.report.figures import (
     ancestors,
     css_class,
@@ -29,15 +29,14 @@ from agent.report.figures import (
     verdict_symbol,
 )
 from agent.report.tables import (
-    attempt_lines,
     baseline_lines,
     causes,
     cost_lines,
     counts,
     facts,
     hypothesis_lines,
+    parent_name,
     steps,
-    total_cost,
 )
 from agent.report.text import Code, Sanitizer, diff, source, transcripts
 from agent.view import text as words
@@ -75,9 +74,11 @@ def environment(shown: Sanitizer) -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["one_line"] = shown.line
+    made.filters |= {"one_line": shown.line, "ends": shown.ends}
     made.globals |= {
         "css_class": css_class, "symbol": verdict_symbol, "name_of": verdict_name, "plural": words.plural,
+        "words": words, "parent_name": parent_name, "hardest": hardest, "timing_of": timing_of, "interval": interval,
+        "finite": finite,
     }  # fmt: skip
     return made
 
@@ -119,7 +120,7 @@ def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
         "not_drawn": len(run.attempts) - len(nodes),
         "best": _best(material, shown),
         "causes": causes(run, shown),
-        "attempts": attempt_lines(material, shown),
+        "attempts": run.attempts,
         "costs": cost_lines(run),
         "judge_s": material.judge_s,
         "hypotheses": hypothesis_lines(run, shown),
@@ -143,14 +144,9 @@ def _tiles(material: RunData) -> list[tuple[str, str, str]]:
     tiles.append(("attempts", f"{len(run.attempts)}", f"{accepted} right"))
     busy = words.duration(material.judge_s)
     tiles.append(("GPU" if run.run.gpu else "judge", busy, "busy checking" + (" and timing" if run.run.gpu else "")))
-    cost = total_cost(run)
-    tiles.append(
-        (
-            "cost of the model",
-            "none" if cost is None else cost,
-            "no model was asked" if cost is None else run.run.author,
-        )
-    )
+    costs = cost_lines(run)
+    beside = run.run.author if costs else "no model was asked"
+    tiles.append(("cost of the model", costs[-1].cost if costs else "none", beside))
     return tiles
 
 

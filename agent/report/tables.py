@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from agent.record.events import RunStarted
 from agent.record.trajectory import JUDGED_FILES, AttemptRecord, Expectation, Message, Trajectory
-from agent.report.data import RunData, baseline_name, dig, finite, hardest, interval, number, ranked, timing_of, tone_of
+from agent.report.data import RunData, baseline_name, dig, finite, interval, number, ranked, tone_of
 from agent.report.figures import css_class, verdict_name, verdict_symbol
 from agent.report.text import Sanitizer
 from agent.view import text as words
-from agent.view.spending import Spending
 from tools.codec import Json
 from tools.judge.shortage import FACT
 from tools.verdict import Status
@@ -28,50 +27,8 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MOST_REASONS = 40
 
 
-class AttemptLine(NamedTuple):
-    """A row of the table of attempts, ready to be shown; "" where there is nothing to say."""
-
-    number: int
-    parent: str
-    tried: str
-    status: Status | None
-    tier: str
-    detail: str
-    time: str
-    speedup: str
-    registers: str
-    spills: str
-    coverage: str
-    best: bool
-
-
-def attempt_lines(material: RunData, shown: Sanitizer) -> list[AttemptLine]:
-    """Every attempt, by number."""
-    best = material.best
-    run = material.trajectory.run.run_id
-    return [_attempt_line(a, shown, run, best=a is best) for a in material.trajectory.attempts]
-
-
-def _attempt_line(a: AttemptRecord, shown: Sanitizer, run_id: str, *, best: bool) -> AttemptLine:
-    against = hardest(a)
-    spilled = words.spill_bytes(a.kernels)
-    return AttemptLine(
-        a.number,
-        _parent(a, run_id),
-        shown.line(a.rationale, 160),
-        a.status,
-        a.tier or "",
-        "" if a.status in (None, Status.CORRECT, Status.CHECKED) else shown.ends(a.detail, 180),
-        words.timing(timing) if (timing := timing_of(a)) else "",
-        interval(against) if against else "",
-        words.registers(a.kernels),
-        f"{spilled} B" if a.kernels else "",
-        f"{a.coverage:.0%}" if finite(a.coverage) is not None else "",
-        best,
-    )
-
-
-def _parent(a: AttemptRecord, run_id: str) -> str:
+def parent_name(a: AttemptRecord, run_id: str) -> str:
+    """The attempt that one was derived from, by its number where it is of the same run; "" for none."""
     if a.parent_id is None:
         return ""
     run, _, number = a.parent_id.rpartition("/")
@@ -161,63 +118,28 @@ class CostLine(NamedTuple):
 
 def cost_lines(run: Trajectory) -> list[CostLine]:
     """A row for each model, and one for all when there are several; empty when no model was asked."""
-    spent: dict[str, Spending] = {}
-    for conversation in run.conversations:
-        for message in conversation.messages:
-            if message.role == "assistant":
-                spent[message.model] = _with(spent.get(message.model, Spending()), message)
-    lines = [_cost_line(model or UNKNOWN, its) for model, its in spent.items()]
-    return lines + ([_cost_line("together", _sum(list(spent.values())))] if len(lines) > 1 else [])
+    replies = [m for conversation in run.conversations for m in conversation.messages if m.role == "assistant"]
+    models = list(dict.fromkeys(m.model for m in replies))
+    lines = [_cost_line(model or UNKNOWN, [m for m in replies if m.model == model]) for model in models]
+    return [*lines, _cost_line("together", replies)] if len(lines) > 1 else lines
 
 
-def _with(spent: Spending, message: Message) -> Spending:
-    cost = finite(message.cost_usd)
-    input_tokens, cached, output = (_tokens(message, kind) for kind in ("input", "cached", "output"))
-    one = Spending(1, input_tokens, cached, output, cost or 0.0, int(cost is None))
-    return _sum([spent, one])
+def _cost_line(model: str, replies: Sequence[Message]) -> CostLine:
+    """What is unknown is not 0."""
+    tokens = {kind: sum(_tokens(m, kind) for m in replies) for kind in ("input", "cached", "output")}
+    counted = bool(tokens["input"] or tokens["output"])
+    shown = {kind: words.tokens(n) if counted else "not counted" for kind, n in tokens.items()}
+    share = f"{tokens['cached'] / tokens['input']:.0%}" if tokens["input"] else UNKNOWN
+    prices = [usd for m in replies if (usd := finite(m.cost_usd)) is not None]
+    unpriced = len(replies) - len(prices)
+    more = f", and {unpriced} replies of unknown price" if unpriced else ""
+    cost = words.dollars(sum(prices)) + more if prices else UNKNOWN
+    return CostLine(model, len(replies), shown["input"], share, shown["output"], cost)
 
 
 def _tokens(message: Message, kind: str) -> int:
     count = (message.usage or {}).get(f"{kind}_tokens")
     return count if isinstance(count, int) else 0
-
-
-def _sum(all_of: Sequence[Spending]) -> Spending:
-    return Spending(
-        replies=sum(s.replies for s in all_of),
-        input_tokens=sum(s.input_tokens for s in all_of),
-        cached_tokens=sum(s.cached_tokens for s in all_of),
-        output_tokens=sum(s.output_tokens for s in all_of),
-        cost_usd=sum(s.cost_usd for s in all_of),
-        unpriced=sum(s.unpriced for s in all_of),
-    )
-
-
-def _cost_line(model: str, spent: Spending) -> CostLine:
-    counted = bool(spent.input_tokens or spent.output_tokens)
-    share = f"{spent.cached_tokens / spent.input_tokens:.0%}" if spent.input_tokens else UNKNOWN
-    return CostLine(
-        model,
-        spent.replies,
-        words.tokens(spent.input_tokens) if counted else "not counted",
-        share,
-        words.tokens(spent.output_tokens) if counted else "not counted",
-        dollars(spent),
-    )
-
-
-def dollars(spent: Spending) -> str:
-    """The cost; what is unknown is not 0."""
-    if spent.usd is None:
-        return UNKNOWN
-    more = f", and {spent.unpriced} replies of unknown price" if spent.unpriced else ""
-    return words.dollars(spent.usd) + more
-
-
-def total_cost(run: Trajectory) -> str | None:
-    """Of all replies; None when no model was asked."""
-    lines = cost_lines(run)
-    return lines[-1].cost if lines else None
 
 
 class HypothesisLine(NamedTuple):
@@ -242,16 +164,8 @@ def hypothesis_lines(run: Trajectory, shown: Sanitizer) -> list[HypothesisLine]:
 
 
 def _measured(said: Expectation) -> str:
-    seen = said.evidence
-    told = list(_told(seen.get("predicted_speedup"), "predicted")) + list(
-        _told(seen.get("measured_speedup"), "measured")
-    )
-    return ", ".join(told)
-
-
-def _told(value: object, word: str) -> Iterator[str]:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6:
-        yield f"{word} {value:.3g}x"
+    found = ((word, number(said.evidence.get(f"{word}_speedup"))) for word in ("predicted", "measured"))
+    return ", ".join(f"{word} {speedup:.3g}x" for word, speedup in found if speedup is not None and 0 < speedup < 1e6)
 
 
 def counts(run: Trajectory) -> list[tuple[str, str, str, int]]:
