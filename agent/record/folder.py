@@ -38,7 +38,7 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 
 
 @dataclass(frozen=True)
-class Process:
+class RunProcess:
     """What is known of the process of a run. `pid` is None unless it runs and has a number here."""
 
     state: Literal["running", "gone", "unknown"]
@@ -109,7 +109,7 @@ def _named(run_folder: Path) -> str:
     return f", {pid}; follow it with: optimize watch {run_folder.name}" if pid else ""
 
 
-def process_of(run_folder: Path) -> Process:
+def process_of(run_folder: Path) -> RunProcess:
     """Whether a process runs the run now. "unknown": it never held a lock here (an older version, another machine)."""
     try:
         file = os.open(run_folder / PROCESS, os.O_RDONLY | _SAFELY)
@@ -117,12 +117,12 @@ def process_of(run_folder: Path) -> Process:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
             if kind != fcntl.F_UNLCK:
-                return Process("running", pid if pid > 0 else None)
-            return Process("gone" if _host(os.read(file, _MOST)) == platform.node() else "unknown")
+                return RunProcess("running", pid if pid > 0 else None)
+            return RunProcess("gone" if _host(os.read(file, _MOST)) == platform.node() else "unknown")
         finally:
             os.close(file)
     except (OSError, ValueError):  # ValueError: a NUL in a foreign id
-        return Process("unknown")
+        return RunProcess("unknown")
 
 
 def _host(text: bytes) -> object:

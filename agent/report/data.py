@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskWork:
     """What the timed case has to do at least: `bytes_moved` each input, parameter and output once, `flops` of
     contractions. None where nobody noted it."""
 
@@ -105,18 +105,18 @@ class RunData:
         return next((us for us in found if us is not None), None)
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> TaskWork:
         """From the receipts; without contractions also from what was told a model."""
         for told in (self.receipt, self.other_receipt):
             main = dig(told, "task", "cases", 0)
             bytes_moved, flops = number(dig(main, "bytes_moved")), number(dig(main, "flops"))
             precision = dig(told, "task", "precision")
             if bytes_moved is not None or flops is not None:
-                return Work(bytes_moved, flops, precision if isinstance(precision, str) else None)
+                return TaskWork(bytes_moved, flops, precision if isinstance(precision, str) else None)
         seen = (
             number(e.evidence.get("arithmetic_intensity")) for a in self.trajectory.attempts for e in a.expectations
         )
-        return Work(None, 0.0 if next(seen, None) == 0.0 else None)
+        return TaskWork(None, 0.0 if next(seen, None) == 0.0 else None)
 
     @cached_property
     def gpu(self) -> Gpu | None:

@@ -320,7 +320,7 @@ _FAR = 1.3
 
 
 @dataclass(frozen=True)
-class Series:
+class TimingSeries:
     """The times of one contestant, one a block, in microseconds."""
 
     key: str
@@ -341,7 +341,7 @@ class Series:
         return median(self.times_us)
 
 
-def series(material: RunData) -> list[Series]:
+def series(material: RunData) -> list[TimingSeries]:
     """The candidate first, then the baselines, the fastest first; empty without a receipt that holds blocks."""
     found: dict[str, list[float]] = defaultdict(list)
     for block in _rounds(dig(material.receipt, "evidence")):
@@ -350,7 +350,7 @@ def series(material: RunData) -> list[Series]:
                 found[str(key)] += [us for t in times if (us := number(t)) is not None and plausible(us)]
     number_of = f"attempt {material.best.number}" if material.best else "candidate"
     made = [
-        Series(key, number_of if key == CANDIDATE else baseline_name(key), tuple(times[:_MOST_VALUES]))
+        TimingSeries(key, number_of if key == CANDIDATE else baseline_name(key), tuple(times[:_MOST_VALUES]))
         for key, times in found.items()
         if times
     ]
@@ -364,13 +364,13 @@ def _rounds(evidence: object) -> Iterator[Mapping[str, object]]:
         yield from (r for r in rounds if isinstance(r, Mapping)) if isinstance(rounds, list) else ()
 
 
-def is_relative(found: Sequence[Series]) -> bool:
+def is_relative(found: Sequence[TimingSeries]) -> bool:
     """Whether the medians lie so far apart that one axis would show them as points."""
     medians = [s.median_us for s in found]
     return max(medians) / min(medians) > _FAR
 
 
-def spread(found: Sequence[Series], width: float) -> Markup:
+def spread(found: Sequence[TimingSeries], width: float) -> Markup:
     """A row for each: every block a dot, a box from the first to the third quartile, the median a line; each around its
     own median where the medians lie far apart.
 
@@ -389,12 +389,12 @@ def spread(found: Sequence[Series], width: float) -> Markup:
     return chart.drawing(width, height, about, body)
 
 
-def _relative(one: Series) -> Series:
+def _relative(one: TimingSeries) -> TimingSeries:
     """In per cent of its own median, less 100."""
-    return Series(one.key, one.name, tuple(100 * (us / one.median_us - 1) for us in one.times_us))
+    return TimingSeries(one.key, one.name, tuple(100 * (us / one.median_us - 1) for us in one.times_us))
 
 
-def _row(row: Series, one: Series, across: chart.Scale, top: float) -> Iterator[str]:
+def _row(row: TimingSeries, one: TimingSeries, across: chart.Scale, top: float) -> Iterator[str]:
     """`row`: as it is drawn; `one`: the times."""
     middle = top + 42
     inside = [v for v in row.times_us if across.low <= v <= across.high]

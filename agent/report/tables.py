@@ -186,26 +186,26 @@ _FENCES = {
 }
 
 
-class Fact(NamedTuple):
+class Evidence(NamedTuple):
     """A name and what there is to say."""
 
     name: str
     value: str
 
 
-def facts(material: RunData) -> list[Fact]:
+def facts(material: RunData) -> list[Evidence]:
     """In the order in which a sceptic asks."""
     run, told = material.trajectory.run, material.receipt
     versions = ", ".join(f"{k} {run.versions[k]}" for k in _VERSIONS if k in run.versions)
-    found = [Fact("versions", versions), Fact("compiled for", run.arch), *_gpu(material)]
+    found = [Evidence("versions", versions), Evidence("compiled for", run.arch), *_gpu(material)]
     found += [*_clocks(material.process), *_measurement(told), *_protocol(told), *_cases(told), *_sandbox(material)]
     return [fact for fact in found if fact.value]
 
 
-def _gpu(material: RunData) -> Iterator[Fact]:
+def _gpu(material: RunData) -> Iterator[Evidence]:
     run = material.trajectory.run
     if run.gpu is None:
-        yield Fact("GPU", "none: kernels were checked by an interpreter of Triton's IR, and not timed")
+        yield Evidence("GPU", "none: kernels were checked by an interpreter of Triton's IR, and not timed")
         return
     measured = dig(material.receipt, "evidence", "gpu")
     driver = dig(measured, "driver") or dig(run.machine, "gpu", "driver")
@@ -213,56 +213,58 @@ def _gpu(material: RunData) -> Iterator[Fact]:
     limit = number(dig(measured, "power_limit_w"))
     told = [run.gpu, f"driver {driver}" if driver else "", f"{memory / 2**30:.0f} GiB" if memory else ""]
     told.append(f"power limit {limit:.0f} W" if limit else "")
-    yield Fact("GPU", ", ".join(filter(None, told)))
+    yield Evidence("GPU", ", ".join(filter(None, told)))
 
 
-def _clocks(process: Json) -> Iterator[Fact]:
+def _clocks(process: Json) -> Iterator[Evidence]:
     middle, slow = number(dig(process, "sm_clock_mhz", "median")), number(dig(process, "sm_clock_mhz", "p5"))
     if middle is not None:
-        yield Fact("SM clock", f"{middle:.0f} MHz median" + (f", {slow:.0f} MHz at the 5th percentile" if slow else ""))
+        yield Evidence(
+            "SM clock", f"{middle:.0f} MHz median" + (f", {slow:.0f} MHz at the 5th percentile" if slow else "")
+        )
     reasons = dig(process, "throttle_reasons")
     if isinstance(reasons, int):
         bad = "slowed down by heat or hardware" if reasons & _BAD_THROTTLE else "not slowed down by heat or hardware"
-        yield Fact("throttling", bad + ("; at times held back by the power limit" if reasons & _POWER_CAP else ""))
+        yield Evidence("throttling", bad + ("; at times held back by the power limit" if reasons & _POWER_CAP else ""))
     for name, key, unit in (("power", "power_w", "W"), ("temperature", "temperature_c", "°C")):
         low, high = number(dig(process, key, 0)), number(dig(process, key, 1))
         if low is not None and high is not None:
-            yield Fact(name, f"{low:.0f} to {high:.0f} {unit} while measuring")
+            yield Evidence(name, f"{low:.0f} to {high:.0f} {unit} while measuring")
     foreign = dig(process, "foreign_processes")
     if isinstance(foreign, int):
-        yield Fact("others on the GPU", "none" if foreign == 0 else f"{foreign} processes")
+        yield Evidence("others on the GPU", "none" if foreign == 0 else f"{foreign} processes")
 
 
-def _measurement(told: Json) -> Iterator[Fact]:
+def _measurement(told: Json) -> Iterator[Evidence]:
     timing = dig(told, "verdict", "timing")
     blocks, launches = number(dig(timing, "n_blocks")), number(dig(timing, "n_launches"))
     if blocks is not None and launches is not None:
         processes = dig(told, "evidence", "processes")
         where = f" in {len(processes)} fresh processes" if isinstance(processes, list) else ""
-        yield Fact("measured", f"{blocks:.0f} blocks, {launches:.0f} launches{where}, cold L2")
+        yield Evidence("measured", f"{blocks:.0f} blocks, {launches:.0f} launches{where}, cold L2")
     if (resolution := number(dig(told, "evidence", "aa_resolution"))) is not None:
-        yield Fact("resolution", f"{resolution:.2%}: the largest difference that the same kernel showed to itself")
+        yield Evidence("resolution", f"{resolution:.2%}: the largest difference that the same kernel showed to itself")
     if (copy := number(dig(told, "evidence", "copy_gbps"))) is not None:
-        yield Fact("copy bandwidth", f"{copy:,.0f} GB/s measured in the same session")
+        yield Evidence("copy bandwidth", f"{copy:,.0f} GB/s measured in the same session")
     light = dig(told, "evidence", "speed_of_light")
     if (us := number(dig(light, "us"))) is not None:
-        yield Fact("speed of light", f"{us:.2f} µs by {dig(light, 'source')}")
+        yield Evidence("speed of light", f"{us:.2f} µs by {dig(light, 'source')}")
 
 
-def _protocol(told: Json) -> Iterator[Fact]:
+def _protocol(told: Json) -> Iterator[Evidence]:
     version, evaluator = dig(told, "protocol", "version"), dig(told, "protocol", "evaluator_sha256")
     if version is not None:
-        yield Fact("protocol", f"version {version}, evaluator sha256 {str(evaluator)[:16]}")
+        yield Evidence("protocol", f"version {version}, evaluator sha256 {str(evaluator)[:16]}")
     words = dig(told, "evidence", "protocol")
     if isinstance(words, str):
-        yield Fact("method", words)
+        yield Evidence("method", words)
     if isinstance(sha256 := dig(told, "candidate", "source_sha256"), str):
-        yield Fact("source sha256", sha256)
+        yield Evidence("source sha256", sha256)
     if isinstance(sha256 := dig(told, "candidate", "plan_sha256"), str):
-        yield Fact("plan sha256", sha256)
+        yield Evidence("plan sha256", sha256)
 
 
-def _cases(told: Json) -> Iterator[Fact]:
+def _cases(told: Json) -> Iterator[Evidence]:
     cases = dig(told, "cases")
     if not isinstance(cases, list) or not cases:
         return
@@ -273,15 +275,15 @@ def _cases(told: Json) -> Iterator[Fact]:
     worst = f", worst error {max(ratios):.2g} of the tolerance" if ratios else ""
     kept = f", {held} of them never shown to the author" if held else ""
     precision = dig(told, "task", "precision")
-    yield Fact("checked", f"{len(shapes)} shapes, {len(cases)} sets of inputs{kept}, {wrong} wrong{worst}")
+    yield Evidence("checked", f"{len(shapes)} shapes, {len(cases)} sets of inputs{kept}, {wrong} wrong{worst}")
     lacking = dig(told, "evidence", FACT)
     for lack, names in list(lacking.items())[:8] if isinstance(lacking, Mapping) else ():
-        yield Fact("not in full", f"{lack}: {', '.join(map(str, names)) if isinstance(names, list) else names}")
+        yield Evidence("not in full", f"{lack}: {', '.join(map(str, names)) if isinstance(names, list) else names}")
     if isinstance(precision, str):
-        yield Fact("precision", f"{precision}, compared with float64{' but where that is said' if lacking else ''}")
+        yield Evidence("precision", f"{precision}, compared with float64{' but where that is said' if lacking else ''}")
 
 
-def _sandbox(material: RunData) -> Iterator[Fact]:
+def _sandbox(material: RunData) -> Iterator[Evidence]:
     roles = dig(material.receipt, "where", "sandbox")
     roles = roles if isinstance(roles, Mapping) else {"tracer": dig(material.trajectory.run.machine, "sandbox")}
     for role, enforced in list(roles.items())[:8]:
@@ -289,10 +291,10 @@ def _sandbox(material: RunData) -> Iterator[Fact]:
             abi = enforced.get("landlock_abi")
             on = [f"Landlock (ABI {abi})"] if abi else []
             on += [word for key, word in _FENCES.items() if enforced.get(key) is True]
-            yield Fact(f"confined: {role}", ", ".join(on) or "NOT CONFINED")
+            yield Evidence(f"confined: {role}", ", ".join(on) or "NOT CONFINED")
     warnings = dig(material.receipt, "where", "warnings")
     for warning in warnings[:8] if isinstance(warnings, list) else ():
-        yield Fact("warning", str(warning))
+        yield Evidence("warning", str(warning))
 
 
 _LIMITS = {  # the name under which a run keeps it: the flag
@@ -310,27 +312,33 @@ _LIMITS = {  # the name under which a run keeps it: the flag
 _OF_MODELS = ("strategy", "effort")
 
 
-class Step(NamedTuple):
+class Reproduction(NamedTuple):
     """A command, and what it does."""
 
     command: str
     purpose: str
 
 
-def steps(material: RunData) -> list[Step]:
+def steps(material: RunData) -> list[Reproduction]:
     """What to type, the most useful first."""
     run, best = material.trajectory.run, material.best
     return [
         *(_of_best(best.attempt_id) if best else ()),
-        *(() if run.author == JUDGED_FILES else (Step(rerun(run), _rerun_purpose(run)),)),  # its files are not known
-        Step(_line("optimize", "show", run.run_id), "lists the attempts; RUN/NUMBER shows one with its receipt"),
-        Step(_line("optimize", "report", run.run_id, "-o", "report.html"), "writes this page again"),
+        *(
+            () if run.author == JUDGED_FILES else (Reproduction(rerun(run), _rerun_purpose(run)),)
+        ),  # its files are not known
+        Reproduction(
+            _line("optimize", "show", run.run_id), "lists the attempts; RUN/NUMBER shows one with its receipt"
+        ),
+        Reproduction(_line("optimize", "report", run.run_id, "-o", "report.html"), "writes this page again"),
     ]
 
 
-def _of_best(attempt_id: str) -> Iterator[Step]:
-    yield Step(_line("optimize", "verify", attempt_id), "judges it again with fresh inputs, and says whether it held")
-    yield Step(
+def _of_best(attempt_id: str) -> Iterator[Reproduction]:
+    yield Reproduction(
+        _line("optimize", "verify", attempt_id), "judges it again with fresh inputs, and says whether it held"
+    )
+    yield Reproduction(
         f"{_line('optimize', 'show', attempt_id, '--source')} > best.py", "writes the source exactly as it was judged"
     )
 

@@ -148,7 +148,7 @@ _MOST_TEXT, _MOST_ARGUMENT = 6_000, 1_500
 
 
 @dataclass(frozen=True)
-class Part:
+class MessagePart:
     """A piece of a message: what was said, thought, or called."""
 
     kind: str  # text, thinking, call
@@ -158,12 +158,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Turn:
+class TranscriptMessage:
     """One message."""
 
     role: str
     about: str
-    parts: tuple[Part, ...]
+    parts: tuple[MessagePart, ...]
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Transcript:
     """One conversation; `left_out` counts its messages that did not fit."""
 
     key: str
-    turns: tuple[Turn, ...]
+    turns: tuple[TranscriptMessage, ...]
     left_out: int
 
 
@@ -186,11 +186,11 @@ def transcripts(run: Trajectory, shown: Sanitizer) -> list[Transcript]:
 
 
 def _transcript(conversation: Conversation, shown: Sanitizer, room: int) -> tuple[Transcript, int]:
-    turns, used = list[Turn](), 0
+    turns, used = list[TranscriptMessage](), 0
     for message in conversation.messages:
         if used > room:
             break
-        turn = Turn(message.role, _about(message), tuple(_parts(message, shown)))
+        turn = TranscriptMessage(message.role, _about(message), tuple(_parts(message, shown)))
         used += sum(len(part.body) + 80 for part in turn.parts) + 60
         turns.append(turn)
     return Transcript(conversation.key, tuple(turns), len(conversation.messages) - len(turns)), used
@@ -211,7 +211,7 @@ def _about(message: Message) -> str:
     return ", ".join(told)
 
 
-def _parts(message: Message, shown: Sanitizer) -> Iterator[Part]:
+def _parts(message: Message, shown: Sanitizer) -> Iterator[MessagePart]:
     if message.thinking.strip():
         yield _part("thinking", "thinking", message.thinking, shown, _MOST_TEXT)
     if message.text.strip():
@@ -220,7 +220,7 @@ def _parts(message: Message, shown: Sanitizer) -> Iterator[Part]:
         yield from _call(call, shown)
 
 
-def _call(call: Call, shown: Sanitizer) -> Iterator[Part]:
+def _call(call: Call, shown: Sanitizer) -> Iterator[MessagePart]:
     told = "\n".join(f"{name}: {_value(value)}" for name, value in call.arguments.items())
     yield _part("call", f"calls {call.name}", told, shown, _MOST_ARGUMENT)
     if call.problem:
@@ -232,6 +232,6 @@ def _value(value: object) -> str:
     return "\n" + "\n".join(f"  {line}" for line in lines.split("\n")) if "\n" in lines else lines
 
 
-def _part(kind: str, head: str, text: str, shown: Sanitizer, most: int) -> Part:
+def _part(kind: str, head: str, text: str, shown: Sanitizer, most: int) -> MessagePart:
     clean = shown.text(text.strip("\n"), most)
-    return Part(kind, head, clean, max(len(text) - most, 0))
+    return MessagePart(kind, head, clean, max(len(text) - most, 0))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agent.record.events import Event, Progress
-from agent.record.folder import Process
+from agent.record.folder import RunProcess
 from agent.view.replay import Place, Timeline
 from agent.view.replay_keys import Key
 from agent.view.state import ViewState, fold
@@ -25,7 +25,7 @@ class Player:
     speed: float = 1.0
     playing: bool = False
     following: bool = False  # at the end, wherever that moves
-    process: Process = field(default_factory=lambda: Process("unknown"))
+    process: RunProcess = field(default_factory=lambda: RunProcess("unknown"))
     place: int = 0
     shown_s: float = 0.0
     touched: bool = False

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from agent.record.events import Event
-from agent.record.folder import Process
+from agent.record.folder import RunProcess
 from agent.view.lines import while_there_is_a_terminal
 from agent.view.player import Player
 from agent.view.replay_bar import ReplayFrame, replay_frame
@@ -29,7 +29,7 @@ class Source:
     """Where events come from: `more` gives those that are new, at most a page; `process` says who runs the run."""
 
     more: Callable[[], Sequence[Event]]
-    process: Callable[[], Process]
+    process: Callable[[], RunProcess]
 
 
 def watch_on(console: Console, player: Player, source: Source, *, stdin: IO[str] = sys.stdin) -> None:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from agent.record.events import Event
 from agent.report import chart
-from agent.report.figures import Series, ancestors, curve, family, is_relative, lineage, roof, series, spread
+from agent.report.figures import TimingSeries, ancestors, curve, family, is_relative, lineage, roof, series, spread
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, material, receipt
 from tools.verdict import Status, Verdict
 
@@ -65,11 +65,15 @@ def test_a_run_without_times_shows_verdicts_and_no_axis_of_speed() -> None:
     assert not any(word.endswith("x") for word in texts(drawn))
 
 
-def test_many_attempts_are_drawn_as_bars_that_account_for_each() -> None:
-    course = [(None, correct(80.0) if i % 2 else failed(Status.WRONG, "no")) for i in range(240)]
+def test_many_attempts_have_a_mark_each_in_a_row_for_each_verdict() -> None:
+    statuses = (Status.WRONG, Status.CRASHED)
+    course = [(None, correct(80.0) if i % 2 else failed(statuses[i // 2 % 2], "no")) for i in range(480)]
     drawn = str(curve(material(events(course)), chart.WIDE))
-    heights = [float(h) for h in re.findall(r'<rect class="f-wrong"[^>]* height="([\d.]+)"', drawn)]
-    assert sum(heights) == pytest.approx(64 * 120 / 4)  # four attempts a bar of 64 pixels
+    for css, count in (("s-wrong", 120), ("s-crashed", 120)):
+        _, marks = re.findall(rf'class="{css}" d="([^"]+)"', drawn)  # the first is the key's
+        places = re.findall(r"M([\d.]+) ([\d.]+)m", marks)
+        assert (len(places), len({y for _, y in places})) == (count, 1)
+    assert "attempt 2: " not in drawn  # none says what it is: that would only make the file large
 
 
 def test_a_task_with_flops_gets_a_roofline_with_its_intensity() -> None:
@@ -103,7 +107,7 @@ def test_the_distribution_holds_every_block_of_every_process() -> None:
 
 
 def test_quantiles_are_those_of_the_sorted_times() -> None:
-    one = Series("candidate", "attempt 1", (4.0, 1.0, 3.0, 2.0, 5.0))
+    one = TimingSeries("candidate", "attempt 1", (4.0, 1.0, 3.0, 2.0, 5.0))
     assert (one.median_us, one.at(0.0), one.at(0.25), one.at(0.9), one.at(1.0)) == pytest.approx((3, 1, 2, 4.6, 5))
 
 

@@ -13,7 +13,7 @@ from agent.record.trajectory import trajectory
 from agent.report.data import Claim, RunData, claim, number
 from agent.report.figures import roof
 from agent.report.page import moment, run_page
-from agent.report.tables import Fact, baseline_lines, facts, steps
+from agent.report.tables import Evidence, baseline_lines, facts, steps
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, hostile, material, receipt, verified
 from tools.verdict import Comparison, Status, Verdict
 
@@ -48,9 +48,9 @@ def test_what_a_check_did_without_stands_among_the_facts() -> None:
         **full,
         "evidence": {**full["evidence"], "not_in_full": {"no memory for float64": ["main/own", "main/timed"]}},
     }
-    assert Fact("not in full", "no memory for float64: main/own, main/timed") in facts(material(made, weak))
-    assert Fact("precision", "float32, compared with float64 but where that is said") in facts(material(made, weak))
-    assert Fact("precision", "float32, compared with float64") in facts(material(made, full))
+    assert Evidence("not in full", "no memory for float64: main/own, main/timed") in facts(material(made, weak))
+    assert Evidence("precision", "float32, compared with float64 but where that is said") in facts(material(made, weak))
+    assert Evidence("precision", "float32, compared with float64") in facts(material(made, full))
 
 
 def test_what_was_not_confirmed_is_said_not_to_be() -> None:

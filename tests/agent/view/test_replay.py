@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.record.events import Event, Judged, Progress, Replied, RunResumed, Said, Verified
-from agent.record.folder import Process
+from agent.record.folder import RunProcess
 from agent.view.player import Player
 from agent.view.replay import Timeline, numbers
 from agent.view.replay_bar import bar, replay_frame, silence
@@ -248,7 +248,7 @@ def test_the_bar_says_whether_it_plays_where_it_is_and_what_keys_do() -> None:
     playing = player(OVER, target=third)
     playing.read_all()
     playing.playing, playing.speed = True, math.inf
-    silent = [player(RUN, following=True, process=Process(state)) for state in ("gone", "running", "unknown")]
+    silent = [player(RUN, following=True, process=RunProcess(state)) for state in ("gone", "running", "unknown")]
     over = player(OVER, following=True)
     reading = player(OVER, following=True, reading=True)
     at = NOW - 2.0
@@ -270,19 +270,19 @@ def test_a_frame_fills_the_terminal_exactly_with_the_bar_in_its_last_line(size: 
 
 
 def test_a_run_is_silent_only_after_a_while_but_gone_at_once() -> None:
-    assert silence(player(RUN, process=Process("running")), NOW + 5.0) == ""
-    assert "not running" in silence(player(RUN, process=Process("gone")), NOW + 5.0)
+    assert silence(player(RUN, process=RunProcess("running")), NOW + 5.0) == ""
+    assert "not running" in silence(player(RUN, process=RunProcess("gone")), NOW + 5.0)
     assert silence(player([]), NOW) == ""
 
 
 def test_the_clock_of_a_run_that_is_gone_stands_still() -> None:
-    gone, alive = (player(RUN, following=True, process=Process(s)) for s in ("gone", "running"))
+    gone, alive = (player(RUN, following=True, process=RunProcess(s)) for s in ("gone", "running"))
     assert gone.now(NOW + 500.0) == START + 70.0
     assert alive.now(NOW + 500.0) == NOW + 500.0
 
 
 def test_a_reading_of_the_gpu_shows_only_in_the_present_and_is_no_part_of_the_record() -> None:
-    viewer = player(RUN, following=True, process=Process("running"))
+    viewer = player(RUN, following=True, process=RunProcess("running"))
     viewer.overhear(Progress("r-7f3a", "gpu", "NVIDIA H200  41 %", at=NOW))
     assert viewer.state.gpu_sample == "NVIDIA H200  41 %"
     viewer.press("left")
@@ -321,5 +321,5 @@ def test_what_is_silent_for_a_minute_is_given_up_unless_its_process_runs() -> No
     made = player(RUN)
     last = made.timeline.last_at
     assert [made.given_up(last + s) for s in (0.0, 59.0, 61.0, -1e6)] == [False, False, True, True]
-    made.process = Process("running", 7)
+    made.process = RunProcess("running", 7)
     assert not made.given_up(last + 1e6)
