@@ -13,6 +13,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +234,7 @@ def _kept(doing: str) -> Iterator[None]:
 def _one_line(doing: str) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, ValueError) as error:
+    except (sqlite3.Error, zlib.error, ValueError, RecursionError) as error:
         raise StoreError(f"{doing}: {str(error).partition(chr(10))[0]}") from error
     except OSError as error:
         raise StoreError(f"{doing}: {error.strerror}") from error

@@ -10,10 +10,11 @@ import json
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, assert_never, cast, get_args
 
-from sqlalchemy import Boolean, Column
+from sqlalchemy import Boolean
 from sqlmodel import SQLModel
 
 from agent.record import tables as t
@@ -51,6 +52,13 @@ _MODELS: dict[str, type[SQLModel]] = {
     "judged": t.VerdictRow,
     "verified": t.VerificationRow,
     "reflected": t.ReflectionRow,
+}
+Column = tuple[type[SQLModel], str]
+# What a trajectory has no use for, and what stands there instead: more than half of what there is to unpack.
+_DOCUMENTS: Mapping[Column, Json] = {
+    (t.UpdateRow, "plan_json_ref"): None,
+    (t.VerdictRow, "receipt_json_ref"): {},
+    (t.ReplyRow, "raw_json_ref"): None,
 }
 DETAILS: tuple[type[SQLModel], ...] = (*_MODELS.values(), t.KernelRow, t.CaseRow, t.ComparisonRow)
 
@@ -255,39 +263,59 @@ def read_events(
     *,
     most_bytes: int = MOST_BYTES,
     cases: bool = True,
+    documents: bool = True,
 ) -> list[tuple[int, Event]]:
     """The events of some rows of `events`, each with its number, in order, equal to those that were written. Their
-    texts have at most `most_bytes` together; verdicts have no cases unless `cases`. Raises ValueError, zlib.error and
-    sqlite3.Error for damage."""
+    texts have at most `most_bytes` together. Verdicts have no cases unless `cases`; plans, receipts and providers' own
+    items are left empty unless `documents`. Raises ValueError, zlib.error and sqlite3.Error for damage."""
     chosen = f"SELECT seq FROM events WHERE {where}"
     rows = _select(connection, t.EventRow, f"WHERE {where} ORDER BY seq", values)
     wanted = [model for model in DETAILS if cases or model is not t.CaseRow]
     details = {model: _select(connection, model, f"WHERE seq IN ({chosen})", values) for model in wanted}
-    stored = (row for found in details.values() for row in found)
-    addresses = {value for row in stored for column, value in row.items() if column.endswith("_ref") and value}
-    reader = _Reader(details, read_texts(connection, addresses, most_bytes))
+    empty = {} if documents else _DOCUMENTS
+    addresses = {
+        row[column]
+        for model, found in details.items()
+        for column, _ in _references(model)
+        if (model, column) not in empty
+        for row in found
+    }
+    reader = _Reader(details, read_texts(connection, addresses - {None}, most_bytes), empty)
     return [(row["seq"], reader.event(row)) for row in rows]
 
 
 def _select(
     connection: sqlite3.Connection, model: type[SQLModel], rest: str, values: Mapping[str, object]
 ) -> list[Values]:
-    columns = t.table(model).columns
-    names = ", ".join(f'"{column.name}"' for column in columns)
+    columns = _columns(model)
+    names = ", ".join(f'"{name}"' for name, _ in columns)
     found = connection.execute(f"SELECT {names} FROM {model.__tablename__} {rest}", values)
-    return [{c.name: _loaded(c, value) for c, value in zip(columns, row, strict=True)} for row in found]
+    return [
+        {
+            name: value if load is None or value is None else load(value)
+            for (name, load), value in zip(columns, row, strict=True)
+        }
+        for row in found
+    ]
 
 
-def _loaded(column: Column[Any], value: Any) -> Any:
-    """A value as the driver returns it, as the type of its column says it."""
-    if value is None:
-        return None
-    if isinstance(column.type, t.Document):
-        return json.loads(value)
-    if isinstance(column.type, t.Real):
-        return float(value)
-    if isinstance(column.type, Boolean):
-        return bool(value)
+@cache
+def _columns(model: type[SQLModel]) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    """Each column of a table with what turns a value of the driver into one of the column's type."""
+    return [(str(column.name), _loader(column.type)) for column in t.table(model).columns]
+
+
+def _loader(kind: object) -> Callable[[Any], Any] | None:
+    if isinstance(kind, t.Document):
+        return json.loads
+    if isinstance(kind, t.Real):
+        return float
+    if isinstance(kind, Boolean):
+        return bool
+    return _word if isinstance(kind, t.Words) else None
+
+
+def _word(value: Any) -> Any:
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
 
 
@@ -319,8 +347,10 @@ def inflated(data: bytes, most_bytes: int) -> bytes:
 class _Reader:
     """Puts stored rows together again: `details` are the rows beside some events, by table, and `texts` their texts."""
 
-    def __init__(self, details: Mapping[type[SQLModel], Sequence[Values]], texts: Mapping[str, str]) -> None:
-        self._texts = texts
+    def __init__(
+        self, details: Mapping[type[SQLModel], Sequence[Values]], texts: Mapping[str, str], empty: Mapping[Column, Json]
+    ) -> None:
+        self._texts, self._empty = texts, empty
         self._rows: dict[tuple[type[SQLModel], int], list[Values]] = defaultdict(list)
         for model, rows in details.items():
             for row in rows:
@@ -329,7 +359,7 @@ class _Reader:
     def event(self, row: Values) -> Event:
         """The event of one row of `events`."""
         seq, kind = row["seq"], row["kind"]
-        if kind not in _KINDS:
+        if kind not in _MODELS:
             raise DecodeError(f"event {seq}: unknown kind {kind!r:.100}")
         facts: Values = dict(row)
         for detail in self._of(_MODELS[kind], seq):
@@ -337,7 +367,7 @@ class _Reader:
         if kind == "updated":
             facts |= {"kernels": self._list(KernelReport, t.KernelRow, seq), "failure": self._verdict(seq)}
         if kind == "verified":
-            facts |= next(self._of(t.VerdictRow, seq))
+            facts |= next(self._of(t.VerdictRow, seq), {})
         if kind in ("judged", "verified"):
             facts["verdict"] = self._verdict(seq)
         return cast(Event, decode(_KINDS[kind], _fields(_KINDS[kind], facts), f"event {seq}"))
@@ -355,19 +385,30 @@ class _Reader:
 
     def _of(self, model: type[SQLModel], seq: int) -> Iterator[Values]:
         for row in self._rows.get((model, seq), ()):
-            yield dict(self._field(column, value) for column, value in row.items())
+            texts = {name: self._text(model, column, row[column]) for column, name in _references(model)}
+            yield row | texts
 
-    def _field(self, column: str, value: Any) -> tuple[str, Any]:
-        if not column.endswith("_ref"):
-            return column, value
-        name, is_json = column.removesuffix("_ref"), column.endswith("_json_ref")
-        if value is None:
-            return name.removesuffix("_json"), None
-        if value not in self._texts:
-            raise DecodeError(f"the text {str(value)[:16]} is missing")
-        return (name.removesuffix("_json"), json.loads(self._texts[value])) if is_json else (name, self._texts[value])
+    def _text(self, model: type[SQLModel], column: str, address: str | None) -> Json:
+        if address is None or (model, column) in self._empty:
+            return self._empty.get((model, column))
+        if address not in self._texts:
+            raise DecodeError(f"the text {str(address)[:16]} is missing")
+        text = self._texts[address]
+        return json.loads(text) if column.endswith("_json_ref") else text
+
+
+@cache
+def _references(model: type[SQLModel]) -> list[tuple[str, str]]:
+    """The columns of a table that hold addresses, and the fields whose texts these are."""
+    names = [name for name, _ in _columns(model) if name.endswith("_ref")]
+    return [(name, name.removesuffix("_ref").removesuffix("_json")) for name in names]
+
+
+@cache
+def _names(cls: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
 
 
 def _fields(cls: type[Any], facts: Mapping[str, Any]) -> Values:
     """The fields of a class; `final`, which has no column, has its default."""
-    return {f.name: facts[f.name] for f in dataclasses.fields(cls) if f.name in facts}
+    return {name: facts[name] for name in _names(cls) if name in facts}

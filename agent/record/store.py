@@ -242,7 +242,7 @@ class Store:
         where = f"run_id IN (SELECT value FROM json_each(:runs)) AND seq <= :until{said}"
         for batch in _batches(self.choose(until=until) if runs is None else runs):
             by_run: dict[str, list[Event]] = {run_id: [] for run_id in batch}
-            for event in self._events(where, cases=cases, runs=json.dumps(batch), until=until):
+            for event in self._events(where, cases=cases, documents=False, runs=json.dumps(batch), until=until):
                 by_run[event.run_id].append(event)
             for events in by_run.values():
                 with _one_line(self.path, "reading"):
@@ -275,9 +275,9 @@ class Store:
         except query.NotFound as error:
             raise StoreError(f"{self.path}: {error}") from error
 
-    def _events(self, where: str, *, cases: bool = True, **values: object) -> list[Event]:
+    def _events(self, where: str, *, cases: bool = True, documents: bool = True, **values: object) -> list[Event]:
         with self.reading() as connection:
-            return [event for _, event in read_events(connection, where, values, cases=cases)]
+            return [event for _, event in read_events(connection, where, values, cases=cases, documents=documents)]
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -368,6 +368,7 @@ def _one_line(path: Path, doing: str) -> Iterator[None]:
         OverflowError,
         zlib.error,
         ValueError,
+        RecursionError,
     ) as error:  # ValueError: damage
         why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise StoreError(f"{path}: {doing}: {why}; {WAY_OUT}") from error

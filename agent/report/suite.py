@@ -13,14 +13,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from markupsafe import Markup
 
 from agent.export.formulas import FASTEST, fast_p, speedup_over
 from agent.record.trajectory import AttemptRecord, Trajectory
 from agent.report import chart
-from agent.report.data import RunData, baseline_name, claim, finite, hardest, interval, ranked, timing_of, tone_of
+from agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
 from agent.report.page import both, moment, render
 from agent.report.text import Sanitizer
 from agent.view import text as words
@@ -211,34 +210,6 @@ def _band(curve: FastP, across: chart.Scale, up: chart.Scale, i: int) -> list[st
 THRESHOLDS = (0.0, 0.8, 1.0, 1.5, 2.0)
 
 
-class TaskLine(NamedTuple):
-    """A row of the table of tasks."""
-
-    task: str
-    run_id: str
-    gpu: str
-    author: str
-    status: object
-    time: str
-    speedups: tuple[str, ...]
-    light: str
-    coverage: str
-    tier: str
-    attempts: str
-    note: str
-    doubted: bool
-
-
-class MeanLine(NamedTuple):
-    """A geometric mean in words."""
-
-    baseline: str
-    over_timed: str
-    n: int
-    kept: str
-    n_kept: int
-
-
 def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, chosen: str) -> str:
     """`chosen`: how these runs were chosen, as a sentence."""
     of = suite(materials)
@@ -254,9 +225,12 @@ def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, 
         "fast_0": f"{fast_p_share(of, 0.0)[0]:.0%}",
         "chart": both(shown, partial(fast_p_chart, curves)) if of.timed else None,
         "thresholds": [(baseline_label(c.baseline), _shares(of, c.baseline)) for c in curves],
-        "means": [line for b in (FASTEST, *of.baselines) if (line := _mean_line(of, b))],
-        "baselines": [baseline_label(b) for b in of.baselines],
-        "lines": [_task_line(m, of) for m in materials],
+        "means": [(baseline_label(b), mean(of, b), mean(of, b, kept=True)) for b in (FASTEST, *of.baselines)],
+        "baselines": [(b, baseline_label(b)) for b in of.baselines],
+        "claim": claim,
+        "failed": failed,
+        "intervals": _intervals,
+        "mean_words": _mean_words,
         "command": shlex.join(["optimize", "report", *run_ids, "--suite", "-o", "suite.html"]),
         "dates": _dates([m.trajectory for m in materials]),
     }
@@ -275,7 +249,9 @@ def suite_claim(of: Suite) -> list[str]:
     else:
         found = [f"{right}; none was timed."]
     if (overall := mean(of)) is not None:
-        found.append(f"Geometric mean of the speed-up over the fastest baseline: {_words(overall)}.")
+        found.append(
+            f"Geometric mean of the speed-up over the fastest baseline: {_mean_words(overall)}, n = {overall.n}."
+        )
     if of.untimed and timed:
         verb = "was" if len(of.untimed) == 1 else "were"
         found.append(f"{words.plural(len(of.untimed), 'right kernel')} {verb} not timed.")
@@ -290,11 +266,9 @@ def _tasks(materials: Sequence[RunData]) -> str:
     return ", ".join(m.trajectory.run.task for m in materials[:6]) + (", …" if len(materials) > 6 else "")
 
 
-def _words(m: Mean) -> str:
-    spread = (
-        f" [{m.low:.3f}, {m.high:.3f}]" if m.low is not None and m.high is not None else " (too few for an interval)"
-    )
-    return f"{m.value:.3f}x{spread}, n = {m.n}"
+def _mean_words(m: Mean) -> str:
+    known = m.low is not None and m.high is not None
+    return f"{m.value:.3f}x" + (f" [{m.low:.3f}, {m.high:.3f}]" if known else " (too few for an interval)")
 
 
 def _shares(of: Suite, baseline: str) -> list[str]:
@@ -306,34 +280,9 @@ def _share(low_high: tuple[float, float]) -> str:
     return f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
 
 
-def _mean_line(of: Suite, baseline: str) -> MeanLine | None:
-    over, kept = mean(of, baseline), mean(of, baseline, kept=True)
-    if over is None or kept is None:
-        return None
-    return MeanLine(
-        baseline_label(baseline), _words(over).rpartition(",")[0], over.n, _words(kept).rpartition(",")[0], kept.n
-    )
-
-
-def _task_line(m: RunData, of: Suite) -> TaskLine:
-    run, best = m.trajectory.run, None if m.doubt else m.best
-    against = {c.baseline: interval(c) for c in ranked(best)} if best else {}
-    note = "" if best and speedup_over(best) is not None else claim(m).headline
-    return TaskLine(
-        run.task,
-        run.run_id,
-        run.gpu or "no GPU",
-        run.author,
-        best.status if best else None,
-        words.timing(timing) if best and (timing := timing_of(best)) else "",
-        tuple(against.get(b, "") for b in of.baselines),
-        f"{best.sol_fraction:.0%}" if best and finite(best.sol_fraction) is not None else "",
-        f"{best.coverage:.0%}" if best and finite(best.coverage) is not None else "",
-        (best.tier or "") if best else "",
-        f"{len(m.trajectory.attempts)} ({failed(m)} failed)",
-        note,
-        m.doubt is not None,
-    )
+def _intervals(best: AttemptRecord | None) -> dict[str, str]:
+    """The speed-ups of a kernel by baseline, in words."""
+    return {c.baseline: interval(c) for c in ranked(best)} if best else {}
 
 
 def _dates(runs: Sequence[Trajectory]) -> str:
