@@ -405,10 +405,10 @@ def _references(model: type[SQLModel]) -> list[tuple[str, str]]:
 
 
 @cache
-def _names(cls: type[Any]) -> list[str]:
+def _names(cls: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]
 
 
-def _fields(cls: type[Any], facts: Mapping[str, Any]) -> Values:
+def _fields(cls: Any, facts: Mapping[str, Any]) -> Values:
     """The fields of a class; `final`, which has no column, has its default."""
     return {name: facts[name] for name in _names(cls) if name in facts}
