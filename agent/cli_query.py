@@ -46,7 +46,7 @@ def runs(
     """
     settings = chosen_settings({"runs_dir": runs_dir})
     from agent.compose.runs import list_runs
-    from agent.record.listing import Filter
+    from agent.record.query import Filter
 
     return list_runs(settings.runs_dir, Filter(task, model, verdict, min_speedup, limit), json=json)
 
@@ -96,7 +96,7 @@ def show(
     """
     settings = chosen_settings({"runs_dir": runs_dir})
     from agent.compose.show import Parts, show_stored
-    from agent.record.listing import Filter
+    from agent.record.query import Filter
 
     parts = Parts(source, diff, conversation, receipt, sass, ptx, against)
     wanted = Filter(verdict=verdict, min_speedup=min_speedup)

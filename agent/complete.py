@@ -12,7 +12,7 @@ from agent.settings import load_settings
 from tools.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent.record.glance import Glance
+    from agent.record.query import RunSummary
 
 Offers = Iterator[tuple[str, str]]  # a word, and what it is
 
@@ -107,7 +107,7 @@ def attempts(context: Typed) -> Offers:
     if "/" not in context.incomplete:
         yield from runs(context)
         return
-    from agent.record.glance import attempts_starting
+    from agent.record.query import attempts_starting
 
     yield from ((name, "attempt") for name in attempts_starting(_database(context), context.incomplete))
 
@@ -144,8 +144,8 @@ def models(context: Typed) -> Offers:
     yield OFFLINE, "no model: expert kernels and a search"
 
 
-def _latest(context: Typed) -> "list[Glance]":
-    from agent.record.glance import latest_runs
+def _latest(context: Typed) -> "list[RunSummary]":
+    from agent.record.query import latest_runs
 
     return latest_runs(_database(context), _MOST_RUNS)
 
@@ -161,6 +161,6 @@ def _database(context: Typed) -> Path:
     return folder / _DATABASE
 
 
-def _in_short(run: "Glance") -> str:
+def _in_short(run: "RunSummary") -> str:
     speed = f", best {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
     return f"{run.author}, {run.attempts} attempts{speed}"

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from agent.record.receipts import receipt_path
+from agent.record.folder import receipt_path
 from agent.record.store import Store
 from agent.record.trajectory import AttemptRecord, trajectory
 from benchmarks.made_runs import RunMaker

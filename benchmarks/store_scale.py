@@ -30,7 +30,6 @@ from sqlmodel import SQLModel
 from agent.record import tables as t
 from agent.record.events import Event
 from agent.record.rows import is_stored, to_rows
-from agent.record.standings import REFRESH
 from agent.record.store import FILE_NAME, Store
 from benchmarks.made_runs import ATTEMPTS_A_RUN, RunMaker
 
@@ -89,7 +88,6 @@ def fill(folder: Path, attempts: int, seed: int, jobs: int = 2) -> None:
         connection.execute(f"PRAGMA {pragma}").fetchall()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         _load(connection, pool.imap(partial(prepared, seed=seed, attempts=attempts), chunks))
-    connection.execute(REFRESH.format(where="TRUE"))
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
     connection.close()
 

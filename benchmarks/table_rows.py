@@ -10,10 +10,9 @@ from typing import Any
 
 from agent.authors.base import Attempt
 from agent.policy import best
-from agent.record.alive import folder_of
 from agent.record.events import RunEnded, RunStarted
-from agent.record.listing import Filter, RunSummary
-from agent.record.receipts import receipt_path
+from agent.record.folder import folder_of, receipt_path
+from agent.record.query import Filter, RunSummary
 from agent.record.store import Store
 from benchmarks.public_kernels import OURS
 from tools.codec import Json

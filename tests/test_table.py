@@ -19,7 +19,7 @@ import pytest
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.session import session, workshop
 from agent.record.events import Judged, Proposed, RunEnded, RunStarted
-from agent.record.receipts import receipt_path
+from agent.record.folder import receipt_path
 from agent.record.store import Store
 from agent.settings import Settings
 from benchmarks.public_kernels import FOLDER, SOURCES, _tables, candidate, public_kernels, source_of, written

@@ -44,9 +44,9 @@ def decode(cls: type[T], data: Json, where: str = "$") -> T:
 
 
 def _decode(hint: Any, data: Json, where: str) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return data
+    origin, args = _shape(hint)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(args, data, where)
     if origin is typing.Literal:
@@ -91,6 +91,12 @@ def _decode_sequence(origin: Any, args: tuple[Any, ...], data: Json, where: str)
         _require(len(data) == len(args), data, where, f"an array of {len(args)}")
         return tuple(_decode(a, d, f"{where}[{i}]") for i, (a, d) in enumerate(zip(args, data, strict=True)))
     return origin(_decode(args[0], d, f"{where}[{i}]") for i, d in enumerate(data))
+
+
+@cache
+def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What `typing` says of a type; asking it took a quarter of the time of a decoding."""
+    return typing.get_origin(hint), typing.get_args(hint)
 
 
 @cache

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent.export.provenance import Place
     from agent.export.recipe import Recipe
     from agent.export.sampling import RejectionSampling
-    from agent.record.harvest import ChosenRun
+    from agent.record.query import ChosenRun
 
 _PACKAGES = ("numpy", "orjson", "pyarrow", "rensa")
 

@@ -10,9 +10,8 @@ from agent.compose.run import fan_out, run_started, warn
 from agent.compose.session import Session, session, workshop
 from agent.compose.sources import read_candidates
 from agent.policy import best, rank_key
-from agent.record.alive import alive
 from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, RunStarted, Warned
-from agent.record.receipts import ReceiptBook, receipt_path
+from agent.record.folder import ReceiptBook, alive, receipt_path
 from agent.record.store import Store
 from agent.settings import Environment, Settings
 from agent.view.output import choose_view

@@ -2,24 +2,19 @@
 
 import contextlib
 import json as jsonlib
-import os
-import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agent.record.merge import Merged, Progress, count_events, merge
-from agent.record.other import database_at, opened_other
-from agent.record.receipts import FOLDER
+from agent.record.folder import RECEIPTS, write_whole
+from agent.record.merge import Merged, Progress, count_events, database_at, merge, opened_other
 from agent.record.store import Store
 from agent.view.listing import MergedFile, merged_json, print_merged
 from tools.errors import StoreError, UsageError
 
 BIG_EVENTS = 100_000  # to be told how far it has come
 EVERY_S = 2.0
-_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 
 
 def merge_databases(others: Sequence[Path], runs_dir: Path, *, dry_run: bool, json: bool) -> int:
@@ -28,7 +23,7 @@ def merge_databases(others: Sequence[Path], runs_dir: Path, *, dry_run: bool, js
         raise UsageError("give at least one OTHER.db, or the runs directory of another machine")
     with Store.open(runs_dir) as store:
         ours = store.path
-    done = [_merged(other, ours, dry_run=dry_run) for other in others]
+        done = [_merged(other, store, dry_run=dry_run) for other in others]
     if json:
         print(jsonlib.dumps(merged_json(done, ours, dry_run=dry_run), allow_nan=False))
     else:
@@ -38,13 +33,12 @@ def merge_databases(others: Sequence[Path], runs_dir: Path, *, dry_run: bool, js
     return int(any(file.merged.clashes for file in done))
 
 
-def _merged(other: Path, ours: Path, *, dry_run: bool) -> MergedFile:
+def _merged(other: Path, ours: Store, *, dry_run: bool) -> MergedFile:
     try:
-        with opened_other(other, ours) as source:
+        with opened_other(other, ours.path) as source:
             found = merge(ours, source, dry_run=dry_run, progress=_progress(other, count_events(source)))
-        return MergedFile(
-            str(other), found, _copy_files(database_at(other).parent, ours.parent, found, dry_run=dry_run)
-        )
+        copied = _copy_files(database_at(other).parent, ours.path.parent, found, dry_run=dry_run)
+        return MergedFile(str(other), found, copied)
     except StoreError as error:
         return MergedFile(str(other), Merged(), failed=str(error))
     except KeyboardInterrupt:
@@ -74,8 +68,6 @@ def _copy_files(theirs: Path, ours: Path, found: Merged, *, dry_run: bool) -> in
     kernel of a run that went on there."""
     copied = 0
     for run_id in (*found.new, *found.extended, *found.same):
-        if not _PLAIN_NAME.fullmatch(run_id):  # ids come from a file that we did not write
-            continue
         for source in _files(theirs / run_id):
             target = ours / run_id / source.relative_to(theirs / run_id)
             newer = run_id in found.extended and source.name == "best.py"
@@ -89,17 +81,14 @@ def _copy_files(theirs: Path, ours: Path, found: Merged, *, dry_run: bool) -> in
 def _files(folder: Path) -> Iterator[Path]:
     if folder.is_symlink() or not folder.is_dir():
         return
-    for path in (folder / "best.py", *sorted((folder / FOLDER).glob("[0-9]*.json"))):
+    for path in (folder / "best.py", *sorted((folder / RECEIPTS).glob("[0-9]*.json"))):
         if path.is_file() and not path.is_symlink():
             yield path
 
 
 def _copy(source: Path, target: Path) -> None:
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, aside)
-        aside.replace(target)
+        write_whole(target, source.read_bytes())
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise StoreError(f"{source} cannot be copied to {target}: {error.strerror}; the record is merged") from error

@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.export.names import Names, names_here, names_in
-from agent.record.alive import folder_of
-from agent.record.aside import write_whole
-from agent.record.listing import Filter, RunSummary
-from agent.record.receipts import FOLDER, receipt_path
+from agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
+from agent.record.query import Filter, RunSummary
 from agent.record.store import FILE_NAME, Store
 from agent.record.trajectory import AttemptRecord, Trajectory
-from agent.report.claim import claim
-from agent.report.material import Material
+from agent.report.data import RunData, claim
 from agent.report.page import run_page
-from agent.report.shown import Shown
 from agent.report.suite import suite as suite_of
-from agent.report.suite_page import suite_claim, suite_page
+from agent.report.suite import suite_claim, suite_page
+from agent.report.text import Sanitizer
 from tools.codec import Json
 from tools.errors import StoreError, UsageError
 from tools.versions import versions
@@ -101,7 +98,7 @@ def _check(wanted: Wanted, runs_dir: Path) -> None:
 def _run(store: Store, text: str) -> Made:
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
-    html = run_page(material, Shown(_names(store)), version=versions()["kerneltune"])
+    html = run_page(material, Sanitizer(_names(store)), version=versions()["kerneltune"])
     home = folder_of(store.path.parent, run_id) / "report.html"
     return Made(html, home, _plain(store, claim(material).text), (run_id,))
 
@@ -116,14 +113,14 @@ def _suite(store: Store, wanted: Wanted) -> Made:
             " best of several favours luck a little."
         )
     materials = sorted(_materials(store, run_ids), key=lambda m: m.trajectory.run.task)
-    html = suite_page(materials, Shown(_names(store)), version=versions()["kerneltune"], chosen=chosen)
+    html = suite_page(materials, Sanitizer(_names(store)), version=versions()["kerneltune"], chosen=chosen)
     statement = " ".join(suite_claim(suite_of(materials)))
     return Made(html, store.path.parent / "suite.html", _plain(store, statement), tuple(run_ids))
 
 
 def _plain(store: Store, statement: str) -> str:
     """The statement as a terminal may show it."""
-    return Shown(_names(store)).line(statement, 2_000)
+    return Sanitizer(_names(store)).line(statement, 2_000)
 
 
 def _names(store: Store) -> Names:
@@ -155,21 +152,21 @@ def _merit(run: RunSummary) -> tuple[bool, bool, float, bool]:
     return run.verified is not False, speedup is not None, speedup or 0.0, run.best_attempt_id is not None
 
 
-def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[Material]:
+def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[RunData]:
     wanted = set(run_ids)
     chosen = [run for run in store.choose() if run.run_id in wanted]
-    for trajectory in store.trajectories(chosen, conversations=conversations, sources=conversations):
+    for trajectory in store.trajectories(chosen, conversations=conversations):
         yield _material(store, trajectory)
 
 
-def _material(store: Store, trajectory: Trajectory) -> Material:
+def _material(store: Store, trajectory: Trajectory) -> RunData:
     run_id, best = trajectory.run.run_id, trajectory.best
     folder = folder_of(store.path.parent, run_id)
     course = store.load_course(run_id)
     if best is None or not best.accepted:
-        return Material(trajectory, course, None, _NOT_READ, _any_receipt(folder))
+        return RunData(trajectory, course, None, _NOT_READ, _any_receipt(folder))
     receipt, note = _receipt(receipt_path(folder, best.attempt_id), best)
-    return Material(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
+    return RunData(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
 
 
 def _receipt(path: Path, best: AttemptRecord) -> tuple[Json, str]:
@@ -191,7 +188,7 @@ def _read(path: Path) -> Json:
 
 
 def _any_receipt(folder: Path) -> Json:
-    for path in sorted((folder / FOLDER).glob("*.json"))[:3]:
+    for path in sorted((folder / RECEIPTS).glob("*.json"))[:3]:
         with contextlib.suppress(OSError, ValueError, RecursionError):
             return _read(path)
     return None

@@ -20,10 +20,9 @@ from agent.controls import Change, Controls
 from agent.llm.errors import LlmError
 from agent.llm.providers import OFFLINE, PROVIDERS
 from agent.policy import Limits, search_tiers, tiers_for
-from agent.record.alive import alive, is_plain
 from agent.record.best import write_best
 from agent.record.events import Event, Progress, RunEnded, RunResumed, RunStarted, Warned
-from agent.record.receipts import ReceiptBook
+from agent.record.folder import ReceiptBook, alive, is_plain
 from agent.record.store import Store
 from agent.settings import Environment, Settings
 from agent.view.live import gpu_samples

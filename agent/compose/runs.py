@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.record.listing import Filter
+from agent.record.query import Filter
 from agent.record.store import Store
 from agent.view.listing import print_runs
 

@@ -5,10 +5,9 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.record.alive import folder_of
 from agent.record.events import Proposed, Verified
-from agent.record.listing import Filter
-from agent.record.receipts import receipt_path
+from agent.record.folder import folder_of, receipt_path
+from agent.record.query import Filter
 from agent.record.store import Store
 from agent.record.trajectory import Conversation, trajectory
 from agent.settings import Environment, Settings

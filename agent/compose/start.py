@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.authors.base import Attempt
 from agent.policy import best
-from agent.record.listing import Filter, RunSummary
+from agent.record.query import Filter, RunSummary
 from agent.record.store import Store
 from agent.settings import Language
 from tools.errors import UsageError

@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from agent.record.glance import latest_runs
+from agent.record.query import latest_runs
 from agent.settings import Environment, Settings
 from agent.view.setup import MachineFacts, print_welcome
 from tools.device import gpu_info

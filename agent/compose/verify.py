@@ -12,9 +12,8 @@ from agent.authors.base import Attempt
 from agent.compose.session import Session, session, workshop
 from agent.compose.stored_task import stored_task
 from agent.policy import rank_key
-from agent.record.alive import folder_of
 from agent.record.events import Event, Progress, Verified
-from agent.record.receipts import ReceiptBook
+from agent.record.folder import ReceiptBook, folder_of
 from agent.record.store import Store, StoredAttempt
 from agent.repeat import repeated
 from agent.settings import Environment, Settings

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agent.record.alive import folder_of, process_of
 from agent.record.events import Event
+from agent.record.folder import folder_of, process_of
 from agent.record.store import FILE_NAME, Store
 from agent.record.trajectory import JUDGED_FILES
 from agent.settings import Environment, Settings

@@ -10,7 +10,7 @@ from agent.export.names import Names
 from agent.export.provenance import Place
 from agent.export.sampling import RejectionSampling
 from agent.export.sheets import Form
-from agent.record.harvest import ChosenRun
+from agent.record.query import ChosenRun
 
 NOBODY = Names()
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from agent.authors.base import Attempt
-from agent.record.aside import write_whole
 from agent.record.events import RunStarted
-from agent.record.receipts import receipt_path
+from agent.record.folder import receipt_path, write_whole
 from tools.spec import TaskSpec
 from tools.verdict import Verdict
 

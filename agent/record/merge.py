@@ -3,30 +3,34 @@
 Events keep their order within a run and get new numbers. What both have is not doubled, so merging again does nothing.
 A run that both have must be the same run: what one has more may only come after what both have. Verifications are free:
 several machines may have judged an attempt again, and all of them are kept.
+
+The other database is not trusted. It is only read, through the strict decoder, a bounded part at a time; each event
+must have the digest that it claims, and what becomes the name of a file must be one plain word.
 """
 
 import contextlib
-import hashlib
+import os
+import shutil
 import sqlite3
-import time
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from agent.record import tables as t
-from agent.record.alive import is_plain
-from agent.record.other import BUSY_TIMEOUT_S, read_only
-from agent.record.rows import DETAILS
-from agent.record.standings import REFRESH
+from agent.record.events import Event, RunStarted
+from agent.record.folder import is_plain
+from agent.record.rows import DETAILS, digest_of, read_events
+from agent.record.schema import VERSION, convert, version
+from agent.record.store import BUSY_TIMEOUT_MS, FILE_NAME, Contradiction, Store
 from tools.errors import StoreError
 
-BATCH_EVENTS = 20_000  # of one transaction: well under a second, in which a run that goes on has to wait
-PAUSE_S = 0.02  # between transactions, for those who wait
-_DETAILS = tuple(map(t.table, DETAILS))
-_REFERENCES = [(x.name, c.name) for x in _DETAILS for c in x.columns if c.name.endswith("_ref")]
-_STANDINGS = REFRESH.format(where="r.run_id IN (SELECT run_id FROM temp.coming)")
+_PAGE_EVENTS = 200  # read at a time
+_MOST_BYTES = 1 << 29  # of the texts of such a part
+_TABLES = {"events", "texts", *(str(model.__tablename__) for model in DETAILS)}
+_STRANGE = "its id is no name of a folder"
+_CLASH = "two different runs have this id: neither goes on where the other ends"
 
 
 @dataclass(frozen=True)
@@ -61,179 +65,176 @@ class Merged:
         )
 
 
-class _Unfit(Exception):
-    """These runs cannot be stored as they are; when it is one, the message says why."""
-
-
 Progress = Callable[[Merged, int], None]  # what has come so far, and how many events have been looked at
 
 
 def merge(
-    ours: Path, other: Path, *, dry_run: bool = False, progress: Progress = lambda so_far, events: None
+    ours: Store, other: Path, *, dry_run: bool = False, progress: Progress = lambda so_far, events: None
 ) -> Merged:
-    """Bring what `other` has, and `ours` lacks, into `ours`; both have the current schema. Each transaction leaves
-    whole runs. Raises StoreError when a file cannot be read or written."""
+    """Bring what `other` (a path of `opened_other`) has and `ours` lacks into `ours`, each run in one transaction.
+    Raises StoreError when a file cannot be read or written."""
     total, seen = Merged(), 0
-    with _joined(ours, other) as connection:
-        for batch in _batches(connection):
-            begin = "BEGIN" if dry_run else "BEGIN IMMEDIATE"
-            total = total.and_(_batch(connection, [run_id for run_id, _ in batch], begin))
-            seen += sum(n for _, n in batch)
+    with _kept(f"merging {other} into {ours.path}"), _connected(other) as theirs:
+        for (run_id,) in theirs.execute("SELECT run_id FROM runs ORDER BY seq").fetchall():
+            found, events = _run(ours, theirs, run_id, dry_run=dry_run)
+            total, seen = total.and_(found), seen + events
             progress(total, seen)
-            time.sleep(0 if dry_run else PAUSE_S)
     return total
 
 
 def count_events(other: Path) -> int:
     """How many events there are to look at."""
-    with contextlib.closing(sqlite3.connect(read_only(other), uri=True)) as connection:
+    with _connected(other) as connection:
         return int(connection.execute("SELECT count(*) FROM events").fetchone()[0])
 
 
-@contextlib.contextmanager
-def _joined(ours: Path, other: Path) -> Iterator[sqlite3.Connection]:
-    """Our database as `main`, the other one as `other`, which cannot be written."""
-    uri = f"file:{quote(str(ours.absolute()))}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
-    try:
-        for pragma in ("foreign_keys = ON", "synchronous = NORMAL", "cache_size = -65536", "temp_store = MEMORY"):
-            connection.execute(f"PRAGMA {pragma}")
-        connection.execute("ATTACH ? AS other", (read_only(other),))
-        connection.execute("CREATE TEMP TABLE coming (run_id TEXT PRIMARY KEY) WITHOUT ROWID")
-        connection.execute("CREATE TEMP TABLE moved (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)")
-        yield connection
-    except (sqlite3.Error, OverflowError) as error:
-        raise StoreError(f"merging {other} into {ours}: {error}; the runs that were merged before are kept") from error
-    finally:
-        connection.close()
+# One run ------------------------------------------------------------------------------------------------------------
 
-
-def _batches(connection: sqlite3.Connection) -> Iterator[list[tuple[str, int]]]:
-    """The other's runs, oldest first, each with its number of events."""
-    counts = dict(connection.execute("SELECT run_id, count(*) FROM other.events GROUP BY run_id"))
-    batch: list[tuple[str, int]] = []
-    for (run_id,) in connection.execute("SELECT run_id FROM other.runs ORDER BY seq").fetchall():
-        batch.append((run_id, counts.get(run_id, 0)))
-        if sum(n for _, n in batch) >= BATCH_EVENTS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _batch(connection: sqlite3.Connection, runs: Sequence[str], begin: str) -> Merged:
-    """Merge some runs in one transaction, or one by one to find those that do not fit."""
-    connection.execute(begin)
-    try:
-        found = _sorted_out(connection, runs)
-        if begin == "BEGIN IMMEDIATE":
-            _bring(connection, found)
-            connection.execute("COMMIT")
-        return found
-    except (sqlite3.IntegrityError, _Unfit) as error:
-        _roll_back(connection)
-        if len(runs) == 1:
-            return Merged(clashes=(Clash(runs[0], f"contradicts what is stored, or is damaged ({error})"),))
-        total = Merged()
-        for run_id in runs:
-            total = total.and_(_batch(connection, [run_id], begin))
-        return total
-    finally:
-        _roll_back(connection)
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-
-
-def _sorted_out(connection: sqlite3.Connection, runs: Sequence[str]) -> Merged:
-    """Which of the runs are new, longer there than here, known, or others under the same name. Leaves the first two in
-    `coming`, and the numbers of their missing events, with those they will get, in `moved`."""
-    strange = [run_id for run_id in runs if not is_plain(run_id)]
-    runs = [run_id for run_id in runs if run_id not in strange]
-    _choose(connection, runs)
-    lacking = _missing(connection)
-    here = {run_id for (run_id,) in connection.execute("SELECT run_id FROM main.runs JOIN temp.coming USING (run_id)")}
-    left_out = [r for r in runs if r in lacking and r in here and not _one_extends_the_other(connection, r)]
-    coming = [r for r in runs if r in lacking and r not in left_out]
-    _choose(connection, coming)
-    last = connection.execute("SELECT coalesce(max(seq), 0) FROM main.events").fetchone()[0]
-    numbered = f"SELECT o.seq, ? + row_number() OVER (ORDER BY o.seq) {_LACKING}"
-    connection.execute(f"INSERT INTO temp.moved {numbered}", (last,))
-    attempts = "SELECT count(*) FROM temp.moved AS m CROSS JOIN other.attempts AS a ON a.seq = m.old"
-    return Merged(
-        tuple(r for r in coming if r not in here),
-        tuple(r for r in coming if r in here),
-        tuple(r for r in runs if r not in lacking),
-        sum(lacking[r] for r in coming),
-        connection.execute(attempts).fetchone()[0],
-        (*(Clash(r, _CLASH) for r in left_out), *(Clash(r, _STRANGE) for r in strange)),
-    )
-
-
-_STRANGE = "its id is no name of a folder"
-_CLASH = "two different runs have this id: neither goes on where the other ends"
-_LACKING = """
-FROM temp.coming AS c CROSS JOIN other.events AS o ON o.run_id = c.run_id
-WHERE NOT EXISTS (SELECT 1 FROM main.events AS m WHERE m.digest = o.digest)
-"""
-# A verification is no part of the run itself: it may be made anywhere, at any time.
-_OWN = """
-SELECT e.digest FROM {db}.events AS e LEFT JOIN {db}.verifications AS v ON v.seq = e.seq
-WHERE e.run_id = ? AND coalesce(v.purpose, '') != 'verify' ORDER BY e.seq
+# (digest, number, kind, whether it belongs to the run itself: a verification may be made anywhere, at any time)
+_EVENTS = """
+SELECT e.digest, e.seq, e.kind, coalesce(v.purpose, '') != 'verify'
+FROM events AS e LEFT JOIN verifications AS v ON v.seq = e.seq WHERE e.run_id = ? ORDER BY e.seq
 """
 
 
-def _choose(connection: sqlite3.Connection, runs: Sequence[str]) -> None:
-    connection.execute("DELETE FROM temp.coming")
-    connection.execute("DELETE FROM temp.moved")
-    connection.executemany("INSERT OR IGNORE INTO temp.coming VALUES (?)", [(run_id,) for run_id in runs])
+def _run(ours: Store, theirs: sqlite3.Connection, run_id: object, *, dry_run: bool) -> tuple[Merged, int]:
+    """Merge one run; and how many events it has there."""
+    if not isinstance(run_id, str) or not is_plain(run_id):
+        return Merged(clashes=(Clash(str(run_id), _STRANGE),)), 0
+    there = theirs.execute(_EVENTS, (run_id,)).fetchall()
+    with ours.reading() as connection:
+        here = connection.execute(_EVENTS, (run_id,)).fetchall()
+    known = {digest for digest, *_ in here}
+    lacking = [(digest, seq) for digest, seq, _, _ in there if digest not in known]
+    if not lacking:
+        return Merged(same=(run_id,)), len(there)
+    if here and not _one_extends_the_other(here, there):
+        return Merged(clashes=(Clash(run_id, _CLASH),)), len(there)
+    if not dry_run:
+        try:
+            ours.write_all(_checked(theirs, lacking))
+        except (Contradiction, _Damaged) as error:
+            why = f"contradicts what is stored, or is damaged ({error})"
+            return Merged(clashes=(Clash(run_id, why),)), len(there)
+    proposed = sum(kind == "proposed" for digest, _, kind, _ in there if digest not in known)
+    new, extended = ((), (run_id,)) if here else ((run_id,), ())
+    return Merged(new, extended, events=len(lacking), attempts=proposed), len(there)
 
 
-def _missing(connection: sqlite3.Connection) -> dict[str, int]:
-    return dict(connection.execute(f"SELECT o.run_id, count(*) {_LACKING} GROUP BY o.run_id"))
-
-
-def _one_extends_the_other(connection: sqlite3.Connection, run_id: str) -> bool:
-    ours, theirs = (
-        [digest for (digest,) in connection.execute(_OWN.format(db=db), (run_id,))] for db in ("main", "other")
-    )
+def _one_extends_the_other(here: Sequence[Sequence[object]], there: Sequence[Sequence[object]]) -> bool:
+    ours, theirs = ([digest for digest, _, _, own in events if own] for events in (here, there))
     shared = min(len(ours), len(theirs))
     return ours[:shared] == theirs[:shared]
 
 
-def _bring(connection: sqlite3.Connection, found: Merged) -> None:
-    if not found.events:
-        return
-    _bring_texts(connection)
-    for x in (t.table(t.EventRow), *_DETAILS):
-        names = [f'"{c.name}"' for c in x.columns if c.name != "seq"]
-        connection.execute(
-            f"INSERT INTO main.{x.name} (seq, {', '.join(names)}) SELECT m.new, {', '.join(f'o.{n}' for n in names)} "
-            f"FROM temp.moved AS m CROSS JOIN other.{x.name} AS o ON o.seq = m.old"
-        )
-    connection.execute(_STANDINGS)
+class _Damaged(Exception):
+    """A run is not what its digests say; the message says what is wrong with it."""
 
 
-def _bring_texts(connection: sqlite3.Connection) -> None:
-    wanted = " UNION ".join(
-        f"SELECT o.{column} AS sha256 FROM temp.moved AS m CROSS JOIN other.{name} AS o ON o.seq = m.old"
-        for name, column in _REFERENCES
-    )
-    lacking = f"SELECT sha256 FROM ({wanted}) WHERE sha256 NOT IN (SELECT sha256 FROM main.texts)"
-    texts = connection.execute(f"SELECT sha256, data FROM other.texts WHERE sha256 IN ({lacking})")
-    while some := texts.fetchmany(500):
-        for sha256, data in some:
-            _check_text(sha256, data)
-        connection.executemany("INSERT OR IGNORE INTO main.texts VALUES (?, ?)", some)
+def _checked(theirs: sqlite3.Connection, lacking: Sequence[tuple[str, int]]) -> Iterator[Event]:
+    """The events with these digests and numbers, in order. Raises _Damaged."""
+    for start in range(0, len(lacking), _PAGE_EVENTS):
+        page = lacking[start : start + _PAGE_EVENTS]
+        for (digest, seq), event in zip(page, _read(theirs, [seq for _, seq in page]), strict=True):
+            if digest_of(event) != digest:
+                raise _Damaged(f"event {seq} is not what its digest says")
+            if isinstance(event, RunStarted) and not is_plain(event.task):
+                raise _Damaged(f"its task {event.task!r:.60} is no plain name")
+            yield event
 
 
-def _check_text(sha256: str, data: bytes) -> None:
-    """A damaged text would stay in our record for good, and stop every export that meets it."""
+def _read(theirs: sqlite3.Connection, seqs: Sequence[int]) -> list[Event]:
+    marks = {f"s{i}": seq for i, seq in enumerate(seqs)}
+    where = f"seq IN ({', '.join(f':{name}' for name in marks)})"
     try:
-        whole = hashlib.sha256(zlib.decompress(data)).hexdigest() == sha256
-    except (zlib.error, TypeError):
-        whole = False
-    if not whole:
-        raise _Unfit(f"the text {sha256[:16]} is not what its address says")
+        return [event for _, event in read_events(theirs, where, marks, most_bytes=_MOST_BYTES)]
+    except sqlite3.Error:
+        raise
+    except Exception as error:
+        raise _Damaged(str(error).partition("\n")[0]) from error
+
+
+# Opening it ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened_other(given: Path, ours: Path) -> Iterator[Path]:
+    """A file with all that `given`, a database or the runs directory around it, holds now, in our schema. The file
+    itself is never changed. Raises StoreError, of one line, when it is none of ours, damaged, newer, or `ours`."""
+    path = database_at(given)
+    if not path.is_file():
+        raise StoreError(f"{path}: {'no such file' if not path.exists() else 'not a file'}")
+    if ours.exists() and os.path.samefile(path, ours):
+        raise StoreError(f"{path} is the database of this runs directory itself")
+    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.parent) as scratch:  # where there has to be room anyway
+        with _one_line(str(path)):
+            source = _current(path, Path(scratch))
+        yield source
+
+
+def database_at(given: Path) -> Path:
+    """The database that a person means: the file, or that of the runs directory."""
+    return given / FILE_NAME if given.is_dir() else given
+
+
+def _current(path: Path, scratch: Path) -> Path:
+    source = _readable(path, scratch)
+    with _connected(source) as connection:
+        found = version(connection, path)
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if found is None or not names >= _TABLES:
+            raise StoreError(f"{path} is not a database of kerneltune's")
+        if (problem := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise StoreError(f"{path} is damaged: {' '.join(str(problem).split())}")
+        if found == str(VERSION):
+            return source
+        copy = scratch / "converted.db"
+        with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as target:
+            connection.backup(target)
+            convert(target)
+    return copy
+
+
+def _readable(path: Path, scratch: Path) -> Path:
+    """The path, or a copy: SQLite reads a WAL database in a folder that it may not write only if a reader is there."""
+    with _connected(path) as connection:
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+            return path
+        except sqlite3.OperationalError:
+            copy = scratch / FILE_NAME
+    for end in ("", "-wal"):
+        if (part := Path(f"{path}{end}")).exists():
+            shutil.copyfile(part, f"{copy}{end}")
+    return copy
+
+
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database of a path, to be read. What its schema defines may call no function that does more than compute."""
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    with contextlib.closing(
+        sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
+    ) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        yield connection
+
+
+@contextlib.contextmanager
+def _kept(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, StoreError) as error:
+        raise StoreError(
+            f"{doing}: {str(error).partition(chr(10))[0]}; the runs that were merged before are kept"
+        ) from error
+
+
+@contextlib.contextmanager
+def _one_line(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, zlib.error, ValueError, RecursionError) as error:
+        raise StoreError(f"{doing}: {str(error).partition(chr(10))[0]}") from error
+    except OSError as error:
+        raise StoreError(f"{doing}: {error.strerror}") from error

@@ -1,115 +1,129 @@
-"""The version of the database: made when there is none, upgraded when it is old, refused when it is newer than we are.
+"""The version of the database: made when there is none, converted when it is older, refused when it is newer.
 
-The usual case, a current one, costs one query; Alembic (0.3 s to import) is loaded only to upgrade.
+The version is SQLite's `user_version`. An older database is converted whole: its tables are made anew as they are now,
+and every column that both have is copied; a new column has its default.
 """
 
 import contextlib
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlmodel import SQLModel
 
-from agent.record import tables as _tables  # registers the tables
+from agent.record import tables as _tables  # noqa: F401  registers the tables
+from agent.record.rows import digest_of, read_events
 from tools.errors import StoreError
 
-VERSION_TABLE = "alembic_version"
+VERSION = 1
+_BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
+_PAGE_EVENTS = 1000
 
 
-@dataclass(frozen=True)
-class Schema:
-    """The revisions that this program knows, oldest first, and the folder of the migrations that lead to them."""
-
-    revisions: tuple[str, ...]
-    scripts: Path
-
-    @property
-    def head(self) -> str:
-        """The revision that this program writes."""
-        return self.revisions[-1]
-
-
-SHIPPED = Schema(("0001", "0002", "0003", "0004", "0005"), Path(_tables.__file__).with_name("migrations"))
-
-
-def prepare(engine: Engine, path: Path, schema: Schema = SHIPPED) -> None:
-    """Leave the database at `path` at the schema's head, in WAL mode. The caller holds the lock of the runs directory,
-    for two processes may find the same old or missing database. Raises StoreError."""
-    with engine.begin() as connection:
-        found = _revision(connection, path)
-    if found not in (None, *schema.revisions):
-        raise StoreError(
-            f"{path} has schema {found}, newer than schema {schema.head} of this kerneltune; "
-            "upgrade kerneltune, or give another runs directory"
-        )
-    _pragma(engine, "journal_mode = WAL")  # a property of the file: nothing to do when it has it
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Leave the database at `path` at our version, in WAL mode. The caller holds the lock of the runs directory, for
+    two processes may find the same old or missing database. Raises StoreError."""
+    found = version(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL").close()  # a property of the file: nothing to do when it has it
     if found is None:
-        _create(engine, schema)
-    elif found != schema.head:
-        _backup(engine, path.with_name(f"{path.name}.bak-{found}"))
-        _upgrade(engine, path, schema)
+        with transaction(connection):
+            _create(connection)
+    elif found != str(VERSION):
+        _backup(connection, path.with_name(f"{path.name}.bak-{found}"))
+        convert(connection)
 
 
-def upgrade_copy(engine: Engine, path: Path, schema: Schema = SHIPPED) -> None:
-    """Bring a copy that nobody else opens, of a known revision, to the schema's head. Raises StoreError."""
-    _upgrade(engine, path, schema)
-
-
-def _revision(connection: Connection, path: Path) -> str | None:
-    """The stored revision; None for an empty database."""
-    names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars())
+def version(connection: sqlite3.Connection, path: Path) -> str | None:
+    """The stored version, ours or one that can be converted; None for an empty database. Raises StoreError."""
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not names:
         return None
-    if {VERSION_TABLE, "events"} <= names:
-        found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all()
-        if len(found) == 1:
-            return str(found[0])
-    raise StoreError(f"{path} is an SQLite database, but not one of kerneltune's; give another runs directory")
-
-
-def _create(engine: Engine, schema: Schema) -> None:
-    """All tables at once, stamped as Alembic would."""
-    with engine.begin() as connection:
-        SQLModel.metadata.create_all(connection, checkfirst=False)
-        connection.exec_driver_sql(
-            f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
-            f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+    if "alembic_version" in names:
+        found = ", ".join(str(row[0]) for row in connection.execute("SELECT version_num FROM alembic_version"))
+    else:
+        found = str(connection.execute("PRAGMA user_version").fetchone()[0])
+    if "events" not in names or found in ("", "0"):
+        raise StoreError(f"{path} is an SQLite database, but not one of kerneltune's; give another runs directory")
+    if found not in (str(VERSION), _BEFORE_1):
+        raise StoreError(
+            f"{path} has schema {found}, newer than schema {VERSION} of this kerneltune; "
+            "upgrade kerneltune, or give another runs directory"
         )
-        connection.exec_driver_sql(f"INSERT INTO {VERSION_TABLE} VALUES (?)", (schema.head,))
+    return found
 
 
-def _backup(engine: Engine, copy: Path) -> None:
+def convert(connection: sqlite3.Connection) -> None:
+    """Bring a database of an older version to ours, in one transaction. Foreign keys are off meanwhile. An event's
+    digest is that of all its fields, so it is made anew where there are more of them."""
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("PRAGMA legacy_alter_table = ON")  # a renamed table is not followed by those that refer to it
+    try:
+        with transaction(connection):
+            _copy_tables(connection)
+            _renew_digests(connection)
+            if broken := connection.execute("PRAGMA foreign_key_check").fetchone():
+                raise StoreError(f"the conversion to schema {VERSION} breaks a reference: {broken}")
+    finally:
+        connection.execute("PRAGMA legacy_alter_table = OFF")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _copy_tables(connection: sqlite3.Connection) -> None:
+    stored = "SELECT name FROM sqlite_master WHERE type = ? AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+    for (name,) in connection.execute(stored, ("index",)).fetchall():
+        connection.execute(f"DROP INDEX {_quoted(name)}")
+    names = [name for (name,) in connection.execute(stored, ("table",))]
+    for name in names:
+        connection.execute(f"ALTER TABLE {_quoted(name)} RENAME TO {_quoted('old_' + name)}")
+    _create(connection)
+    for table in SQLModel.metadata.sorted_tables:
+        if table.name in names:
+            old = {row[1] for row in connection.execute(f"PRAGMA table_info({_quoted('old_' + table.name)})")}
+            both = ", ".join(_quoted(column.name) for column in table.columns if column.name in old)
+            connection.execute(f"INSERT INTO {table.name} ({both}) SELECT {both} FROM {_quoted('old_' + table.name)}")
+    for name in names:
+        connection.execute(f"DROP TABLE {_quoted('old_' + name)}")
+
+
+def _renew_digests(connection: sqlite3.Connection) -> None:
+    last = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+    for start in range(0, last, _PAGE_EVENTS):
+        page = {"start": start, "end": start + _PAGE_EVENTS}
+        found = read_events(connection, "seq > :start AND seq <= :end", page)
+        renewed = [(digest_of(event), seq) for seq, event in found]
+        connection.executemany("UPDATE events SET digest = ? WHERE seq = ?", renewed)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    for table in SQLModel.metadata.sorted_tables:
+        connection.execute(str(CreateTable(table).compile(dialect=sqlite.dialect())))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            connection.execute(str(CreateIndex(index).compile(dialect=sqlite.dialect())))
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _backup(connection: sqlite3.Connection, copy: Path) -> None:
     """A whole copy of the database: complete, or not there."""
-    aside = copy.with_name(copy.name + ".part")
-    aside.unlink(missing_ok=True)
-    with engine.connect() as connection, contextlib.closing(sqlite3.connect(aside)) as target:
-        source = connection.connection.driver_connection
-        assert isinstance(source, sqlite3.Connection)
-        source.backup(target)
-    aside.replace(copy)
+    beside = copy.with_name(copy.name + ".part")
+    beside.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(beside)) as target:
+        connection.backup(target)
+    beside.replace(copy)
 
 
-def _pragma(engine: Engine, text: str) -> None:
-    """Some pragmas do nothing inside a transaction, so this goes past SQLAlchemy to the driver."""
-    with engine.connect() as connection:
-        connection.connection.cursor().execute(f"PRAGMA {text}").close()
-
-
-def _upgrade(engine: Engine, path: Path, schema: Schema) -> None:
-    """Migrate in one transaction. Foreign keys are off meanwhile: SQLite changes a table by copying and dropping it."""
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(schema.scripts).replace("%", "%%"))
-    with engine.connect() as connection:
-        connection.connection.cursor().execute("PRAGMA foreign_keys = OFF")
-        try:
-            with connection.begin():
-                config.attributes["connection"] = connection
-                command.upgrade(config, schema.head)
-                if broken := connection.exec_driver_sql("PRAGMA foreign_key_check").first():
-                    raise StoreError(f"{path}: the upgrade to schema {schema.head} breaks a reference: {broken}")
-        finally:
-            connection.invalidate()  # the pool must not get it back without foreign keys
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that writes, of a connection that begins none by itself."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

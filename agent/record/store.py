@@ -6,6 +6,7 @@ hands when `write` returns, so `kill -9` loses nothing that was written (a power
 
 import contextlib
 import fcntl
+import json
 import os
 import sqlite3
 import threading
@@ -13,9 +14,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, func, select, true
+from sqlalchemy import URL, Connection, Engine, create_engine, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -24,25 +25,25 @@ from agent.authors.base import Attempt
 from agent.authors.offline.earlier import Earlier
 from agent.policy import best
 from agent.record import attempts as folds
-from agent.record import listing
+from agent.record import query
 from agent.record import tables as t
 from agent.record.earlier import earlier
 from agent.record.events import Event, Proposed, RunStarted, Updated
-from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, machines, sources, task_sources
-from agent.record.lookup import NotFound, attempt_named, run_named
-from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
-from agent.record.schema import SHIPPED, Schema, prepare
-from agent.record.standings import follow
-from agent.record.trajectory import Trajectory
-from tools.codec import DecodeError, Json
+from agent.record.rows import is_stored, read_events, read_texts, to_rows
+from agent.record.schema import prepare
+from agent.record.trajectory import Trajectory, trajectory
+from tools.codec import Json
 from tools.errors import StoreError
 
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-EVENTS, RUNS, TEXTS = (t.table(m) for m in (t.EventRow, t.RunRow, t.TextRow))
+EVENTS, TEXTS = t.table(t.EventRow), t.table(t.TextRow)
+_BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
 
-T = TypeVar("T")
+
+class Contradiction(StoreError):
+    """What was to be stored is at odds with what is: another run with this id, a reference to nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,15 @@ class Store:
         self._lock = threading.Lock()  # threads take turns here; SQLite's own wait sleeps between tries
 
     @classmethod
-    def open(cls, runs_dir: Path, schema: Schema = SHIPPED) -> Self:
-        """Open the record in `runs_dir`, made or upgraded as needed. Raises StoreError when that cannot be done."""
+    def open(cls, runs_dir: Path) -> Self:
+        """Open the record in `runs_dir`, made or converted as needed. Raises StoreError when that cannot be done."""
         path = runs_dir / FILE_NAME
         with _one_line(path, "opening"):
             runs_dir.mkdir(parents=True, exist_ok=True)
             store = cls(_engine(path), path)
             try:
-                with _locked(runs_dir):
-                    prepare(store._writer, path, schema)
+                with _locked(runs_dir), contextlib.closing(store._engine.raw_connection()) as connection:
+                    prepare(_sqlite(connection.driver_connection), path)
             except BaseException:
                 store.close()
                 raise
@@ -93,56 +94,53 @@ class Store:
         """Store an event; nothing happens when it is stored already, or is of a kind that is only shown."""
         if not is_stored(event):
             return
-        rows = to_rows(event)
-        texts = [{"sha256": sha256, "data": zlib.compress(raw)} for sha256, raw in rows.texts.items()]
-        with self._lock, _one_line(self.path, f"{event.kind!r} of {rows.name}"), self._writer.begin() as connection:
-            if connection.scalar(select(EVENTS.c.seq).where(EVENTS.c.digest == rows.event["digest"])) is not None:
-                return
-            if texts:
-                connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
-            seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
-            for model, values in rows.details:
-                connection.execute(insert(t.table(model)), [v | {"seq": seq} for v in values])
-            follow(connection, event)
+        with self._lock, _one_line(self.path, f"{event.kind!r} of {_name(event)}"), self._writer.begin() as connection:
+            _insert(connection, event)
+
+    def write_all(self, events: Iterable[Event]) -> None:
+        """Store events in one transaction: all of them or, when one contradicts what is stored or getting the next one
+        fails, none. Raises Contradiction and StoreError."""
+        with self._lock, _one_line(self.path, "writing"), self._writer.begin() as connection:
+            for event in events:
+                _insert(connection, event)
 
     def run_ids(self) -> list[str]:
         """All runs, oldest first."""
-        with self._reading() as connection:
-            return list(connection.scalars(select(RUNS.c.run_id).order_by(RUNS.c.seq)))
+        with self.reading() as connection:
+            return [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs ORDER BY seq")]
 
-    def runs(self, wanted: listing.Filter | None = None) -> list[listing.RunSummary]:
+    def runs(self, wanted: query.Filter | None = None) -> list[query.RunSummary]:
         """The latest runs that pass, in short, newest first. Raises UsageError for a task or model that no run has."""
-        with self._reading() as connection:
-            return listing.summaries(connection, wanted or listing.Filter())
+        with self.reading() as connection:
+            return query.summaries(connection, wanted or query.Filter())
 
-    def run_summary(self, run_id: str) -> listing.RunSummary | None:
+    def run_summary(self, run_id: str) -> query.RunSummary | None:
         """One run in short."""
-        with self._reading() as connection:
-            return listing.summary(connection, run_id)
+        with self.reading() as connection:
+            return query.summary(connection, run_id)
 
-    def attempt_summaries(self, run_id: str, wanted: listing.Filter | None = None) -> list[listing.AttemptSummary]:
+    def attempt_summaries(self, run_id: str, wanted: query.Filter | None = None) -> list[query.AttemptSummary]:
         """The attempts of a run that pass, in short, by number."""
-        with self._reading() as connection:
-            return listing.attempt_summaries(connection, run_id, wanted)
+        with self.reading() as connection:
+            return query.attempt_summaries(connection, run_id, wanted)
 
-    def ancestors(self, attempt_id: str) -> list[listing.AttemptSummary]:
+    def ancestors(self, attempt_id: str) -> list[query.AttemptSummary]:
         """What an attempt was derived from, nearest first."""
-        with self._reading() as connection:
-            return listing.ancestors(connection, attempt_id)
+        with self.reading() as connection:
+            return query.ancestors(connection, attempt_id)
 
     def load_events(self, run_id: str, until: int | None = None) -> list[Event]:
         """What happened in a run, in order, equal to what was written; empty when there is no such run. `until`: as the
         record was when `last_seq()` said so."""
-        seen = EVENTS.c.seq <= until if until is not None else true()
-        return self._events((EVENTS.c.run_id == run_id) & seen)
+        return self._events("run_id = :run_id AND (:until IS NULL OR seq <= :until)", run_id=run_id, until=until)
 
     def later_events(self, run_id: str, after: int, most: int = 500) -> tuple[int, list[Event]]:
         """What was added to a run since its event number `after` (0: the beginning), at most so many, and the number of
         the last: what to give as `after` the next time. Nothing new costs one look into an index."""
-        later = (EVENTS.c.run_id == run_id) & (EVENTS.c.seq > after)
-        with self._reading() as connection:
-            seqs = list(connection.scalars(select(EVENTS.c.seq).where(later).order_by(EVENTS.c.seq).limit(most)))
-        return (seqs[-1], self._events(later & (EVENTS.c.seq <= seqs[-1]))) if seqs else (after, [])
+        later = "seq IN (SELECT seq FROM events WHERE run_id = :run_id AND seq > :after ORDER BY seq LIMIT :most)"
+        with self.reading() as connection:
+            found = read_events(connection, later, {"run_id": run_id, "after": after, "most": most})
+        return (found[-1][0], [event for _, event in found]) if found else (after, [])
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """The finished attempts of a run, in the order in which they got their verdict."""
@@ -154,39 +152,39 @@ class Store:
 
     def load_run(self, run_id: str) -> RunStarted:
         """How a run began. Raises StoreError when there is no such run."""
-        events = self._events((EVENTS.c.run_id == run_id) & (EVENTS.c.kind == RunStarted.kind))
+        events = self._events("run_id = :run_id AND kind = :kind", run_id=run_id, kind=RunStarted.kind)
         if started := next((e for e in events if isinstance(e, RunStarted)), None):
             return started
         raise StoreError(f"{self.path}: no run {run_id!r}")
 
     def earlier(self, run: RunStarted) -> list[Earlier]:
         """What searches of other runs found on this run's GPU before it began."""
-        with self._reading() as connection:
+        with _one_line(self.path, "reading"), self._engine.begin() as connection:
             return earlier(connection, run)
 
     def load_messages(self, run_id: str) -> list[Event]:
         """How a run began, and what was said in it: all that its conversations are made of."""
-        return self._events((EVENTS.c.run_id == run_id) & EVENTS.c.kind.in_(("run_started", "said", "replied")))
+        return self._events("run_id = :run_id AND kind IN ('run_started', 'said', 'replied')", run_id=run_id)
 
     def load_course(self, run_id: str) -> list[Event]:
         """How a run began, went on and ended, what it warned of, and what was judged a second time."""
-        kinds = ("run_started", "run_resumed", "run_ended", "warned", "verified")
-        return self._events((EVENTS.c.run_id == run_id) & EVENTS.c.kind.in_(kinds))
+        kinds = "('run_started', 'run_resumed', 'run_ended', 'warned', 'verified')"
+        return self._events(f"run_id = :run_id AND kind IN {kinds}", run_id=run_id)
 
     def load_attempt(self, attempt_id: str) -> list[Event]:
         """What happened to one attempt; empty when there is no such attempt."""
-        return self._events(EVENTS.c.attempt_id == attempt_id)
+        return self._events("attempt_id = :attempt_id", attempt_id=attempt_id)
 
     def find_run(self, text: str) -> str:
         """The id of the run with this id, or of the only one whose id starts so. Raises StoreError."""
         with self._finding() as connection:
-            return run_named(text, connection)
+            return query.run_named(text, connection)
 
     def find_attempt_id(self, text: str) -> str:
         """The id of the attempt with this id, or the best of the run with this id, or the only one whose id starts so;
         "<start of a run id>/<number>" will do. Raises StoreError when there is none, or more than one."""
         with self._finding() as connection:
-            return attempt_named(text, connection, self._best_of)
+            return query.attempt_named(text, connection, self._best_of)
 
     def find_attempt(self, text: str) -> StoredAttempt:
         """The attempt that `find_attempt_id` finds. Raises StoreError."""
@@ -196,111 +194,132 @@ class Store:
         return StoredAttempt(self.load_run(proposed.run_id), proposed, update, next(iter(folds.finished(events)), None))
 
     def _best_of(self, run_id: str) -> str | None:
-        with self._reading() as connection:
-            if (named := listing.best_accepted(connection, run_id)) is not None:
+        with self.reading() as connection:
+            if (named := query.best_accepted(connection, run_id)) is not None:
                 return named
         leader = best(self.attempts(run_id))
         return leader.attempt_id if leader else None
 
     def last_seq(self) -> int:
         """The number of the latest event, 0 without one. Rows are only added, so it names a state of the record."""
-        with self._reading() as connection:
-            return connection.scalar(select(func.max(EVENTS.c.seq))) or 0
+        with self.reading() as connection:
+            return int(connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
     def choose(
         self, tasks: Sequence[str] | None = None, authors: Sequence[str] | None = None, until: int | None = None
-    ) -> list[ChosenRun]:
+    ) -> list[query.ChosenRun]:
         """The runs of some tasks (names, or hashes of their files) and authors (or providers: "anthropic"), oldest
         first."""
-        until = self.last_seq() if until is None else until
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return chosen(driver, until, tasks, authors)
+        with self.reading() as connection:
+            return query.chosen(connection, tasks, authors, until)
 
     def task_sources(self) -> dict[str, tuple[str, str]]:
-        """Name and source of every task that was ever run, by the hash of its file."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return task_sources(driver)
+        """Name and source of every task that was ever run, by the hash of its file; what was run first comes first."""
+        with self.reading() as connection:
+            found = query.tasks(connection)
+            texts = read_texts(connection, (address for _, _, address in found))
+        return {sha256: (task, texts[address]) for task, sha256, address in found if address in texts}
 
     def machines(self) -> list[Json]:
         """What was noted of every machine that ran or verified anything, each once."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return machines(driver)
+        with self.reading() as connection:
+            return query.machines(connection)
 
     def trajectories(
         self,
-        runs: Sequence[ChosenRun] | None = None,
+        runs: Sequence[query.ChosenRun] | None = None,
         *,
         conversations: bool = False,
         cases: bool = False,
-        sources: bool = True,
         until: int | None = None,
     ) -> Iterator[Trajectory]:
-        """These runs (None: all, oldest first), a few at a time.
-
-        Equal to `trajectory(load_events(run_id))`, except that conversations and cases are empty unless asked for, and
-        so is every source without `sources`, which is a third of the work.
-        `until`: as the record was when `last_seq()` said so (None: now); nothing is locked between two runs. Raises
-        StoreError."""
+        """These runs (None: all, oldest first), a few at a time. Conversations are empty unless asked for, and so are
+        the cases of verdicts, which are half of what there is to read. `until`: as the record was when `last_seq()`
+        said so (None: now). Rows are only added, so that names one view of the record, and nothing is locked between
+        two batches. Raises StoreError."""
         until = self.last_seq() if until is None else until
-        runs = self.choose(until=until) if runs is None else runs
-        return self._each(harvested(self._driver, Wanted(runs, until, conversations, cases, sources)))
+        said = "" if conversations else " AND kind NOT IN ('said', 'replied')"
+        where = f"run_id IN (SELECT value FROM json_each(:runs)) AND seq <= :until{said}"
+        for batch in _batches(self.choose(until=until) if runs is None else runs):
+            by_run: dict[str, list[Event]] = {run_id: [] for run_id in batch}
+            for event in self._events(where, cases=cases, documents=False, runs=json.dumps(batch), until=until):
+                by_run[event.run_id].append(event)
+            for events in by_run.values():
+                with _one_line(self.path, "reading"):
+                    made = trajectory(events)
+                yield made
 
-    def sources(self, runs: Sequence[ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
+    def sources(self, runs: Sequence[query.ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids and sources of these runs' attempts, a few runs at a time. Raises StoreError."""
         until = self.last_seq() if until is None else until
-        return self._each(sources(self._driver, Wanted(runs, until)))
-
-    def _each(self, found: Iterator[T]) -> Iterator[T]:
-        while True:
-            with _one_line(self.path, "reading"):
-                one = next(found, None)
-            if one is None:
-                return
-            yield one
+        for batch in _batches(runs):
+            with self.reading() as connection:
+                found = query.source_addresses(connection, batch, until)
+                texts = read_texts(connection, (address for _, address in found))
+            for attempt_id, address in found:
+                if address not in texts:
+                    raise StoreError(f"{self.path}: the source of {attempt_id} is missing; {WAY_OUT}")
+                yield attempt_id, texts[address]
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[sqlite3.Connection]:
-        """The same view of the database without SQLAlchemy, whose rows cost more than reading them."""
+        """One view of the database, whatever is written meanwhile, past SQLAlchemy: its rows cost more than reading."""
         with self._engine.begin() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, sqlite3.Connection)
-            yield driver
+            yield _sqlite(connection.connection.driver_connection)
 
     @contextlib.contextmanager
-    def _finding(self) -> Iterator[Connection]:
+    def _finding(self) -> Iterator[sqlite3.Connection]:
         try:
-            with self._reading() as connection:
+            with self.reading() as connection:
                 yield connection
-        except NotFound as error:
+        except query.NotFound as error:
             raise StoreError(f"{self.path}: {error}") from error
 
-    def _events(self, where: ColumnElement[bool]) -> list[Event]:
-        chosen = select(EVENTS.c.seq).where(where)
-        with self._reading() as connection:
-            rows = _select(connection, select(EVENTS).where(where).order_by(EVENTS.c.seq))
-            tables = map(t.table, DETAILS)
-            details = {x.name: _select(connection, select(x).where(x.c.seq.in_(chosen))) for x in tables}
-            reader = Reader(details, _texts(connection, addresses(details)))
-            return [reader.event(row) for row in rows]
+    def _events(self, where: str, *, cases: bool = True, documents: bool = True, **values: object) -> list[Event]:
+        with self.reading() as connection:
+            return [event for _, event in read_events(connection, where, values, cases=cases, documents=documents)]
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """One view of the database, whatever is written meanwhile."""
-        with _one_line(self.path, "reading"), self._engine.begin() as connection:
-            yield connection
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The database for the length of a block, in which errors become StoreErrors."""
+        with _one_line(self.path, "reading"), self._driver() as driver:
+            yield driver
 
 
-def _select(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in connection.execute(query).mappings()]
+def _batches(runs: Iterable[query.ChosenRun]) -> Iterator[list[str]]:
+    """Ids of runs in their order, as many together as have some _BATCH_ATTEMPTS attempts."""
+    batch: list[str] = []
+    held = 0
+    for run in runs:
+        if batch and (held + run.attempts > _BATCH_ATTEMPTS or len(batch) == _BATCH_ATTEMPTS):
+            yield batch
+            batch, held = [], 0
+        batch.append(run.run_id)
+        held += run.attempts
+    if batch:
+        yield batch
 
 
-def _texts(connection: Connection, wanted: Iterable[str]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    wanted = sorted(wanted)
-    for start in range(0, len(wanted), 500):  # SQLite limits the variables of a statement
-        query = select(TEXTS.c.sha256, TEXTS.c.data).where(TEXTS.c.sha256.in_(wanted[start : start + 500]))
-        found |= {sha256: zlib.decompress(data) for sha256, data in connection.execute(query)}
-    return found
+def _insert(connection: Connection, event: Event) -> None:
+    """Store an event, unless it is stored already."""
+    rows = to_rows(event)
+    if connection.scalar(select(EVENTS.c.seq).where(EVENTS.c.digest == rows.event["digest"])) is not None:
+        return
+    if texts := [{"sha256": sha256, "data": zlib.compress(raw)} for sha256, raw in rows.texts.items()]:
+        connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
+    seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
+    for model, values in rows.details:
+        connection.execute(insert(t.table(model)), [v | {"seq": seq} for v in values])
+
+
+def _name(event: Event) -> str:
+    """What an event is about, for a message."""
+    return getattr(event, "attempt_id", None) or f"run {event.run_id}"
+
+
+def _sqlite(driver: object) -> sqlite3.Connection:
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
 
 
 def _engine(path: Path) -> Engine:
@@ -322,7 +341,7 @@ def _engine(path: Path) -> Engine:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's advisory lock while the database is made or upgraded."""
+    """Hold the folder's advisory lock while the database is made or converted."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # some network file systems have no locks
@@ -339,9 +358,17 @@ def _one_line(path: Path, doing: str) -> Iterator[None]:
         yield
     except IntegrityError as error:
         hint = "; is the same run open in another process?" if "UNIQUE" in str(error.orig) else ""
-        raise StoreError(f"{path}: {doing}: contradicts what is stored ({error.orig}){hint}") from error
+        raise Contradiction(f"{path}: {doing}: contradicts what is stored ({error.orig}){hint}") from error
     except DBAPIError as error:
         raise StoreError(f"{path}: {doing}: {error.orig}; {WAY_OUT}") from error
-    except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError, zlib.error, DecodeError, UnicodeError) as error:
+    except (
+        SQLAlchemyError,
+        sqlite3.Error,
+        OSError,
+        OverflowError,
+        zlib.error,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: damage
         why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise StoreError(f"{path}: {doing}: {why}; {WAY_OUT}") from error

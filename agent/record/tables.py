@@ -1,9 +1,9 @@
 """The shape of the database: one row of `events` for each stored event, in order, and a typed row beside it.
 
-Rows are only ever added, never changed, but for those of `standings`, which follow from the others. A column bears the
-name of the field that it holds, so `agent.record.rows` can turn events into rows and back without a list of fields.
-`<field>_ref` is the sha256 of that field's text in `texts`, `<field>_json_ref` the same for a JSON value. `at` is Unix
-time in seconds (UTC). Knows no connection.
+Rows are only ever added, never changed. A column bears the name of the field that it holds; `<field>_ref` is the sha256
+of that field's text in `texts`, `<field>_json_ref` the same for a JSON value. `at` is Unix time in seconds (UTC). A
+column that is added needs a `server_default` where it may not be NULL, and a new `VERSION` in `agent.record.schema`, so
+that databases without it are converted. Knows no connection.
 """
 
 import json
@@ -121,25 +121,6 @@ class RunRow(SQLModel, table=True):
     limits: Json = Field(sa_type=Document)
     seed: int
     versions: Json = Field(sa_type=Document)
-
-
-class StandingRow(SQLModel, table=True):
-    """Where a run stands, made from its other rows by `agent.record.standings`: what a list of runs shows and filters
-    by. `judged` counts attempts with a verdict, `statuses` how many have which one: {"correct": 3, "wrong": 1}."""
-
-    __tablename__: ClassVar[str] = "standings"
-    seq: int = Field(primary_key=True, foreign_key="runs.seq")
-    run_id: str = Field(unique=True)
-    task: str = Field(sa_type=Words)
-    author: str = Field(sa_type=Words)
-    judged: int
-    accepted: int
-    statuses: Json = Field(sa_type=Document)
-    best_attempt_id: str | None = Field(sa_type=Words)
-    best_us: float | None = Field(sa_type=Real)
-    best_speedup: float | None = Field(sa_type=Real)
-    why: str | None = Field(sa_type=Words)
-    held: bool | None
 
 
 class ResumptionRow(SQLModel, table=True):

@@ -14,20 +14,31 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from agent.report import axes, looks
-from agent.report.again import steps
-from agent.report.claim import claim
-from agent.report.curve import curve
-from agent.report.family import ancestors, family
-from agent.report.lineage import lineage
-from agent.report.material import Material, dig, timing_of
-from agent.report.proof import facts
-from agent.report.roof import roof
-from agent.report.shown import Shown
-from agent.report.sources import Code, diff, source
-from agent.report.spread import series, spread
-from agent.report.tables import attempt_lines, baseline_lines, causes, cost_lines, counts, hypothesis_lines, total_cost
-from agent.report.talk import talks
+from agent.report import chart
+from agent.report.data import RunData, claim, dig, finite, hardest, interval, timing_of
+from agent.report.figures import (
+    ancestors,
+    css_class,
+    curve,
+    family,
+    lineage,
+    roof,
+    series,
+    spread,
+    verdict_name,
+    verdict_symbol,
+)
+from agent.report.tables import (
+    baseline_lines,
+    causes,
+    cost_lines,
+    counts,
+    facts,
+    hypothesis_lines,
+    parent_name,
+    steps,
+)
+from agent.report.text import Code, Sanitizer, diff, source, transcripts
 from agent.view import text as words
 
 if TYPE_CHECKING:
@@ -36,12 +47,12 @@ if TYPE_CHECKING:
 _MOST_ANCESTORS_TEXT = 250_000  # characters of the sources of all ancestors
 
 
-def run_page(material: Material, shown: Shown, *, version: str) -> str:
+def run_page(material: RunData, shown: Sanitizer, *, version: str) -> str:
     """The report of one run."""
     return render("run.html.j2", shown, version, _run_values(material, shown))
 
 
-def render(template: str, shown: Shown, version: str, values: dict[str, object]) -> str:
+def render(template: str, shown: Sanitizer, version: str, values: dict[str, object]) -> str:
     """A page with its style. Raises jinja2.UndefinedError for a value that is missing."""
     style = (resources.files("agent.report") / "templates" / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -50,7 +61,7 @@ def render(template: str, shown: Shown, version: str, values: dict[str, object])
     return environment(shown).get_template(template).render(fixed | values)
 
 
-def environment(shown: Shown) -> "Environment":
+def environment(shown: Sanitizer) -> "Environment":
     """The engine: every value is made fit to be shown, then escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -63,9 +74,11 @@ def environment(shown: Shown) -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["one_line"] = shown.line
+    made.filters |= {"one_line": shown.line, "ends": shown.ends}
     made.globals |= {
-        "css_class": looks.css_class, "symbol": looks.symbol, "name_of": looks.name, "plural": words.plural,
+        "css_class": css_class, "symbol": verdict_symbol, "name_of": verdict_name, "plural": words.plural,
+        "words": words, "parent_name": parent_name, "hardest": hardest, "timing_of": timing_of, "interval": interval,
+        "finite": finite,
     }  # fmt: skip
     return made
 
@@ -78,12 +91,12 @@ def moment(at: float) -> str:
         return "at an unknown time"
 
 
-def both(shown: Shown, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
+def both(shown: Sanitizer, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
     """A drawing at both widths."""
-    return shown.drawing(draw(axes.WIDE)), shown.drawing(draw(axes.NARROW))
+    return shown.drawing(draw(chart.WIDE)), shown.drawing(draw(chart.NARROW))
 
 
-def _run_values(material: Material, shown: Shown) -> dict[str, object]:
+def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
     run = material.trajectory
     blocks = series(material)
     nodes = family(run, material.best)
@@ -107,11 +120,11 @@ def _run_values(material: Material, shown: Shown) -> dict[str, object]:
         "not_drawn": len(run.attempts) - len(nodes),
         "best": _best(material, shown),
         "causes": causes(run, shown),
-        "attempts": attempt_lines(material, shown),
+        "attempts": run.attempts,
         "costs": cost_lines(run),
         "judge_s": material.judge_s,
         "hypotheses": hypothesis_lines(run, shown),
-        "talks": talks(run, shown),
+        "transcripts": transcripts(run, shown),
         "facts": facts(material),
         "receipt_date": dig(material.receipt, "date"),
         "steps": steps(material),
@@ -119,7 +132,7 @@ def _run_values(material: Material, shown: Shown) -> dict[str, object]:
     }
 
 
-def _tiles(material: Material) -> list[tuple[str, str, str]]:
+def _tiles(material: RunData) -> list[tuple[str, str, str]]:
     """(what, figure, beside it)."""
     run = material.trajectory
     tiles = []
@@ -131,18 +144,13 @@ def _tiles(material: Material) -> list[tuple[str, str, str]]:
     tiles.append(("attempts", f"{len(run.attempts)}", f"{accepted} right"))
     busy = words.duration(material.judge_s)
     tiles.append(("GPU" if run.run.gpu else "judge", busy, "busy checking" + (" and timing" if run.run.gpu else "")))
-    cost = total_cost(run)
-    tiles.append(
-        (
-            "cost of the model",
-            "none" if cost is None else cost,
-            "no model was asked" if cost is None else run.run.author,
-        )
-    )
+    costs = cost_lines(run)
+    beside = run.run.author if costs else "no model was asked"
+    tiles.append(("cost of the model", costs[-1].cost if costs else "none", beside))
     return tiles
 
 
-def _best(material: Material, shown: Shown) -> dict[str, object] | None:
+def _best(material: RunData, shown: Sanitizer) -> dict[str, object] | None:
     best, run = material.best, material.trajectory
     if best is None:
         return None
@@ -158,7 +166,7 @@ def _best(material: Material, shown: Shown) -> dict[str, object] | None:
     }
 
 
-def _line_sources(material: Material, shown: Shown) -> list[tuple[int, str, Code | None]]:
+def _line_sources(material: RunData, shown: Sanitizer) -> list[tuple[int, str, Code | None]]:
     """The ancestors' sources, nearest first, as far as there is room; None for one that did not fit."""
     assert material.best is not None
     made, room = list[tuple[int, str, Code | None]](), _MOST_ANCESTORS_TEXT

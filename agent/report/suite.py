@@ -6,14 +6,23 @@ never timed counts for p = 0 and is unknown above it, which the curve shows as a
 is one that a later verification did not bear out: at every p when it was not right, above 0 when its time moved.
 """
 
+import itertools
 import math
 import random
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+
+from markupsafe import Markup
 
 from agent.export.formulas import FASTEST, fast_p, speedup_over
-from agent.record.trajectory import AttemptRecord
-from agent.report.material import Material
+from agent.record.trajectory import AttemptRecord, Trajectory
+from agent.report import chart
+from agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
+from agent.report.page import both, moment, render
+from agent.report.text import Sanitizer
+from agent.view import text as words
 from agent.view.text import plural
 from tools.verdict import Status
 
@@ -48,7 +57,7 @@ class FastP:
 class Suite:
     """The runs of a suite, each with what counts of it."""
 
-    materials: Sequence[Material]
+    materials: Sequence[RunData]
     baselines: tuple[str, ...]
 
     @property
@@ -67,17 +76,17 @@ class Suite:
         return {(m.trajectory.run.task, m.trajectory.run.task_sha256) for m in self.materials}
 
     @property
-    def timed(self) -> list[Material]:
+    def timed(self) -> list[RunData]:
         """Those whose best kernel has a speed-up that nothing speaks against."""
         return [m for m in self.materials if m.best and not m.doubt and speedup_over(m.best) is not None]
 
     @property
-    def untimed(self) -> list[Material]:
+    def untimed(self) -> list[RunData]:
         """Those with a right kernel of which no speed-up is known."""
         return [m for m in self.materials if m.best and not m.doubt and speedup_over(m.best) is None]
 
     @property
-    def doubted(self) -> list[Material]:
+    def doubted(self) -> list[RunData]:
         """Those whose best kernel a later verification did not bear out."""
         return [m for m in self.materials if m.doubt]
 
@@ -87,12 +96,12 @@ class Suite:
         return sum(m.best is not None and m.doubt != "wrong" for m in self.materials)
 
     @property
-    def none(self) -> list[Material]:
+    def none(self) -> list[RunData]:
         """Those without an accepted kernel."""
         return [m for m in self.materials if m.best is None]
 
 
-def suite(materials: Sequence[Material]) -> Suite:
+def suite(materials: Sequence[RunData]) -> Suite:
     """A suite of these runs."""
     seen = dict.fromkeys(c.baseline for m in materials if m.best for c in m.best.comparisons)
     return Suite(materials, tuple(seen))
@@ -122,7 +131,7 @@ def fast_p_share(of: Suite, p: float, baseline: str = FASTEST) -> tuple[float, f
     return sure / n, (sure + unknown) / n
 
 
-def _score(material: Material, score: Callable[[AttemptRecord], float | None]) -> float | None:
+def _score(material: RunData, score: Callable[[AttemptRecord], float | None]) -> float | None:
     """That of a task's best kernel; without one 0 if its attempts failed, unknown if nothing could run them."""
     if material.best is not None:
         if material.doubt:
@@ -152,6 +161,130 @@ def _mean(logs: Sequence[float]) -> Mean:
     return Mean(value, math.exp(low), math.exp(high), n)
 
 
-def failed(material: Material) -> int:
+def failed(material: RunData) -> int:
     """How many of its attempts failed."""
     return sum(a.status in _FAILED for a in material.trajectory.attempts)
+
+
+_STYLES = ("c0", "c1", "c2", "c3", "c4")
+
+
+def baseline_label(baseline: str) -> str:
+    """A baseline in words; the fastest is another one for each task."""
+    return "the fastest baseline" if baseline == FASTEST else baseline_name(baseline)
+
+
+def fast_p_chart(curves: Sequence[FastP], width: float) -> Markup:
+    """Shares of all tasks; where some were not timed, a band for what they might be."""
+    key = [("line", f"curve {_style(i)}", baseline_label(c.baseline)) for i, c in enumerate(curves)]
+    body, y = chart.legend(key, 12, 16, width)
+    top = y + 26
+    across, up = chart.Scale(0, curves[0].ps[-1], 52, width - 14), chart.Scale(0, 1, top + 240, top)
+    body += chart.grid_y(up, 52, width - 14, ".0%", most=5)
+    body += chart.grid_x(across, top, top + 240, "g", most=8 if width > 500 else 4, unit="x")
+    body.append(chart.line(across(1), top, across(1), top + 240, "one"))
+    for i, curve in enumerate(curves):
+        body += _band(curve, across, up, i)
+        points = [(across(p), up(s)) for p, s in zip(curve.ps, curve.low, strict=True)]
+        body.append(chart.path(points, f"curve {_style(i)}", steps=True))
+    body.append(chart.text(width - 14, top + 276, "p: faster than p times the baseline", style="dim", anchor="end"))
+    about = f"fast_p over p against {', '.join(baseline_label(c.baseline) for c in curves)}; the table has figures"
+    return chart.drawing(width, top + 284, about, body)
+
+
+def _style(i: int) -> str:
+    return _STYLES[i % len(_STYLES)]
+
+
+def _band(curve: FastP, across: chart.Scale, up: chart.Scale, i: int) -> list[str]:
+    if curve.low == curve.high:
+        return []
+    there = [(across(p), up(s)) for p, s in zip(curve.ps, curve.high, strict=True)]
+    back = [(across(p), up(s)) for p, s in zip(curve.ps, curve.low, strict=True)][::-1]
+    first, *others = there
+    out = f"M{first[0]:.1f} {first[1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in others)
+    home = "".join(f"V{y:.1f}H{x:.1f}" for (_, y), (x, _) in itertools.pairwise(back))
+    return [f'<path class="band {_style(i)}" d="{out}V{back[0][1]:.1f}{home}z"/>']
+
+
+THRESHOLDS = (0.0, 0.8, 1.0, 1.5, 2.0)
+
+
+def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, chosen: str) -> str:
+    """`chosen`: how these runs were chosen, as a sentence."""
+    of = suite(materials)
+    curves = [fast_p_curve(of, b) for b in (FASTEST, *of.baselines)] if materials else []
+    gpus = sorted({m.trajectory.run.gpu or "no GPU" for m in materials})
+    run_ids = [m.trajectory.run.run_id for m in materials]
+    values = {
+        "title": f"{of.many}: suite report",
+        "headline": suite_claim(of),
+        "chosen": chosen,
+        "gpus": gpus,
+        "suite": of,
+        "fast_0": f"{fast_p_share(of, 0.0)[0]:.0%}",
+        "chart": both(shown, partial(fast_p_chart, curves)) if of.timed else None,
+        "thresholds": [(baseline_label(c.baseline), _shares(of, c.baseline)) for c in curves],
+        "means": [(baseline_label(b), mean(of, b), mean(of, b, kept=True)) for b in (FASTEST, *of.baselines)],
+        "baselines": [(b, baseline_label(b)) for b in of.baselines],
+        "claim": claim,
+        "failed": failed,
+        "intervals": _intervals,
+        "mean_words": _mean_words,
+        "command": shlex.join(["optimize", "report", *run_ids, "--suite", "-o", "suite.html"]),
+        "dates": _dates([m.trajectory for m in materials]),
+    }
+    return render("suite.html.j2", shown, version, values)
+
+
+def suite_claim(of: Suite) -> list[str]:
+    """The result in a sentence or two, the most important first."""
+    timed = of.timed
+    right = f"{of.right} of {of.many} have a kernel that was found right"
+    if timed:
+        wins = sum(
+            c is not None and tone_of(c, m.resolution) == "faster" for m in timed if m.best for c in [hardest(m.best)]
+        )
+        found = [f"{right}; {wins} beat the fastest baseline beyond the 95 % interval."]
+    else:
+        found = [f"{right}; none was timed."]
+    if (overall := mean(of)) is not None:
+        found.append(
+            f"Geometric mean of the speed-up over the fastest baseline: {_mean_words(overall)}, n = {overall.n}."
+        )
+    if of.untimed and timed:
+        verb = "was" if len(of.untimed) == 1 else "were"
+        found.append(f"{words.plural(len(of.untimed), 'right kernel')} {verb} not timed.")
+    if of.doubted:
+        found.append(f"Verified again, the best kernel of {_tasks(of.doubted)} did not hold; it counts as unknown.")
+    if of.none:
+        found.append(f"Nothing was accepted for {_tasks(of.none)}; such {of.unit}s count as not faster.")
+    return found
+
+
+def _tasks(materials: Sequence[RunData]) -> str:
+    return ", ".join(m.trajectory.run.task for m in materials[:6]) + (", …" if len(materials) > 6 else "")
+
+
+def _mean_words(m: Mean) -> str:
+    known = m.low is not None and m.high is not None
+    return f"{m.value:.3f}x" + (f" [{m.low:.3f}, {m.high:.3f}]" if known else " (too few for an interval)")
+
+
+def _shares(of: Suite, baseline: str) -> list[str]:
+    return [_share(fast_p_share(of, p, baseline)) for p in THRESHOLDS]
+
+
+def _share(low_high: tuple[float, float]) -> str:
+    low, high = low_high
+    return f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+
+
+def _intervals(best: AttemptRecord | None) -> dict[str, str]:
+    """The speed-ups of a kernel by baseline, in words."""
+    return {c.baseline: interval(c) for c in ranked(best)} if best else {}
+
+
+def _dates(runs: Sequence[Trajectory]) -> str:
+    moments = sorted(run.run.at for run in runs)
+    return f"{moment(moments[0])} to {moment(moments[-1])}" if moments else ""

@@ -22,7 +22,7 @@ from tools.spec import CaseSpec, TaskSpec
 SCHEMA_VERSION = 1  # of each entry
 
 if TYPE_CHECKING:
-    from agent.record.listing import RunSummary
+    from agent.record.query import RunSummary
 
 
 def print_tasks(groups: Mapping[str, Sequence[TaskSpec]], *, json: bool) -> None:

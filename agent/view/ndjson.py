@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal, Self, TextIO
 
 from agent.record.events import Event, Progress, Said
-from agent.record.receipts import receipt_path
+from agent.record.folder import receipt_path
 from agent.view import text as words
 from agent.view.output import LineWriter
 from agent.view.state import AttemptState, ViewState, fold

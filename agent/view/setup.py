@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.llm.providers import KEY_VARIABLES
-from agent.record.glance import Glance
+from agent.record.query import RunSummary
 from agent.settings import Sourced, flag_of
 from agent.view import text as words
 from agent.view.output import Page, columns, facts, heading, short, standard_page
@@ -39,7 +39,7 @@ class MachineFacts:
     keys: Sequence[str]
 
 
-def print_welcome(machine: MachineFacts, latest: Glance | None, tasks: int) -> None:
+def print_welcome(machine: MachineFacts, latest: RunSummary | None, tasks: int) -> None:
     """Print how to begin, what this machine can do, and the latest run."""
     page = standard_page(colour=True)
     page.print(
@@ -88,7 +88,7 @@ def _author(machine: MachineFacts) -> Text:
     return Text(f"offline: expert kernels and a search; set {' or '.join(KEY_VARIABLES.values())} for a model")
 
 
-def _latest_run(run: Glance) -> RenderableType:
+def _latest_run(run: RunSummary) -> RenderableType:
     best = ""
     if run.best_attempt_id is not None:
         best = f", best #{run.best_attempt_id.rpartition('/')[2]}"

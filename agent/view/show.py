@@ -13,7 +13,7 @@ from rich.text import Text
 
 from agent.llm.types import ToolCall
 from agent.record.events import RunStarted, Verified
-from agent.record.listing import AttemptSummary, RunSummary
+from agent.record.query import AttemptSummary, RunSummary
 from agent.record.trajectory import AttemptRecord, Conversation, Message
 from agent.view import text as words
 from agent.view.listing import run_json, where

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from agent.controls import Controls
-from agent.record.alive import Process
 from agent.record.events import Event, RunEnded, RunResumed
+from agent.record.folder import RunProcess
 from agent.view import text as words
 from agent.view.ndjson import JsonView
 from agent.view.plain import PlainView
@@ -37,7 +37,7 @@ class EventSource:
     """Where events come from: `more` gives those that are new, at most a page; `process` says who runs the run."""
 
     more: Callable[[], Sequence[Event]]
-    process: Callable[[], Process]
+    process: Callable[[], RunProcess]
 
 
 class Playback:
@@ -53,7 +53,7 @@ class Playback:
         controls: Controls | None = None,
     ) -> None:
         self.speed, self.controls = speed, controls or Controls()
-        self.process = Process("unknown")
+        self.process = RunProcess("unknown")
         self.last_at = 0.0  # the recorded clock of the latest event
         self.ended = False  # by the last event that says so; a resumed run goes on
         self.reading = True  # the record holds more than was given

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.alive import process_of
 from agent.record.events import Event, Progress, RunResumed, RunStarted
+from agent.record.folder import process_of
 from agent.record.store import FILE_NAME, Store
 from tests.agent.shell import ROOT, command, env, optimize
 from tests.agent.view.scripts import ENDED, NOW, many_attempts
@@ -25,7 +25,7 @@ from tests.agent.view.test_playback import OVER, RUN
 WRITER = """
 import sys, time
 from pathlib import Path
-from agent.record.alive import alive
+from agent.record.folder import alive
 from agent.record.store import Store
 from tests.agent.test_watch import WRITTEN
 
@@ -237,9 +237,9 @@ def test_records_that_cannot_be_watched_are_one_line_and_stay_as_they_are(tmp_pa
     assert "not a database" in optimize("watch", "--runs-dir", "broken", cwd=tmp_path).stderr
     shutil.copytree(tmp_path / "empty", tmp_path / "newer")
     with sqlite3.connect(tmp_path / "newer" / FILE_NAME) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0999'")
+        connection.execute("PRAGMA user_version = 999")
     connection.close()
-    assert "has schema 0999, newer than schema" in optimize("watch", "--runs-dir", "newer", cwd=tmp_path).stderr
+    assert "has schema 999, newer than schema" in optimize("watch", "--runs-dir", "newer", cwd=tmp_path).stderr
 
 
 @pytest.fixture

@@ -392,7 +392,7 @@ def test_a_damaged_or_newer_database_is_one_line(runs_dir: Path, tmp_path: Path)
     (tmp_path / "damaged" / FILE_NAME).write_bytes(b"SQLite format 3\0" + b"\7" * 5000)
     shutil.copytree(runs_dir, tmp_path / "newer")
     with contextlib.closing(sqlite3.connect(tmp_path / "newer" / FILE_NAME)) as database, database:
-        database.execute("UPDATE alembic_version SET version_num = '9999'")
+        database.execute("PRAGMA user_version = 9999")
     for name, told in (("damaged", "malformed|not a database"), ("newer", "newer")):
         done = optimize("export", "--runs-dir", name, "--format", "kto", "-o", "out", cwd=tmp_path)
         assert done.returncode == 2

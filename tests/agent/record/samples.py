@@ -1,12 +1,15 @@
 """Events for the tests of the record: arbitrary values made from the types, and a plain run of a chosen length."""
 
+import contextlib
 import dataclasses
 import enum
 import random
+import sqlite3
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from agent.record.events import (
@@ -157,3 +160,19 @@ def attempt(number: int, run_id: str = RUN, status: Status = Status.CHECKED, *, 
         Judged(*ids, judged, 1.5, best, (float(number),)),
         Reflected(*ids, "memory-bound", "10% faster", {"registers": [40]}, "confirmed"),
     ]
+
+
+def made_old(path: Path) -> None:
+    """Make a database one of the last schema before the first release: events had other digests, runs a table of
+    where they stand, and messages no conversation."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        connection.execute("INSERT INTO alembic_version VALUES ('0004')")
+        connection.execute(
+            "CREATE TABLE standings (seq INTEGER PRIMARY KEY REFERENCES runs (seq), run_id VARCHAR UNIQUE)"
+        )
+        connection.execute("INSERT INTO standings SELECT seq, run_id FROM runs")
+        connection.execute("CREATE INDEX ix_theirs ON standings (run_id)")
+        connection.execute("ALTER TABLE messages DROP COLUMN conversation")
+        connection.execute("UPDATE events SET digest = 'of then ' || seq")
+        connection.execute("PRAGMA user_version = 0")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.alive import FILE_NAME, Process, alive, folder_of, is_plain, process_of
+from agent.record.folder import PROCESS, RunProcess, alive, folder_of, is_plain, process_of
 from tests.agent.shell import ROOT, env
 from tools.errors import StoreError
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from agent.record.alive import alive
+from agent.record.folder import alive
 with alive(Path(sys.argv[1])):
     if sys.argv[2] == "fork" and os.fork() == 0:
         time.sleep(60)
@@ -43,11 +43,11 @@ def end(process: "subprocess.Popen[str]") -> None:
 def test_a_run_is_alive_as_long_as_its_process_is(tmp_path: Path) -> None:
     process = holder(tmp_path / "run")
     try:
-        assert process_of(tmp_path / "run") == Process("running", process.pid)
-        assert process_of(tmp_path / "run") == Process("running", process.pid), "asking takes nothing away"
+        assert process_of(tmp_path / "run") == RunProcess("running", process.pid)
+        assert process_of(tmp_path / "run") == RunProcess("running", process.pid), "asking takes nothing away"
     finally:
         end(process)
-    assert process_of(tmp_path / "run") == Process("gone")
+    assert process_of(tmp_path / "run") == RunProcess("gone")
 
 
 def test_a_worker_that_outlives_the_process_does_not_keep_the_run_alive(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_worker_that_outlives_the_process_does_not_keep_the_run_alive(tmp_path
     try:
         process.kill()
         process.wait()
-        assert process_of(tmp_path / "run") == Process("gone")
+        assert process_of(tmp_path / "run") == RunProcess("gone")
     finally:
         end(process)
 
@@ -71,20 +71,20 @@ def test_a_run_that_is_held_is_not_taken_up_by_another_process(tmp_path: Path) -
     finally:
         end(process)
     with alive(tmp_path / "run"):
-        assert json.loads((tmp_path / "run" / FILE_NAME).read_text())["pid"] == os.getpid()
+        assert json.loads((tmp_path / "run" / PROCESS).read_text())["pid"] == os.getpid()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1", '{"host": "another-machine", "pid": 7}', "\udce9"])
 def test_of_a_run_that_nobody_held_here_nothing_is_claimed(tmp_path: Path, text: str) -> None:
-    assert process_of(tmp_path / "no such run") == Process("unknown")
-    (tmp_path / FILE_NAME).write_bytes(text.encode(errors="surrogateescape"))
-    assert process_of(tmp_path) == Process("unknown")
+    assert process_of(tmp_path / "no such run") == RunProcess("unknown")
+    (tmp_path / PROCESS).write_bytes(text.encode(errors="surrogateescape"))
+    assert process_of(tmp_path) == RunProcess("unknown")
 
 
 def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with alive(tmp_path / "file" / "run"):
-        assert process_of(tmp_path / "file" / "run") == Process("unknown")
+        assert process_of(tmp_path / "file" / "run") == RunProcess("unknown")
 
 
 def child(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -102,7 +102,7 @@ def child(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 CHILD = """
 import os, resource, signal, sys
 from pathlib import Path
-from agent.record.alive import alive
+from agent.record.folder import alive
 folder = Path(sys.argv[1])
 """
 
@@ -137,16 +137,16 @@ def test_one_process_holds_a_run_once(tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / FILE_NAME).symlink_to(tmp_path / "precious")
+    (tmp_path / "run" / PROCESS).symlink_to(tmp_path / "precious")
     with pytest.raises(StoreError, match="cannot be written"), alive(tmp_path / "run"):
         pass
-    assert process_of(tmp_path / "run") == Process("unknown")
+    assert process_of(tmp_path / "run") == RunProcess("unknown")
     assert (tmp_path / "precious").read_text() == "kept"
 
 
 def test_a_pipe_in_the_place_of_the_lock_holds_nobody_up(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / FILE_NAME)
-    assert process_of(tmp_path) == Process("unknown")
+    os.mkfifo(tmp_path / PROCESS)
+    assert process_of(tmp_path) == RunProcess("unknown")
     with alive(tmp_path):
         pass
 

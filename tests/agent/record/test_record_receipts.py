@@ -1,20 +1,14 @@
-"""Receipts as files, and an old record that learns of verifications."""
+"""Receipts as files, and what a confirmation and a verification change."""
 
 import json
-import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine
 
-from agent.record.events import Event, Judged, Replied, RunEnded, Said, Updated, Verified
-from agent.record.receipts import ReceiptBook, receipt_path
-from agent.record.schema import SHIPPED
-from agent.record.store import FILE_NAME, Store
-from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
+from agent.record.events import RunEnded, Verified
+from agent.record.folder import ReceiptBook, receipt_path
+from agent.record.store import Store
+from tests.agent.record.samples import RUN, attempt, started
 from tools.errors import StoreError
 from tools.receipt import ReceiptContext
 from tools.spec import CaseSpec, TaskSpec
@@ -29,60 +23,6 @@ RIGHT = Verdict(Status.CHECKED, "right")
 def verified(number: int, purpose: str, held: bool, verdict: Verdict = RIGHT, at: float = 2e9) -> Verified:
     ids = (RUN, f"{RUN}/{number}")
     return Verified(*ids, purpose, verdict, 1.0, held, "why", None, {}, {}, (0.5,), at=at)  # type: ignore[arg-type]
-
-
-def old_database(folder: Path, events: list[Event]) -> None:
-    """What the first schema would have stored: a database of today, poured into tables of then."""
-    with Store.open(folder / "new") as store:
-        for event in events:
-            store.write(event)
-    engine = create_engine(f"sqlite:///{folder / FILE_NAME}")
-    config = Config()
-    config.set_main_option("script_location", str(SHIPPED.scripts))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-    engine.dispose()
-    link = sqlite3.connect(folder / FILE_NAME)
-    link.execute(f"ATTACH '{folder / 'new' / FILE_NAME}' AS new")
-    tables = [row[0] for row in link.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")]
-    for table in tables:
-        if table != "alembic_version":
-            names = ", ".join(f'"{row[1]}"' for row in link.execute(f"PRAGMA main.table_info({table})"))
-            link.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM new.{table}")
-    link.commit()
-    link.close()
-
-
-def _of_then(event: Event) -> Event:
-    """The event with verdicts that have no tier yet, and messages of no conversation."""
-    if isinstance(event, Said):
-        return replace(event, conversation="")
-    if isinstance(event, Judged):
-        return replace(event, verdict=_verdict_of_then(event.verdict))
-    if isinstance(event, Updated) and event.failure:
-        return replace(event, failure=_verdict_of_then(event.failure))
-    return event
-
-
-def _verdict_of_then(verdict: Verdict) -> Verdict:
-    """The verdict with what had a place in the first schema."""
-    cases = tuple(replace(case, limitations=()) for case in verdict.cases)
-    kept = Verdict(verdict.status, verdict.detail, cases, verdict.timing, verdict.comparisons, receipt=verdict.receipt)
-    return replace(kept, coverage=verdict.coverage, sol_fraction=verdict.sol_fraction, variant=verdict.variant)
-
-
-def test_a_record_of_the_first_schema_opens_with_all_it_had(tmp_path: Path) -> None:
-    events = [_of_then(e) for e in arbitrary_run(5) if not isinstance(e, Verified | Replied)]
-    old_database(tmp_path, events)
-    with Store.open(tmp_path) as store:
-        assert store.load_events(RUN) == events
-        judged = next(e for e in events if isinstance(e, Judged))
-        again = replace(verified(1, "verify", held=True), attempt_id=judged.attempt_id)
-        store.write(again)
-        store.write(replace(again, at=again.at + 1))
-        assert store.load_events(RUN)[-2:] == [again, replace(again, at=again.at + 1)]
-    assert (tmp_path / f"{FILE_NAME}.bak-0001").exists()
 
 
 def test_a_confirmation_counts_and_a_verification_does_not(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, RunResumed, Said, Updated, Warned
-from agent.record.listing import Filter
+from agent.record.query import Filter
 from agent.record.store import Store
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
 from tools.errors import StoreError

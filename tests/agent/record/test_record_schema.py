@@ -1,49 +1,29 @@
-"""The database is made, upgraded or refused; the migrations lead to the tables."""
+"""The database is made, converted or refused."""
 
+import contextlib
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, inspect
-from sqlmodel import SQLModel
 
-from agent.record.schema import SHIPPED, Schema
+from agent.record.events import Event, Said
+from agent.record.schema import VERSION
 from agent.record.store import FILE_NAME, Store
-from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
+from agent.record.trajectory import trajectory
+from tests.agent.record.samples import RUN, arbitrary_run, attempt, made_old, started
+from tests.agent.shell import ROOT
 from tools.errors import StoreError
 
-LATER = '''"""A later schema."""
-import sqlalchemy as sa
-from alembic import op
-revision, down_revision, branch_labels, depends_on = "0006", "0005", None, None
-def upgrade() -> None:
-    with op.batch_alter_table("attempts", recreate="always") as table:
-        table.add_column(sa.Column("mood", sa.Text(), nullable=True))
-    {more}
-'''
 
-
-def later(tmp_path: Path, more: str = "") -> Schema:
-    """The shipped schema and one more revision, which makes `attempts` anew, as SQLite needs for most changes."""
-    scripts = shutil.copytree(SHIPPED.scripts, tmp_path / "100% later" / "migrations")
-    (scripts / "versions" / "0006_later.py").write_text(LATER.format(more=more))
-    return Schema((*SHIPPED.revisions, "0006"), scripts)
-
-
-def stamp(folder: Path, revision: str) -> None:
+def stamp(folder: Path, version: int) -> None:
     connection = sqlite3.connect(folder / FILE_NAME)
-    connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
-    connection.commit()
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
 
 
@@ -54,99 +34,77 @@ def stored(path: Path, query: str) -> list[Any]:
     return found
 
 
-def migrated(connection: Connection) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(SHIPPED.scripts))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+def of_then(event: Event) -> Event:
+    """The event as the older database holds it."""
+    return replace(event, conversation="") if isinstance(event, Said) else event
 
 
-def shape(connection: Connection) -> dict[str, Any]:
-    """Columns, keys and constraints of every table."""
-    look = inspect(connection)
-    parts = (
-        look.get_columns,
-        look.get_unique_constraints,
-        look.get_check_constraints,
-        look.get_foreign_keys,
-        look.get_indexes,
-    )
-    return {
-        name: [sorted(map(repr, part(name))) for part in parts]
-        + [repr(look.get_pk_constraint(name)["constrained_columns"])]
-        for name in sorted(set(look.get_table_names()) - {"alembic_version"})
-    }
-
-
-def test_the_migrations_lead_to_the_tables() -> None:
-    engine, fresh = create_engine("sqlite://"), create_engine("sqlite://")
-    with engine.connect() as by_migration, fresh.connect() as by_metadata:
-        migrated(by_migration)
-        SQLModel.metadata.create_all(by_metadata)
-        assert compare_metadata(MigrationContext.configure(by_migration), SQLModel.metadata) == []
-        assert shape(by_migration) == shape(by_metadata)
-    engine.dispose()
-    fresh.dispose()
-
-
-def test_the_known_revisions_are_the_shipped_migrations() -> None:
-    scripts = ScriptDirectory(str(SHIPPED.scripts))
-    assert tuple(s.revision for s in scripts.walk_revisions())[::-1] == SHIPPED.revisions
-
-
-def test_a_current_database_is_opened_without_alembic(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from agent.record.store import Store\n"
-        f"for _ in range(2): Store.open(Path({str(tmp_path)!r})).close()\n"
-        "assert 'alembic' not in sys.modules"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    assert stored(tmp_path / FILE_NAME, "SELECT version_num FROM alembic_version") == [(SHIPPED.head,)]
+def test_a_new_database_is_ours_and_in_wal_mode(tmp_path: Path) -> None:
+    for _ in range(2):
+        Store.open(tmp_path).close()
+    assert stored(tmp_path / FILE_NAME, "PRAGMA user_version") == [(VERSION,)]
     assert stored(tmp_path / FILE_NAME, "PRAGMA journal_mode") == [("wal",)]
 
 
 def test_the_events_load_neither_the_database_nor_its_libraries() -> None:
-    code = "import sys, agent.record.events; assert not {'sqlalchemy', 'sqlmodel', 'alembic'} & set(sys.modules)"
+    code = "import sys, agent.record.events; assert not {'sqlalchemy', 'sqlmodel', 'sqlite3'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_an_old_database_is_backed_up_and_upgraded(tmp_path: Path) -> None:
-    events, runs_dir = arbitrary_run(2), tmp_path / "runs"
-    with Store.open(runs_dir) as store:
-        for event in events:
-            store.write(event)
-    with Store.open(runs_dir, later(tmp_path)) as store:
-        assert store.load_events(RUN) == events
+def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
+    events, path = arbitrary_run(2), tmp_path / "runs" / FILE_NAME
+    for folder in (tmp_path / "runs", tmp_path / "new"):
+        with Store.open(folder) as store:
+            for event in events:
+                store.write(of_then(event) if folder.name == "new" else event)
+    made_old(path)
+    with Store.open(path.parent) as store:
+        assert store.load_events(RUN) == [of_then(e) for e in events]
         store.write(attempt(7)[0])
-    path = runs_dir / FILE_NAME
-    assert stored(path, "SELECT version_num FROM alembic_version") == [("0006",)]
-    assert stored(path, "SELECT count(mood), count(*) FROM attempts") == [(0, 4)]
-    backup = path.with_name("runs.db.bak-0005")
-    assert stored(backup, "SELECT version_num, count(*) FROM alembic_version, attempts") == [("0005", 3)]
+    assert stored(path, "PRAGMA user_version") == [(VERSION,)]
     assert stored(path, "PRAGMA foreign_key_check") == []
+    shape = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+    assert stored(path, shape) == stored(tmp_path / "new" / FILE_NAME, shape)
+    digests = "SELECT digest FROM events ORDER BY seq LIMIT 30"
+    assert stored(path, digests) == stored(tmp_path / "new" / FILE_NAME, digests)
+    backup = path.with_name("runs.db.bak-0004")
+    assert stored(backup, "SELECT version_num, count(*) FROM alembic_version, attempts") == [("0004", 3)]
 
 
-def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
-    runs_dir = tmp_path / "runs"
-    with Store.open(runs_dir) as store:
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("UPDATE attempts SET run_id = 'nowhere'", "breaks a reference"),
+        ("UPDATE attempts SET params = '{'", "in order, or give another"),
+    ],
+)
+def test_a_conversion_that_fails_changes_nothing(tmp_path: Path, damage: str, words: str) -> None:
+    with Store.open(tmp_path) as store:
         store.write(started())
         store.write(attempt(1)[0])
-    for more, words in (
-        ("op.execute('nonsense')", "nonsense"),
-        ("op.execute('DELETE FROM runs')", "breaks a reference"),
-    ):
-        shutil.rmtree(tmp_path / "100% later", ignore_errors=True)
-        with pytest.raises(StoreError, match=words) as caught:
-            Store.open(runs_dir, later(tmp_path, more))
-        assert "\n" not in str(caught.value)
-    with Store.open(runs_dir) as store:
-        assert len(store.load_events(RUN)) == 2
+    path = tmp_path / FILE_NAME
+    made_old(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(damage)
+    with pytest.raises(StoreError, match=words) as caught:
+        Store.open(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert stored(path, "SELECT version_num, count(*) FROM alembic_version, attempts, standings") == [("0004", 1)]
+
+
+@pytest.mark.parametrize("demo", ["demo", "demo-ptx"])
+def test_a_recorded_demo_still_opens_by_copy(tmp_path: Path, demo: str) -> None:
+    shutil.copy(ROOT / "docs" / demo / FILE_NAME, tmp_path / FILE_NAME)
+    with Store.open(tmp_path) as store:
+        runs = store.runs()
+        assert [run.accepted > 0 and run.best_speedup is not None for run in runs] == [True] * 3
+        assert all(trajectory(store.load_events(run.run_id)).best is not None for run in runs)
 
 
 def test_a_newer_schema_is_refused_with_both_versions(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
-    stamp(tmp_path, "0999")
-    with pytest.raises(StoreError, match=rf"runs\.db has schema 0999, newer than schema {SHIPPED.head} .*; upgrade"):
+    stamp(tmp_path, 999)
+    with pytest.raises(StoreError, match=rf"runs\.db has schema 999, newer than schema {VERSION} .*; upgrade"):
         Store.open(tmp_path)
 
 

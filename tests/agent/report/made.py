@@ -19,8 +19,8 @@ from agent.record.events import (
     Warned,
 )
 from agent.record.trajectory import trajectory
-from agent.report.material import Material
-from agent.report.shown import Shown
+from agent.report.data import RunData
+from agent.report.text import Sanitizer
 from tools.codec import Json
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
 
@@ -30,7 +30,7 @@ BASELINES = {"compile-max": 100.0, "compile": 110.0, "eager": 250.0}  # microsec
 KERNEL = KernelReport("softmax_kernel", 55, 0, 0, 0, 16, 8, 3, 0.5, "c" * 64)
 SOURCE = "import triton\n\n\nclass ModelNew:\n    # attempt {}\n    def forward(self, x):\n        return x\n"
 CASES = (CaseResult("main", "own", True, 0.1, 1e-6), CaseResult("prime", "scaled", True, 0.2, 1e-6))
-SHOWN = Shown(Names())
+SANITIZER = Sanitizer(Names())
 
 
 def correct(us: float, tier: Tier = "judged", **changes: Any) -> Verdict:
@@ -124,9 +124,9 @@ def receipt(best_id: str, *, flops: int | None = None, processes: int = 3) -> di
     }
 
 
-def material(made: Sequence[Event], told: Json = None, note: str = "") -> Material:
+def material(made: Sequence[Event], told: Json = None, note: str = "") -> RunData:
     """What a report of these events is made of."""
-    return Material(trajectory(made), [e for e in made if not isinstance(e, Proposed | Updated | Judged)], told, note)
+    return RunData(trajectory(made), [e for e in made if not isinstance(e, Proposed | Updated | Judged)], told, note)
 
 
 def hostile(word: str, *, run_id: str = RUN, source: str | None = None) -> list[Event]:

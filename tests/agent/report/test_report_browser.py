@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from agent.report.page import run_page
-from agent.report.suite_page import suite_page
+from agent.report.suite import suite_page
 from tests.agent.report.browser import CHROMIUM, Browser, browser
-from tests.agent.report.made import CHECKED, RUN, SHOWN, correct, events, failed, hostile, material, receipt
+from tests.agent.report.made import CHECKED, RUN, SANITIZER, correct, events, failed, hostile, material, receipt
 from tools.verdict import Status
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -68,13 +68,13 @@ def pages() -> dict[str, str]:
     word = "W" * 400 + " <script>document.title='got in'</script> <img src=http://evil.example/x>"
     runs = [material(made) for made in (timed, untimed, nothing, hostile(word))]
     return {
-        "timed": run_page(material(timed, receipt(best)), SHOWN, version="1"),
-        "roofline": run_page(material(timed, receipt(best, flops=1 << 36)), SHOWN, version="1"),
-        "untimed": run_page(runs[1], SHOWN, version="1"),
-        "nothing": run_page(runs[2], SHOWN, version="1"),
-        "long": run_page(material(long), SHOWN, version="1"),
-        "hostile": run_page(material(hostile(word), receipt(f"{RUN}/1")), SHOWN, version="1"),
-        "suite": suite_page(runs, SHOWN, version="1", chosen="named"),
+        "timed": run_page(material(timed, receipt(best)), SANITIZER, version="1"),
+        "roofline": run_page(material(timed, receipt(best, flops=1 << 36)), SANITIZER, version="1"),
+        "untimed": run_page(runs[1], SANITIZER, version="1"),
+        "nothing": run_page(runs[2], SANITIZER, version="1"),
+        "long": run_page(material(long), SANITIZER, version="1"),
+        "hostile": run_page(material(hostile(word), receipt(f"{RUN}/1")), SANITIZER, version="1"),
+        "suite": suite_page(runs, SANITIZER, version="1", chosen="named"),
     }
 
 

@@ -8,13 +8,9 @@ import pytest
 from markupsafe import Markup
 
 from agent.record.events import Event
-from agent.report import axes
-from agent.report.curve import curve
-from agent.report.family import ancestors, family
-from agent.report.lineage import lineage
-from agent.report.roof import roof
-from agent.report.spread import Series, is_relative, series, spread
-from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, material, receipt
+from agent.report import chart
+from agent.report.figures import TimingSeries, ancestors, curve, family, is_relative, lineage, roof, series, spread
+from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, material, receipt
 from tools.verdict import Status, Verdict
 
 
@@ -37,50 +33,54 @@ def of(*course: tuple[int | None, Verdict], gpu: str | None = "NVIDIA H200") -> 
     ],
 )
 def test_ticks_are_round_and_lie_within(low: float, high: float, log: bool, ticks: Sequence[float]) -> None:
-    assert axes.Scale(low, high, 0, 100, log).ticks(7) == pytest.approx(ticks)
+    assert chart.Scale(low, high, 0, 100, log).ticks(7) == pytest.approx(ticks)
 
 
 def test_a_scale_puts_values_where_they_belong_and_keeps_others_on_the_edge() -> None:
-    up = axes.Scale(1, 100, 300, 0, log=True)
+    up = chart.Scale(1, 100, 300, 0, log=True)
     assert [up(v) for v in (1, 10, 100, 1000, 0.1)] == pytest.approx([300, 150, 0, 0, 300])
 
 
 def test_words_in_a_drawing_are_escaped_and_cut() -> None:
-    assert axes.text(0, 0, '<script>"&', most=20).endswith("&lt;script&gt;&#34;&amp;</text>")
-    assert len(axes.text(0, 0, "x" * 500, most=20)) < 80
+    assert chart.text(0, 0, '<script>"&', most=20).endswith("&lt;script&gt;&#34;&amp;</text>")
+    assert len(chart.text(0, 0, "x" * 500, most=20)) < 80
 
 
 def test_the_curve_has_every_timed_attempt_and_the_verdict_of_every_other() -> None:
-    drawn = str(curve(material(events()), axes.WIDE))
+    drawn = str(curve(material(events()), chart.WIDE))
     assert [f"attempt {n}: " in drawn for n in range(1, 7)] == [False, True, False, True, False, True]
     assert {"wrong", "compile failed", "best so far", "screened", "judged"} <= set(texts(Markup(drawn)))
     assert "attempt 6" in texts(Markup(drawn))
 
 
 def test_the_best_so_far_only_follows_shorter_times() -> None:
-    drawn = str(curve(material(of((None, correct(80.0)), (1, correct(95.0)), (1, correct(60.0)))), axes.WIDE))
+    drawn = str(curve(material(of((None, correct(80.0)), (1, correct(95.0)), (1, correct(60.0)))), chart.WIDE))
     _, stairs = re.findall(r'class="stairs" d="([^"]+)"', drawn)  # the first is the key's
     assert stairs.count("V") == 2  # one step up, and the way to the end
 
 
 def test_a_run_without_times_shows_verdicts_and_no_axis_of_speed() -> None:
-    drawn = curve(material(of((None, CHECKED), (None, failed(Status.WRONG, "no")), gpu=None)), axes.WIDE)
+    drawn = curve(material(of((None, CHECKED), (None, failed(Status.WRONG, "no")), gpu=None)), chart.WIDE)
     assert {"checked", "wrong"} <= set(texts(drawn))
     assert not any(word.endswith("x") for word in texts(drawn))
 
 
-def test_many_attempts_are_drawn_as_bars_that_account_for_each() -> None:
-    course = [(None, correct(80.0) if i % 2 else failed(Status.WRONG, "no")) for i in range(240)]
-    drawn = str(curve(material(events(course)), axes.WIDE))
-    heights = [float(h) for h in re.findall(r'<rect class="f-wrong"[^>]* height="([\d.]+)"', drawn)]
-    assert sum(heights) == pytest.approx(64 * 120 / 4)  # four attempts a bar of 64 pixels
+def test_many_attempts_have_a_mark_each_in_a_row_for_each_verdict() -> None:
+    statuses = (Status.WRONG, Status.CRASHED)
+    course = [(None, correct(80.0) if i % 2 else failed(statuses[i // 2 % 2], "no")) for i in range(480)]
+    drawn = str(curve(material(events(course)), chart.WIDE))
+    for css, count in (("s-wrong", 120), ("s-crashed", 120)):
+        _, marks = re.findall(rf'class="{css}" d="([^"]+)"', drawn)  # the first is the key's
+        places = re.findall(r"M([\d.]+) ([\d.]+)m", marks)
+        assert (len(places), len({y for _, y in places})) == (count, 1)
+    assert "attempt 2: " not in drawn  # none says what it is: that would only make the file large
 
 
 def test_a_task_with_flops_gets_a_roofline_with_its_intensity() -> None:
     made = roof(material(events(), receipt("x", flops=1 << 36)))
     assert made is not None
     assert made.title == "Roofline"
-    drawn = texts(made.draw(axes.WIDE))
+    drawn = texts(made.draw(chart.WIDE))
     assert "256 FLOP for each byte" in made.note
     assert {"4800 GB/s", "TFLOP/s"} <= set(drawn)
 
@@ -92,7 +92,7 @@ def test_without_flops_times_are_shown_over_the_floor_and_it_says_why(flops: int
     assert made.title == "Time over the floor"
     assert why in made.note
     levels = {"speed of light 40.00 µs", "compile max-autotune 100.0 µs", "eager PyTorch 250.0 µs"}
-    assert levels <= set(texts(made.draw(axes.WIDE)))
+    assert levels <= set(texts(made.draw(chart.WIDE)))
 
 
 def test_nothing_timed_has_no_roof() -> None:
@@ -103,11 +103,11 @@ def test_the_distribution_holds_every_block_of_every_process() -> None:
     found = series(material(events(), receipt("x")))
     assert [(s.name, len(s.times_us)) for s in found] == [("attempt 6", 60), ("eager PyTorch", 60)]
     assert is_relative(found)
-    assert "attempt 6 80.05 µs" in texts(spread(found, axes.WIDE))
+    assert "attempt 6 80.05 µs" in texts(spread(found, chart.WIDE))
 
 
 def test_quantiles_are_those_of_the_sorted_times() -> None:
-    one = Series("candidate", "attempt 1", (4.0, 1.0, 3.0, 2.0, 5.0))
+    one = TimingSeries("candidate", "attempt 1", (4.0, 1.0, 3.0, 2.0, 5.0))
     assert (one.median_us, one.at(0.0), one.at(0.25), one.at(0.9), one.at(1.0)) == pytest.approx((3, 1, 2, 4.6, 5))
 
 
@@ -124,7 +124,7 @@ def test_the_lineage_puts_children_below_their_parents_and_marks_the_way_to_the_
     assert [(n.attempt.number, n.depth, n.on_best_line) for n in nodes] == [
         (1, 0, True), (2, 1, True), (3, 2, False), (4, 2, True), (5, 3, False), (6, 3, True),
     ]  # fmt: skip
-    assert texts(lineage(nodes, SHOWN, axes.NARROW))[0] == "#1 wrong idea 1"
+    assert texts(lineage(nodes, SANITIZER, chart.NARROW))[0] == "#1 wrong idea 1"
 
 
 def test_a_long_run_s_lineage_keeps_the_best_line_and_counts_what_it_leaves_out() -> None:
@@ -140,10 +140,10 @@ def test_parents_in_a_circle_do_not_hang() -> None:
     run = material(of((2, correct(80.0)), (1, correct(90.0)))).trajectory
     assert [a.number for a in ancestors(run, run.attempts[0])] == [2]
     assert family(run, run.attempts[0]) == []  # no attempt is a first one
-    assert lineage([], SHOWN, axes.WIDE)
+    assert lineage([], SANITIZER, chart.WIDE)
 
 
 def test_a_deep_line_fits_a_phone() -> None:
     run = material(events([(i or None, correct(100.0 - i / 10)) for i in range(59)]))
-    drawn = str(lineage(family(run.trajectory, run.best), SHOWN, axes.NARROW))
-    assert max(float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)) < axes.NARROW / 2
+    drawn = str(lineage(family(run.trajectory, run.best), SANITIZER, chart.NARROW))
+    assert max(float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)) < chart.NARROW / 2

@@ -10,14 +10,11 @@ import pytest
 from agent.record.events import Event, RunResumed, RunStarted
 from agent.record.store import Store
 from agent.record.trajectory import trajectory
-from agent.report.again import steps
-from agent.report.claim import Claim, claim
-from agent.report.material import Material, number
+from agent.report.data import Claim, RunData, claim, number
+from agent.report.figures import roof
 from agent.report.page import moment, run_page
-from agent.report.proof import Fact, facts
-from agent.report.roof import roof
-from agent.report.tables import baseline_lines
-from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, hostile, material, receipt, verified
+from agent.report.tables import Evidence, baseline_lines, facts, steps
+from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, hostile, material, receipt, verified
 from tools.verdict import Comparison, Status, Verdict
 
 
@@ -51,9 +48,9 @@ def test_what_a_check_did_without_stands_among_the_facts() -> None:
         **full,
         "evidence": {**full["evidence"], "not_in_full": {"no memory for float64": ["main/own", "main/timed"]}},
     }
-    assert Fact("not in full", "no memory for float64: main/own, main/timed") in facts(material(made, weak))
-    assert Fact("precision", "float32, compared with float64 but where that is said") in facts(material(made, weak))
-    assert Fact("precision", "float32, compared with float64") in facts(material(made, full))
+    assert Evidence("not in full", "no memory for float64: main/own, main/timed") in facts(material(made, weak))
+    assert Evidence("precision", "float32, compared with float64 but where that is said") in facts(material(made, weak))
+    assert Evidence("precision", "float32, compared with float64") in facts(material(made, full))
 
 
 def test_what_was_not_confirmed_is_said_not_to_be() -> None:
@@ -122,7 +119,7 @@ def test_a_speed_up_that_is_no_number_is_not_claimed(bad: float) -> None:
 def test_a_best_that_was_not_accepted_is_no_best() -> None:
     run = trajectory(events([(None, correct(80.0))]))
     wrong = replace(run.attempts[0], status=Status.WRONG, timing=None, comparisons=())
-    assert claim(Material(replace(run, attempts=(wrong,), best=wrong))).tone == "nothing"
+    assert claim(RunData(replace(run, attempts=(wrong,), best=wrong))).tone == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +135,7 @@ def test_what_a_verification_refutes_is_not_called_faster(again: Verdict, headli
     assert told.tone == "refuted"
     assert told.headline.startswith(headline)
     assert {line.words for line in baseline_lines(made)} == {"not borne out"}
-    assert "✗ not borne out" in run_page(made, SHOWN, version="1")
+    assert "✗ not borne out" in run_page(made, SANITIZER, version="1")
 
 
 def test_a_page_does_not_contradict_itself_about_differences_below_the_resolution() -> None:
@@ -154,8 +151,8 @@ def test_a_run_that_goes_on_after_its_ending_has_not_ended(tmp_path: Path) -> No
     assert material_now.elapsed_s is None
     assert "has not ended" in claim(material_now).text
     assert "interrupted" not in claim(material_now).text
-    assert "without pauses" in run_page(material(made), SHOWN, version="1")
-    assert "without pauses" not in run_page(material_now, SHOWN, version="1")
+    assert "without pauses" in run_page(material(made), SANITIZER, version="1")
+    assert "without pauses" not in run_page(material_now, SANITIZER, version="1")
     with Store.open(tmp_path) as store:
         for event in goes_on:
             store.write(event)
@@ -174,7 +171,7 @@ def test_a_number_without_bounds_is_no_number() -> None:
     assert number(10**400) is None
     told = receipt("x")
     told["evidence"] = {"aa_resolution": 10**400, "copy_gbps": 10**400}
-    assert run_page(material(events(), told), SHOWN, version="1")
+    assert run_page(material(events(), told), SANITIZER, version="1")
 
 
 def of_author(author: str, **limits: str) -> str:

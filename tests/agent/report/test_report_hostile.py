@@ -15,14 +15,13 @@ import pytest
 from agent.compose.report import Wanted, write_report
 from agent.export.names import Names
 from agent.record.events import Event, Replied, RunStarted
-from agent.record.receipts import receipt_path
+from agent.record.folder import receipt_path
 from agent.record.store import Store
 from agent.report.page import run_page
-from agent.report.shown import Shown
-from agent.report.sources import MOST_OF_A_SOURCE, diff, source
-from agent.report.suite_page import suite_page
+from agent.report.suite import suite_page
+from agent.report.text import MOST_OF_A_SOURCE, Sanitizer, diff, source
 from tests.agent.record.samples import arbitrary_run
-from tests.agent.report.made import GPU, RUN, SHOWN, correct, events, hostile, material, receipt
+from tests.agent.report.made import GPU, RUN, SANITIZER, correct, events, hostile, material, receipt
 from tests.agent.report.reading import Reading
 from tests.agent.shell import optimize
 from tools.codec import Json
@@ -57,7 +56,7 @@ def told(word: str) -> Json:
 
 
 def page(made: list[Event], told: Json = None) -> str:
-    return run_page(material(made, told), SHOWN, version="1")
+    return run_page(material(made, told), SANITIZER, version="1")
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -78,7 +77,7 @@ def test_hostile_words_are_still_there_to_be_read(word: str) -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_suite_of_hostile_runs_is_text_too(word: str) -> None:
-    html = suite_page([material(hostile(word), told(word))] * 3, SHOWN, version="1", chosen="named")
+    html = suite_page([material(hostile(word), told(word))] * 3, SANITIZER, version="1", chosen="named")
     assert Reading(html).problems == []
     assert not BAD.search(html)
 
@@ -111,7 +110,7 @@ def test_one_line_of_five_megabytes_is_cut_too() -> None:
 
 def test_a_source_is_coloured_without_losing_a_character() -> None:
     text = 'def f(x: "<b>") -> None:  # <i>\n\treturn f"&{x!r}" + \'é\' * 0x1f\n@dec\nclass A: ...'
-    assert Reading(f"<pre>{source(text, SHOWN).markup}</pre>").text == text
+    assert Reading(f"<pre>{source(text, SANITIZER).markup}</pre>").text == text
 
 
 def with_machine(made: list[Event], machine: dict[str, Json]) -> list[Event]:
@@ -121,14 +120,14 @@ def with_machine(made: list[Event], machine: dict[str, Json]) -> list[Event]:
 def test_home_folders_hosts_users_and_keys_are_taken_out() -> None:
     secret = "sk-ant-REDACTED" + "b" * 20
     word = f"/home/adalovelace/x.py on babbage-01 by adalovelace with {secret}"
-    shown = Shown(Names(frozenset({"babbage-01"}), frozenset({"adalovelace"})))
+    shown = Sanitizer(Names(frozenset({"babbage-01"}), frozenset({"adalovelace"})))
     html = run_page(material(hostile(word), told(word)), shown, version="1")
     assert not re.search("adalovelace|babbage|sk-ant", html)
     assert "&lt;home&gt;" in html
 
 
 def test_a_key_that_is_cut_in_half_leaves_no_half() -> None:
-    assert "sk-ant" not in SHOWN.text("x" * 95 + " sk-ant-REDACTED" + "c" * 30, 110)
+    assert "sk-ant" not in SANITIZER.text("x" * 95 + " sk-ant-REDACTED" + "c" * 30, 110)
 
 
 def test_the_command_takes_out_names_that_the_record_gives_away(
@@ -174,7 +173,7 @@ def test_a_run_whose_id_leads_elsewhere_writes_nothing_there(
 
 
 def test_of_a_long_error_the_beginning_and_the_end_are_shown() -> None:
-    told = SHOWN.ends("line 12: at 5:8:\n" + "x = 1\n" * 100 + 'AttributeError("no expo")', 80)
+    told = SANITIZER.ends("line 12: at 5:8:\n" + "x = 1\n" * 100 + 'AttributeError("no expo")', 80)
     assert told.startswith("line 12: at 5:8: x = 1")
     assert told.endswith('AttributeError("no expo")')
     assert len(told) <= 80
@@ -240,11 +239,11 @@ def test_stdout_by_its_name_is_stdout(tmp_path: Path, capsysbinary: pytest.Captu
 def test_a_source_of_blank_lines_does_not_hold_up_its_lexer(blank: str) -> None:
     """The time grew with the square of the lines."""
     started = time.monotonic()
-    assert source("x=1\n" + blank * 30_000 + "y", SHOWN).lines > 1000
+    assert source("x=1\n" + blank * 30_000 + "y", SANITIZER).lines > 1000
     assert time.monotonic() - started < 10.0
 
 
-class Counted(Shown):
+class Counted(Sanitizer):
     """Says how many characters it was given to search for secrets."""
 
     def __init__(self) -> None:
@@ -267,4 +266,4 @@ def test_what_will_not_be_shown_is_not_searched_for_secrets() -> None:
 
 
 def test_a_difference_of_long_sources_says_what_was_not_compared() -> None:
-    assert diff("x = 1\n" * 300, "y = 1\n" * 300 + "#" * 200_000, SHOWN).left_out >= 140_000
+    assert diff("x = 1\n" * 300, "y = 1\n" * 300 + "#" * 200_000, SANITIZER).left_out >= 140_000

@@ -1,17 +1,17 @@
 """A report stays small however long the run was."""
 
 from agent.record.trajectory import trajectory
-from agent.report.material import Material
+from agent.report.data import RunData
 from agent.report.page import run_page
 from benchmarks.made_runs import RunMaker
-from tests.agent.report.made import SHOWN
+from tests.agent.report.made import SANITIZER
 from tests.agent.report.reading import Reading
 
 
 def test_a_thousand_attempts_with_their_conversation_stay_below_two_megabytes() -> None:
     makers = (RunMaker(index, 0, attempts=1000) for index in range(100))
     made = list(next(maker for maker in makers if maker.is_model and maker.gpu).events())
-    html = run_page(Material(trajectory(made)), SHOWN, version="1")
+    html = run_page(RunData(trajectory(made)), SANITIZER, version="1")
     assert len(html.encode()) < 2_000_000
     read = Reading(html)
     assert read.problems == []

@@ -11,19 +11,17 @@ import pytest
 from agent.compose.report import Wanted, write_report
 from agent.record.events import RunStarted
 from agent.record.store import Store
-from agent.report import axes
-from agent.report.material import Material
-from agent.report.suite import Suite, fast_p_curve, fast_p_share, mean, suite
-from agent.report.suite_curve import fast_p_chart
-from agent.report.suite_page import suite_claim, suite_page
-from tests.agent.report.made import CHECKED, SHOWN, correct, events, failed, material, receipt, verified
+from agent.report import chart
+from agent.report.data import RunData
+from agent.report.suite import Suite, fast_p_chart, fast_p_curve, fast_p_share, mean, suite, suite_claim, suite_page
+from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, material, receipt, verified
 from tests.agent.report.reading import Reading
 from tools.verdict import Status, Verdict
 
 WRONG, UNCHECKED = failed(Status.WRONG, "no"), failed(Status.UNCHECKED, "nothing can run it")
 
 
-def task(verdict: Verdict, name: str, gpu: str | None = "NVIDIA H200") -> Material:
+def task(verdict: Verdict, name: str, gpu: str | None = "NVIDIA H200") -> RunData:
     return material(events([(None, verdict)], task=name, run_id=f"2026-{name}-1", gpu=gpu))
 
 
@@ -62,8 +60,8 @@ def test_the_curve_falls_exactly_where_a_task_drops_out() -> None:
 
 
 def test_what_is_unknown_is_drawn_as_a_band() -> None:
-    assert "band" in str(fast_p_chart([fast_p_curve(of(speedup(2.0), CHECKED))], axes.WIDE))
-    assert "band" not in str(fast_p_chart([fast_p_curve(of(speedup(2.0), WRONG))], axes.WIDE))
+    assert "band" in str(fast_p_chart([fast_p_curve(of(speedup(2.0), CHECKED))], chart.WIDE))
+    assert "band" not in str(fast_p_chart([fast_p_curve(of(speedup(2.0), WRONG))], chart.WIDE))
 
 
 def test_a_geometric_mean_says_over_how_many_and_how_sure_it_is() -> None:
@@ -104,7 +102,7 @@ def test_the_statement_counts_every_task() -> None:
     ]
 
 
-def refuted(again: Verdict, name: str = "softmax") -> Material:
+def refuted(again: Verdict, name: str = "softmax") -> RunData:
     return material(verified(events(task=name, run_id=f"2026-{name}-1"), again, 6))
 
 
@@ -118,7 +116,7 @@ def test_a_kernel_that_was_wrong_when_verified_is_neither_right_nor_faster() -> 
     told = suite_claim(found)
     assert told[0].startswith("1 of 2 tasks have a kernel that was found right; 1 beat")
     assert "Verified again, the best kernel of softmax did not hold; it counts as unknown." in told
-    text = " ".join(Reading(suite_page(found.materials, SHOWN, version="1", chosen="named")).text.split())
+    text = " ".join(Reading(suite_page(found.materials, SANITIZER, version="1", chosen="named")).text.split())
     assert "not borne out" in text
     assert "Nothing is claimed for softmax" in text
 
@@ -148,7 +146,7 @@ def test_the_best_of_a_task_is_not_one_that_was_refuted(tmp_path: Path) -> None:
 
 
 def test_a_suite_that_was_never_timed_shows_no_speed() -> None:
-    page = suite_page([task(CHECKED, "a", None), task(WRONG, "b", None)], SHOWN, version="1", chosen="named")
+    page = suite_page([task(CHECKED, "a", None), task(WRONG, "b", None)], SANITIZER, version="1", chosen="named")
     text = " ".join(Reading(page).text.split())
     assert "1 of 2 tasks have a kernel that was found right; none was timed." in text
     assert "It is 50%." in text

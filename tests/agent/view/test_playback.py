@@ -12,8 +12,8 @@ from threading import Timer
 import pytest
 
 from agent.controls import Controls
-from agent.record.alive import Process
 from agent.record.events import Event, Progress, RunResumed, RunStarted, Said
+from agent.record.folder import RunProcess
 from agent.view.live import Steering
 from agent.view.render import render
 from agent.view.state import ViewState, fold
@@ -22,7 +22,7 @@ from tests.agent.view.scripts import ENDED, GPU_RUN, NOW, START
 
 RUN: list[Event] = [e for e in GPU_RUN if not isinstance(e, Progress) and not (isinstance(e, Said) and not e.final)]
 OVER: list[Event] = [*RUN, ENDED]
-GONE, RUNNING, UNKNOWN = Process("gone"), Process("running"), Process("unknown")
+GONE, RUNNING, UNKNOWN = RunProcess("gone"), RunProcess("running"), RunProcess("unknown")
 
 
 def playback(events: Sequence[Event], process: Process = GONE, page: int = 500, **how: object) -> Playback:

@@ -1,16 +1,17 @@
-"""A pencil for charts: scales, ticks, marks and labels as SVG that takes its colours from the page. Pure.
+"""Charts as SVG: scales, ticks, marks, labels and legends, which take their colours from the page's classes. Pure.
 
 Every chart is drawn for a width, so that its letters keep their size: once for a wide page, once for a narrow one.
-Words that come in must be plain and without secrets (`Shown.line`); they are escaped here.
+Words that come in must be plain and without secrets (`Sanitizer.line`); they are made plain, cut and escaped here.
 """
 
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from agent.export.svg import short
+from tools.words import plain
 
 WIDE, NARROW = 840, 350
 _LETTER = 6.7  # width of a letter of 12 pixels
@@ -128,7 +129,7 @@ def marks(kind: str, places: Iterable[tuple[float, float]], style: str, r: float
     return f'<path{_of(style)} d="{drawn}"/>' if drawn else ""
 
 
-def told(mark: str, about: str) -> str:
+def titled(mark: str, about: str) -> str:
     """A mark that says what it is when pointed at."""
     return f"<g>{mark}<title>{escape(short(about, 200))}</title></g>"
 
@@ -171,3 +172,14 @@ def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Mar
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     inside = "".join(body)
     return Markup(f'<svg {size} role="img" aria-label="{escape(short(about, 400))}">{inside}</svg>')
+
+
+def short(words: str, most: int) -> str:
+    """At most so many columns of a text; wide characters take two."""
+    line, used, out = " ".join(plain(words).split()), 0, ""
+    for character in line:
+        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if used > most:
+            return out[:-1] + "…"
+        out += character
+    return out

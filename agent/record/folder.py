@@ -1,6 +1,7 @@
-"""Is a run that has not ended still run by a process? A lock says so, which the operating system takes from the dead.
+"""What lies of a run beside the database: its folder, the lock of its process, its receipts. Files are whole or absent.
 
-The lock is POSIX's: workers that the process forked do not hold it, and asking does not take it, even for a moment. A
+Is a run that has not ended still run by a process? A lock says so, which the operating system takes from the dead. The
+lock is POSIX's: workers that the process forked do not hold it, and asking does not take it, even for a moment. A
 process loses it when it closes the file, so the process that holds a run must not ask about it.
 """
 
@@ -12,14 +13,22 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from tools.codec import Json
 from tools.errors import StoreError
+from tools.verdict import Tier, Verdict
 
-FILE_NAME = "process.json"
+if TYPE_CHECKING:
+    from tools.receipt import Setting
+    from tools.update import Update
+
+RECEIPTS = "receipts"  # the folder in a run's
+PROCESS = "process.json"
 _FLOCK = "hhqqi"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a folder of a run may have come from elsewhere
 _MOST = 4096  # bytes of what is read
@@ -29,7 +38,7 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 
 
 @dataclass(frozen=True)
-class Process:
+class RunProcess:
     """What is known of the process of a run. `pid` is None unless it runs and has a number here."""
 
     state: Literal["running", "gone", "unknown"]
@@ -71,7 +80,7 @@ def alive(run_folder: Path) -> Iterator[None]:
 
 
 def _opened(run_folder: Path) -> int | None:
-    path = run_folder / FILE_NAME
+    path = run_folder / PROCESS
     try:
         run_folder.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o666)
@@ -100,20 +109,20 @@ def _named(run_folder: Path) -> str:
     return f", {pid}; follow it with: optimize watch {run_folder.name}" if pid else ""
 
 
-def process_of(run_folder: Path) -> Process:
+def process_of(run_folder: Path) -> RunProcess:
     """Whether a process runs the run now. "unknown": it never held a lock here (an older version, another machine)."""
     try:
-        file = os.open(run_folder / FILE_NAME, os.O_RDONLY | _SAFELY)
+        file = os.open(run_folder / PROCESS, os.O_RDONLY | _SAFELY)
         try:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
             if kind != fcntl.F_UNLCK:
-                return Process("running", pid if pid > 0 else None)
-            return Process("gone" if _host(os.read(file, _MOST)) == platform.node() else "unknown")
+                return RunProcess("running", pid if pid > 0 else None)
+            return RunProcess("gone" if _host(os.read(file, _MOST)) == platform.node() else "unknown")
         finally:
             os.close(file)
     except (OSError, ValueError):  # ValueError: a NUL in a foreign id
-        return Process("unknown")
+        return RunProcess("unknown")
 
 
 def _host(text: bytes) -> object:
@@ -122,3 +131,72 @@ def _host(text: bytes) -> object:
     except (ValueError, RecursionError):
         return None
     return told.get("host") if isinstance(told, dict) else None
+
+
+# Receipts: receipts/NUMBER.json, one for each attempt, that of the verdict that counts -------------------------------
+
+
+class ReceiptBook:
+    """Writes receipts into `folder`/receipts; with None it only makes them. `setting` is asked when one is due."""
+
+    def __init__(self, folder: Path | None, setting: Callable[[], "Setting"]) -> None:
+        self._folder, self._setting = folder, setting
+
+    def keep(
+        self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
+    ) -> dict[str, Json]:
+        """Make the receipt of the verdict that counts, and write it. Raises StoreError when it cannot be written."""
+        made = self._made(attempt_id, source, update, verdict, asked)
+        if self._folder is not None:
+            _write(receipt_path(self._folder, attempt_id), made)
+        return made
+
+    def keep_again(
+        self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
+    ) -> tuple[dict[str, Json], Path]:
+        """The same for a later verification, which gets a file of its own: 3.verify-1.json, 3.verify-2.json, …"""
+        made = self._made(attempt_id, source, update, verdict, asked)
+        first = receipt_path(self._folder or Path(), attempt_id)
+        taken = len(list(first.parent.glob(f"{first.stem}.verify-*.json")))
+        path = first.with_name(f"{first.stem}.verify-{taken + 1}.json")
+        _write(path, made)
+        return made, path
+
+    def _made(
+        self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
+    ) -> dict[str, Json]:
+        from tools.receipt import receipt  # brings numpy; `optimize show` only asks where a receipt lies
+
+        return receipt(
+            self._setting(),
+            attempt_id=attempt_id,
+            source=source,
+            update=update,
+            verdict=verdict,
+            asked=asked,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+def receipt_path(run_folder: Path, attempt_id: str) -> Path:
+    """Where the receipt of an attempt lies."""
+    return run_folder / RECEIPTS / f"{attempt_id.rpartition('/')[2]}.json"
+
+
+def _write(path: Path, made: dict[str, Json]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (json.dumps(made, indent=1, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise StoreError(f"the receipt {path} cannot be written: {error.strerror}") from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write beside `path`, then put it in its place; nothing is left beside it when that fails. Raises OSError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)

@@ -1,9 +1,6 @@
-"""Where each run stands is what its events say, however it came about; runs are listed and filtered by it."""
+"""Where each run stands is what its events say; runs are listed and filtered by it."""
 
-import contextlib
-import json
 import random
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,23 +9,17 @@ from typing import Any
 
 import pytest
 
+from agent.record import query
 from agent.record.events import Event, Judged, Proposed, RunEnded, RunResumed
-from agent.record.listing import Filter
-from agent.record.standings import REFRESH
-from agent.record.store import FILE_NAME, Store
+from agent.record.query import Filter
+from agent.record.store import Store
 from agent.record.trajectory import trajectory
-from tests.agent.record.samples import arbitrary_run, attempt, started
+from tests.agent.record.samples import attempt, started
 from tests.agent.record.test_record_receipts import verified
 from tools.errors import UsageError
 from tools.verdict import Comparison, Status, Verdict
 
 RUNS = [f"20261121-09{n:02}00-softmax-{n:04x}" for n in range(8)]
-
-
-def standings(path: Path) -> list[Any]:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT * FROM standings ORDER BY seq").fetchall()
-    return [[sorted(json.loads(v).items()) if str(v).startswith("{") else v for v in row] for row in rows]
 
 
 def interleaved(runs: list[list[Event]], seed: int) -> Iterator[Event]:
@@ -66,23 +57,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_standing_that_was_kept_up_is_the_one_that_would_be_made_anew(store: Store, seed: int) -> None:
-    runs = [arbitrary_run(seed, RUNS[0]), *(lively_run(run_id, seed * 10 + i) for i, run_id in enumerate(RUNS[1:]))]
-    for event in interleaved(runs, seed):
-        store.write(event)
-    kept = standings(store.path)
-    assert len(kept) == len(RUNS)
-    with contextlib.closing(sqlite3.connect(store.path)) as connection:
-        connection.execute("DELETE FROM standings")
-        connection.execute(REFRESH.format(where="TRUE"))
-        connection.commit()
-    assert standings(store.path) == kept
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_standing_says_what_the_fold_over_the_events_says(store: Store, seed: int) -> None:
+def test_a_run_in_short_is_what_the_fold_over_its_events_says(
+    store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query, "_PAGE_RUNS", 3)
     for event in interleaved([lively_run(run_id, seed * 10 + i) for i, run_id in enumerate(RUNS)], seed):
         store.write(event)
+    assert store.runs(Filter(verdict="accepted")) == [run for run in store.runs() if run.accepted]
     for summary in store.runs():
         events = store.load_events(summary.run_id)
         folded = trajectory(events)
@@ -98,21 +79,6 @@ def test_a_standing_says_what_the_fold_over_the_events_says(store: Store, seed: 
         best = next((a for a in folded.attempts if a.attempt_id == named), None)
         assert summary.best_speedup == (best.speedup if best else None)
         assert summary.verified == (best.held if best else None)
-
-
-def test_an_older_database_gets_its_standings_when_it_is_upgraded(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
-        for event in interleaved([arbitrary_run(3, RUNS[0]), *(lively_run(r, i) for i, r in enumerate(RUNS[1:]))], 1):
-            store.write(event)
-    kept = standings(tmp_path / FILE_NAME)
-    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
-        connection.execute("DROP TABLE standings")
-        connection.execute("ALTER TABLE verdicts DROP COLUMN facts")
-        connection.execute("ALTER TABLE cases DROP COLUMN limitations")
-        connection.execute("UPDATE alembic_version SET version_num = '0003'")
-        connection.commit()
-    Store.open(tmp_path).close()
-    assert standings(tmp_path / FILE_NAME) == kept
 
 
 def timed(run_id: str, number: int, speedup: float, *, best: bool) -> list[Event]:

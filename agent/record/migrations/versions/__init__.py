@@ -1,1 +1,0 @@
-"""One file a revision, numbered; a new one is added to `agent.record.schema.SHIPPED`."""

@@ -1,0 +1,545 @@
+"""Stored runs and attempts in short, and which of them a person means: SQL on the driver's own connection.
+
+No text of an attempt is read. SQLAlchemy takes a third of a second to import; the completion of a shell uses this
+without it. What a run has come to is counted when it is asked for: of 1,000,000 attempts in 33,333 runs, on a busy
+machine, the latest 20 take 10 ms, those of a task 50 ms, `--verdict wrong` 0.2 s, a verdict that nobody has 0.4 s and
+all runs 7 s.
+A table of counts that every writer kept up would save that, and cost 180 lines.
+"""
+
+import contextlib
+import difflib
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+from tools.codec import Json
+from tools.errors import UsageError
+from tools.verdict import Status, Tier
+
+ACCEPTED = "accepted"  # as good as a status, where one is asked for
+_ACCEPTED = (Status.CHECKED.value, Status.CORRECT.value)
+_PAGE_RUNS = 1000  # runs that are counted at a time, where a filter asks for what has to be counted
+_RARE = 20_000  # so few verdicts or comparisons are looked up one by one
+_BUSY_S = 0.2  # a person waits at a prompt
+EXAMPLE = "20261121-093000-softmax-1a2b/7"
+_AFTER_ALL = "\U0010ffff"  # sorts after whatever may follow the start of an id
+_MOST_ALIKE = 200  # ids that are compared letter by letter
+_MOST_COUNTED = 1000
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs to list, or which attempts of a run. `task` is a whole name, `model` a part of the author's; `verdict`
+    is a status, or `accepted`; `min_speedup` is over the fastest baseline. Raises UsageError for what is no such."""
+
+    task: str | None = None
+    model: str | None = None
+    verdict: str | None = None
+    min_speedup: float | None = None
+    limit: int = 20
+
+    def __post_init__(self) -> None:
+        known = [ACCEPTED, *(status.value for status in Status)]
+        if self.verdict is not None and self.verdict not in known:
+            raise UsageError(f"--verdict {self.verdict!r}: {_close(self.verdict, known)}")
+        if self.min_speedup is not None and not (math.isfinite(self.min_speedup) and self.min_speedup > 0):
+            raise UsageError(f"--min-speedup {self.min_speedup:g}: give a number above 0, such as 1.5")
+        if not 0 < self.limit < 2**63:
+            raise UsageError(f"--limit {self.limit}: give at least 1")
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """Those that `verdict` stands for; none when it was not given."""
+        if self.verdict is None:
+            return ()
+        return _ACCEPTED if self.verdict == ACCEPTED else (self.verdict,)
+
+    def passes(self, statuses: Iterable[str | None], speedup: float | None) -> bool:
+        """Whether any of the statuses is wanted, and the speed-up is enough; a NaN is never enough."""
+        fast = self.min_speedup is None or (speedup is not None and speedup >= self.min_speedup)
+        return fast and (not self.statuses or any(status in self.statuses for status in statuses))
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """A run that is to be read. `attempts`: about how many it has."""
+
+    run_id: str
+    attempts: int
+    task_sha256: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A stored run. `why` is None while it goes on, or when its process was killed. `best_us` (microseconds) and
+    `best_speedup` (over the fastest baseline) belong to the best attempt and are None when nothing was timed;
+    `verified` says whether the latest verification of it held, and is None without one. `by_status` counts attempts by
+    the verdict that counts."""
+
+    run_id: str
+    task: str
+    author: str
+    arch: str
+    gpu: str | None
+    started: datetime  # UTC
+    attempts: int
+    accepted: int
+    best_attempt_id: str | None
+    best_us: float | None
+    best_speedup: float | None
+    why: str | None
+    verified: bool | None = None
+    by_status: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AttemptSummary:
+    """A stored attempt with the verdict that counts; `status` is None when it has none yet. Device times in
+    microseconds; the speed-up is over the fastest baseline. Registers are per thread of each kernel, spills bytes."""
+
+    attempt_id: str
+    number: int
+    parent_id: str | None
+    rationale: str
+    status: str | None = None
+    detail: str = ""
+    tier: Tier | None = None
+    median_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    registers: tuple[int, ...] = ()
+    spill_bytes: int = 0
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+# The verdict that counts of an attempt is the last of its tools `bench` and `confirm`. The best attempt is what the
+# run's last ending names; of a run that goes on (or was killed), the last one that was the best when it was judged.
+_RUNS = """
+WITH chosen AS MATERIALIZED (SELECT * FROM runs WHERE {where} ORDER BY seq DESC LIMIT :most),
+counting AS MATERIALIZED (
+    SELECT a.run_id, v.status, max(v.seq) AS seq
+    FROM chosen AS c CROSS JOIN attempts AS a ON a.run_id = c.run_id
+    CROSS JOIN verdicts AS v ON v.attempt_id = a.attempt_id AND v.tool IN ('bench', 'confirm')
+    GROUP BY c.seq, a.attempt_id
+),
+tallies AS (SELECT run_id, status, count(*) AS n FROM counting GROUP BY run_id, status),
+counted AS MATERIALIZED (SELECT run_id, json_group_object(status, n) AS statuses FROM tallies GROUP BY run_id),
+turns AS (
+    SELECT c.*, max(e.seq) AS last
+    FROM chosen AS c CROSS JOIN events AS e
+        ON e.run_id = c.run_id AND e.kind IN ('run_started', 'run_resumed', 'run_ended')
+    GROUP BY c.seq
+),
+named AS (
+    SELECT t.*, d.why, CASE WHEN d.seq IS NOT NULL THEN d.best_attempt_id ELSE (
+        SELECT v.attempt_id FROM attempts AS a CROSS JOIN verdicts AS v ON v.attempt_id = a.attempt_id
+        WHERE a.run_id = t.run_id AND v.tool = 'bench' AND v.best ORDER BY v.seq DESC LIMIT 1
+    ) END AS best
+    FROM turns AS t LEFT JOIN endings AS d ON d.seq = t.last
+),
+led AS (
+    SELECT n.*, (
+        SELECT max(v.seq) FROM verdicts AS v WHERE v.attempt_id = n.best AND v.tool IN ('bench', 'confirm')
+    ) AS verdict_seq
+    FROM named AS n
+)
+SELECT l.seq, l.run_id, l.task, l.author, l.arch, l.gpu, e.at, coalesce(k.statuses, '{{}}') AS statuses,
+    v.attempt_id AS best, v.median_us, l.why,
+    (SELECT CASE WHEN max(typeof(x.speedup) = 'text') THEN 'nan' ELSE min(x.speedup) END
+        FROM comparisons AS x WHERE x.seq = v.seq) AS speedup,
+    (SELECT w.held FROM verifications AS w WHERE w.attempt_id = v.attempt_id AND w.purpose = 'verify'
+        ORDER BY w.seq DESC LIMIT 1) AS held
+FROM led AS l JOIN events AS e ON e.seq = l.seq LEFT JOIN counted AS k ON k.run_id = l.run_id
+LEFT JOIN verdicts AS v ON v.seq = l.verdict_seq ORDER BY l.seq DESC
+"""
+_OF_TASK_AND_AUTHOR = """
+seq < :before AND (:task IS NULL OR task = :task) AND (:model IS NULL OR instr(lower(author), lower(:model)) > 0)
+"""
+
+
+def summaries(connection: sqlite3.Connection, wanted: Filter) -> list[RunSummary]:
+    """The latest runs that pass, newest first. Raises UsageError for a task or model that no run has."""
+    counts = bool(wanted.statuses) or wanted.min_speedup is not None
+    most = _PAGE_RUNS if counts else wanted.limit
+    asked: dict[str, object] = {"task": _bound(wanted.task), "model": _bound(wanted.model), "most": most}
+    asked |= {"before": 2**63 - 1, "speedup": wanted.min_speedup}
+    query = _RUNS.format(where=_OF_TASK_AND_AUTHOR + _rare(connection, wanted))
+    found: list[RunSummary] = []
+    while True:
+        rows = _rows(connection, query, asked)
+        page = map(_summary, rows)
+        found += [run for run in page if wanted.passes(run.by_status, run.best_speedup)]
+        if len(rows) < most or len(found) >= wanted.limit:
+            break
+        asked["before"] = rows[-1]["seq"]
+    if not found:
+        _explain(connection, wanted)
+    return found[: wanted.limit]
+
+
+def _rare(connection: sqlite3.Connection, wanted: Filter) -> str:
+    """A condition that leaves out the runs without any attempt that could pass, where few attempts could."""
+    conditions = []
+    if wanted.statuses:
+        listed = ", ".join(f"'{status}'" for status in wanted.statuses)
+        conditions.append(f"SELECT seq FROM verdicts WHERE status IN ({listed})")
+    if wanted.min_speedup is not None:
+        conditions.append("SELECT seq FROM comparisons WHERE typeof(speedup) = 'real' AND speedup >= :speedup")
+    added = ""
+    for query in conditions:
+        counted = f"SELECT count(*) AS n FROM ({query} LIMIT {_RARE + 1})"
+        if _rows(connection, counted, {"speedup": wanted.min_speedup})[0]["n"] <= _RARE:
+            added += f" AND run_id IN (SELECT run_id FROM events WHERE seq IN ({query}))"
+    return added
+
+
+def summary(connection: sqlite3.Connection, run_id: str) -> RunSummary | None:
+    """One run."""
+    rows = _rows(connection, _RUNS.format(where="run_id = :run_id"), {"run_id": run_id, "most": 1})
+    return _summary(rows[0]) if rows else None
+
+
+def _summary(row: Mapping[str, Any]) -> RunSummary:
+    by_status: dict[str, int] = json.loads(row["statuses"])
+    return RunSummary(
+        row["run_id"],
+        _word(row["task"]),
+        _word(row["author"]),
+        _word(row["arch"]),
+        _word(row["gpu"]),
+        datetime.fromtimestamp(float(row["at"]), UTC),
+        attempts=sum(by_status.values()),
+        accepted=sum(by_status.get(status, 0) for status in _ACCEPTED),
+        best_attempt_id=row["best"],
+        best_us=_real(row["median_us"]),
+        best_speedup=_real(row["speedup"]),
+        why=_word(row["why"]),
+        verified=None if row["held"] is None else bool(row["held"]),
+        by_status=by_status,
+    )
+
+
+def _explain(connection: sqlite3.Connection, wanted: Filter) -> None:
+    """Nothing was found: because the store has no such task or model at all?"""
+    tasks = [_word(row["task"]) for row in _rows(connection, "SELECT DISTINCT task FROM runs", {})]
+    if tasks and wanted.task is not None and wanted.task not in tasks:
+        raise UsageError(f"--task {wanted.task!r}: no run of it is stored; {_close(wanted.task, tasks)}")
+    if tasks and wanted.model is not None:
+        authors = [_word(row["author"]) for row in _rows(connection, "SELECT DISTINCT author FROM runs", {})]
+        if not any(wanted.model.lower() in author.lower() for author in authors):
+            raise UsageError(f"--model {wanted.model!r}: no run's author has it; {_close(wanted.model, authors)}")
+
+
+def _close(text: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(text, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known[:12])}{', …' * (len(known) > 12)}"
+
+
+def chosen(
+    connection: sqlite3.Connection, tasks: Sequence[str] | None, authors: Sequence[str] | None, until: int | None
+) -> list[ChosenRun]:
+    """The runs of some tasks and authors (None: of all), oldest first. A task is a name or the hash of its file, an
+    author may be a provider alone ("anthropic")."""
+    size = "(SELECT coalesce(max(number), 0) FROM attempts AS a WHERE a.run_id = r.run_id)"
+    query = f"SELECT run_id, {size}, task_sha256, task, author FROM runs AS r WHERE seq <= ? ORDER BY seq"
+    found = (map(_word, row) for row in connection.execute(query, (2**63 - 1 if until is None else until,)))
+    return [
+        ChosenRun(run_id, size, sha256)
+        for run_id, size, sha256, task, author in found
+        if (tasks is None or task in tasks or sha256 in tasks)
+        and (authors is None or author in authors or author.partition(":")[0] in authors)
+    ]
+
+
+def tasks(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """Name, hash of the file and address of the source of every task that was ever run. What was run first comes first,
+    also after records of several machines were merged."""
+    query = """
+    SELECT r.task, r.task_sha256, r.task_source_ref, min(e.at) AS first FROM runs AS r JOIN events AS e ON e.seq = r.seq
+    GROUP BY r.task_sha256 ORDER BY first, r.task_sha256"""
+    return [(_word(task), _word(sha256), address) for task, sha256, address, _ in connection.execute(query)]
+
+
+def machines(connection: sqlite3.Connection) -> list[Json]:
+    """What was noted of every machine that ran or verified anything, each once."""
+    query = "SELECT machine FROM runs UNION SELECT machine FROM verifications"
+    return [None if text is None else json.loads(text) for (text,) in connection.execute(query)]
+
+
+def source_addresses(connection: sqlite3.Connection, run_ids: Sequence[str], until: int) -> list[tuple[str, str]]:
+    """(attempt_id, address of its source) of these runs' attempts, in the order of the runs and the attempts."""
+    query = """
+    SELECT a.attempt_id, a.source_ref FROM json_each(?) AS wanted CROSS JOIN attempts AS a ON a.run_id = wanted.value
+    WHERE a.seq <= ? ORDER BY wanted.key, a.number"""
+    return list(connection.execute(query, (json.dumps(run_ids), until)))
+
+
+def latest_runs(database: Path, limit: int = 1) -> list[RunSummary]:
+    """The latest runs, newest first; none where there is no record, an older one, or one that is locked."""
+    with contextlib.suppress(sqlite3.Error, UnicodeError, OSError, ValueError), _read_only(database) as connection:
+        return summaries(connection, Filter(limit=limit))
+    return []
+
+
+def attempts_starting(database: Path, start: str, limit: int = 200) -> list[str]:
+    """The ids of the latest attempts whose ids start so; as patient as `latest_runs`."""
+    query = "SELECT attempt_id FROM attempts WHERE attempt_id >= ? AND attempt_id < ? ORDER BY seq DESC LIMIT ?"
+    with contextlib.suppress(sqlite3.Error, UnicodeError, OSError), _read_only(database) as connection:
+        return [row[0] for row in connection.execute(query, (start, start + _AFTER_ALL, limit))]
+    return []
+
+
+@contextlib.contextmanager
+def _read_only(database: Path) -> Iterator[sqlite3.Connection]:
+    """Looking neither makes a record nor converts one."""
+    address = f"file:{quote(str(database.absolute()))}?mode=ro"
+    with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
+        yield connection
+
+
+# Attempts -----------------------------------------------------------------------------------------------------------
+
+_ATTEMPTS = """
+SELECT a.attempt_id, a.number, a.parent_id, a.rationale, v.status, v.detail, v.tier, v.median_us, v.low_us, v.high_us,
+    c.speedup, c.low AS speedup_low, c.high AS speedup_high,
+    (SELECT json_group_array(registers) FROM (
+        SELECT k.registers FROM kernels AS k WHERE k.seq = u.seq ORDER BY k.position
+    )) AS registers,
+    (SELECT coalesce(sum(k.spill_store_bytes + k.spill_load_bytes), 0) FROM kernels AS k WHERE k.seq = u.seq)
+        AS spill_bytes
+FROM attempts AS a LEFT JOIN updates AS u ON u.attempt_id = a.attempt_id
+LEFT JOIN verdicts AS v ON v.seq = (
+    SELECT max(w.seq) FROM verdicts AS w WHERE w.attempt_id = a.attempt_id AND w.tool IN ('bench', 'confirm')
+)
+LEFT JOIN comparisons AS c ON c.seq = v.seq AND c.position = (
+    SELECT x.position FROM comparisons AS x WHERE x.seq = v.seq ORDER BY x.speedup LIMIT 1
+)
+WHERE {where} ORDER BY a.number
+"""
+_NUMBERS = ("median_us", "low_us", "high_us", "speedup", "speedup_low", "speedup_high")
+
+
+def attempt_summaries(
+    connection: sqlite3.Connection, run_id: str, wanted: Filter | None = None
+) -> list[AttemptSummary]:
+    """The attempts of a run that pass, by number."""
+    wanted = wanted or Filter()
+    return [a for a in _attempts(connection, "a.run_id = ?", run_id) if wanted.passes([a.status], a.speedup)]
+
+
+def best_accepted(connection: sqlite3.Connection, run_id: str) -> str | None:
+    """The best attempt of a run, if what counts of it is still a verdict that accepts it."""
+    run = summary(connection, run_id)
+    found = _attempts(connection, "a.attempt_id = ?", run.best_attempt_id if run else None)
+    return next((a.attempt_id for a in found if a.status in _ACCEPTED), None)
+
+
+def ancestors(connection: sqlite3.Connection, attempt_id: str) -> list[AttemptSummary]:
+    """Whom an attempt was derived from: its parent, that one's parent, and so on, as far as they are stored."""
+    found: list[AttemptSummary] = []
+    seen = {attempt_id}
+    parents = [a.parent_id for a in _attempts(connection, "a.attempt_id = ?", attempt_id)]
+    while parents and (parent := parents.pop()) is not None and parent not in seen:
+        seen.add(parent)
+        its = _attempts(connection, "a.attempt_id = ?", parent)
+        found += its
+        parents = [a.parent_id for a in its]
+    return found
+
+
+def _attempts(connection: sqlite3.Connection, where: str, value: str | None) -> list[AttemptSummary]:
+    found = connection.execute(_ATTEMPTS.format(where=where), (_bound(value),))
+    return [_attempt(dict(zip((c[0] for c in found.description), row, strict=True))) for row in found]
+
+
+def _attempt(row: dict[str, Any]) -> AttemptSummary:
+    words = {name: _word(row[name]) for name in ("parent_id", "rationale")}
+    numbers = {name: _real(row[name]) for name in _NUMBERS}
+    registers = tuple(json.loads(row["registers"]))
+    return AttemptSummary(**row | words | numbers | {"registers": registers, "detail": _word(row["detail"]) or ""})
+
+
+# Values as the driver returns them ----------------------------------------------------------------------------------
+
+
+def _rows(connection: sqlite3.Connection, query: str, values: Mapping[str, object]) -> list[dict[str, Any]]:
+    found = connection.execute(query, values)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _word(value: Any) -> Any:
+    """A `Words` column of `agent.record.tables`: a text with lone surrogates is stored as bytes."""
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
+def _bound(text: str | None) -> str | bytes | None:
+    """The same, on its way in."""
+    if text is None or text.isascii():
+        return text
+    stored = text.encode("utf-8", "surrogatepass")
+    with contextlib.suppress(UnicodeDecodeError):
+        return stored.decode()
+    return stored
+
+
+def _real(value: Any) -> float | None:
+    """A `Real` column: a NaN is the word 'nan'."""
+    return None if value is None else float(value)
+
+
+# What a person means: an id, the start of one, or a run for its best attempt ------------------------------------------
+
+
+class NotFound(LookupError):
+    """The text names nothing, or several; the message says what would work."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Ids in their order, no more than are shown, and how many there are, as far as they were counted."""
+
+    first: Sequence[str]
+    count: int
+
+    @property
+    def many(self) -> str:
+        """How many, in words."""
+        return f"over {_MOST_COUNTED}" if self.count > _MOST_COUNTED else str(self.count)
+
+
+def run_named(text: str, connection: sqlite3.Connection) -> str:
+    """The id of the run with this id, or the only one whose id starts so. Raises NotFound."""
+    ids = _Ids(connection)
+    text = _sayable(text)
+    return _only(text, "run", ids.runs(text), ids)
+
+
+def attempt_named(text: str, connection: sqlite3.Connection, best_of: Callable[[str], str | None]) -> str:
+    """The id of the attempt. `best_of` gives a run's best accepted attempt. Raises NotFound."""
+    ids = _Ids(connection)
+    text = _sayable(text)
+    if ids.is_attempt(text):
+        return text
+    run, slash, number = text.rpartition("/")
+    if not slash:
+        return _of_run(text, ids, best_of)
+    if not number.isdecimal():
+        return _only(text, "attempt", ids.attempts(text), ids)
+    found, its_run = ids.numbered(run, number), ids.runs(run)
+    if not found.count and its_run.count == 1:
+        its = ids.attempts_of(its_run.first[0])
+        raise NotFound(f"no attempt {number} in run {its_run.first[0]}, which has {its.many}")
+    return _only(text, "attempt", found, ids)
+
+
+def _of_run(text: str, ids: "_Ids", best_of: Callable[[str], str | None]) -> str:
+    run = _only(text, "attempt", ids.runs(text) if text else Matches((), 0), ids)
+    its = ids.attempts_of(run)
+    leader = best_of(run)
+    if leader is not None or its.count == 1:
+        return leader or its.first[0]
+    listed = ", ".join(a.rpartition("/")[2] for a in its.first)
+    hint = f"name one of its attempts: {run}/NUMBER, of {listed}" if its.count else "it has no attempts"
+    raise NotFound(f"run {run} has no accepted attempt; {hint}")
+
+
+def _only(text: str, wanted: str, found: Matches, ids: "_Ids") -> str:
+    if found.count == 1:
+        return found.first[0]
+    if found.count:
+        more = ", …" * (found.count > 3)
+        kind = "attempts" if "/" in found.first[0] else "runs"
+        raise NotFound(f"{text!r} could be {found.many} {kind}: {', '.join(found.first[:3])}{more}")
+    close = _alike(text, ids)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"an id looks like {EXAMPLE}; `optimize runs` lists runs"
+    raise NotFound(f"no {wanted} {text!r}; {hint}")
+
+
+def _alike(text: str, ids: "_Ids") -> Sequence[str]:
+    """The latest that end so (people copy the end of an id), else those spelt most alike."""
+    if not text.strip("/"):
+        return ()
+    run, slash, number = text.rpartition("/")
+    if not slash:
+        return ids.runs_ending(text) or difflib.get_close_matches(text, ids.runs_like(text), n=3, cutoff=0.6)
+    if not number.isdecimal():
+        return ()
+    alike = difflib.get_close_matches(run, ids.runs_like(run), n=3, cutoff=0.6)
+    return ids.numbered_ending(run, number) or [a for r in alike if ids.is_attempt(a := f"{r}/{number}")]
+
+
+def _sayable(text: str) -> str:
+    """Bytes of the command line that are no text can be in no id."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class _Ids:
+    """The ids in a database, a few at a time. Every question is a range of an index or one scan of the runs' ids, so a
+    million attempts are no reason to wait."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def is_attempt(self, text: str) -> bool:
+        """Whether there is an attempt with just this id."""
+        return bool(self._list("SELECT 1 FROM attempts WHERE attempt_id = ?", text))
+
+    def runs(self, start: str) -> Matches:
+        """The run with this id, else those whose ids start so."""
+        if self._list("SELECT 1 FROM runs WHERE run_id = ?", start):
+            return Matches((start,), 1)
+        return self._found("run_id FROM runs WHERE run_id >= ? AND run_id < ?", "seq", start, start + _AFTER_ALL)
+
+    def attempts(self, start: str) -> Matches:
+        """The attempts whose ids start so."""
+        within = "attempt_id FROM attempts WHERE attempt_id >= ? AND attempt_id < ?"
+        return self._found(within, "seq", start, start + _AFTER_ALL)
+
+    def attempts_of(self, run_id: str) -> Matches:
+        """The attempts of one run."""
+        return self._found("attempt_id FROM attempts WHERE run_id = ?", "number", run_id)
+
+    def numbered(self, start: str, number: str) -> Matches:
+        """The attempts with this number of the runs whose ids start so."""
+        joined = "attempts AS a ON a.attempt_id = r.run_id || '/' || ?"
+        within = f"a.attempt_id FROM runs AS r CROSS JOIN {joined} WHERE r.run_id >= ? AND r.run_id < ?"
+        return self._found(within, "r.run_id", number, start, start + _AFTER_ALL)
+
+    def runs_ending(self, end: str) -> Sequence[str]:
+        """The latest runs whose ids end so."""
+        query = "SELECT run_id FROM runs WHERE substr(run_id, ?) = ? ORDER BY seq DESC LIMIT 3"
+        return self._list(query, -len(end), end)
+
+    def numbered_ending(self, end: str, number: str) -> Sequence[str]:
+        """The attempts with this number of the latest runs whose ids end so."""
+        joined = "attempts AS a ON a.attempt_id = r.run_id || '/' || ?"
+        query = f"SELECT a.attempt_id FROM runs AS r CROSS JOIN {joined} WHERE ? = '' OR substr(r.run_id, ?) = ?"
+        return self._list(f"{query} ORDER BY r.seq DESC LIMIT 3", number, end, -len(end) or 1, end)
+
+    def runs_like(self, text: str) -> Sequence[str]:
+        """The runs that share most of the text's parts, the latest first among equals."""
+        parts = [part for part in dict.fromkeys(text.split("-")) if len(part) > 2][:9]
+        shared = " + ".join(["(instr(run_id, ?) > 0)"] * len(parts)) or "NULL"
+        return self._list(f"SELECT run_id FROM runs ORDER BY {shared} DESC, seq DESC LIMIT {_MOST_ALIKE}", *parts)
+
+    def _found(self, within: str, order: str, *values: object) -> Matches:
+        first = self._list(f"SELECT {within} ORDER BY {order} LIMIT 10", *values)
+        if len(first) < 10:
+            return Matches(first, len(first))
+        counted = f"SELECT count(*) FROM (SELECT {within} LIMIT {_MOST_COUNTED + 1})"
+        return Matches(first, int(self._list(counted, *values)[0]))
+
+    def _list(self, query: str, *values: object) -> list[str]:
+        return [cast(str, row[0]) for row in self._connection.execute(query, cast(Any, values))]

@@ -1,0 +1,345 @@
+"""What a report of one run is made of (its trajectory, its course, a receipt), and what it may claim. Pure.
+
+A claim is made of the facts that exist and of no others.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from agent.record.events import Event, RunResumed, Verified, Warned
+from agent.record.trajectory import AttemptRecord, Trajectory, ending
+from agent.view import text as words
+from tools.codec import Json
+from tools.gpus import Gpu, gpu_named
+from tools.verdict import Comparison, Status, Timing
+
+_BASELINES = {
+    "eager": "eager PyTorch",
+    "compile": "torch.compile",
+    "compile-max": "torch.compile max-autotune",
+}
+
+_PLAIN = re.compile(r"[a-z][a-z0-9_-]{0,19}")
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """What the timed case has to do at least: `bytes_moved` each input, parameter and output once, `flops` of
+    contractions. None where nobody noted it."""
+
+    bytes_moved: float | None = None
+    flops: float | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run. `course`: how it began, was resumed, ended, what it warned of and what was verified. `receipt`: that of
+    the best attempt, and why there is none. `other_receipt`: of any attempt, for what holds for the whole run."""
+
+    trajectory: Trajectory
+    course: Sequence[Event] = ()
+    receipt: Json = None
+    receipt_note: str = ""
+    other_receipt: Json = None
+
+    @property
+    def best(self) -> AttemptRecord | None:
+        """The best attempt, if it is an accepted one."""
+        best = self.trajectory.best
+        return best if best is not None and best.accepted else None
+
+    @cached_property
+    def doubt(self) -> Literal["wrong", "moved"] | None:
+        """What the latest verification had against the best: it is not right, or it is, and its time did not repeat."""
+        if self.best is None or self.best.held is not False:
+            return None
+        its = [e.verdict for e in self.verified("verify") if e.attempt_id == self.best.attempt_id]
+        return "moved" if its and its[-1].accepted else "wrong"
+
+    @cached_property
+    def resolution(self) -> float:
+        """The largest difference that the same kernel showed to itself, as a share; 0 where nobody noted it."""
+        return number(dig(self.receipt, "evidence", "aa_resolution")) or 0.0
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What the run warned of, each once."""
+        return list(dict.fromkeys(e.text for e in self.course if isinstance(e, Warned)))
+
+    @cached_property
+    def elapsed_s(self) -> float | None:
+        """How long the last process worked, without pauses, as the run's ending says."""
+        ended = ending(self.course)
+        return finite(ended.elapsed_s) if ended else None
+
+    @property
+    def resumed(self) -> int:
+        """How often it went on in a new process."""
+        return sum(isinstance(e, RunResumed) for e in self.course)
+
+    def verified(self, purpose: str) -> list[Verified]:
+        """Confirmations ("confirm") or later verifications ("verify")."""
+        return [e for e in self.course if isinstance(e, Verified) and e.purpose == purpose]
+
+    @property
+    def judge_s(self) -> float:
+        """Seconds for which the judge, and with it the GPU, was busy with the run's attempts."""
+        benched = sum(finite(a.bench_s) or 0.0 for a in self.trajectory.attempts)
+        return benched + sum(finite(e.bench_s) or 0.0 for e in self.verified("confirm"))
+
+    @cached_property
+    def timed(self) -> list[AttemptRecord]:
+        """The attempts that have a time."""
+        return [a for a in self.trajectory.attempts if timing_of(a)]
+
+    @cached_property
+    def light_us(self) -> float | None:
+        """What a perfect kernel would take, by the best attempt that says so."""
+        found = (sol_us(a) for a in [*([self.best] if self.best else []), *self.timed])
+        return next((us for us in found if us is not None), None)
+
+    @cached_property
+    def work(self) -> TaskWork:
+        """From the receipts; without contractions also from what was told a model."""
+        for told in (self.receipt, self.other_receipt):
+            main = dig(told, "task", "cases", 0)
+            bytes_moved, flops = number(dig(main, "bytes_moved")), number(dig(main, "flops"))
+            precision = dig(told, "task", "precision")
+            if bytes_moved is not None or flops is not None:
+                return TaskWork(bytes_moved, flops, precision if isinstance(precision, str) else None)
+        seen = (
+            number(e.evidence.get("arithmetic_intensity")) for a in self.trajectory.attempts for e in a.expectations
+        )
+        return TaskWork(None, 0.0 if next(seen, None) == 0.0 else None)
+
+    @cached_property
+    def gpu(self) -> Gpu | None:
+        """What is known of the GPU's rates."""
+        try:
+            return gpu_named(self.trajectory.run.gpu or "")
+        except KeyError:
+            return None
+
+    @property
+    def process(self) -> Json:
+        """What the receipt's judge noted of its last process: a confirmation has several."""
+        processes = dig(self.receipt, "evidence", "processes")
+        return processes[-1] if isinstance(processes, list) and processes else dig(self.receipt, "evidence")
+
+
+def dig(value: Json, *path: str | int) -> Json:
+    """What lies at a path of a JSON value; None where something is missing or of another type."""
+    for step in path:
+        if isinstance(step, str):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        else:
+            value = value[step] if isinstance(value, list) and len(value) > step else None
+    return value
+
+
+def number(value: Json) -> float | None:
+    """A finite number; None for anything else."""
+    return finite(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def finite(value: float | None) -> float | None:
+    """The value, unless it is NaN, infinite, too large or missing."""
+    try:
+        return float(value) if value is not None and math.isfinite(value) else None
+    except OverflowError:  # JSON knows whole numbers of any size
+        return None
+
+
+def sol_us(attempt: AttemptRecord) -> float | None:
+    """The speed-of-light time that the attempt was compared with, in microseconds."""
+    fraction = finite(attempt.sol_fraction)
+    us = attempt.timing.median_us if attempt.timing else 0.0
+    return fraction * us if fraction and plausible(us) and plausible(fraction * us) else None
+
+
+def ranked(attempt: AttemptRecord) -> list[Comparison]:
+    """Its comparisons that are numbers, with the baseline that is hardest to beat first."""
+    good = [c for c in attempt.comparisons if all(plausible(v) for v in (c.speedup, c.low, c.high, c.baseline_us))]
+    return sorted(good, key=lambda c: (c.speedup, c.baseline))
+
+
+def timing_of(attempt: AttemptRecord) -> Timing | None:
+    """Its time, if it is one."""
+    timing = attempt.timing
+    return timing if timing and all(map(plausible, (timing.median_us, timing.low_us, timing.high_us))) else None
+
+
+def plausible(value: float) -> bool:
+    """Whether it can be a time in microseconds or a speed-up at all: a damaged record may hold anything."""
+    return 1e-9 < value < 1e12
+
+
+def hardest(attempt: AttemptRecord) -> Comparison | None:
+    """The comparison with the baseline that was hardest to beat."""
+    return next(iter(ranked(attempt)), None)
+
+
+def baseline_name(key: str) -> str:
+    """A baseline as people call it. Ours are a closed set; what is no plain name did not come from us."""
+    plain = key if _PLAIN.fullmatch(key) else "an unnamed baseline"
+    return _BASELINES.get(key, plain)
+
+
+Tone = Literal["faster", "even", "slower", "untimed", "nothing", "refuted"]
+_ENDED_EARLY = {
+    "interrupted": "The run was interrupted; more attempts might change this.",
+    "model_error": "The run ended because its model could not be asked any more.",
+    "failed": "The run ended with a failure of kerneltune itself.",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`headline`: the claim; `sentences`: what it rests on, and what speaks against it."""
+
+    tone: Tone
+    headline: str
+    sentences: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return " ".join((self.headline, *self.sentences))
+
+
+def claim(material: RunData) -> Claim:
+    """What this run may claim."""
+    best = material.best
+    if best is None:
+        return Claim("nothing", *_nothing(material))
+    first = _claim_of(material, best)
+    return _refuted(material, best, first) if material.doubt else first
+
+
+def _claim_of(material: RunData, best: AttemptRecord) -> Claim:
+    """What the run's own verdict may claim."""
+    run = material.trajectory.run
+    timing = timing_of(best)
+    if best.status is not Status.CORRECT or timing is None:
+        return Claim("untimed", f"A right kernel for {run.task}, of which no time is known.", tuple(_untimed(material)))
+    against = hardest(best)
+    if against is None:
+        headline = f"A right kernel for {run.task}: {words.timing(timing)} on {run.gpu}."
+        return Claim("untimed", headline, ("It was compared with no baseline.", *_footing(material, best)))
+    tone = tone_of(against, material.resolution)
+    return Claim(tone, _headline(material, tone, against), tuple(_measured(material, best)))
+
+
+def _refuted(material: RunData, best: AttemptRecord, first: Claim) -> Claim:
+    """A verification weighs more than what was found at first."""
+    task = material.trajectory.run.task
+    if material.doubt == "wrong":
+        headline = f"Nothing is claimed for {task}: attempt {best.number} was not right when it was verified."
+    else:
+        headline = f"{task}: the time of attempt {best.number} did not repeat when it was verified."
+    return Claim("refuted", headline, ("What the run itself found, before that:", *first.sentences))
+
+
+def tone_of(against: Comparison, resolution: float) -> Literal["faster", "even", "slower"]:
+    """What a comparison shows. `resolution`: what the same kernel showed as a difference to itself, as a share."""
+    if against.low <= 1.0 <= against.high or abs(against.speedup - 1.0) <= resolution:
+        return "even"
+    return "faster" if against.speedup > 1.0 else "slower"
+
+
+def interval(c: Comparison) -> str:
+    """A speed-up with its 95 % interval."""
+    return f"{c.speedup:.3g}x [{c.low:.3f}, {c.high:.3f}]" if c.speedup >= 10 else _close(c)
+
+
+def _close(c: Comparison) -> str:
+    return f"{c.speedup:.3f}x [{c.low:.3f}, {c.high:.3f}]"
+
+
+def _headline(material: RunData, tone: Tone, against: Comparison) -> str:
+    run = material.trajectory.run
+    where, than = f"{run.task} on one {run.gpu}", baseline_name(against.baseline)
+    if tone == "faster":
+        return f"{where}: {against.speedup:.2f}x the speed of {than}."
+    if tone == "even":
+        return f"{where}: no difference from {than} could be measured."
+    return f"{where}: nothing faster than {than} was found."
+
+
+def _measured(material: RunData, best: AttemptRecord) -> Iterator[str]:
+    assert best.timing is not None
+    all_of_them = ranked(best)
+    told = ", ".join(f"{interval(c)} against {baseline_name(c.baseline)}" for c in all_of_them)
+    yield (f"Attempt {best.number} takes {words.timing(best.timing)}: the speed-up is {told} (with 95 % intervals).")
+    yield from _footing(material, best)
+
+
+def _footing(material: RunData, best: AttemptRecord) -> Iterator[str]:
+    processes = dig(material.receipt, "evidence", "processes")
+    if best.tier == "confirmed":
+        many = f"{len(processes)} " if isinstance(processes, list) else ""
+        yield f"Confirmed: judged again, with new inputs, in {many}fresh processes."
+    else:
+        yield f"Not confirmed in fresh processes: the time is a {best.tier or 'single'} one."
+    if shares := list(_shares(best)):
+        yield f"{' and '.join(shares)}."
+    yield from _doubts(material, best)
+
+
+def _shares(best: AttemptRecord) -> Iterator[str]:
+    if (fraction := finite(best.sol_fraction)) is not None:
+        yield f"It reaches {fraction:.0%} of the speed of light"
+    if (coverage := finite(best.coverage)) is not None:
+        yield f"{coverage:.0%} of its device time is spent in its own kernels"
+    else:
+        yield "how much of its device time is spent in its own kernels is unknown"
+
+
+def _untimed(material: RunData) -> Iterator[str]:
+    best, run = material.best, material.trajectory.run
+    assert best is not None
+    where = "there was no GPU" if run.gpu is None else "it was not timed"
+    yield (
+        f"Attempt {best.number} is right in the CPU interpreter on small cases; {where}, so nothing here says whether"
+        " it is fast."
+    )
+    yield f"It was compiled for {run.arch} and ranked by what the compiler reports; a GPU may rank it otherwise."
+    yield from _doubts(material, best)
+
+
+def _doubts(material: RunData, best: AttemptRecord) -> Iterator[str]:
+    if best.held is False:
+        yield "A later verification did NOT bear this out."
+    elif best.held:
+        yield "A later verification bore this out."
+    yield from _unfinished(material)
+
+
+def _unfinished(material: RunData) -> Iterator[str]:
+    why = material.trajectory.why
+    if why is None:
+        yield "The run has not ended, or its process was killed; this is how far it has come."
+    elif why in _ENDED_EARLY:
+        yield _ENDED_EARLY[why]
+
+
+def _nothing(material: RunData) -> tuple[str, tuple[str, ...]]:
+    attempts, run = material.trajectory.attempts, material.trajectory.run
+    rest = tuple(_unfinished(material))
+    if not attempts:
+        return f"Nothing was tried: this run of {run.task} made no attempt.", rest
+    counts = Counter(a.status.value.replace("_", " ") if a.status else "never judged" for a in attempts)
+    told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
+    if counts.get(Status.UNCHECKED.value):
+        return f"Nothing was proved for {run.task}: kernels compiled, but nothing there could run them.", (
+            f"{words.plural(len(attempts), 'attempt')}: {told}.",
+            *rest,
+        )
+    headline = f"Nothing was accepted for {run.task}: none of {words.plural(len(attempts), 'attempt')} was right."
+    return headline, (f"They ended as: {told}.", "PyTorch's own kernels remain the best that is known.", *rest)
