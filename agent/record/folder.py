@@ -24,7 +24,7 @@ from tools.errors import StoreError
 from tools.verdict import Tier, Verdict
 
 if TYPE_CHECKING:
-    from tools.receipt import Setting
+    from tools.receipt import ReceiptContext
     from tools.update import Update
 
 RECEIPTS = "receipts"  # the folder in a run's
@@ -139,7 +139,7 @@ def _host(text: bytes) -> object:
 class ReceiptBook:
     """Writes receipts into `folder`/receipts; with None it only makes them. `setting` is asked when one is due."""
 
-    def __init__(self, folder: Path | None, setting: Callable[[], "Setting"]) -> None:
+    def __init__(self, folder: Path | None, setting: Callable[[], "ReceiptContext"]) -> None:
         self._folder, self._setting = folder, setting
 
     def keep(

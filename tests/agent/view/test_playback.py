@@ -25,7 +25,7 @@ OVER: list[Event] = [*RUN, ENDED]
 GONE, RUNNING, UNKNOWN = RunProcess("gone"), RunProcess("running"), RunProcess("unknown")
 
 
-def playback(events: Sequence[Event], process: Process = GONE, page: int = 500, **how: object) -> Playback:
+def playback(events: Sequence[Event], process: RunProcess = GONE, page: int = 500, **how: object) -> Playback:
     """Of a record that gives its events in pages."""
     pages = [list(events[i : i + page]) for i in range(0, len(events), page)]
     return Playback(EventSource(lambda: pages.pop(0) if pages else [], lambda: process), **how)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def test_who_can_press_keys_stays_at_a_run_that_was_over_and_nobody_else_does() 
 
 
 def test_a_run_is_silent_only_after_a_while_but_gone_at_once() -> None:
-    def silence(process: Process, after_s: float) -> str:
+    def silence(process: RunProcess, after_s: float) -> str:
         made = playback(RUN)
         made.process, made.last_at = process, NOW
         return made.silence(NOW + after_s)
