@@ -19,7 +19,6 @@ from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import arch_number, gpu_for_arch, occupancy
-from tools.plan.code_count import count_code
 from tools.plan.messages import Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest, SassRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
@@ -141,7 +140,7 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     )
     metadata: dict[str, Json] = {"name": entry.name, "shared": dynamic, "static_shared": used.static_shared_bytes}
     notes = tuple(str(finding) for finding in found if not finding.fatal)
-    return Compiled(report, metadata, notes[:MOST_FINDINGS], count_code(done.cubin)), done.cubin
+    return Compiled(report, metadata, notes[:MOST_FINDINGS]), done.cubin
 
 
 def _built(kernel: Kernel, arch: str, folder: Path) -> tuple[Any, str]:
@@ -182,7 +181,7 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         num_stages=built.metadata.num_stages,
         started=started,
     )
-    return Compiled(report, metadata, code=count_code(cubin)), cubin
+    return Compiled(report, metadata), cubin
 
 
 def _options(kernel: Kernel) -> dict[str, Json]:

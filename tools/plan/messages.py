@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.codec import Json
-from tools.plan.code_count import CodeCount
 from tools.plan.refusal import Failure
 from tools.plan.sass_ir import Sass
 from tools.plan.schema import Kernel, Plan
@@ -83,7 +82,6 @@ class Compiled:
     report: KernelReport
     metadata: dict[str, Json]
     notes: tuple[str, ...] = ()
-    code: CodeCount = field(default_factory=CodeCount)
 
 
 @dataclass(frozen=True)

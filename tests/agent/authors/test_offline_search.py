@@ -12,6 +12,7 @@ from agent.authors.offline.search import View, search
 from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
 from agent.authors.offline.words import MOST_TOGETHER
 from tools.codec import Json
+from tools.ptx_files.host_code import CannotSay
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.verdict import Status, Timing, Verdict
 
@@ -81,6 +82,32 @@ def test_what_inductor_would_time_itself_comes_after_the_sketches_as_they_are() 
 def test_what_inductor_would_time_is_left_to_the_model_where_another_sketch_is_far_ahead() -> None:
     assert first_moves(3, inductor=140.0, expert=100.0)[2] == ("inductor", 8)
     assert first_moves(3, inductor=200.0, expert=100.0)[2] != ("inductor", 8)
+
+
+def in_ptx(source: str) -> str:
+    """What stands for the translation here: its text is another one. Kernels that walk a fixed grid have no PTX."""
+    if "PROGRAMS_PER_SM" in source:
+        raise CannotSay("a persistent kernel, in this test")
+    return f"# as PTX\n{source}\nPtxKernel"
+
+
+def test_in_ptx_our_experts_come_first_and_then_every_point_that_has_ptx() -> None:
+    author = OfflineAuthor(refuse, 90, as_ptx=in_ptx)
+    history = climb(author, 6)
+    assert history[0].proposal.params == {"sketch": "ptx_softmax"}
+    assert all("PtxKernel" in a.proposal.source for a in history)
+    assert not any("PROGRAMS_PER_SM" in a.proposal.source for a in history)
+    assert [p for p in author.problems if "softmax_persistent" in p] == [
+        "softmax_persistent cannot be said in PTX: a persistent kernel, in this test"
+    ]
+    assert len({a.proposal.source for a in history}) == len(history) == 18
+
+
+def test_a_resumed_run_in_ptx_repeats_nothing() -> None:
+    history = climb(OfflineAuthor(refuse, 90, as_ptx=in_ptx), 4)
+    later = OfflineAuthor(refuse, 90, as_ptx=in_ptx).propose(TASK, history, 6)
+    assert len(later) == 6
+    assert not {p.source for p in later} & {a.proposal.source for a in history}
 
 
 def test_no_source_is_proposed_twice() -> None:

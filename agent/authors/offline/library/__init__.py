@@ -11,6 +11,9 @@ A file's first comments say for which tasks it is and what may be searched:
 
 `PRECISION` in a call is the task's. The candidate is the file with the task's own constructor below it, so every task
 file whose forward is one of those formulas gets the expert, whatever it is called. The judge finds what does not suit.
+
+In `ptx/` are complete candidates in PTX, each for the built-in task of its name. Their choices are the configs of their
+kernels, so a judge that times finds the best of them.
 """
 
 import re
@@ -32,6 +35,21 @@ def experts(task: TaskSpec) -> list[Sketch]:
     return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
 
 
+def ptx_experts(task: str) -> list[Sketch]:
+    """The expert PTX candidates for a built-in task; none for other tasks."""
+    files = [path for path in (_HERE / "ptx").glob("*.py") if path.stem == task]
+    return [_ptx_sketch(path.stem, path.read_text()) for path in files]
+
+
+def _ptx_sketch(name: str, text: str) -> Sketch:
+    head, quotes, rest = text.partition('r"""')  # the head is for us and for linters
+    return Sketch(f"ptx_{name}", quotes + rest, _says(head, name))
+
+
+def _says(head: str, otherwise: str) -> str:
+    return next(iter(re.findall(r"(?m)^# says: (.*)$", head)), otherwise)
+
+
 def _order(text: str) -> int:
     found = re.search(r"(?m)^# order: (\d+)$", text)
     return int(found[1]) if found else 0
@@ -50,8 +68,7 @@ def _sketch(path: Path, seen: Task | None, task: TaskSpec) -> Sketch | None:
         return None
     space = {name: tuple(int(v) for v in values.split()) for name, values in _tagged(head, r"search: (\w+) = (.*)")}
     found = {name: re.search(rf"(?m)^{name} = (\d+)", text) for name in space}
-    says = next(iter(re.findall(r"(?m)^# says: (.*)$", head)), path.stem)
-    return Sketch(path.stem, source, says, {name: int(m[1]) for name, m in found.items() if m}, space)
+    return Sketch(path.stem, source, _says(head, path.stem), {name: int(m[1]) for name, m in found.items() if m}, space)
 
 
 def _fits(head: str) -> list[Fit]:
