@@ -9,10 +9,9 @@ from agent.authors.base import Attempt, Proposal
 from agent.authors.offline.clean import clean
 from agent.authors.offline.earlier import Earlier, Remembered
 from agent.authors.offline.library import experts, ptx_experts
-from agent.authors.offline.search import SHARED_LIMIT_BYTES, Found, Move, View, search
+from agent.authors.offline.search import SHARED_LIMIT_BYTES, Move, View, describe, search
 from agent.authors.offline.sketch import CannotLower, Sketch, as_params, fingerprint
 from agent.authors.offline.trailer import Arguments, Facts, split
-from agent.authors.offline.words import describe
 from tools.codec import Json, decode, encode
 from tools.errors import WorkerError
 from tools.gpus import GPUS
@@ -43,11 +42,11 @@ def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
 
 
 class OfflineAuthor:
-    """Proposes Inductor's candidate and the experts', then the points from which a model of all attempts expects most.
+    """Proposes Inductor's candidate and the experts', then neighbours of the best points.
 
     What comes next depends on the seed, the history, what is under way and what `earlier` runs found, and on nothing
-    else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears how many
-    points were put off, and why, whenever that changes.
+    else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears of which
+    sketch points are put off, and why.
 
     With `as_ptx` kernels are proposed as PTX: our experts in it first, then what Triton makes of the others' points.
     `as_ptx` takes a Triton candidate and gives the same in PTX, or raises CannotSay.
@@ -67,15 +66,15 @@ class OfflineAuthor:
         self._lower, self._arch, self._seed, self._earlier, self._told = lower, arch, seed, earlier, told
         self._as_ptx, self._not_ptx = as_ptx, set[str]()  # names of sketches that cannot be said in PTX
         self._sketches: dict[str, list[Sketch]] = {}
-        self._given: dict[str, dict[str, Move]] = {}  # by task, what was proposed, by fingerprint
+        self._given: dict[str, set[str]] = {}  # by task, fingerprints of what was proposed
         self._memory: dict[str, Remembered] = {}
-        self._put_off = ""
+        self._put_off: set[tuple[str, str]] = set()
         self.problems: list[str] = []  # why Inductor's kernels are missing, for a warning to the user
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
         """Up to `width` candidates that were not proposed before; [] when there is nothing left."""
         sketches = self.sketches(task)
-        given = self._given.setdefault(task.sha256, {})
+        given = self._given.setdefault(task.sha256, set())
         finished = {_point_of(a, {sketch.name: sketch for sketch in sketches}) for a in history}
         earlier = self._remembered(task, sketches)
         found: list[Proposal] = []
@@ -83,11 +82,10 @@ class OfflineAuthor:
             view = View(
                 sketches,
                 history,
-                [(m.sketch.name, m.params) for print_, m in given.items() if print_ not in finished],
                 earlier,
                 _shared_limit(self._arch),
                 self._seed,
-                len(finished | set(given)),
+                len(finished | given),
             )
             proposal = self._next(view, finished, given)
             if proposal is None:
@@ -95,16 +93,14 @@ class OfflineAuthor:
             found.append(proposal)
         return found
 
-    def _next(self, view: View, finished: set[str], given: dict[str, Move]) -> Proposal | None:
-        choices = search(view)
-        for move in choices.moves:
+    def _next(self, view: View, finished: set[str], given: set[str]) -> Proposal | None:
+        for move in search(view, self._say):
             source = move.sketch.render(move.params)
             print_ = _fingerprint(source)
             if print_ in finished or print_ in given or move.sketch.name in self._not_ptx:
                 continue
-            given[print_] = move
+            given.add(print_)
             if (said := self._in_language(move.sketch.name, source)) is not None:
-                self._say(choices)
                 return _proposal(move, said)
         return None
 
@@ -119,11 +115,10 @@ class OfflineAuthor:
             self.problems.append(f"{name} cannot be said in PTX: {error}")
             return None
 
-    def _say(self, choices: Found) -> None:
-        words = ", ".join(f"{count} for {why}" for why, count in sorted(choices.put_off.items()))
-        if words and words != self._put_off:
-            self._put_off = words
-            self._told(f"points put off: {words}")
+    def _say(self, sketch: str, why: str) -> None:
+        if (sketch, why) not in self._put_off:
+            self._put_off.add((sketch, why))
+            self._told(f"points of {sketch} come last: {why}")
 
     def _remembered(self, task: TaskSpec, sketches: Sequence[Sketch]) -> Remembered:
         if task.sha256 not in self._memory:

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.authors.offline.sketch import Sketch
-from agent.authors.offline.space import Tried
 
 BEGIN_WITH = 3  # of the best points of earlier runs on this task
-OF_OTHER_SHAPES = 3
-_NOISE = 0.02  # of a time from another session, with other clocks and other luck
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Remembered:
     """What earlier runs tell of a task's sketches, checked against their text: a sketch that has changed since is
     another one. `points`: of this task; `best`: where to begin; `elsewhere`: the best of each sketch on other tasks."""
 
-    points: tuple[Tried, ...] = ()
+    points: tuple[Earlier, ...] = ()
     best: tuple[Earlier, ...] = ()
     elsewhere: tuple[Earlier, ...] = ()
     runs: int = 0
@@ -46,7 +43,7 @@ class Remembered:
         ranked = sorted((e for e in same if e.median_us), key=lambda e: (e.median_us or 0.0, e.attempt_id))
         failed = [e for e in same if e.median_us is None and e.same_versions]
         return cls(
-            tuple(_point(e) for e in [*ranked, *failed]),
+            (*ranked, *failed),
             tuple(_distinct(ranked))[:BEGIN_WITH],
             tuple(_distinct(_elsewhere([e for e in ours if not e.same_task], known))),
             len({e.attempt_id.rpartition("/")[0] for e in same}),
@@ -56,6 +53,10 @@ class Remembered:
         """Whether an earlier run on this task has tried the point."""
         return any(p.sketch == sketch and dict(p.params) == dict(params) for p in self.points)
 
+    def failed(self, sketch: str, params: Mapping[str, int]) -> bool:
+        """Whether the point failed in an earlier run with the same versions, so that it would again."""
+        return any(p.median_us is None and p.sketch == sketch and dict(p.params) == dict(params) for p in self.points)
+
     @property
     def words(self) -> str:
         """What is made of it, for a person; "" where there is nothing."""
@@ -63,7 +64,7 @@ class Remembered:
         if self.points:
             runs = "an earlier run" if self.runs == 1 else f"{self.runs} earlier runs"
             parts.append(f"begins with {_counted(len(self.best), 'best point')} of {runs} of this task on this GPU")
-            failed = {(p.sketch, _key_of(p.params)) for p in self.points if p.value is None}
+            failed = {(p.sketch, _key_of(p.params)) for p in self.points if p.median_us is None}
             parts.append(f"{len(self.points)} points known from there, {len(failed)} of them failed and are left")
         if self.elsewhere:
             parts.append(f"{_counted(len(self.elsewhere), 'best point')} of other tasks come after the defaults")
@@ -83,11 +84,6 @@ def _is_same(one: Earlier, sketch: Sketch) -> bool:
     if set(one.params) != set(sketch.params):
         return False
     return hashlib.sha256(sketch.render(one.params).encode()).hexdigest() == one.source_sha256
-
-
-def _point(one: Earlier) -> Tried:
-    value = math.log(one.median_us) if one.median_us else None
-    return Tried(one.sketch, one.params, value, _NOISE)
 
 
 def _distinct(ranked: Sequence[Earlier]) -> list[Earlier]:
