@@ -19,7 +19,7 @@ from tools.plan.messages import (
     SassReply,
     SassRequest,
 )
-from tools.plan.sass_ir import made_plain
+from tools.plan.sass import made_plain
 from tools.plan.schema import Kernel
 from tools.tracing import end_of, verdict_of
 from tools.verdict import MOST_OF_A_NAME, Status, Verdict

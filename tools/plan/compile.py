@@ -19,11 +19,11 @@ from typing import Any
 
 from tools.codec import Json, decode, encode
 from tools.gpus import arch_number, gpu_for_arch, occupancy
+from tools.plan.disassemble import disassemble_all
 from tools.plan.messages import Compiled, CompileReply, CompileRequest, PtxReply, PtxRequest, SassRequest
 from tools.plan.module_memory import foreign_ttir, module_memory
 from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
-from tools.plan.sass import disassemble_all
 from tools.plan.schema import Kernel
 from tools.ptx import PtxError, PtxLaunchError, parse
 from tools.ptx.assemble import Resources, assemble, resources_of

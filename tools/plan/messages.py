@@ -5,7 +5,7 @@ from typing import Literal
 
 from tools.codec import Json
 from tools.plan.refusal import Failure
-from tools.plan.sass_ir import Sass
+from tools.plan.sass import Sass
 from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import KernelReport
