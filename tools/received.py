@@ -10,7 +10,7 @@ from tools.plan.liveness import Forward, live_steps
 from tools.plan.operator_list import is_allowed, is_library
 from tools.plan.options import forbidden_option
 from tools.plan.schema import DescriptorArg, Kernel, Launch, Plan, ScalarArg, Step, TensorArg, TensorRef
-from tools.ptx.effects import waits_for_earlier
+from tools.ptx.checks import waits_for_earlier
 from tools.spec import CaseSpec
 
 MOST_NESTED = 50

@@ -13,7 +13,7 @@ from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.plan.traffic import traffic_bytes
 from tools.ptx import PtxError
-from tools.ptx.places import with_candidate_lines
+from tools.ptx.assemble import with_candidate_lines
 from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing

@@ -16,7 +16,7 @@ from tests.agent.shell import optimize
 from tests.agent.test_loop import ListAuthor, Log, NoteBench, NoteUpdater
 from tests.agent.test_model_runs import result
 from tools.errors import StoreError, UsageError
-from tools.ptx.language import language_of
+from tools.ptx.loader import language_of
 from tools.ptx_files.host_code import CannotSay
 from tools.spec import CaseSpec, TaskSpec
 from tools.task import TaskFile

@@ -26,11 +26,9 @@ from tools.plan.options import forbidden_option
 from tools.plan.refusal import Failure
 from tools.plan.schema import Kernel
 from tools.ptx import PtxError, PtxLaunchError, parse
-from tools.ptx.assemble import Resources, assemble, resources_of
-from tools.ptx.binding import entry_of, mismatch
+from tools.ptx.assemble import Resources, assemble, code_of, resources_of, with_needed_labels
 from tools.ptx.checks import findings
-from tools.ptx.exact import code_of, with_needed_labels
-from tools.ptx.loader import block_of
+from tools.ptx.loader import block_of, entry_of, mismatch
 from tools.verdict import KernelReport, Status
 
 MOST_FINDINGS = 8

@@ -1,5 +1,5 @@
 """Which of its tensors may a kernel read, and which may it write? Read off its TTIR, without running it; off PTX by
-`tools.ptx.effects`. Pure.
+`tools.ptx.checks`. Pure.
 
 Every value carries the set of pointer arguments that it may point into; what a load or an atomic returns is data and
 carries none. Whatever is not understood (text that does not parse, integers made into pointers, assembly that
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tools.plan.schema import Kernel
-from tools.ptx.effects import effects as ptx_effects
+from tools.ptx.checks import effects as ptx_effects
 from tools.ttir import TtirError, parse
 from tools.ttir.ir import Block, Func, Module, Op, Region
 from tools.ttir.types import Desc, Ptr, element_of

@@ -24,7 +24,7 @@ from tools.plan.refusal import MISSING_MODULE, READS_VALUE, Failure, Refused
 from tools.plan.schema import Aten, Kernel, Plan, Step
 from tools.plan.signature import require_call, require_module
 from tools.ptx import PtxError, PtxLaunchError
-from tools.ptx.places import with_candidate_lines
+from tools.ptx.assemble import with_candidate_lines
 from tools.spec import TensorSpec
 from tools.verdict import Status
 

@@ -5,12 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tools.ptx.binding import entry_of
 from tools.ptx.ir import Function, Module, Param
+from tools.ptx.loader import entry_of
 from tools.ptx.parser import parse
-from tools.ptx.registers import Registers
-from tools.ptx.roles import Roles, Setting
-from tools.ptx.statements import Piece, Statement, opcode_of, operands, pieces
+from tools.ptx.readable import Piece, Registers, Roles, Setting, Statement, opcode_of, operands, pieces
 from tools.ptx_files.host_code import device_of, forward_of, row_major, tensors_in, tuple_of
 from tools.spec import CaseSpec, TaskSpec
 

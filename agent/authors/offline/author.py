@@ -15,7 +15,7 @@ from agent.authors.offline.trailer import Arguments, Facts, split
 from tools.codec import Json, decode, encode
 from tools.errors import WorkerError
 from tools.gpus import GPUS
-from tools.ptx.language import language_of
+from tools.ptx.loader import language_of
 from tools.ptx_files.host_code import CannotSay
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 

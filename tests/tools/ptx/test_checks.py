@@ -2,8 +2,7 @@ import pytest
 
 from tests.tools.ptx.conftest import LOAD, RELU, with_lines
 from tools.ptx import parse
-from tools.ptx.checks import Finding, findings
-from tools.ptx.flow import waits
+from tools.ptx.checks import Finding, findings, waits
 
 
 def found(text: str, arch: str = "sm_90") -> list[Finding]:
