@@ -5,6 +5,7 @@
 import ast
 from collections.abc import Mapping, Sequence
 
+from agent.authors.offline.module_source import with_inherited
 from tools.codec import Json
 
 Constants = Mapping[str, Json]
@@ -45,7 +46,7 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
     `constants` gives values to what is not an argument: "self.dim", "LARGEST".
     """
     tree = ast.parse(source)
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    model = _model_of(tree)
     methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)} if model else {}
     if "forward" not in methods or not _is_plain(methods["forward"].args):
         return None
@@ -55,6 +56,11 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
         methods["forward"], {name: ast.Name(name, ast.Load()) for name in arguments}
     )
     return (value, arguments) if value is not None else None
+
+
+def _model_of(tree: ast.Module) -> ast.ClassDef | None:
+    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    return with_inherited(tree, model) if model else None
 
 
 def _is_plain(arguments: ast.arguments) -> bool:
@@ -82,7 +88,7 @@ def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[st
             found[node.targets[0].id] = node.value.value
     changed = {key for case in _cases(tree) for key in case}
     found = {name: value for name, value in found.items() if name not in changed}
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    model = _model_of(tree)
     init = (
         next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
         if model

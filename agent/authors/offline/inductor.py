@@ -28,6 +28,7 @@ from agent.authors.offline.limit import TooLong, processor_time
 from agent.authors.offline.trailer import MARK
 from agent.authors.offline.written_out import written_out
 from tools.codec import Json
+from tools.plan.stand_ins import apply_to_module
 
 _CONFIG = {
     "compile_threads": 1,  # a pool of compilers would outlive us and compile nothing
@@ -109,8 +110,13 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
 @contextlib.contextmanager
 def _no_grad_fakes(dynamic: bool) -> Iterator[FakeTensorMode]:
     mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None)
-    with mode, torch.no_grad():
-        yield mode
+    before = nn.Module._apply
+    nn.Module._apply = apply_to_module  # type: ignore[method-assign]  # `self.to(dtype)` in a constructor
+    try:
+        with mode, torch.no_grad():
+            yield mode
+    finally:
+        nn.Module._apply = before  # type: ignore[method-assign]
 
 
 def _load(source: str, constants: dict[str, Json]) -> types.ModuleType:
