@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from agent.authors.base import Author
 from agent.authors.offline.author import OfflineAuthor, through
-from agent.authors.offline.earlier import Earlier
+from agent.authors.offline.sketch import Earlier
 from agent.compose.budget import USUAL_WIDTH
 from agent.compose.choice import Choice
 from agent.compose.session import Session

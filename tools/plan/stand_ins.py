@@ -209,6 +209,8 @@ def install_fake_tensors(tape: Tape) -> None:
 
     FakeTensor.data_ptr = lambda fake: tape.address(fake)  # type: ignore[method-assign, assignment, arg-type]
     torch.nn.Module._apply = apply_to_module  # type: ignore[method-assign]
+    # cuDNN's layout of a recurrent module's weights, for which a CUDA build would ask the driver; no plan holds it
+    torch.nn.RNNBase.flatten_parameters = _nothing()  # type: ignore[method-assign]
     torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
     torch.Tensor.cuda = lambda t, *_, **__: t.to("cuda:0")  # type: ignore[method-assign]
     torch.Tensor.numpy = _refuser(READS_VALUE)  # type: ignore[method-assign]

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent.authors.base import Attempt, Proposal
-from agent.authors.offline.clean import clean
-from agent.authors.offline.earlier import Earlier, Remembered
+from agent.authors.offline.clean import Arguments, Facts, clean, split
 from agent.authors.offline.library import experts, ptx_experts
 from agent.authors.offline.search import SHARED_LIMIT_BYTES, Move, View, describe, search
-from agent.authors.offline.sketch import CannotLower, Sketch, as_params, fingerprint
-from agent.authors.offline.trailer import Arguments, Facts, split
+from agent.authors.offline.sketch import CannotLower, Earlier, Remembered, Sketch, as_params, fingerprint
 from tools.codec import Json, decode, encode
 from tools.errors import WorkerError
 from tools.gpus import GPUS

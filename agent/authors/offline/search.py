@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.authors.base import Attempt
-from agent.authors.offline.earlier import Earlier, Remembered
-from agent.authors.offline.sketch import Params, Sketch, as_params
+from agent.authors.offline.sketch import Earlier, Params, Remembered, Sketch, as_params
 from tools.verdict import Status
 
 JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill

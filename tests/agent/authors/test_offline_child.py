@@ -5,8 +5,8 @@ import contextlib
 import pytest
 
 from agent.authors.offline.author import through
+from agent.authors.offline.clean import Arguments, split
 from agent.authors.offline.sketch import CannotLower
-from agent.authors.offline.trailer import Arguments, split
 from agent.compose.lowering import Lowering
 from tools.codec import Json
 from tools.errors import WorkerTimeout

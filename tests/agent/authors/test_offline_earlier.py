@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from agent.authors.offline.author import OfflineAuthor
-from agent.authors.offline.earlier import Earlier, Remembered
 from agent.authors.offline.library import experts
-from agent.authors.offline.sketch import CannotLower, Sketch
+from agent.authors.offline.sketch import CannotLower, Earlier, Remembered, Sketch
 from agent.record.events import Event, Judged, Proposed, RunStarted, Verified
 from agent.record.store import Store
 from tests.agent.authors.test_offline_search import TASK, judged, refuse

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from agent.authors.offline.attributes import different_tensors, plain, varying
+from agent.authors.offline.inductor import different_tensors, plain, varying
 from tests.agent.authors.offline_bench import checked, run
 from tests.agent.authors.test_offline_candidates import HEAD
 from tools.codec import Json

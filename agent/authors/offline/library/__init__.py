@@ -19,7 +19,7 @@ kernels, so a judge that times finds the best of them.
 import re
 from pathlib import Path
 
-from agent.authors.offline.fits import Fit, Task, fits_of
+from agent.authors.offline.formula import Fit, Task, fits_of
 from agent.authors.offline.module_source import with_forward
 from agent.authors.offline.sketch import CannotLower, Sketch
 from tools.spec import TaskSpec
