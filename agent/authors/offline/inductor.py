@@ -81,7 +81,7 @@ Path = str  # "groups", "norm.num_groups", "layers.0.eps"
 _OF_EVERY_MODULE = {*vars(nn.Module()), "training"}
 _SAID_BY_PARAMETERS = {  # of torch's own modules, whose forward does not read them
     *("in_features", "out_features", "in_channels", "out_channels", "num_features", "num_channels"),
-    *("num_embeddings", "embedding_dim"),
+    *("num_embeddings", "embedding_dim", "normalized_shape"),  # the last: see `_over_last`
 }
 
 
@@ -303,11 +303,14 @@ def _output_tree(spec: Any) -> Json:
 
 @contextlib.contextmanager
 def written_out() -> Iterator[None]:
-    """As long as this lasts: a norm of a symbol's groups is written out; padding is joining with zeros where sizes are
+    """As long as this lasts: a norm of a symbol's groups is written out, and one over the last dimensions takes their
+    sizes from its input, not from the module, where they are numbers; padding is joining with zeros where sizes are
     symbols, whose values the operator would take, and its amounts become numbers; and a number that becomes a tensor on
     the GPU is filled in there."""
     instead: list[tuple[Any, str, Callable[[Any], Any]]] = [
         (functional, "group_norm", _group_norm),
+        (functional, "layer_norm", _over_last),
+        (functional, "rms_norm", _over_last),
         (functional, "pad", _pad),
         (torch, "tensor", _tensor),
     ]
@@ -316,6 +319,13 @@ def written_out() -> Iterator[None]:
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, wrap(getattr(owner, name)))
         yield
+
+
+def _over_last(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def norm(x: torch.Tensor, normalized_shape: Sequence[int], *args: Any, **options: Any) -> torch.Tensor:
+        return usual(x, x.shape[-len(normalized_shape) :], *args, **options)
+
+    return norm
 
 
 def _pad(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
