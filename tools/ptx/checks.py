@@ -272,7 +272,7 @@ _NO_MEMORY = frozenset({"prefetch", "prefetchu", "createpolicy", "isspacep", "mb
 _FEWEST_PASSES, _MOST_STEPS = 8, 1 << 19  # of text that reads its registers before it writes them
 
 
-class AnyMemory(Exception):
+class UnknownAddress(Exception):
     """An access whose address comes from none of the parameters, as far as can be told."""
 
 
@@ -328,7 +328,7 @@ class _Flow:
         places = [operand for operand in instruction.operands if isinstance(operand, Address)]
         space = next((m.partition("::")[0] for m in instruction.modifiers if m.partition("::")[0] in _INSIDE), None)
         if instruction.opcode == "call":
-            raise AnyMemory
+            raise UnknownAddress
         if not places or instruction.opcode in _NO_MEMORY:
             return
         if instruction.opcode == "cp":
@@ -339,13 +339,13 @@ class _Flow:
                     places[0], reads=instruction.opcode not in _STORES, writes=instruction.opcode not in _LOADS
                 )
         elif space is None:
-            raise AnyMemory
+            raise UnknownAddress
 
     def _copy(self, instruction: Instruction, places: list[Address]) -> None:
         """cp.async…: destination first, then source; which of them is global is said in that order too."""
         spaces = [m.partition("::")[0] for m in instruction.modifiers if m.partition("::")[0] in ("shared", "global")]
         if len(spaces) < 2 or len(places) < 2 or "tensor" in instruction.modifiers:
-            raise AnyMemory
+            raise UnknownAddress
         if spaces[1] == "global":
             self._through(places[1], reads=True, writes=False)
         if spaces[0] == "global":
@@ -354,7 +354,7 @@ class _Flow:
     def _through(self, place: Address, *, reads: bool, writes: bool) -> None:
         bits = self.of(place)
         if not bits:
-            raise AnyMemory
+            raise UnknownAddress
         self.reads |= bits * reads
         self.writes |= bits * writes
 
@@ -366,7 +366,7 @@ def effects(text: str, name: str) -> tuple[tuple[bool, bool], ...] | None:
         module = parse(text)
         entry = entry_of(module, name)
         flow = _followed(module, entry)
-    except (PtxError, PtxLaunchError, AnyMemory, RecursionError):
+    except (PtxError, PtxLaunchError, UnknownAddress, RecursionError):
         return None
     return tuple((bool(flow.reads >> i & 1), bool(flow.writes >> i & 1)) for i in range(len(entry.params)))
 
@@ -377,7 +377,7 @@ def written_variables(module: Module) -> frozenset[str] | None:
     for entry in module.entries:
         try:
             flow = _followed(module, entry)
-        except (AnyMemory, RecursionError):
+        except (UnknownAddress, RecursionError):
             return None
         written |= {name for name, bit in flow.variables.items() if flow.writes & bit}
     return frozenset(written)
@@ -394,7 +394,7 @@ def _followed(module: Module, entry: Function) -> _Flow:
         if not any([flow.step(instruction) for instruction in instructions]):
             break
     else:
-        raise AnyMemory
+        raise UnknownAddress
     for instruction in instructions:
         flow.access(instruction)
     return flow
@@ -421,7 +421,7 @@ _MOST_TABLE_BYTES = 16 << 20  # what the runner restores before each pass
 
 
 @dataclass(frozen=True)
-class Finding:
+class PtxFinding:
     """What stands in a line, and what to do about it. `fatal`: the kernel is not run."""
 
     line: int
@@ -432,40 +432,40 @@ class Finding:
         return f"PTX line {self.line}: {self.message}"
 
 
-def findings(module: Module, entry: Function, arch: str) -> list[Finding]:
+def findings(module: Module, entry: Function, arch: str) -> list[PtxFinding]:
     """Everything that can be said of a kernel without running it, in the order of its lines."""
     found = [*_head(module, arch), *_memory(module), *_functions(module)]
     for function in module.functions:
         found += _instructions(function)
-        found += [Finding(line, words) for line, words in (*endless(function), *misaligned(module, function))]
-        found += [Finding(line, words, fatal=False) for line, words in spins(function)]
+        found += [PtxFinding(line, words) for line, words in (*endless(function), *misaligned(module, function))]
+        found += [PtxFinding(line, words, fatal=False) for line, words in spins(function)]
     return sorted([*found, *_unused(entry)], key=lambda f: f.line)
 
 
-def _head(module: Module, arch: str) -> Iterator[Finding]:
+def _head(module: Module, arch: str) -> Iterator[PtxFinding]:
     wanted, number = arch_number(arch), module.target.removeprefix("sm_")
     digits = number.rstrip("af")
     if not module.target.startswith("sm_") or not digits.isdecimal() or len(digits) > _MOST_DIGITS:
-        yield Finding(module.target_line, f".target {module.target} is no GPU's; write .target sm_{wanted}a")
+        yield PtxFinding(module.target_line, f".target {module.target} is no GPU's; write .target sm_{wanted}a")
     elif int(digits) > wanted or (number != digits and int(digits) != wanted):
-        yield Finding(
+        yield PtxFinding(
             module.target_line,
             f"the text is for {module.target}, this run's GPU is {arch}; write .target sm_{wanted}a, use what it has",
         )
     if module.address_size != 64:
-        yield Finding(module.target_line, f".address_size {module.address_size}: addresses have 64 bits here")
+        yield PtxFinding(module.target_line, f".address_size {module.address_size}: addresses have 64 bits here")
 
 
-def _memory(module: Module) -> Iterator[Finding]:
+def _memory(module: Module) -> Iterator[PtxFinding]:
     """Variables of the module outlive a launch; tables that nobody can write may."""
     held = (*module.variables, *(v for f in module.functions for v in f.variables))
     tables = [v for v in held if v.space in _TABLES]
     written = written_variables(module) if tables else frozenset()
     if (nbytes := sum(v.nbytes for v in tables)) > _MOST_TABLE_BYTES:
         largest = max(tables, key=lambda v: v.nbytes)
-        yield Finding(largest.line, f"{nbytes} bytes of tables; the limit is {_MOST_TABLE_BYTES}: pass a tensor")
+        yield PtxFinding(largest.line, f"{nbytes} bytes of tables; the limit is {_MOST_TABLE_BYTES}: pass a tensor")
     for variable in held:
-        yield from (Finding(variable.line, words) for words in _kept(variable, written))
+        yield from (PtxFinding(variable.line, words) for words in _kept(variable, written))
 
 
 def _kept(variable: Variable, written: frozenset[str] | None) -> Iterator[str]:
@@ -487,24 +487,24 @@ def _outlives(variable: Variable) -> str:
     )
 
 
-def _functions(module: Module) -> Iterator[Finding]:
+def _functions(module: Module) -> Iterator[PtxFinding]:
     defined = {f.name for f in module.functions if f.defined}
     for function in module.functions:
         if function.name not in defined | EXTERNAL_FUNCTIONS:
             reason = EXTERNAL.get(function.name, "it is defined nowhere; define it in this text")
-            yield Finding(function.line, f"the function {function.name} comes from elsewhere: {reason}")
+            yield PtxFinding(function.line, f"the function {function.name} comes from elsewhere: {reason}")
 
 
-def _instructions(function: Function) -> Iterator[Finding]:
+def _instructions(function: Function) -> Iterator[PtxFinding]:
     for instruction in function.instructions:
         if instruction.opcode not in OPCODES:
-            yield Finding(
+            yield PtxFinding(
                 instruction.line, f"{instruction.opcode!r:.60} is no PTX instruction{_near(instruction.opcode)}"
             )
         elif reason := _forbidden(instruction):
-            yield Finding(instruction.line, f"{instruction.name}: {reason}")
+            yield PtxFinding(instruction.line, f"{instruction.name}: {reason}")
         elif instruction.opcode == "trap" and instruction.guard is None:
-            yield Finding(
+            yield PtxFinding(
                 instruction.line, "trap without a condition in front of it ends the launch when it is reached", False
             )
 
@@ -526,15 +526,15 @@ def _forbidden(instruction: Instruction) -> str | None:
     return FORBIDDEN.get(instruction.opcode)
 
 
-def _unused(entry: Function) -> Iterator[Finding]:
+def _unused(entry: Function) -> Iterator[PtxFinding]:
     """A parameter that nobody reads is honest, but most often a slip."""
     operands = (operand for instruction in entry.instructions for operand in instruction.operands)
     named = {leaf.name for operand in operands for leaf in leaves(operand) if not isinstance(leaf, Immediate)}
     for param in entry.params:
         if param.name not in named:
-            yield Finding(param.line, f"the parameter {param.name} is never read", False)
+            yield PtxFinding(param.line, f"the parameter {param.name} is never read", False)
 
 
-def first_fatal(found: Sequence[Finding]) -> list[Finding]:
+def first_fatal(found: Sequence[PtxFinding]) -> list[PtxFinding]:
     """Those that stop a kernel."""
     return [finding for finding in found if finding.fatal]

@@ -51,7 +51,7 @@ _TOKEN = re.compile(
 )
 
 
-class Token(NamedTuple):
+class PtxToken(NamedTuple):
     """A piece of text. `kind`: word, dot (".global"), number, string, mark, end. `glued`: no space before it."""
 
     kind: str
@@ -60,9 +60,9 @@ class Token(NamedTuple):
     glued: bool
 
 
-def tokens(text: str) -> list[Token]:
+def tokens(text: str) -> list[PtxToken]:
     """All tokens but spaces and comments, and one of kind "end". Raises PtxError."""
-    found: list[Token] = []
+    found: list[PtxToken] = []
     at, line, glued = 0, 1, False
     while at < len(text):
         piece = _TOKEN.match(text, at)
@@ -70,11 +70,11 @@ def tokens(text: str) -> list[Token]:
             raise PtxError(line, f"cannot read {text[at]!r}", line_of(text, line))
         kind, said = str(piece.lastgroup), piece[0]
         if kind != "space":
-            found.append(Token(kind, said, line, glued))
+            found.append(PtxToken(kind, said, line, glued))
         glued = kind != "space"
         line += said.count("\n") if kind in ("space", "string") else 0
         at = piece.end()
-    found.append(Token("end", "", line, glued))
+    found.append(PtxToken("end", "", line, glued))
     return found
 
 
@@ -214,12 +214,12 @@ class Stream:
         self._depth = 0
 
     @property
-    def next(self) -> Token:
+    def next(self) -> PtxToken:
         """The token that comes next."""
         return self.tokens[self.at]
 
     @property
-    def after(self) -> Token:
+    def after(self) -> PtxToken:
         """The one behind it."""
         return self.tokens[min(self.at + 1, len(self.tokens) - 1)]
 
@@ -227,24 +227,24 @@ class Stream:
         """Leave tokens out."""
         self.at = min(self.at + count, len(self.tokens) - 1)
 
-    def take(self) -> Token:
+    def take(self) -> PtxToken:
         """The next token; the last, which is of kind "end", comes again and again."""
         token = self.tokens[self.at]
         self.at += token.kind != "end"
         return token
 
-    def accept(self, *texts: str) -> Token | None:
+    def accept(self, *texts: str) -> PtxToken | None:
         """The next token if it is one of these."""
         return self.take() if self.next.text in texts and self.next.kind != "string" else None
 
-    def expect(self, text: str) -> Token:
+    def expect(self, text: str) -> PtxToken:
         """The next token, which has to be this."""
         token = self.accept(text)
         if token is None:
             raise self.error(f"expected {text!r} before {self.next.text or 'the end'!r}")
         return token
 
-    def word(self, what: str) -> Token:
+    def word(self, what: str) -> PtxToken:
         """The next token, which has to be a word."""
         if self.next.kind != "word":
             raise self.error(f"expected {what} before {self.next.text or 'the end'!r}")
@@ -264,7 +264,7 @@ class Stream:
             raise self.error(f"{what} is a whole number")
         return value
 
-    def error(self, message: str, token: Token | None = None) -> PtxError:
+    def error(self, message: str, token: PtxToken | None = None) -> PtxError:
         """What is wrong, with the line of a token (the next one) and what it says."""
         line, text = (token or self.next).line, (token or self.next).text
         if text == "#":
@@ -284,7 +284,7 @@ class Stream:
             if self.next.kind == "end":
                 raise self.error("';' is missing")
 
-    def type(self, token: Token) -> str:
+    def type(self, token: PtxToken) -> str:
         """A scalar type: ".u32" says "u32"."""
         kind = token.text[1:]
         try:
@@ -340,7 +340,7 @@ class Stream:
         return value
 
     def _signed(self) -> Value:
-        marks: list[Token] = []
+        marks: list[PtxToken] = []
         while mark := self.accept("-", "+", "!", "~"):
             marks.append(mark)
         value = self._inner()
@@ -361,7 +361,7 @@ class Stream:
         self.expect(")")
         return value
 
-    def _literal(self, token: Token) -> Value:
+    def _literal(self, token: PtxToken) -> Value:
         if token.text == WARP:
             return Value(32)
         fraction = token.kind == "dot" and token.text[1:].isdecimal()
@@ -370,14 +370,14 @@ class Stream:
         return literal(_number(token.text), unsigned=token.text[-1] == "U")
 
     @contextmanager
-    def _valued(self, token: Token) -> Iterator[None]:
+    def _valued(self, token: PtxToken) -> Iterator[None]:
         try:
             yield
         except NoValue as error:
             raise self.error(str(error), token) from error
 
     @contextmanager
-    def nested(self, opening: Token) -> Iterator[None]:
+    def nested(self, opening: PtxToken) -> Iterator[None]:
         """What stands between brackets, which must not be endlessly deep."""
         self._depth += 1
         if self._depth > MOST_NESTED:
@@ -385,7 +385,7 @@ class Stream:
         yield
         self._depth -= 1
 
-    def variables(self, space: Token, *, extern: bool) -> list[Variable]:
+    def variables(self, space: PtxToken, *, extern: bool) -> list[Variable]:
         """What a declaration of memory declares; its state space was just taken."""
         align, vector, kind = None, 1, ""
         while self.next.kind == "dot":
@@ -451,7 +451,7 @@ MOST_SCOPES = 64  # open at once
 
 
 @dataclass
-class _Scope:
+class _ParsedScope:
     """Names that braces hold: register, variable or label -> its full name. `start`: where in the body it begins."""
 
     number: int
@@ -466,19 +466,19 @@ class _Scope:
 
 
 @dataclass
-class Draft:
+class FunctionDraft:
     """A function that is being read."""
 
     registers: dict[str, str] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     body: list[Item] = field(default_factory=list)
-    scopes: list[_Scope] = field(default_factory=list)
+    scopes: list[_ParsedScope] = field(default_factory=list)
     opened: int = 0
     end_line: int = 0
 
     def enter(self) -> None:
         """A brace opens a scope."""
-        self.scopes.append(_Scope(self.opened, len(self.body)))
+        self.scopes.append(_ParsedScope(self.opened, len(self.body)))
         self.opened += 1
 
     def leave(self) -> None:
@@ -534,13 +534,13 @@ def _renamed(item: Item, names: Mapping[str, str]) -> Item:
     return replace(item, operands=operands)
 
 
-class Body:
+class BodyParser:
     """Reads one body from a stream that stands behind its opening brace."""
 
     def __init__(self, stream: Stream) -> None:
-        self._in, self._draft = stream, Draft()
+        self._in, self._draft = stream, FunctionDraft()
 
-    def read(self, opening: Token) -> Draft:
+    def read(self, opening: PtxToken) -> FunctionDraft:
         """All up to the closing brace, which `opening` opened. Raises PtxError."""
         draft = self._draft
         draft.enter()
@@ -572,7 +572,7 @@ class Body:
         else:
             raise self._in.error(f"{token.text!r} does not begin an instruction")
 
-    def _directive(self, token: Token) -> None:
+    def _directive(self, token: PtxToken) -> None:
         if token.text == ".reg":
             self._registers()
         elif token.text in SPACES:
@@ -605,7 +605,7 @@ class Body:
                 break
         self._in.expect(";")
 
-    def _location(self, token: Token) -> None:
+    def _location(self, token: PtxToken) -> None:
         """`.loc 1 12 3`, and where it was inlined; what follows in the same line is an instruction as any other."""
         file, line, _ = (self._in.number("a location") for _ in range(3))
         self._draft.body.append(Location(file, line, token.line))
@@ -707,14 +707,14 @@ def parse(text: str) -> Module:
     """The module that a text describes. Raises PtxError, which names the line."""
     if len(text) > MOST_TEXT_BYTES:
         raise PtxError(1, f"{len(text)} characters of PTX; the limit is {MOST_TEXT_BYTES} (1 MiB)")
-    parser = _Parser(text)
+    parser = _ModuleParser(text)
     try:
         return parser.module()
     except RecursionError as error:
         raise parser.error("operands nested too deeply") from error
 
 
-class _Parser(Stream):
+class _ModuleParser(Stream):
     """Reads a file."""
 
     def module(self) -> Module:
@@ -788,7 +788,7 @@ class _Parser(Stream):
         function = Function(name.text, name.line, entry, params, directives)
         if self.accept(";"):
             return replace(function, defined=False, end_line=name.line)
-        draft = Body(self).read(self.expect("{"))
+        draft = BodyParser(self).read(self.expect("{"))
         return replace(
             function,
             registers=draft.registers,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tools.ptx.checks import OPCODES
 from tools.ptx.ir import Function, Param, PtxError, type_bytes
-from tools.ptx.parser import Stream, Token, line_of, parse, tokens
+from tools.ptx.parser import PtxToken, Stream, line_of, parse, tokens
 
 # ---
 # PTX text as statements of tokens, for tools that keep the wording and change the names. Pure.
@@ -24,7 +24,7 @@ class Statement:
     one. `scopes`: the numbers of the braces around it, outermost (0, the function's own) first."""
 
     kind: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[PtxToken, ...]
     scopes: tuple[int, ...]
 
     @property
@@ -39,11 +39,11 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """What stands outside of all functions, or a function: `head` up to its brace, then its statements without the
     braces of its own."""
 
-    head: tuple[Token, ...]
+    head: tuple[PtxToken, ...]
     body: tuple[Statement, ...] | None = None
 
     @property
@@ -55,22 +55,22 @@ class Piece:
 @dataclass
 class _Cursor:
     text: str
-    tokens: list[Token]
+    tokens: list[PtxToken]
     at: int = 0
     opened: int = field(default=0)
 
     @property
-    def next(self) -> Token:
+    def next(self) -> PtxToken:
         return self.tokens[self.at]
 
-    def take(self) -> Token:
+    def take(self) -> PtxToken:
         token = self.tokens[self.at]
         if token.kind == "end":
             raise PtxError(token.line, "the text ends within a statement", line_of(self.text, token.line))
         self.at += 1
         return token
 
-    def through(self, closing: str) -> tuple[Token, ...]:
+    def through(self, closing: str) -> tuple[PtxToken, ...]:
         """Tokens up to the next `closing` outside of braces, and that."""
         found, depth = [self.take()], 0
         while found[-1].text != closing or depth:
@@ -80,7 +80,7 @@ class _Cursor:
             found.append(self.take())
         return tuple(found)
 
-    def line_rest(self) -> tuple[Token, ...]:
+    def line_rest(self) -> tuple[PtxToken, ...]:
         """Tokens that stand in the line of the next one."""
         found = [self.take()]
         while self.next.kind != "end" and self.next.line == found[0].line:
@@ -88,33 +88,33 @@ class _Cursor:
         return tuple(found)
 
 
-def pieces(text: str) -> list[Piece]:
+def pieces(text: str) -> list[TextPiece]:
     """The parts of a file in order. Raises PtxError."""
     cursor = _Cursor(text, tokens(text))
-    found: list[Piece] = []
+    found: list[TextPiece] = []
     while cursor.next.kind != "end":
         found.append(_piece(cursor))
     return found
 
 
-def _piece(cursor: _Cursor) -> Piece:
+def _piece(cursor: _Cursor) -> TextPiece:
     first = cursor.next.text
     if first in (".version", ".target", ".address_size", ".file"):
-        return Piece(cursor.line_rest())
+        return TextPiece(cursor.line_rest())
     if first == ".section":
         head = []
         while cursor.next.text != "{":
             head.append(cursor.take())
-        return Piece((*head, *cursor.through("}")))
+        return TextPiece((*head, *cursor.through("}")))
     head = []
     while cursor.next.text != ";":
         if cursor.next.text == "{" and any(t.text in (".entry", ".func") for t in head):
             cursor.take()
-            return Piece(tuple(head), tuple(_statements(cursor)))
+            return TextPiece(tuple(head), tuple(_statements(cursor)))
         head.append(cursor.take())
         if head[-1].text == "=":
-            return Piece((*head, *cursor.through(";")))
-    return Piece((*head, cursor.take()))
+            return TextPiece((*head, *cursor.through(";")))
+    return TextPiece((*head, cursor.take()))
 
 
 def _statements(cursor: _Cursor) -> Iterator[Statement]:
@@ -155,12 +155,12 @@ def split_element(word: str) -> tuple[str, str]:
     return (match["base"], match["element"] or "") if match else (word, "")
 
 
-def operands(statement: Statement) -> list[tuple[Token, ...]]:
+def operands(statement: Statement) -> list[tuple[PtxToken, ...]]:
     """The operands of an instruction as tokens, in order; without guard, opcode and modifiers."""
     body = statement.tokens[opcode_at(statement) + 1 : -1]
     while body and body[0].kind == "dot" and body[0].glued:
         body = body[1:]
-    found: list[list[Token]] = [[]]
+    found: list[list[PtxToken]] = [[]]
     depth = 0
     for token in body:
         depth += (token.text in "[{(") - (token.text in "]})")
@@ -199,7 +199,7 @@ def modifiers_of(statement: Statement) -> list[str]:
     return found
 
 
-def written(parts: Sequence[str | Token]) -> str:
+def written(parts: Sequence[str | PtxToken]) -> str:
     """Tokens as one line of text, in one style; strings among them are names that stand for tokens."""
     line = ""
     for part in parts:
@@ -228,7 +228,7 @@ _WITHOUT_RESULT = frozenset(
 
 
 @dataclass(frozen=True)
-class Register:
+class RegisterUse:
     """A register by the scope that declares it (0: the function) and its name there."""
 
     scope: int
@@ -272,28 +272,28 @@ class Registers:
         for statement in body:
             if statement.directive == ".reg":
                 self._declare(statement)
-        self.uses: dict[Register, Uses] = {}
+        self.uses: dict[RegisterUse, Uses] = {}
         for number, statement in enumerate(body):
             if statement.kind == "instruction":
                 self._note(number, statement)
 
-    def meant(self, token: Token, scopes: tuple[int, ...]) -> Register | None:
+    def meant(self, token: PtxToken, scopes: tuple[int, ...]) -> RegisterUse | None:
         """The register that a token means there; None for all else, special registers too."""
         if token.kind != "word":
             return None
         name = split_element(token.text)[0]
         for scope in reversed(scopes):
             if scope in self._scopes and self._scopes[scope].type_of(name) is not None:
-                return Register(scope, name)
+                return RegisterUse(scope, name)
         return None
 
-    def in_tokens(self, tokens: Sequence[Token], scopes: tuple[int, ...]) -> Iterator[Register]:
+    def in_tokens(self, tokens: Sequence[PtxToken], scopes: tuple[int, ...]) -> Iterator[RegisterUse]:
         """The registers that stand there, in order."""
         for token in tokens:
             if (register := self.meant(token, scopes)) is not None:
                 yield register
 
-    def results(self, statement: Statement) -> list[Register]:
+    def results(self, statement: Statement) -> list[RegisterUse]:
         """What an instruction writes."""
         if opcode_of(statement) in _WITHOUT_RESULT or not (found := operands(statement)):
             return []
@@ -301,7 +301,7 @@ class Registers:
             return []
         return list(self.in_tokens(found[0], statement.scopes))
 
-    def sources(self, statement: Statement) -> list[Register]:
+    def sources(self, statement: Statement) -> list[RegisterUse]:
         """What it reads, its guard included. An accumulator that stands among the results is not named."""
         found = operands(statement)
         parts = found[1:] if self.results(statement) else found
@@ -332,7 +332,7 @@ class Registers:
         for register in self.sources(statement):
             self._of(register).read.append(number)
 
-    def _of(self, register: Register) -> Uses:
+    def _of(self, register: RegisterUse) -> Uses:
         if register not in self.uses:
             self.uses[register] = Uses(self._scopes[register.scope].type_of(register.name) or "")
         return self.uses[register]
@@ -352,7 +352,7 @@ def dead_moves(registers: Registers) -> set[int]:
     return found
 
 
-def _replaced(registers: Registers, number: int, register: Register) -> bool:
+def _replaced(registers: Registers, number: int, register: RegisterUse) -> bool:
     for statement in registers.body[number + 1 :]:
         if statement.kind == "location":
             continue
@@ -407,7 +407,7 @@ def variables_by_line(source: str) -> dict[int, str]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class NamingContext:
     """What is known besides the text: parameter -> its new name; statement -> line of the source; that source."""
 
     params: Mapping[str, str]
@@ -415,13 +415,13 @@ class Setting:
     source: str
 
 
-def register_names(roles: "Roles") -> dict[Register, str]:
+def register_names(roles: "Roles") -> dict[RegisterUse, str]:
     """A name with its % for each register, each name once, in the order in which they are written first."""
     bases = _by_type(roles)
     counts = Counter(bases.values())
     numbers: Counter[str] = Counter()
     taken: set[str] = set()
-    names: dict[Register, str] = {}
+    names: dict[RegisterUse, str] = {}
     for register, base in bases.items():
         stem = f"{base}_" if base[-1].isdecimal() else base
         name = base if counts[base] == 1 else f"{stem}{numbers[base]}"
@@ -434,7 +434,7 @@ def register_names(roles: "Roles") -> dict[Register, str]:
     return names
 
 
-def _by_type(roles: "Roles") -> dict[Register, str]:
+def _by_type(roles: "Roles") -> dict[RegisterUse, str]:
     """The bases, of which each stands for registers of one type: 32-bit values keep the name, others get a letter."""
     types: dict[str, list[str]] = defaultdict(list)
     for register, base in roles.bases.items():
@@ -449,16 +449,16 @@ def _by_type(roles: "Roles") -> dict[Register, str]:
 class Roles:
     """`pointers`: for each register that points, the parameter that it comes from."""
 
-    def __init__(self, registers: Registers, setting: Setting) -> None:
+    def __init__(self, registers: Registers, setting: NamingContext) -> None:
         self._registers, self._setting = registers, setting
         self._variables = variables_by_line(setting.source)
         self._source_lines = setting.source.splitlines()
-        self.pointers: dict[Register, str] = {}
-        self._threads: set[Register] = set()  # those that hold tid.x
+        self.pointers: dict[RegisterUse, str] = {}
+        self._threads: set[RegisterUse] = set()  # those that hold tid.x
         self.bases = self._all_bases()
 
-    def _all_bases(self) -> dict[Register, str]:
-        found: dict[Register, str] = {}
+    def _all_bases(self) -> dict[RegisterUse, str]:
+        found: dict[RegisterUse, str] = {}
         for number, statement in enumerate(self._registers.body):
             if statement.kind != "instruction":
                 continue
@@ -470,18 +470,18 @@ class Roles:
             found.setdefault(register, "undefined")
         return found
 
-    def _maker(self, number: int, register: Register) -> tuple[int, Statement]:
+    def _maker(self, number: int, register: RegisterUse) -> tuple[int, Statement]:
         """The statement that says most about a register: the first that writes it, but a load before a move."""
         body = self._registers.body
         loads = (n for n in self._registers.uses[register].written if opcode_of(body[n]) == "ld")
         number = next(loads, number) if opcode_of(body[number]) == "mov" else number
         return number, body[number]
 
-    def type_of(self, register: Register) -> str:
+    def type_of(self, register: RegisterUse) -> str:
         """Its type as declared: "b32"."""
         return self._registers.uses[register].type
 
-    def _follow(self, statement: Statement, register: Register) -> None:
+    def _follow(self, statement: Statement, register: RegisterUse) -> None:
         """Note that a register points where one of its operands points, or where a parameter says."""
         if opcode_of(statement) == "mov" and statement.tokens[-2].text == "%tid.x":
             self._threads.add(register)
@@ -501,7 +501,7 @@ class Roles:
         names = [self._setting.params[t.text] for t in parts[1] if t.text in self._setting.params]
         return names[0] if names else ""
 
-    def _base(self, number: int, statement: Statement, register: Register) -> str:
+    def _base(self, number: int, statement: Statement, register: RegisterUse) -> str:
         if param := self._loaded_param(statement):
             return param
         variable = self._variable(number, statement, register)
@@ -524,7 +524,7 @@ class Roles:
                 return variable if variable and special[1] == "ctaid" else f"{special[1]}_{special[2]}"
         return ""
 
-    def _variable(self, number: int, statement: Statement, register: Register) -> str:
+    def _variable(self, number: int, statement: Statement, register: RegisterUse) -> str:
         """The variable of the source that a value belongs to: one that other lines of the source read."""
         line = self._setting.line_of.get(number)
         name = self._variables.get(line or 0, "")
@@ -536,15 +536,15 @@ class Roles:
         readers = {self._setting.line_of.get(n) for n in self._registers.uses[register].read}
         return name if readers - {line, None} else ""
 
-    def _is_loaded(self, register: Register) -> bool:
+    def _is_loaded(self, register: RegisterUse) -> bool:
         body = self._registers.body
         return any(opcode_of(body[n]) == "ld" for n in self._registers.uses[register].written)
 
-    def _pointer(self, register: Register) -> str:
+    def _pointer(self, register: RegisterUse) -> str:
         param = self.pointers.get(register, "")
         return "" if not param else param if "ptr" in param else f"{param}_ptr"
 
-    def _plain(self, statement: Statement, register: Register) -> str:
+    def _plain(self, statement: Statement, register: RegisterUse) -> str:
         kind = self._registers.uses[register].type
         space = modifiers_of(statement)[:1]
         if opcode_of(statement) == "ld" and kind != "pred":
@@ -559,7 +559,7 @@ class Roles:
         pointers = [self.pointers[r] for r in self._registers.sources(statement) if r in self.pointers]
         return re.sub(r"_?ptr$", "", pointers[0]) or "v" if pointers else "v"
 
-    def _becomes_float(self, register: Register) -> bool:
+    def _becomes_float(self, register: RegisterUse) -> bool:
         readers: Sequence[int] = self._registers.uses[register].read
         moved = opcode_of(self._registers.body[self._registers.uses[register].written[0]]) in ("mov", "selp", "shfl")
         return moved and any(_is_float(self._registers.body[n]) for n in readers)
@@ -626,7 +626,7 @@ class _Page:
             self.source_lines[len(self.lines)] = source_line
 
 
-def _outside(page: _Page, piece: Piece, used: set[str]) -> None:
+def _outside(page: _Page, piece: TextPiece, used: set[str]) -> None:
     """What stands outside of functions: debug information goes, and memory that no function names."""
     if piece.first in (".file", ".section") or _is_unused_memory(piece, used):
         return
@@ -639,13 +639,13 @@ def _outside(page: _Page, piece: Piece, used: set[str]) -> None:
     page.write(written([page.renamed.get(t.text, t) for t in piece.head]))
 
 
-def _is_unused_memory(piece: Piece, used: set[str]) -> bool:
+def _is_unused_memory(piece: TextPiece, used: set[str]) -> bool:
     texts = [t.text for t in piece.head]
     in_memory = {".global", ".const", ".shared"} & set(texts) and ".func" not in texts
     return bool(in_memory) and not any(t.kind == "word" and t.text in used for t in piece.head)
 
 
-def _name_of(piece: Piece) -> str:
+def _name_of(piece: TextPiece) -> str:
     texts = [t.text for t in piece.head]
     return texts[texts.index(".entry") + 1] if ".entry" in texts else ""
 
@@ -654,7 +654,7 @@ class _Text:
     """One function that is written anew."""
 
     def __init__(
-        self, page: _Page, piece: Piece, entry: Function | None, names: Sequence[str] | None, text_lines: list[str]
+        self, page: _Page, piece: TextPiece, entry: Function | None, names: Sequence[str] | None, text_lines: list[str]
     ) -> None:
         self._page, self._piece, self._entry = page, piece, entry
         self._body = piece.body or ()
@@ -662,7 +662,7 @@ class _Text:
         self._source_line = _source_lines(self._body, text_lines)
         self._kept = self._params(names)
         self._params_renamed = {p.name: new for p, new in self._kept}
-        setting = Setting(self._params_renamed, self._source_line, page.source)
+        setting = NamingContext(self._params_renamed, self._source_line, page.source)
         self._roles = Roles(self._registers, setting)
         self._names = register_names(self._roles)
         self._labels = _labels(self._body, {*self._params_renamed.values(), _name_of(piece), SMEM})
@@ -767,7 +767,7 @@ class _Text:
         notes = [n for t in statement.tokens if (n := _float_of(t))]
         return f"{text}  // {', '.join(notes)}" if notes else text
 
-    def _word(self, token: Token, statement: Statement) -> str | Token:
+    def _word(self, token: PtxToken, statement: Statement) -> str | PtxToken:
         register = self._registers.meant(token, statement.scopes)
         if register is not None:
             return self._names[register] + split_element(token.text)[1]
@@ -779,7 +779,7 @@ class _Text:
         return self._params_renamed.get(token.text) or self._page.renamed.get(token.text) or token
 
 
-def _plain_tokens(statement: Statement) -> Sequence[Token]:
+def _plain_tokens(statement: Statement) -> Sequence[PtxToken]:
     """Loads and stores of { %x } say %x."""
     tokens = statement.tokens
     if opcode_of(statement) not in ("ld", "st"):
@@ -838,7 +838,7 @@ def _flat_scopes(body: Sequence[Statement]) -> set[int]:
     return all_scopes - {s.scopes[-1] for s in body if s.directive in (".param", ".local", ".shared")}
 
 
-def _declarations(registers: Registers, names: Mapping[Register, str]) -> Iterator[str]:
+def _declarations(registers: Registers, names: Mapping[RegisterUse, str]) -> Iterator[str]:
     by_type: dict[str, list[str]] = defaultdict(list)
     for register, name in names.items():
         by_type[registers.uses[register].type].append(name)
@@ -908,7 +908,7 @@ def _product(numbers: Sequence[int]) -> int:
     return product
 
 
-def _float_of(token: Token) -> str:
+def _float_of(token: PtxToken) -> str:
     if token.kind != "number" or token.text[:2].lower() not in ("0f", "0d"):
         return ""
     return f"{Stream(token.text).constant().value:.7g}"

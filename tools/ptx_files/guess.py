@@ -35,7 +35,10 @@ def guessed_candidate(ptx: str, task: TaskSpec, name: str) -> str:
         "",
         f"class ModelNew({'Model' if task.main.state else 'nn.Module'}):",
         f"    def forward({forward.signature}):",
-        *(f"        {line}" for line in _Host(module, entry, _pointers(entry), task.main, forward.inputs).lines()),
+        *(
+            f"        {line}"
+            for line in _GuessedForward(module, entry, _pointers(entry), task.main, forward.inputs).lines()
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -105,7 +108,7 @@ def _follow(instruction: Instruction, origins: dict[str, str]) -> None:
 
 
 @dataclass
-class _Host:
+class _GuessedForward:
     """The body of forward."""
 
     module: Module

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tools.errors import TaskError
-from tools.skeleton.parts import Parameter, Parts
+from tools.skeleton.parts import CodeParts, Parameter
 
 # ---
 # Guesses by name: which shapes, dtypes and values the arguments of a person's code may want. All are marked in the
@@ -113,7 +113,7 @@ _IMAGES = ("Conv2d", "conv2d", "BatchNorm2d", "MaxPool2d", "AvgPool2d", "max_poo
 _SEQUENCES = ("MultiheadAttention", "LSTM", "GRU", "TransformerEncoderLayer", "scaled_dot_product_attention")
 
 
-def guess(parts: Parts) -> Guess:
+def guess(parts: CodeParts) -> Guess:
     """What to feed to a function or a module."""
     init: dict[str, str] = {}
     unsure: list[str] = []
@@ -180,13 +180,13 @@ def _init_value(parameter: Parameter) -> tuple[str, bool]:
     return _OF_KIND.get(parameter.kind, "64"), False
 
 
-def _input(parameter: Parameter, parts: Parts, init: dict[str, str]) -> Input:
+def _input(parameter: Parameter, parts: CodeParts, init: dict[str, str]) -> Input:
     """One letter says too little to be ever sure."""
     expression, sure = _tensor(parameter.name, parts, init)
     return Input(parameter.name, expression, sure and len(parameter.name) > 1)
 
 
-def _tensor(given: str, parts: Parts, init: dict[str, str]) -> tuple[str, bool]:
+def _tensor(given: str, parts: CodeParts, init: dict[str, str]) -> tuple[str, bool]:
     """An expression for a tensor, and whether its name, or the module, told what it is."""
     name, factor = given.lower(), _factor(given, parts.body)
     if name in _INDICES or name.endswith(("_ids", "_idx", "_index")):
@@ -214,7 +214,7 @@ def _is_bias(name: str) -> bool:
     return name in ("bias", "b") or (name.endswith("_bias") and not name.startswith(("ln_", "norm_")))
 
 
-def _bias_length(given: str, parts: Parts) -> str:
+def _bias_length(given: str, parts: CodeParts) -> str:
     """As long as a row of the product that it is added to; one value a column where there is none, or in a norm."""
     calls = [n for n in ast.walk(parts.body) if isinstance(n, ast.Call) and _called(n).endswith("norm")]
     if any(_is_name(given, argument) for call in calls for argument in _arguments(call)):
@@ -222,7 +222,7 @@ def _bias_length(given: str, parts: Parts) -> str:
     return "OUT" if _matrices(parts) else "COLS"
 
 
-def _matrices(parts: Parts) -> list[str]:
+def _matrices(parts: CodeParts) -> list[str]:
     """Arguments that something is multiplied with, from the right."""
     return [p.name for p in parts.forward if "OUT" in _factor(p.name, parts.body)]
 
@@ -311,7 +311,7 @@ def my_op(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 '''
 
 
-def task_source(parts: Parts, origin: str) -> str:
+def task_source(parts: CodeParts, origin: str) -> str:
     """The file. `origin`: what it was made from, as a person typed it. Raises TaskError for what takes no tensor."""
     found = guess(parts)
     if not found.inputs:
@@ -326,7 +326,7 @@ def task_source(parts: Parts, origin: str) -> str:
     return re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)) + "\n"
 
 
-def _head(parts: Parts, origin: str) -> str:
+def _head(parts: CodeParts, origin: str) -> str:
     origin = _harmless(origin)
     words = _harmless(parts.words) or f"{parts.name}, of {origin}"
     return (
@@ -340,7 +340,7 @@ def _harmless(text: str) -> str:
     return " ".join(text.replace("\\", "/").replace('"', "'").split())
 
 
-def _imports(parts: Parts) -> Iterator[str]:
+def _imports(parts: CodeParts) -> Iterator[str]:
     future = [line for line in parts.imports if line.startswith("from __future__")]
     rest = [line for line in parts.imports if line not in (*_TORCH, *future)]
     yield from (line + "\n" for line in future)
@@ -384,7 +384,7 @@ def _literal(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def _definitions(parts: Parts) -> Iterator[str]:
+def _definitions(parts: CodeParts) -> Iterator[str]:
     yield ""
     constants: list[str] = []
     for helper in parts.helpers:
@@ -399,11 +399,11 @@ def _definitions(parts: Parts) -> Iterator[str]:
         yield parts.definition
 
 
-def _model(parts: Parts, found: Guess) -> str:
+def _model(parts: CodeParts, found: Guess) -> str:
     return _model_of_module(parts, found) if parts.is_module else _model_of_function(parts, found)
 
 
-def _model_of_module(parts: Parts, found: Guess) -> str:
+def _model_of_module(parts: CodeParts, found: Guess) -> str:
     """The module under the name that a task wants, its parameters in the task's dtype. Raises TaskError for one that
     has this name already and cannot be called as a task calls it."""
     required = [p for p in parts.init if not p.default]
@@ -425,11 +425,11 @@ def _model_of_module(parts: Parts, found: Guess) -> str:
     )
 
 
-def _model_of_function(parts: Parts, found: Guess) -> str:
+def _model_of_function(parts: CodeParts, found: Guess) -> str:
     return f'class Model(nn.Module):\n    """What is timed."""\n\n{_forward(parts.name, parts, found)}'
 
 
-def _forward(called: str, parts: Parts, found: Guess) -> str:
+def _forward(called: str, parts: CodeParts, found: Guess) -> str:
     """A forward that takes the tensors, in order, and gives them and the guessed values to `called`."""
     names = [i.name for i in found.inputs]
     arguments = ", ".join(["self", *(f"{name}: torch.Tensor" for name in names)])
@@ -456,7 +456,7 @@ def _get_inputs(found: Guess) -> str:
     return "\n".join([*lines, "    ]"])
 
 
-def _get_init_inputs(parts: Parts, found: Guess) -> str:
+def _get_init_inputs(parts: CodeParts, found: Guess) -> str:
     required = [p.name for p in parts.init if not p.default]
     shown = ", ".join(found.init[name] for name in required)
     note = f"  # {', '.join(required)}" if required else ""

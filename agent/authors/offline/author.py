@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent.authors.base import Attempt, Proposal
-from agent.authors.offline.clean import Arguments, Facts, clean, split
+from agent.authors.offline.clean import CaseArguments, LoweringFacts, clean, split
 from agent.authors.offline.library import experts, ptx_experts
 from agent.authors.offline.search import SHARED_LIMIT_BYTES, Move, View, describe, search
 from agent.authors.offline.sketch import CannotLower, Earlier, Remembered, Sketch, as_params, fingerprint
@@ -215,10 +215,10 @@ def _constants(source: str, name: str) -> dict[str, Any]:
     return {}
 
 
-def _arguments(case: CaseSpec, facts: Facts) -> Arguments:
+def _arguments(case: CaseSpec, facts: LoweringFacts) -> CaseArguments:
     state = {name: (spec.shape, spec.dtype) for name, spec in case.state.items()}
     inputs = [(spec.shape, spec.dtype) for spec in _tensors(encode(case.inputs))]
-    return Arguments(state, inputs, facts.cases.get(case.name, {}))
+    return CaseArguments(state, inputs, facts.cases.get(case.name, {}))
 
 
 def _tensors(tree: Json) -> list[TensorSpec]:

@@ -30,7 +30,7 @@ class InductorKernel:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class CaseArguments:
     """What a forward is called with in a case: shape and dtype by state_dict key and of each tensor among the inputs,
     and the attributes that differ between cases, as Python text."""
 
@@ -40,7 +40,7 @@ class Arguments:
 
 
 @dataclass(frozen=True)
-class Facts:
+class LoweringFacts:
     """`state`: shape and dtype of each tensor that the model holds; `tensors`: shape, dtype, row-major? of each tensor
     input; `symbols`: size symbol -> (argument, dimension), arguments being the state's tensors, then the inputs'.
 
@@ -67,7 +67,7 @@ class Facts:
         """Shape and dtype of the state's tensors, then the inputs', as they were lowered."""
         return [*((tuple(s), d) for s, d in self.state.values()), *((tuple(s), d) for s, d, _ in self.tensors)]
 
-    def covers(self, case: Arguments) -> bool:
+    def covers(self, case: CaseArguments) -> bool:
         """Whether these kernels serve a case."""
         given = [*(case.state.get(n, o) for n, o in zip(self.state, self.own, strict=False)), *case.inputs]
         if len(given) != len(self.own) or not all(map(_alike, given, self.own)):
@@ -88,10 +88,10 @@ def _alike(given: tuple[tuple[int, ...], str], own: tuple[tuple[int, ...], str])
     return len(given[0]) == len(own[0]) and given[1] == own[1]
 
 
-def split(code: str) -> tuple[str, Facts]:
+def split(code: str) -> tuple[str, LoweringFacts]:
     """A lowered code without its last line, and that line's facts."""
     text, _, facts = code.rpartition(MARK)
-    return text, decode(Facts, json.loads(facts))
+    return text, decode(LoweringFacts, json.loads(facts))
 
 
 # ---
@@ -678,7 +678,7 @@ def _base(node: ast.expr) -> str:
 def forward_body(code: str, names: Names, outputs: str) -> list[str]:
     """Statements of the forward. Raises CannotLower when something has no plain PyTorch equivalent."""
     call = _find_call(ast.parse(code))
-    rewrite = _Host(names)
+    rewrite = _HostRewriter(names)
     lines: list[str] = []
     for statement in _statements(call.body):
         if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == "args":
@@ -714,7 +714,7 @@ def _dropped(statement: ast.stmt, symbols: Mapping[str, str]) -> bool:
     return isinstance(statement, ast.Expr) and ast.unparse(statement).startswith(_DROPPED)
 
 
-class _Host(ast.NodeTransformer):
+class _HostRewriter(ast.NodeTransformer):
     def __init__(self, names: Names) -> None:
         self.names = names
         self.rename: dict[str, ast.expr] = {s: _expression(text) for s, text in names.symbols.items()}
@@ -913,7 +913,7 @@ class _Forward:
     when: list[str]
     body: list[str]
     kernels: dict[str, CleanKernel]
-    facts: Facts
+    facts: LoweringFacts
 
 
 def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") -> Sketch:
@@ -963,7 +963,9 @@ def _says(forward: _Forward) -> str:
     return f"TorchInductor's own kernels, {scope}: {names}"
 
 
-def _forward(task: str, number: int, text: str, facts: Facts, arguments: list[str], taken: set[str]) -> _Forward:
+def _forward(
+    task: str, number: int, text: str, facts: LoweringFacts, arguments: list[str], taken: set[str]
+) -> _Forward:
     leaves = _leaf_texts(arguments, facts.inputs)
     if not leaves:
         raise CannotLower("forward takes no tensor")
@@ -980,7 +982,7 @@ def _forward(task: str, number: int, text: str, facts: Facts, arguments: list[st
 
 
 def _roles(
-    task: str, forward: str, text: str, facts: Facts, arguments: list[str], symbols: dict[str, str]
+    task: str, forward: str, text: str, facts: LoweringFacts, arguments: list[str], symbols: dict[str, str]
 ) -> dict[str, Role]:
     """What each kernel does. One that does all the work is called after the task, and parameters are called after what
     they are given. `forward`: the method, unless it is the first."""
@@ -1041,12 +1043,12 @@ def _state_text(path: str) -> str:
     return text
 
 
-def _contiguous(arguments: list[str], leaves: list[str], facts: Facts) -> list[str]:
+def _contiguous(arguments: list[str], leaves: list[str], facts: LoweringFacts) -> list[str]:
     rows = [leaf for leaf, (_, _, row_major) in zip(leaves, facts.tensors, strict=True) if row_major]
     return [f"{leaf} = {leaf}.contiguous()" for leaf in rows if leaf in arguments]
 
 
-def _condition(facts: Facts, tensors: list[str], symbols: dict[str, str]) -> list[str]:
+def _condition(facts: LoweringFacts, tensors: list[str], symbols: dict[str, str]) -> list[str]:
     """What has to hold for these kernels: dtypes, sizes and attributes that they were written for."""
     count, free = len(facts.state), set(facts.symbols.values())
     telling = [index for index, path in enumerate(facts.state) if path in facts.differs][:MOST_OF_STATE]
@@ -1069,14 +1071,14 @@ def _condition(facts: Facts, tensors: list[str], symbols: dict[str, str]) -> lis
 
 
 def _substitute(text: str, symbols: dict[str, str]) -> str:
-    class Names(ast.NodeTransformer):
+    class SymbolTexts(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:
             return ast.parse(symbols[node.id], mode="eval").body if node.id in symbols else node
 
-    return ast.unparse(Names().visit(ast.parse(text, mode="eval")))
+    return ast.unparse(SymbolTexts().visit(ast.parse(text, mode="eval")))
 
 
-def _imports(statements: list[str], kernels: list[CleanKernel], lowered: list[tuple[str, Facts]]) -> str:
+def _imports(statements: list[str], kernels: list[CleanKernel], lowered: list[tuple[str, LoweringFacts]]) -> str:
     own = [s for s in statements if s.startswith(("import ", "from ")) and "__future__" not in s]
     lines = ["import torch", *own, "import triton", "import triton.language as tl"]
     texts = [*(k.text for k in kernels), *(clean_helper(t) for _, f in lowered for t in f.helpers.values())]
@@ -1093,7 +1095,7 @@ def _constants(kernels: list[CleanKernel]) -> str:
     return "\n".join(f"{k.parameter(key)} = {value}" for k in kernels for key, value in k.defaults.items())
 
 
-def _helpers(lowered: list[tuple[str, Facts]], kernels: list[CleanKernel]) -> list[str]:
+def _helpers(lowered: list[tuple[str, LoweringFacts]], kernels: list[CleanKernel]) -> list[str]:
     found = {name: clean_helper(text) for _, facts in lowered for name, text in facts.helpers.items()}
     used = "\n".join([*found.values(), *(k.text for k in kernels)])
     own = [text.rstrip() for name, text in OWN_MATH.items() if f"{name}(" in used]

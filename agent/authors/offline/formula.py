@@ -338,7 +338,7 @@ def fits_of(text: str) -> Fit:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskFormula:
     """What matching needs of a task."""
 
     value: ast.expr
@@ -347,7 +347,7 @@ class Task:
     precision: str
 
     @classmethod
-    def of(cls, task: TaskSpec) -> "Task | None":
+    def of(cls, task: TaskSpec) -> "TaskFormula | None":
         """None where the forward is no formula. Held-out cases are not looked at."""
         cases = tuple(c for c in task.cases if not c.held_out)
         try:

@@ -191,7 +191,7 @@ Symbols = dict[str, tuple[int, int]]  # size symbol -> (flat argument, dimension
 
 
 @dataclass
-class Call:
+class TracedModel:
     """A model ready to be traced: all that it reads, as flat arguments, and how to call it with them.
 
     `sizes`: attributes that are symbols, with the symbol's name; `cases`: those that differ between the task's cases,
@@ -237,7 +237,7 @@ def operators_of(graph: torch.fx.GraphModule) -> list[str]:
     return list(dict.fromkeys(op._overloadpacket.__name__.strip("_") for op in called if op is not None))
 
 
-def facts_of(call: Call, code: str, shape_env: ShapeEnv | None) -> dict[str, Json]:
+def facts_of(call: TracedModel, code: str, shape_env: ShapeEnv | None) -> dict[str, Json]:
     """What `trailer.Facts` holds, as JSON."""
     leaves = [v for v in pytree.tree_leaves(call.inputs) if isinstance(v, torch.Tensor)]
     printer = PythonPrinter()
@@ -260,7 +260,7 @@ def facts_of(call: Call, code: str, shape_env: ShapeEnv | None) -> dict[str, Jso
     }
 
 
-def _baked(call: Call) -> dict[str, Json]:
+def _baked(call: TracedModel) -> dict[str, Json]:
     """What of the attributes that differ the code has for a constant, as text."""
     values = plain(call.model)
     paths = next(iter(call.cases.values()), {})
@@ -547,14 +547,14 @@ def _load(source: str, constants: dict[str, Json]) -> types.ModuleType:
     return module
 
 
-def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> Call:
+def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> TracedModel:
     module = _load(source, _constants(overrides))
     model = _built(module, overrides)
     inputs = _given(overrides, "inputs") if "inputs" in overrides else module.get_inputs()
     symbols: Symbols = {}
     held = _state(model)
     state = {name: _fake(t, index, shape_env, symbols) for index, (name, t) in enumerate(held.items())}
-    call = Call(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
+    call = TracedModel(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
     cases = {n: _built(_load(source, _constants(o)), o) for n, o in overrides.get("cases", {}).items()}
     call.cases, call.differs = varying(cases), different_tensors(cases.values())
     if shape_env is not None:
@@ -572,7 +572,7 @@ def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
     return model
 
 
-def _sizes_among(call: Call, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
+def _sizes_among(call: TracedModel, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
     """A symbol for each integer attribute that differs between cases, so that the code reads it at run time."""
     values = plain(call.model)
     sizes: dict[str, tuple[str, torch.SymInt]] = {}
@@ -647,7 +647,7 @@ def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: S
     return torch.empty(sizes, dtype=like.dtype, device="cuda")
 
 
-def _inductor(call: Call) -> str:
+def _inductor(call: TracedModel) -> str:
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
 

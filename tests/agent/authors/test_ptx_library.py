@@ -138,7 +138,7 @@ def _answer(launch: PtxLaunch) -> torch.Tensor:
         Pointer(a.detach().view(torch.uint8).numpy().reshape(-1), 0, f"argument {i}") if torch.is_tensor(a) else a
         for i, a in enumerate(launch.values)
     ]
-    sim.run(parse(launch.text), sim.Launch(launch.grid, launch.block, launch.shared_bytes), args)
+    sim.run(parse(launch.text), sim.EmulatedLaunch(launch.grid, launch.block, launch.shared_bytes), args)
     return out.double()
 
 

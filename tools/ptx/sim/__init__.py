@@ -10,7 +10,7 @@ thread.
 memory, is a NaN and an odd huge integer; copies that are not waited for have not happened.
 """
 
-from tools.ptx.sim.launch import Argument, Launch, Stats, run
+from tools.ptx.sim.launch import Argument, EmulatedLaunch, EmulationStats, run
 from tools.ptx.sim.values import (
     Deadlock,
     IllFormed,
@@ -26,13 +26,13 @@ from tools.ptx.sim.values import (
 __all__ = [
     "Argument",
     "Deadlock",
+    "EmulatedLaunch",
+    "EmulationStats",
     "IllFormed",
-    "Launch",
     "Misaligned",
     "OutOfBounds",
     "Race",
     "SimError",
-    "Stats",
     "StepLimit",
     "Trap",
     "Unsupported",

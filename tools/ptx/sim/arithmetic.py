@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tools.ptx.ir import Symbol
-from tools.ptx.sim.machine import Ins, Machine, Read, Run
+from tools.ptx.sim.machine import Ins, Read, Run, WarpMachine
 from tools.ptx.sim.values import (
     UNSIGNED,
     base_of,
@@ -143,7 +143,7 @@ def _carrying(ins: Ins, *, carry_in: bool, sets: bool) -> Run:
     a, b = ins.bits(ins.operands[1], ins.kind), ins.bits(ins.operands[2], ins.kind)
     write = ins.write_bits(ins.operands[0], ins.kind)
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         x, y = np.broadcast_arrays(a(m), b(m))
         extra = (read_carry(m) if carry_in else np.zeros(1, np.uint64)).astype(UNSIGNED[width])
         first = x - y if minus else x + y
@@ -156,12 +156,12 @@ def _carrying(ins: Ins, *, carry_in: bool, sets: bool) -> Run:
     return run
 
 
-def read_carry(m: Machine) -> Array:
+def read_carry(m: WarpMachine) -> Array:
     """The condition code of the lanes at work."""
     return m.carry if m.idx is None or len(m.carry) == 1 else m.carry[m.idx]
 
 
-def set_carry(m: Machine, out: Array) -> None:
+def set_carry(m: WarpMachine, out: Array) -> None:
     """Set the condition code of the lanes at work."""
     if m.idx is None:
         m.carry = out.astype(np.uint64)
@@ -190,7 +190,7 @@ def multiply(ins: Ins) -> Run:
             return wide_of(x) * wide_of(y)
         return high(*np.broadcast_arrays(x, y)) if part == "hi" else x * y
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         value = product(a(m), b(m))
         if c is not None:
             value = _add(m, value, c(m), sets=sets, chained=chained, sat=sat)
@@ -199,7 +199,7 @@ def multiply(ins: Ins) -> Run:
     return run
 
 
-def _add(m: Machine, x: Array, y: Array, *, sets: bool, chained: bool, sat: bool) -> Array:
+def _add(m: WarpMachine, x: Array, y: Array, *, sets: bool, chained: bool, sat: bool) -> Array:
     if sat:
         return saturated(np.add)(x, y)
     if not (sets or chained):
@@ -228,7 +228,7 @@ def sad(ins: Ins) -> Run:
     a, b, c = (ins.value(operand, kind) for operand in ins.operands[1:])
     write = ins.write(ins.operands[0], kind)
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         x, y = a(m), b(m)
         write(m, c(m) + np.where(x < y, y - x, x - y))
 
@@ -255,7 +255,7 @@ def dot_product(ins: Ins) -> Run:
     a, b = ins.bits(ins.operands[1], left), ins.bits(ins.operands[2], right)
     c, write = ins.bits(ins.operands[3], "b32"), ins.write_bits(ins.operands[0], "s32" if signed else "u32")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         x = _pieces(a(m), left, 4 if four else 2)
         y = _pieces(b(m), right, 4)
         y = y if four else y[:, 2:] if upper else y[:, :2]
@@ -703,7 +703,7 @@ def _test(name: str, *, floats: bool) -> Test:
     return lambda a, b: plain(a, b) | _unordered(a, b)
 
 
-def _comparison(ins: Ins, kind: str) -> Callable[[Machine], Array]:
+def _comparison(ins: Ins, kind: str) -> Callable[[WarpMachine], Array]:
     """The truth of `a op b`, combined with a predicate where the modifier says so."""
     name = ins.one_of(_TESTS)
     if not name:
@@ -738,7 +738,7 @@ def set_predicate(ins: Ins) -> Run:
     q = None if second is None else ins.write_bits(second, "pred")
     packed = parts_of(kind) == 2
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         truth = compare(m)
         p(m, truth[:, 0] if packed else truth)
         if q is not None:
@@ -911,7 +911,7 @@ def _packing(ins: Ins, target: str, source: str, change: Values) -> Run:
     above, below = (ins.value(operand, source) for operand in ins.operands[1:])
     write = ins.write(ins.operands[0], target)
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         write(m, change(np.stack(np.broadcast_arrays(below(m), above(m)), axis=1)))
 
     return run

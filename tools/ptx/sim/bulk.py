@@ -6,7 +6,7 @@ import numpy as np
 
 from tools.ptx.ir import Address, Operand
 from tools.ptx.sim.exchange import ignore_hints
-from tools.ptx.sim.machine import Bulk, Copies, Ins, Machine, Read, Run
+from tools.ptx.sim.machine import Bulk, Copies, Ins, Read, Run, WarpMachine
 from tools.ptx.sim.values import IllFormed, Race, place, unsupported
 from tools.ttir.types import Array
 
@@ -41,14 +41,14 @@ class _State:
             self.pending = self.expected
 
 
-def state_of(m: Machine, ins: Ins, address: int, lane: int) -> _State:
+def state_of(m: WarpMachine, ins: Ins, address: int, lane: int) -> _State:
     who = m.everyone.only(np.array([lane]))
     with m.memory.shadow.off():
         raw = m.memory.read("shared", np.array([address & 0xFFFFFFFF]), 8, ins.ins, who)
     return _State(int(raw.view(np.uint64)[0, 0]))
 
 
-def keep(m: Machine, ins: Ins, address: int, lane: int, state: _State) -> None:
+def keep(m: WarpMachine, ins: Ins, address: int, lane: int, state: _State) -> None:
     raw = np.array([[state.bits]], np.uint64).view(np.uint8)
     with m.memory.shadow.off():
         m.memory.write("shared", np.array([address & 0xFFFFFFFF]), raw, ins.ins, m.everyone.only(np.array([lane])))
@@ -72,7 +72,7 @@ def barrier_address(ins: Ins, operand: Operand) -> Read:
 def _init(ins: Ins) -> Run:
     at, count = barrier_address(ins, ins.operands[0]), ins.bits(ins.operands[1], "b32")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         for lane, address, n in zip(m.lanes.numbers, m.full(at(m)), m.full(count(m)), strict=True):
             state = _State(0)
             state.pending = state.expected = int(n) & _FIELD
@@ -90,7 +90,7 @@ def _arrive(ins: Ins) -> Run:
     number = ins.bits(operands[1], "b32") if len(operands) > 1 else None
     write = ins.write_bits(ins.operands[0], "b64") if has_state else None
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         tokens = np.zeros(m.n, np.uint64)
         many = np.ones(m.n, np.int64) if number is None else m.full(number(m)).astype(np.int64)
         for i, (lane, address) in enumerate(zip(m.lanes.numbers, m.full(at(m)), strict=True)):
@@ -111,7 +111,7 @@ def _transaction(ins: Ins) -> Run:
     sign = 1 if "expect_tx" in ins.ins.modifiers else -1
     at, number = barrier_address(ins, ins.operands[0]), ins.bits(ins.operands[1], "b32")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         for lane, address, n in zip(m.lanes.numbers, m.full(at(m)), m.full(number(m)), strict=True):
             state = state_of(m, ins, int(address), int(lane))
             state.bytes += sign * int(n)
@@ -129,7 +129,7 @@ def _wait(ins: Ins) -> Run:
     given = ins.bits(ins.operands[2], "b32" if by_parity else "b64")
     write = ins.write_bits(ins.operands[0], "pred")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         address, lanes = m.full(at(m)) & 0xFFFFFFFF, m.lanes
         phase = np.zeros(m.n, np.uint64)
         _, firsts, where = np.unique(lanes.blocks << 32 | address, return_index=True, return_inverse=True)
@@ -155,14 +155,14 @@ _BARRIER = {
 }  # fmt: skip
 
 
-def move(m: Machine, one: Bulk, source: str, target: str) -> None:
+def move(m: WarpMachine, one: Bulk, source: str, target: str) -> None:
     who = m.everyone.only(np.full(one.nbytes // 16, one.lane))
     steps = np.arange(0, one.nbytes, 16)
     raw = m.memory.read(source, one.source + steps, 16, one.ins, who)
     m.memory.write(target, one.target + steps, raw, one.ins, who)
 
 
-def _land(m: Machine, ins: Ins, address: int, block: int) -> None:
+def _land(m: WarpMachine, ins: Ins, address: int, block: int) -> None:
     """Copies watched by a barrier happen, and their bytes are counted."""
     mine = [one for one in m.bulk if (one.block, one.barrier) == (block, address)]
     if not mine:
@@ -214,7 +214,7 @@ def _start(ins: Ins) -> Run:
     size, kept, skipped = ins.bits(operands[2], "b32"), *_source_size(ins, operands)
     bare = ins.ins
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         width, lanes = int(size(m).flat[0]), m.lanes
         if width not in (4, 8, 16):
             raise IllFormed(f"{place(bare)}: copies 4, 8 or 16 bytes, not {width}")
@@ -240,12 +240,12 @@ def _source_size(ins: Ins, operands: tuple[Operand, ...]) -> tuple[Read | None, 
         return None, ins.bits(operands[3], "pred")
 
 
-def _commit(m: Machine) -> None:
+def _commit(m: WarpMachine) -> None:
     """Close the group of the lanes at work."""
     m.groups[m.lanes.numbers] += 1
 
 
-def _complete(m: Machine, numbers: Array, open_groups: int, *, committed: bool) -> None:
+def _complete(m: WarpMachine, numbers: Array, open_groups: int, *, committed: bool) -> None:
     """Make copies of some lanes happen: all but those of the last `open_groups` groups."""
     limit = np.full(m.count, -1)
     limit[numbers] = m.groups[numbers] - open_groups if committed else _ALL
@@ -259,7 +259,7 @@ def _complete(m: Machine, numbers: Array, open_groups: int, *, committed: bool) 
     m.copies = left
 
 
-def _perform(m: Machine, copies: Copies) -> None:
+def _perform(m: WarpMachine, copies: Copies) -> None:
     lanes = m.everyone.only(copies.lanes)
     raw = np.zeros((len(lanes), copies.width), np.uint8)
     some = np.nonzero(copies.kept)[0]
@@ -276,7 +276,7 @@ def _arrive_after(ins: Ins) -> Run:
     ins.understood()
     at = barrier_address(ins, ins.operands[0])
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         _complete(m, m.lanes.numbers, 0, committed=False)
         for lane, address in zip(m.lanes.numbers, m.full(at(m)), strict=True):
             state = state_of(m, ins, int(address), int(lane))
@@ -306,7 +306,7 @@ def _bulk(ins: Ins) -> Run:
     size = ins.bits(operands[2], "b32")
     barrier_at = barrier_address(ins, operands[3]) if inward else None
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         rows = (m.lanes.numbers, m.full(target(m)), m.full(source(m)), m.full(size(m)))
         places = m.full(barrier_at(m)) if barrier_at is not None else np.zeros(m.n, np.int64)
         for lane, to, at, nbytes, watch in zip(*rows, places, strict=True):
@@ -321,12 +321,12 @@ def _bulk(ins: Ins) -> Run:
     return run
 
 
-def _commit_sent(m: Machine) -> None:
+def _commit_sent(m: WarpMachine) -> None:
     """Close the bulk group of the lanes at work."""
     m.sent_groups[m.lanes.numbers] += 1
 
 
-def _deliver(m: Machine, numbers: Array, open_groups: int) -> None:
+def _deliver(m: WarpMachine, numbers: Array, open_groups: int) -> None:
     """Copies out of shared memory happen: of some lanes, all but their last `open_groups` groups. What .read waits for
     less, no thread of the block can tell."""
     limit = np.full(m.count, -1)
@@ -337,7 +337,7 @@ def _deliver(m: Machine, numbers: Array, open_groups: int) -> None:
     m.sent = [one for one in m.sent if one not in ready]
 
 
-def check_all_sent(m: Machine) -> None:
+def check_all_sent(m: WarpMachine) -> None:
     """The blocks have ended, and their shared memory with them. Raises Race where a copy had still to read it."""
     if m.sent:
         raise Race(
@@ -346,7 +346,7 @@ def check_all_sent(m: Machine) -> None:
         )
 
 
-def _check_bulk(m: Machine, one: Bulk, *, inward: bool) -> None:
+def _check_bulk(m: WarpMachine, one: Bulk, *, inward: bool) -> None:
     if one.nbytes % 16:
         raise IllFormed(f"{place(one.ins)}: {one.nbytes} bytes are no multiple of 16")
     who = m.everyone.only(np.full(one.nbytes // 16, one.lane))

@@ -6,7 +6,7 @@ import numpy as np
 
 from tools.ptx.ir import Address, Operand, Symbol, Vector
 from tools.ptx.sim.arithmetic import ones
-from tools.ptx.sim.machine import WARP, Ins, Machine, Read, Run
+from tools.ptx.sim.machine import WARP, Ins, Read, Run, WarpMachine
 from tools.ptx.sim.values import (
     POISON,
     UNSIGNED,
@@ -84,7 +84,7 @@ def load(ins: Ins) -> Run:
     writers = [ins.write_bits(item, kind) for item in items]
     bare = ins.ins
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         address = at(m)
         if space in ("shared", "local") or len(address) > 1:
             address, lanes = m.full(address), m.lanes
@@ -100,7 +100,7 @@ def load(ins: Ins) -> Run:
     return run
 
 
-def _deliver(m: Machine, raw: Array, element: int, writers: list) -> None:  # type: ignore[type-arg]
+def _deliver(m: WarpMachine, raw: Array, element: int, writers: list) -> None:  # type: ignore[type-arg]
     parts = raw.view(UNSIGNED[element * 8])
     for i, writer in enumerate(writers):
         writer(m, np.ascontiguousarray(parts[:, i]))
@@ -120,7 +120,7 @@ def store(ins: Ins) -> Run:
     at = reach(ins, ins.operands[0], space)
     readers = [ins.bits(item, kind) for item in items]
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         columns = [m.full(reader(m)) for reader in readers]
         raw = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)
         m.memory.write(space, m.full(at(m)), raw, bare, m.lanes)
@@ -154,7 +154,7 @@ def is_space(ins: Ins) -> Run:
     a, write = ins.bits(ins.operands[1], "b64"), ins.write_bits(ins.operands[0], "pred")
     window = {"shared": 1, "local": 2, "param": 3}.get(space)
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         upper = a(m) >> np.uint64(32)
         write(m, upper == window if window else upper >= 256)
 
@@ -168,7 +168,7 @@ def mapped(ins: Ins) -> Run:
     a, rank = ins.bits(ins.operands[1], ins.kind), ins.bits(ins.operands[2], "u32")
     write = ins.write_bits(ins.operands[0], ins.kind)
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         if rank(m).any():
             raise unsupported(ins.ins, "clusters of several blocks")
         write(m, a(m))
@@ -239,7 +239,7 @@ def _steps(
     space: str,
     name: str,
     vector: int,
-    at: Callable[[Machine], Array],
+    at: Callable[[WarpMachine], Array],
     operands: tuple[Operand, ...],
     results: tuple[Operand, ...],
 ) -> Run:
@@ -250,7 +250,7 @@ def _steps(
     readers = [[ins.bits(item, kind) for item in _items(operand)] for operand in operands]
     writers = [ins.write_bits(item, kind) for item in results]
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         address = m.full(at(m))
         if writers:  # may be a lock: what it guards does not race
             m.memory.shadow.barrier(np.unique(m.lanes.blocks))
@@ -265,7 +265,7 @@ def _steps(
 
 
 def _in_turns(
-    m: Machine, space: str, address: Array, values: list[Array], kind: str, combine: Combine, ins: Ins
+    m: WarpMachine, space: str, address: Array, values: list[Array], kind: str, combine: Combine, ins: Ins
 ) -> Array:
     """What each lane found. Lanes with one address go one after the other."""
     width, lanes = bits_of(kind) // 8, m.lanes
@@ -308,7 +308,7 @@ def shuffle(ins: Ins) -> Run:
     write = ins.write_bits(first, "b32")
     valid = None if second is None else ins.write_bits(second, "pred")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         source, inside = _source(mode, m.in_warps(b(m)).astype(np.int64), m.in_warps(c(m)).astype(np.int64))
         values = m.in_warps(a(m), POISON & 0xFFFFFFFF)
         write(m, m.from_warps(np.take_along_axis(values, source, axis=1)))
@@ -337,7 +337,7 @@ def vote(ins: Ins) -> Run:
     p, mask = ins.bits(ins.operands[1], "pred"), ins.bits(ins.operands[-1], "b32")
     write = ins.write_bits(ins.operands[0], "b32" if mode == "ballot" else "pred")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         yes = m.narrow(m.ballots(m.spread(p(m)))) & m.full(mask(m))
         here = m.narrow(m.ballots(m.active())) & m.full(mask(m))
         results = {"ballot": yes, "all": yes == here, "any": yes != 0, "uni": (yes == here) | (yes == 0)}
@@ -355,7 +355,7 @@ def match(ins: Ins) -> Run:
     a, mask, write = ins.bits(ins.operands[1], ins.kind), ins.bits(ins.operands[2], "b32"), ins.write_bits(first, "b32")
     truth = None if second is None else ins.write_bits(second, "pred")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         values, there = m.in_warps(a(m)), m.in_warps(m.full(mask(m)))
         active = m.active().reshape(-1, WARP)[m.warps()]
         same = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
@@ -391,7 +391,7 @@ def reduce(ins: Ins) -> Run:
         ins.write_bits(ins.operands[0], kind),
     )
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         values, masks = m.in_warps(a(m)), m.in_warps(m.full(mask(m)))
         active = m.active().reshape(-1, WARP)[m.warps()]
         out = np.zeros(values.shape, np.uint32)
@@ -418,7 +418,7 @@ def elect(ins: Ins) -> Run:
     d = ins.write_bits(leader, "b32")
     p = None if chosen is None else ins.write_bits(chosen, "pred")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         ballots = m.narrow(m.ballots(m.active()))
         low = ballots & (~ballots + np.uint32(1))
         number = ones(low - np.uint32(1))

@@ -16,22 +16,22 @@ from tools.ptx.sim.machine import (
     PARAM,
     RUNNING,
     Ins,
-    Machine,
     Memory,
     Read,
     Run,
     Scope,
     Shape,
+    WarpMachine,
 )
 from tools.ptx.sim.matrix import MMA_SYNC, WGMMA_SYNC
 from tools.ptx.sim.values import (
     Deadlock,
     IllFormed,
+    LaneWords,
     SimError,
     StepLimit,
     Trap,
     Unsupported,
-    Words,
     bits_of,
     encode,
     is_float,
@@ -65,11 +65,11 @@ class Barrier:
     number: Read
     count: Read | None
     waits: bool
-    reduce: Callable[[Machine], None] | None = None
+    reduce: Callable[[WarpMachine], None] | None = None
 
 
 @dataclass(frozen=True)
-class Step:
+class EmulatedStep:
     """One instruction. `guard` and what follows are for steps that are not plain; a plain one holds its guard in
     `run`."""
 
@@ -82,7 +82,7 @@ class Step:
     barrier: Barrier | None = None
 
 
-def steps_of(function: Function, scope: Scope) -> list[Step]:
+def steps_of(function: Function, scope: Scope) -> list[EmulatedStep]:
     """The body, and an exit behind it."""
     end = Instruction("ret", (), (), function.end_line)
     body = [item for item in function.body if isinstance(item, Instruction)]
@@ -100,18 +100,18 @@ def labels_of(function: Function) -> dict[str, int]:
     return found
 
 
-def _step(ins: Instruction, scope: Scope) -> Step:
+def _step(ins: Instruction, scope: Scope) -> EmulatedStep:
     try:
         return _build(ins, scope)
     except SimError as error:
-        return Step(ins, PLAIN, _guarded(_raiser(error), _guard(ins, scope)))
+        return EmulatedStep(ins, PLAIN, _guarded(_raiser(error), _guard(ins, scope)))
     except (ValueError, IndexError, KeyError, TypeError) as error:
         wrong = IllFormed(f"{place(ins)}: ill-formed: {error}")
-        return Step(ins, PLAIN, _guarded(_raiser(wrong), None))
+        return EmulatedStep(ins, PLAIN, _guarded(_raiser(wrong), None))
 
 
 def _raiser(error: SimError) -> Run:
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         raise error
 
     return run
@@ -124,23 +124,23 @@ def _guard(ins: Instruction, scope: Scope) -> Read | None:
     return (lambda m: ~m.get(slot)) if negated else (lambda m: m.get(slot))
 
 
-def _build(ins: Instruction, scope: Scope) -> Step:
+def _build(ins: Instruction, scope: Scope) -> EmulatedStep:
     guard = _guard(ins, scope)
     if ins.guard is not None and guard is None:
         raise IllFormed(f"{place(ins)}: {ins.guard.register!r} is not a declared predicate")
     what = Ins(ins, scope)
     if ins.opcode in ("ret", "exit"):
-        return Step(ins, EXIT, _no_op, guard)
+        return EmulatedStep(ins, EXIT, _no_op, guard)
     if ins.opcode == "bra":
-        return Step(ins, BRANCH, _no_op, guard, target=_label(ins, ins.operands[0], scope))
+        return EmulatedStep(ins, BRANCH, _no_op, guard, target=_label(ins, ins.operands[0], scope))
     if ins.opcode in ("bar", "barrier") and not what.flag("warp"):
-        return Step(ins, BARRIER, _no_op, guard, barrier=_barrier(what))
+        return EmulatedStep(ins, BARRIER, _no_op, guard, barrier=_barrier(what))
     name = "bar.warp" if ins.opcode == "bar" else ins.opcode
     if name in _SYNC_OPS:
         builder, place_of_mask = _SYNC_OPS[name]
         mask = None if place_of_mask < 0 else what.bits(ins.operands[place_of_mask], "b32")
-        return Step(ins, SYNC, builder(what), guard, mask)
-    return Step(ins, PLAIN, _guarded(_plain(what), guard))
+        return EmulatedStep(ins, SYNC, builder(what), guard, mask)
+    return EmulatedStep(ins, PLAIN, _guarded(_plain(what), guard))
 
 
 def _label(ins: Instruction, operand: Operand, scope: Scope) -> int:
@@ -176,7 +176,7 @@ def _call(ins: Instruction) -> Run:
     raise unsupported(ins, "calls of functions")
 
 
-def _no_op(m: Machine) -> None:
+def _no_op(m: WarpMachine) -> None:
     """Nothing."""
 
 
@@ -202,7 +202,7 @@ def _reducing(what: Ins) -> Barrier:
     predicate = what.bits(rest[-1], "pred")
     write = what.write_bits(result, "u32" if name == "popc" else "pred")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         yes, there = m.spread(predicate(m)), m.active()
         blocks = len(m.shape.ctas)
         total = np.bincount(m.blocks[yes & there], minlength=blocks)
@@ -217,7 +217,7 @@ def _guarded(run: Run, guard: Read | None) -> Run:
     if guard is None:
         return run
 
-    def guarded(m: Machine) -> None:
+    def guarded(m: WarpMachine) -> None:
         truth = guard(m)
         if len(truth) == 1 or truth.all():
             if truth[0]:
@@ -249,7 +249,7 @@ _BARRIERS = 64
 class Schedule:
     """Runs one batch to its end. `limit`: how much work, in instructions, may be done."""
 
-    def __init__(self, machine: Machine, steps: Sequence[Step], limit: int) -> None:
+    def __init__(self, machine: WarpMachine, steps: Sequence[EmulatedStep], limit: int) -> None:
         self.m, self.steps, self.limit = machine, steps, limit
         self.alone, self.until = True, len(steps)
         self.spins, self.pushed_back = 0, -1
@@ -337,13 +337,13 @@ class Schedule:
             f"never come ({rest or 'all are there, it wants more'})"
         )
 
-    def _line(self, pc: int, m: Machine) -> int:
+    def _line(self, pc: int, m: WarpMachine) -> int:
         waits = bool(((m.pcs == pc) & (m.status == AT_BARRIER)).any())
         return self.steps[max(0, pc - waits)].ins.line
 
     # -- going on ----------------------------------------------------------------------------------------------------
 
-    def _taking(self, step: Step) -> Array | None:
+    def _taking(self, step: EmulatedStep) -> Array | None:
         """Positions of the lanes at work whose guard holds; None for all."""
         if step.guard is None:
             return None
@@ -352,7 +352,7 @@ class Schedule:
             return None if truth[0] else np.zeros(0, np.int64)
         return None if truth.all() else np.flatnonzero(truth)
 
-    def _branch(self, step: Step, pc: int) -> int:
+    def _branch(self, step: EmulatedStep, pc: int) -> int:
         m, taking = self.m, self._taking(step)
         if taking is not None and not len(taking):
             return pc + 1
@@ -367,14 +367,14 @@ class Schedule:
         self._count_spin(step, pc)
         return -1
 
-    def _count_spin(self, step: Step, pc: int) -> None:
+    def _count_spin(self, step: EmulatedStep, pc: int) -> None:
         if step.target > pc:
             return
         self.spins += 1
         if self.spins > SPINS or self.m.yields:
             self.pushed_back, self.spins, self.m.yields = step.target, 0, False
 
-    def _complete(self, step: Step, numbers: Array) -> Array:
+    def _complete(self, step: EmulatedStep, numbers: Array) -> Array:
         """Whether all lanes of the mask are there, for each of `numbers`, which are."""
         m = self.m
         mask = np.full(1, FULL_WARP, np.uint32) if step.mask is None else step.mask(m)
@@ -383,7 +383,7 @@ class Schedule:
             gone = m.narrow(m.ballots(m.status == EXITED))
         return np.asarray((mask & ~gone & ~here) == 0)
 
-    def _sync(self, step: Step, pc: int) -> int:
+    def _sync(self, step: EmulatedStep, pc: int) -> int:
         m, taking = self.m, self._taking(step)
         if taking is not None and not len(taking):
             return pc + 1
@@ -405,7 +405,7 @@ class Schedule:
         m.pcs[waiting], m.status[waiting] = pc, AT_WARP
         return -1
 
-    def _exit(self, step: Step, pc: int) -> int:
+    def _exit(self, step: EmulatedStep, pc: int) -> int:
         m, taking = self.m, self._taking(step)
         if taking is not None and not len(taking):
             return pc + 1
@@ -417,7 +417,7 @@ class Schedule:
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 
-    def _barrier(self, step: Step, pc: int) -> int:
+    def _barrier(self, step: EmulatedStep, pc: int) -> int:
         m, taking, barrier = self.m, self._taking(step), step.barrier
         assert barrier is not None
         if taking is not None and not len(taking):
@@ -439,7 +439,7 @@ class Schedule:
         self._release()
         return -1
 
-    def _named(self, barrier: Barrier, step: Step) -> tuple[Array, Array | None]:
+    def _named(self, barrier: Barrier, step: EmulatedStep) -> tuple[Array, Array | None]:
         number = barrier.number(self.m)
         count = None if barrier.count is None else barrier.count(self.m)
         if (number > 15).any():
@@ -499,7 +499,7 @@ ILL_TYPED = (ValueError, TypeError, IndexError, KeyError, AttributeError, Arithm
 
 
 @dataclass(frozen=True)
-class Launch:
+class EmulatedLaunch:
     """How an entry is started: `block` (x, y, z) threads, dynamic shared memory, blocks of a cluster. `cooperative`:
     all blocks are there at once."""
 
@@ -511,7 +511,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Stats:
+class EmulationStats:
     """What a run did. `work`: instructions, counted once for each 8192 threads that run them together."""
 
     ctas: int
@@ -530,8 +530,8 @@ class _Layout:
 
 
 def run(
-    module: Module, launch: Launch, args: Sequence[Argument], *, entry: str = "", max_work: int = 50_000_000
-) -> Stats:
+    module: Module, launch: EmulatedLaunch, args: Sequence[Argument], *, entry: str = "", max_work: int = 50_000_000
+) -> EmulationStats:
     """Executes an entry (the only one, unless named) on `args`, one for each parameter, writing through its pointers.
     Raises SimError."""
     function = _entry(module, entry)
@@ -551,7 +551,7 @@ def _entry(module: Module, name: str) -> Function:
     return found[0]
 
 
-def _check(launch: Launch, function: Function, module: Module) -> None:
+def _check(launch: EmulatedLaunch, function: Function, module: Module) -> None:
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     if min(launch.block) < 1 or threads > MOST_THREADS:
         raise SimError(f"a block of {launch.block} threads; it may have 1 to {MOST_THREADS}")
@@ -575,7 +575,9 @@ def _knows_cluster(ins: Instruction) -> bool:
     return ins.opcode in ("mapa", "getctarank") or "cluster" in f"{ins.name} {ins.operands}"
 
 
-def _run(module: Module, function: Function, launch: Launch, args: Sequence[Argument], max_work: int) -> Stats:
+def _run(
+    module: Module, function: Function, launch: EmulatedLaunch, args: Sequence[Argument], max_work: int
+) -> EmulationStats:
     space = Space()
     layout = _lay_out(module, function, launch, space)
     params = _params(function, args, layout, space)
@@ -589,21 +591,21 @@ def _run(module: Module, function: Function, launch: Launch, args: Sequence[Argu
     work = batches = 0
     for numbers in _batches(ctas, launch, layout, kinds):
         shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.shared_bytes)
-        words = Words(launch.block, shape.padded, [_cta(int(n), launch.grid) for n in numbers])
+        words = LaneWords(launch.block, shape.padded, [_cta(int(n), launch.grid) for n in numbers])
         memory = Memory(space, params, sizes, len(numbers), len(numbers) * shape.padded, granule, words)
-        machine = Machine(shape, kinds, memory)
+        machine = WarpMachine(shape, kinds, memory)
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
         check_all_sent(machine)
         work, batches = machine.work, batches + 1
-    return Stats(ctas, batches, work)
+    return EmulationStats(ctas, batches, work)
 
 
 def _cta(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
     return (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
 
 
-def _batches(ctas: int, launch: Launch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
+def _batches(ctas: int, launch: EmulatedLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
     padded = -(-launch.block[0] * launch.block[1] * launch.block[2] // 32) * 32
     per_thread = sum(max(1, bits_of(kind) // 8) for kind in kinds) + 1
     lanes = min(LANES, REGISTER_BYTES // per_thread)
@@ -619,7 +621,7 @@ def _batches(ctas: int, launch: Launch, layout: _Layout, kinds: Sequence[str]) -
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _lay_out(module: Module, function: Function, launch: Launch, space: Space) -> _Layout:
+def _lay_out(module: Module, function: Function, launch: EmulatedLaunch, space: Space) -> _Layout:
     layout, dynamic = _Layout(), []
     for variable in (*module.variables, *function.variables):
         if variable.space == "shared" and variable.extern:

@@ -14,10 +14,10 @@ from tools.ptx.sim.values import (
     UNSIGNED,
     IllFormed,
     Lanes,
+    LaneWords,
     Misaligned,
     OutOfBounds,
     Race,
-    Words,
     base_of,
     bits_of,
     decode,
@@ -155,7 +155,14 @@ class Memory:
     """All memory of one batch of blocks. `sizes`: bytes of shared (a block), local (a thread) and param memory."""
 
     def __init__(
-        self, space: Space, params: Array, sizes: dict[str, int], blocks: int, lanes: int, granule: int, words: Words
+        self,
+        space: Space,
+        params: Array,
+        sizes: dict[str, int],
+        blocks: int,
+        lanes: int,
+        granule: int,
+        words: LaneWords,
     ) -> None:
         self.space, self.sizes = space, sizes
         self.words = words
@@ -362,7 +369,7 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class PendingSum:
     """The sum of one wgmma, which its registers do not hold yet: bits of each register in each of the lanes."""
 
     slots: tuple[int, ...]
@@ -370,9 +377,9 @@ class Tensor:
     groups: Array
     values: list[Array]
 
-    def only(self, which: Array) -> Tensor:
+    def only(self, which: Array) -> PendingSum:
         """That of some lanes."""
-        return Tensor(self.slots, self.lanes[which], self.groups[which], [bits[which] for bits in self.values])
+        return PendingSum(self.slots, self.lanes[which], self.groups[which], [bits[which] for bits in self.values])
 
 
 @dataclass(frozen=True)
@@ -390,7 +397,7 @@ class Bulk:
     group: int = 0
 
 
-class Machine:
+class WarpMachine:
     """What instructions work on. `idx`: the lanes at work, None for all."""
 
     def __init__(self, shape: Shape, kinds: Sequence[str], memory: Memory) -> None:
@@ -413,7 +420,7 @@ class Machine:
         self.bulk: list[Bulk] = []  # into shared memory
         self.sent: list[Bulk] = []  # out of it
         self.sent_groups = np.zeros(self.count, np.int64)  # bulk groups committed
-        self.tensors: list[Tensor] = []
+        self.tensors: list[PendingSum] = []
         self.tensor_groups = np.zeros(self.count, np.int64)  # wgmma groups committed
         self.yields = False  # the group at work waits for others
         self.work = 0
@@ -506,7 +513,7 @@ class Machine:
 _AXES = {"x": 0, "y": 1, "z": 2}
 
 
-def special(machine: Machine, name: str) -> Array | None:
+def special(machine: WarpMachine, name: str) -> Array | None:
     """Bits (32, or 64 where the name says so) of a special register in all lanes or in one for all; None: unknown."""
     if name not in machine.specials:
         value = _value(machine, name)
@@ -516,7 +523,7 @@ def special(machine: Machine, name: str) -> Array | None:
     return machine.specials[name]
 
 
-def _value(machine: Machine, name: str) -> Array | None:
+def _value(machine: WarpMachine, name: str) -> Array | None:
     head, _, axis = name.removeprefix("%").partition(".")
     if axis:
         return _vector(machine, head, axis)
@@ -526,7 +533,7 @@ def _value(machine: Machine, name: str) -> Array | None:
     return None if maker is None else np.asarray(maker(machine)).reshape(-1).astype(np.uint32)
 
 
-def _vector(machine: Machine, head: str, axis: str) -> Array | None:
+def _vector(machine: WarpMachine, head: str, axis: str) -> Array | None:
     if axis not in _AXES or head not in _VECTORS:
         return None
     found = _VECTORS[head](machine, _AXES[axis])
@@ -538,7 +545,7 @@ def _split(number: Array, sizes: tuple[int, int, int], axis: int) -> Array:
     return number // before % sizes[axis]
 
 
-_VECTORS: dict[str, Callable[[Machine, int], Array | int]] = {
+_VECTORS: dict[str, Callable[[WarpMachine, int], Array | int]] = {
     "tid": lambda m, axis: _split(m.thread, m.shape.block, axis),
     "ntid": lambda m, axis: m.shape.block[axis],
     "ctaid": lambda m, axis: _split(m.shape.ctas[m.blocks], m.shape.grid, axis),
@@ -548,7 +555,7 @@ _VECTORS: dict[str, Callable[[Machine, int], Array | int]] = {
     "cluster_ctaid": lambda m, axis: 0,
     "cluster_nctaid": lambda m, axis: 1,
 }
-_SCALARS: dict[str, Callable[[Machine], Array | int]] = {
+_SCALARS: dict[str, Callable[[WarpMachine], Array | int]] = {
     "laneid": lambda m: m.thread % WARP,
     "warpid": lambda m: m.thread // WARP,
     "nwarpid": lambda m: m.shape.padded // WARP,
@@ -571,9 +578,9 @@ _SCALARS: dict[str, Callable[[Machine], Array | int]] = {
 # ---
 # Operands as functions of the machine: what reads one as values of a type, what writes a result.
 
-Run = Callable[[Machine], None]
-Read = Callable[[Machine], Array]
-Write = Callable[[Machine, Array], None]
+Run = Callable[[WarpMachine], None]
+Read = Callable[[WarpMachine], Array]
+Write = Callable[[WarpMachine, Array], None]
 
 
 @dataclass(frozen=True)
@@ -668,7 +675,7 @@ class Ins:
         return lambda m: resize(m.get(slot), width)
 
     def _special(self, name: str, width: int) -> Read:
-        def read(m: Machine) -> Array:
+        def read(m: WarpMachine) -> Array:
             found = special(m, name)
             if found is None:
                 raise unsupported(self.ins, f"{name} is not emulated")
@@ -683,7 +690,7 @@ class Ins:
             raise unsupported(self.ins, f"packing {len(vector.items)} registers into {width} bits")
         readers = [self.bits(item, f"b{part}") for item in vector.items]
 
-        def read(m: Machine) -> Array:
+        def read(m: WarpMachine) -> Array:
             total: Array = np.zeros(1, UNSIGNED[width])
             for i, reader in enumerate(readers):
                 total = np.bitwise_or(total, reader(m).astype(UNSIGNED[width]) << UNSIGNED[width].type(i * part))
@@ -716,7 +723,7 @@ class Ins:
         reader = self.bits(operand.base, f"b{min(64, self.width(operand.base))}")
         mask = 0xFFFFFFFF if small else (1 << 63) - 1
 
-        def read(m: Machine) -> Array:
+        def read(m: WarpMachine) -> Array:
             at = reader(m).astype(np.int64)
             return (at + offset) & mask if offset or small else at & mask
 
@@ -743,7 +750,7 @@ class Ins:
             raise unsupported(self.ins, f"unpacking {width} bits into {len(vector.items)} registers")
         writers = [self.write_bits(item, f"b{part}") for item in vector.items]
 
-        def write(m: Machine, bits: Array) -> None:
+        def write(m: WarpMachine, bits: Array) -> None:
             for i, writer in enumerate(writers):
                 writer(m, (bits >> bits.dtype.type(i * part)).astype(UNSIGNED[part]))
 

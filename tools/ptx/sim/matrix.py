@@ -8,7 +8,7 @@ import numpy as np
 
 from tools.ptx.ir import Immediate, Operand, Vector
 from tools.ptx.sim.exchange import space_of
-from tools.ptx.sim.machine import WARP, Ins, Machine, Read, Run, Tensor
+from tools.ptx.sim.machine import WARP, Ins, PendingSum, Read, Run, WarpMachine
 from tools.ptx.sim.values import bits_of, decode, encode, is_float, poison, to_format, unsupported
 from tools.ttir.types import Array
 
@@ -54,7 +54,7 @@ class Fragment:
         self.row, self.column = np.broadcast_to(row, shape), np.broadcast_to(column, shape)
         self.element = f"b{width}" if width >= 32 else "b32"
 
-    def load(self, m: Machine, registers: list[Array]) -> Array:
+    def load(self, m: WarpMachine, registers: list[Array]) -> Array:
         """Values as float64 or int64, [warp, row, column]."""
         bits = np.stack([m.in_warps(register) for register in registers], axis=2)  # [warp, lane, register]
         warps = len(bits)
@@ -66,7 +66,7 @@ class Fragment:
         out[:, self.row, self.column] = values
         return out
 
-    def store(self, m: Machine, matrix: Array) -> list[Array]:
+    def store(self, m: WarpMachine, matrix: Array) -> list[Array]:
         """Values that the type holds to one array of bits for each register."""
         picked = np.ascontiguousarray(matrix[:, self.row, self.column])
         bits = encode(picked.reshape(-1), self.kind)
@@ -98,7 +98,7 @@ def multiply(ins: Ins) -> Run:
     ]
     writers = [ins.write_bits(item, d.element) for item in _items(ins.operands[0])]
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         left, right, start = (
             fragment.load(m, [reader(m) for reader in readers])
             for fragment, readers in zip((a, b, c), sources, strict=True)
@@ -130,7 +130,7 @@ def load_matrix(ins: Ins) -> Run:
     if len(writers) != count:
         raise unsupported(ins.ins, f"{len(writers)} registers for {count} matrices")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         who, address = _rows(m, at(m), count)
         raw = m.memory.read(space, address, 16, ins.ins, who)
         matrices = raw.view(np.uint16).reshape(-1, count, 8, 8)
@@ -143,7 +143,7 @@ def load_matrix(ins: Ins) -> Run:
     return run
 
 
-def _rows(m: Machine, address: Array, count: int) -> tuple:  # type: ignore[type-arg]
+def _rows(m: WarpMachine, address: Array, count: int) -> tuple:  # type: ignore[type-arg]
     """The lanes whose addresses count, and these."""
     chosen = (m.warps()[:, None] * WARP + np.arange(8 * count)).reshape(-1)
     return m.everyone.only(chosen), m.spread(m.full(address))[chosen]
@@ -158,7 +158,7 @@ def store_matrix(ins: Ins) -> Run:
     if len(readers) != count:
         raise unsupported(ins.ins, f"{len(readers)} registers for {count} matrices")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         who, address = _rows(m, at(m), count)
         pairs = np.stack([m.in_warps(reader(m)) for reader in readers], axis=1)
         matrices = np.ascontiguousarray(pairs).view(np.uint16).reshape(-1, count, 8, 8)
@@ -176,7 +176,7 @@ def move_matrix(ins: Ins) -> Run:
     ins.understood()
     a, write = ins.bits(ins.operands[1], "b32"), ins.write_bits(ins.operands[0], "b32")
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         matrix = np.ascontiguousarray(m.in_warps(a(m))).view(np.uint16).reshape(-1, 8, 8).swapaxes(-1, -2)
         write(m, m.from_warps(np.ascontiguousarray(matrix).view(np.uint32).reshape(-1, WARP)))
 
@@ -213,11 +213,11 @@ def tensor(ins: Ins) -> Run:
     return _commit if what == "commit_group" else lambda m: None
 
 
-def _commit(m: Machine) -> None:
+def _commit(m: WarpMachine) -> None:
     m.tensor_groups[m.lanes.numbers] += 1
 
 
-def _wait(m: Machine, still_open: int) -> None:
+def _wait(m: WarpMachine, still_open: int) -> None:
     """Give the sums of all but the last groups to their registers."""
     here, left = m.active(), []
     for one in m.tensors:
@@ -242,7 +242,7 @@ class _Side:
     depth: int
     trans: bool
 
-    def load(self, m: Machine, ins: Ins, firsts: Array) -> Array:
+    def load(self, m: WarpMachine, ins: Ins, firsts: Array) -> Array:
         """[warp group, row, k] as float64 or int64."""
         words = m.full(self.read(m))[::_GROUP_LANES].astype(np.uint64)
         size = bits_of(self.kind) // 8
@@ -305,21 +305,21 @@ def _multiply(ins: Ins) -> Run:
         raise unsupported(ins.ins, f"{len(items)} registers where {out.registers} belong")
     slots = tuple(ins.slot(item) for item in items)
 
-    def run(m: Machine) -> None:
+    def run(m: WarpMachine) -> None:
         firsts = _warp_groups(m, ins)
         total = np.matmul(left(m, firsts), right.load(m, ins, firsts).swapaxes(1, 2)) * signs
         total = total + np.where(m.full(adds(m))[::_GROUP_LANES, None, None], out.load(_now(m, ins, slots)), 0)
         if saturates:
             total = np.clip(total, -(2**31), 2**31 - 1)
         numbers = m.lanes.numbers
-        m.tensors.append(Tensor(slots, numbers, m.tensor_groups[numbers], out.store(total)))
+        m.tensors.append(PendingSum(slots, numbers, m.tensor_groups[numbers], out.store(total)))
         for slot in slots:
             m.put(slot, poison("b32"))
 
     return run
 
 
-def _left(ins: Ins, a: Operand, kind: str, depth: int, *, trans_a: bool) -> Callable[[Machine, Array], Array]:
+def _left(ins: Ins, a: Operand, kind: str, depth: int, *, trans_a: bool) -> Callable[[WarpMachine, Array], Array]:
     """Reads [warp group, 64, k], from shared memory or from registers."""
     if not isinstance(a, Vector):
         side = _Side(ins.bits(a, "b64"), kind, 64, depth, trans_a)
@@ -329,7 +329,7 @@ def _left(ins: Ins, a: Operand, kind: str, depth: int, *, trans_a: bool) -> Call
     return lambda m, firsts: fragment.load(m, [reader(m) for reader in readers]).reshape(-1, 64, depth)
 
 
-def _warp_groups(m: Machine, ins: Ins) -> Array:
+def _warp_groups(m: WarpMachine, ins: Ins) -> Array:
     """The first lane of each warp group at work."""
     numbers = m.lanes.numbers
     firsts = numbers[::_GROUP_LANES]
@@ -339,7 +339,7 @@ def _warp_groups(m: Machine, ins: Ins) -> Array:
     return firsts
 
 
-def _now(m: Machine, ins: Ins, slots: tuple[int, ...]) -> list[Array]:
+def _now(m: WarpMachine, ins: Ins, slots: tuple[int, ...]) -> list[Array]:
     """The accumulator in the lanes at work: in flight from products before, or in its registers."""
     here, left = m.active(), []
     values = [np.array(m.full(m.get(slot))) for slot in slots]

@@ -82,7 +82,7 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Words:
+class LaneWords:
     """Says a thread: `block` is its shape, `padded` the lanes that a block takes, `ctas` the blocks of the batch."""
 
     block: tuple[int, int, int]

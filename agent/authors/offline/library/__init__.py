@@ -19,7 +19,7 @@ kernels, so a judge that times finds the best of them.
 import re
 from pathlib import Path
 
-from agent.authors.offline.formula import Fit, Task, fits_of
+from agent.authors.offline.formula import Fit, TaskFormula, fits_of
 from agent.authors.offline.module_source import with_forward
 from agent.authors.offline.sketch import CannotLower, Sketch
 from tools.spec import TaskSpec
@@ -29,7 +29,7 @@ _HERE = Path(__file__).parent
 
 def experts(task: TaskSpec) -> list[Sketch]:
     """The expert candidates for a task, best guess first; none where no formula fits."""
-    seen = Task.of(task)
+    seen = TaskFormula.of(task)
     files = [path for path in _HERE.glob("*.py") if path.name != "__init__.py"]
     ranked = sorted((_order(path.read_text()), path) for path in files)
     return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
@@ -55,7 +55,7 @@ def _order(text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _sketch(path: Path, seen: Task | None, task: TaskSpec) -> Sketch | None:
+def _sketch(path: Path, seen: TaskFormula | None, task: TaskSpec) -> Sketch | None:
     head, _, text = path.read_text().partition('"""')
     named = dict(_tagged(head, r"task: (\w+) = (.*)"))
     call = named.get(task.name) or next((call for fit in _fits(head) if seen and (call := seen.call(fit))), None)
