@@ -15,7 +15,8 @@ from tests.agent.shell import optimize
 from tools.ptx import loader, parse, sim
 from tools.ptx.assemble import assemble
 from tools.ptx.checks import findings, first_fatal
-from tools.ptx.loader import PtxLaunch, entry_of
+from tools.ptx.launch import PtxLaunch
+from tools.ptx.loader import entry_of
 from tools.ttir import Pointer
 
 TASKS = ("softmax", "rms_norm", "swiglu")
