@@ -74,9 +74,7 @@ def show(
     diff: Annotated[bool, Parameter(help="Only the diff to the parent.", negative="")] = False,
     conversation: Annotated[bool, Parameter(help="Only what was said, up to that attempt.", negative="")] = False,
     receipt: Annotated[bool, Parameter(help="Only the receipt.", negative="")] = False,
-    sass: Annotated[
-        bool, Parameter(help="Only its instructions: loops, source lines, what may stall.", negative="")
-    ] = False,
+    sass: Annotated[bool, Parameter(help="Only its instructions, with source lines, counted.", negative="")] = False,
     ptx: Annotated[bool, Parameter(help="Only the PTX that its kernels are assembled from.", negative="")] = False,
     against: Annotated[
         str | None,

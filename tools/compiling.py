@@ -20,7 +20,7 @@ from tools.plan.messages import (
     SassReply,
     SassRequest,
 )
-from tools.plan.sass_ir import made_plain
+from tools.plan.sass import made_plain
 from tools.plan.schema import Kernel
 from tools.tracing import end_of, verdict_of
 from tools.verdict import MOST_OF_A_NAME, Status, Verdict
@@ -37,18 +37,6 @@ class Artefact:
 
     compiled: Compiled
     cubin: bytes
-
-
-@dataclass(frozen=True)
-class MachineCode:
-    """A kernel's instructions: a hash of them, their number, the cycles that one warp needs at least to issue
-    each once; the registers and spilled bytes of a thread."""
-
-    sha256: str
-    instructions: int
-    issue_cycles: int
-    registers: int
-    spill_bytes: int
 
 
 @dataclass(frozen=True)
@@ -128,14 +116,6 @@ class Compiling:
             words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
             return SassReply(problem=f"the disassembler {words}")
 
-    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
-        """What each kernel is in the end; () where one does not compile."""
-        built = self.compile([kernels])
-        found = [a for k in kernels if (a := built.artefacts.get(k.sha256)) is not None]
-        if built.failure or len(found) != len(kernels):
-            return ()
-        return tuple(_machine_code(artefact.compiled) for artefact in found)
-
     def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
         """Triton's PTX of each kernel, or the problem."""
         try:
@@ -177,12 +157,6 @@ def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
         plain(reply.disassembler, MOST_OF_A_NAME),
         plain(reply.problem),
     )
-
-
-def _machine_code(compiled: Compiled) -> MachineCode:
-    code, report = compiled.code, compiled.report
-    spill_bytes = report.spill_store_bytes + report.spill_load_bytes
-    return MachineCode(code.sha256, code.instructions, code.issue_cycles, report.registers, spill_bytes)
 
 
 def needs_too_much(kernel: Kernel, arch: str, needed_bytes: int) -> str:

@@ -20,7 +20,7 @@ from tools.plan.schema import (
     is_allowed,
     is_library,
 )
-from tools.ptx.effects import waits_for_earlier
+from tools.ptx.checks import waits_for_earlier
 from tools.spec import CaseSpec
 
 MOST_NESTED = 50

@@ -1,13 +1,12 @@
 """The three tool calls of one task, joined: what the loop, the command line and later an MCP server all use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from tools.bench import Bench
-from tools.compiling import MachineCode
 from tools.plan.messages import SassReply
-from tools.plan.schema import Kernel
+from tools.ptx_files.host_code import CannotSay
 from tools.update import Update, Updater
 from tools.verdict import Tier, Verdict
 
@@ -28,13 +27,16 @@ class Tools:
         """Each kernel that an update compiled, of the named variant or the default, disassembled."""
         return self.updater.sass(update, variant)
 
-    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
-        """What each of some kernels is in the end; () where one does not compile."""
-        return self.updater.machine_code(kernels)
-
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
         """A PTX candidate from a Triton candidate and what came of its update. Raises CannotSay."""
         return self.updater.as_ptx(source, update, variant)
+
+    def ptx_of(self, source: str) -> str:
+        """A PTX candidate from a Triton candidate. Raises CannotSay, also for one that does not compile."""
+        update = self.updater.update(source)
+        if update.failure is not None:
+            raise CannotSay(f"it is refused: {update.failure.detail}")
+        return self.updater.as_ptx(source, update)
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Judge a compiled candidate."""

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.compiling import Artefact, Built, Compiling, MachineCode, needs_too_much
+from tools.compiling import Artefact, Built, Compiling, needs_too_much
 from tools.output_shapes import mismatch
 from tools.plan.effects import traffic_bytes
 from tools.plan.messages import SassReply
 from tools.plan.schema import Kernel, Plan, plan_hash
 from tools.ptx import PtxError
-from tools.ptx.places import lines_ahead, with_candidate_lines
+from tools.ptx.assemble import lines_ahead, with_candidate_lines
 from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
 from tools.spec import CaseSpec, TaskSpec
 from tools.tracing import Traced, Tracing
@@ -170,10 +170,6 @@ class Updater:
         """The kernels of an update's main plan disassembled, in the order of `kernels_of`; of a variant's, if named."""
         plan = (update.judged_plan(variant) if variant else None) or update.main_plan
         return self._compiling.sass([artefact for _, artefact in update.compiled_of(plan)])
-
-    def machine_code(self, kernels: Sequence[Kernel]) -> tuple[MachineCode, ...]:
-        """What each of some kernels is in the end; () where one does not compile."""
-        return self._compiling.machine_code(kernels)
 
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
         """A PTX candidate from one that launches Triton kernels, for its timed case and those of the others that may be

@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.compose.task_check import checked
 from agent.view.setup import BrokenTask, CheckedTask, WrittenTask, print_written, written_json
 from tools.errors import TaskError, UsageError
-from tools.skeleton.parts import Parts, names_in, parts_of
+from tools.skeleton.parts import CodeParts, names_in, parts_of
 from tools.skeleton.write import TEMPLATE, looks, task_source
 from tools.task import read_task
 
@@ -35,7 +35,7 @@ def init_task(source: str | None, output: Path | None, *, overwrite: bool, check
     return int(isinstance(found, BrokenTask) or (found is not None and not found.sound))
 
 
-def _parts(source: str | None) -> tuple[Parts, str, Path | None]:
+def _parts(source: str | None) -> tuple[CodeParts, str, Path | None]:
     """What the task is made of, what to call that, and the file that must not be written over."""
     if source is None:
         return parts_of(TEMPLATE, "my_op", Path("the template")), "its template", None

@@ -11,9 +11,8 @@ from agent.record.query import Filter, RunSummary
 from agent.record.store import Store
 from agent.settings import Language
 from tools.errors import UsageError
-from tools.ptx.binding import PtxLaunchError
 from tools.ptx.ir import PtxError
-from tools.ptx.language import language_of
+from tools.ptx.loader import PtxLaunchError, language_of
 from tools.ptx_files.guess import guessed_candidate
 from tools.spec import TaskSpec
 from tools.task import TaskFile

@@ -9,7 +9,7 @@ from agent.record.events import Warned
 from agent.settings import Language
 from agent.workbench import Draft, GivenUp, Workbench
 from tools.codec import Json
-from tools.ptx.language import language_of
+from tools.ptx.loader import language_of
 from tools.ptx_files.host_code import CannotSay
 from tools.update import Update
 

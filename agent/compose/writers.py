@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 
 from agent.authors.base import Author
 from agent.authors.offline.author import OfflineAuthor, through
-from agent.authors.offline.earlier import Earlier
+from agent.authors.offline.sketch import Earlier
 from agent.compose.budget import USUAL_WIDTH
 from agent.compose.choice import Choice
-from agent.compose.ptx_author import ptx_author
 from agent.compose.session import Session
-from agent.compose.start import NOTHING
 from agent.compose.starting import Beginning, begin
 from agent.controls import Controls
 from agent.converse.ledger import Ledger
@@ -34,7 +32,6 @@ from tools.codec import Json
 from tools.gpus import arch_number
 
 LOWER_TIMEOUT_S = 120.0
-MORE_STARTS = 2  # of the offline author of PTX, besides what its run begins with
 Drive = Callable[[], str]  # makes attempts until something ends that, and says what
 
 
@@ -57,7 +54,7 @@ class Work:
 def writing(choice: Choice, work: Work) -> Iterator[Drive]:
     """The author at work; afterwards what it holds is let go of, and its problems are told."""
     with contextlib.ExitStack() as stack:
-        offline = functools.cache(lambda: stack.enter_context(_offline_author(work)))
+        offline = functools.cache(lambda: stack.enter_context(_offline_author(choice, work)))
         if choice.model is None:
             yield lambda: _drive_offline(work, offline)
             return
@@ -71,7 +68,7 @@ def writing(choice: Choice, work: Work) -> Iterator[Drive]:
 
 
 @contextlib.contextmanager
-def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
+def _offline_author(choice: Choice, work: Work) -> Iterator[OfflineAuthor]:
     lowering = work.opened.workshop.lowering
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
@@ -81,7 +78,8 @@ def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
         work.bench.emit(Progress(work.bench.run_id, "search", words))
 
     arch = arch_number(work.opened.workshop.arch)
-    author = OfflineAuthor(through(call), arch, work.seed, work.earlier, told)
+    tools, in_ptx = work.opened.tools, choice.model is None and work.settings.language == "ptx"
+    author = OfflineAuthor(through(call), arch, work.seed, work.earlier, told, tools.ptx_of if in_ptx else None)
     try:
         yield author
     finally:
@@ -90,29 +88,9 @@ def _offline_author(work: Work) -> Iterator[OfflineAuthor]:
 
 
 def _drive_offline(work: Work, offline: Callable[[], Author]) -> str:
-    if work.settings.language == "ptx":
-        return _drive_ptx(work, offline)
     run = Run(work.bench, offline(), work.limits, work.opened.workshop.width, work.controls)
     begin(work.beginning, work.bench, offline, run.why_stop)
     return optimize(run)
-
-
-def _drive_ptx(work: Work, offline: Callable[[], Author]) -> str:
-    """Rewrites of what the run begins with; where it was left to us what that is, of other Triton kernels' PTX too."""
-    more = MORE_STARTS if work.beginning.wanted in ("", NOTHING) else 0
-
-    def triton() -> list[str]:
-        return [p.source for p in offline().propose(work.bench.task, work.bench.attempts, more)] if more else []
-
-    author = ptx_author(work.opened, triton, work.seed, own=more > 0)
-    run = Run(work.bench, author, work.limits, work.opened.workshop.width, work.controls)
-    begin(work.beginning, work.bench, offline, run.why_stop)
-    try:
-        return optimize(run)
-    finally:
-        author.close()
-        for problem in dict.fromkeys(author.problems):
-            work.bench.emit(Warned(work.bench.run_id, problem))
 
 
 def _drive_model(work: Work, studio: Studio, offline: Callable[[], Author]) -> str:

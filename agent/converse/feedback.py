@@ -10,9 +10,7 @@ from agent.workbench import Draft, Workbench
 from prompts import render
 from tools.metrics import Roofline
 from tools.plan.messages import SassReply
-from tools.plan.sass_diff import difference
-from tools.plan.sass_ir import Sass
-from tools.plan.sass_text import summary
+from tools.plan.sass import Sass, changes, made_of
 from tools.receipt import author_view
 from tools.spec import TaskSpec
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
@@ -22,8 +20,6 @@ _MOST_EXCERPTS = 2
 _MOST_DIFF = 60  # lines
 _MOST_HYPOTHESES = 8
 _MOST_KERNELS = 6
-_MOST_LOOPS = 3
-_MOST_SASS = 40  # lines of a hot loop that differ
 _MOST_DETAIL = 2_000  # characters of a compiler's message
 
 
@@ -125,23 +121,22 @@ class Disassembled:
 
     @property
     def lines(self) -> list[str]:
-        """A line on what the compiler says of each kernel, and on its instructions and loops."""
+        """A line on what the compiler says of each kernel, and on its instructions."""
         found: list[str] = []
         for number, report in enumerate(self.reports[:_MOST_KERNELS]):
             found.append(_registers(report))
             if number < len(self.sass.kernels):
-                its = self.sass.kernels[number]
-                found += [f"  {line.removeprefix(its.name + ': ')}" for line in summary(its, most_loops=_MOST_LOOPS)]
+                found.append(f"  {made_of(self.sass.kernels[number].whole)}")
         if self.reports and self.sass.problem:
             found.append(f"its instructions are not counted: {self.sass.problem}")
         return found
 
     @property
     def difference(self) -> str:
-        """What the best attempt's instructions have otherwise; empty where nobody knows."""
+        """How the best attempt's instructions differ in number; empty where nobody knows."""
         if not (self.best_sass and self.sass.kernels):
             return ""
-        return difference(self.sass.kernels, self.best_sass, most_lines=_MOST_SASS)
+        return changes(self.sass.kernels, self.best_sass)
 
 
 def reflect_words(

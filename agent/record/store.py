@@ -22,7 +22,7 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from agent.authors.base import Attempt
-from agent.authors.offline.earlier import Earlier
+from agent.authors.offline.sketch import Earlier
 from agent.policy import best
 from agent.record import attempts as folds
 from agent.record import query

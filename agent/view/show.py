@@ -20,12 +20,13 @@ from agent.view.listing import run_json, where
 from agent.view.output import Page, columns, facts, heading, short
 from agent.view.text import verdict_label
 from tools.codec import Json, encode
-from tools.plan.sass_diff import difference, ptx_difference
-from tools.plan.sass_ir import Sass
-from tools.plan.sass_text import LEGEND, listing, numbered_ptx
+from tools.plan.sass import LEGEND, Sass, changes, listing, numbered_ptx
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing
 
 SCHEMA_VERSION = 1
+COMPILED_SCHEMA_VERSION = 2
+_MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
+_PTX_NUMBER = re.compile(r"(%[a-z]+|\$L__[A-Za-z_]+)\d+(?:_\d+)?")
 _MOST_DETAIL = 160  # characters of what was wrong, in a line of a table
 _RIGHT = (Status.CORRECT, Status.CHECKED)
 
@@ -397,7 +398,7 @@ def sass_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
             *_provenance_lines(before, after),
             "",
             *_resource_changes(before, after),
-            difference(before.sass, after.sass),
+            changes(before.sass, after.sass),
             "",
         ]
     )
@@ -406,8 +407,32 @@ def sass_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
 def ptx_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
     """Compare two attempts' PTX, leaving out the numbers of registers and labels."""
     texts = (ptx_of(before), ptx_of(after))
-    found = ptx_difference(*texts, before.attempt_id, after.attempt_id)
+    found = _ptx_difference(*texts, before.attempt_id, after.attempt_id)
     return found or "the same PTX but for the numbers of registers and labels\n"
+
+
+def _ptx_difference(before: str, after: str, from_name: str, to_name: str) -> str:
+    """The lines of PTX that differ by more than numbers of registers and labels, as they are, in the form of a diff;
+    empty where none does."""
+    old, new = (_ptx_lines(text) for text in (before, after))
+    if len(old) + len(new) > _MOST_PTX_LINES:
+        return f"# {len(old)} and {len(new)} lines: too many to compare\n"
+    keys = [[_PTX_NUMBER.sub(r"\1", line) for line in lines] for lines in (old, new)]
+    told: list[str] = []
+    for group in difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_grouped_opcodes(3):
+        told.append(f"@@ -{group[0][1] + 1} +{group[0][3] + 1} @@")
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                told += [f" {line}" for line in new[j1:j2]]
+            else:
+                told += [*(f"-{line}" for line in old[i1:i2]), *(f"+{line}" for line in new[j1:j2])]
+    return "".join(f"{line}\n" for line in [f"--- {from_name}", f"+++ {to_name}", *told]) if told else ""
+
+
+def _ptx_lines(text: str) -> list[str]:
+    """Without comments and debug lines."""
+    lines = (line.partition("//")[0].strip() for line in text.split("\n"))
+    return [" ".join(line.split()) for line in lines if line and not line.startswith((".loc", ".file"))]
 
 
 def _provenance_lines(before: CompiledAttempt, after: CompiledAttempt) -> Iterator[str]:
@@ -437,7 +462,7 @@ def compiled_json(shown: CompiledAttempt, parts: Sequence[str], against: Compile
     names = ("attempt_id", "variant", "timed_variant", "arch", "assembler", "disassembler", "same_cubins")
     found: dict[str, Json] = {
         "type": "compiled",
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": COMPILED_SCHEMA_VERSION,
         **{name: encode(getattr(shown, name)) for name in names},
         "versions": dict(shown.versions_now),
         "kernels": encode(shown.reports),

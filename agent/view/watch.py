@@ -65,11 +65,11 @@ class Playback:
         """What happened, until the run is over, its process is gone (or unknown, and the run silent for a minute), or
         nobody watches. Who can press keys leaves a run that has no end, or was over from the start, by a key."""
         asked_at = -math.inf
-        while not (self.controls.stopping or nobody_watches()):
+        while not self._is_left(nobody_watches):
             found = self._source.more()
             for event in found:
                 self._wait_for(event)
-                if self.controls.stopping or nobody_watches():
+                if self._is_left(nobody_watches):
                     return
                 self._take(event)
                 yield event
@@ -82,6 +82,9 @@ class Playback:
             if self._is_over(hears_keys):
                 return
             time.sleep(POLL_S)
+
+    def _is_left(self, nobody_watches: Callable[[], bool]) -> bool:
+        return self.controls.stopping or nobody_watches()
 
     def _is_over(self, hears_keys: bool) -> bool:
         if self.ended and self.process.state != "running":

@@ -16,6 +16,7 @@ from tests.agent.shell import optimize
 from tests.agent.test_loop import ListAuthor, Log, NoteBench, NoteUpdater
 from tests.agent.test_model_runs import result
 from tools.errors import StoreError, UsageError
+from tools.ptx.loader import language_of
 from tools.ptx_files.host_code import CannotSay
 from tools.spec import CaseSpec, TaskSpec
 from tools.task import TaskFile
@@ -243,6 +244,18 @@ def test_a_ptx_file_is_the_first_attempt_of_a_run_on_the_command_line(tmp_path: 
     assert attempt.proposal.params == {FROM: "copy.ptx"}
     assert "# LOOK: " in attempt.proposal.source
     assert attempt.verdict.status not in (Status.REJECTED, Status.COMPILE_FAILED), attempt.verdict
+
+
+@pytest.mark.timeout(300)
+def test_ptx_without_a_model_begins_with_an_expert_and_goes_on_with_what_triton_makes(tmp_path: Path) -> None:
+    flags = ("--task", "softmax", "--model", "offline", "--max-attempts", "2", "--json", "--runs-dir", "runs")
+    done = optimize(*flags, "--language", "ptx", cwd=tmp_path, timeout_s=280)
+    assert result(done)["attempts"] == 2, done.stderr
+    with Store.open(tmp_path / "runs") as its:
+        attempts = list(its.attempts(its.run_ids()[0]))
+    assert [a.proposal.params["sketch"] for a in attempts] == ["ptx_softmax", "inductor"]
+    assert [language_of(a.proposal.source) for a in attempts] == ["ptx", "ptx"]
+    assert [a.verdict.status for a in attempts] == [Status.CHECKED, Status.CHECKED]
 
 
 def test_a_start_that_does_not_exist_is_told_before_anything_is_started(tmp_path: Path) -> None:

@@ -26,24 +26,13 @@ from typing import Any
 from tools import wire
 from tools.codec import Json
 from tools.gpus import arch_number, gpu_for_arch, occupancy
-from tools.plan.messages import (
-    Compiled,
-    CompileReply,
-    CompileRequest,
-    Failure,
-    PtxReply,
-    PtxRequest,
-    SassRequest,
-    count_code,
-)
-from tools.plan.sass import disassemble_all
+from tools.plan.disassemble import disassemble_all
+from tools.plan.messages import Compiled, CompileReply, CompileRequest, Failure, PtxReply, PtxRequest, SassRequest
 from tools.plan.schema import Kernel, forbidden_option
 from tools.ptx import PtxError, PtxLaunchError, parse
-from tools.ptx.assemble import Resources, assemble, resources_of
-from tools.ptx.binding import entry_of, mismatch
+from tools.ptx.assemble import Resources, assemble, code_of, resources_of, with_needed_labels
 from tools.ptx.checks import findings
-from tools.ptx.exact import code_of, with_needed_labels
-from tools.ptx.loader import block_of
+from tools.ptx.loader import block_of, entry_of, mismatch
 from tools.verdict import KernelReport, Status
 
 _ASSEMBLY = "// begin inline asm"
@@ -212,7 +201,7 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     )
     metadata: dict[str, Json] = {"name": entry.name, "shared": dynamic, "static_shared": used.static_shared_bytes}
     notes = tuple(str(finding) for finding in found if not finding.fatal)
-    return Compiled(report, metadata, notes[:MOST_FINDINGS], count_code(done.cubin)), done.cubin
+    return Compiled(report, metadata, notes[:MOST_FINDINGS]), done.cubin
 
 
 def _built(kernel: Kernel, arch: str, folder: Path) -> tuple[Any, str]:
@@ -253,7 +242,7 @@ def _lowered(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         num_stages=built.metadata.num_stages,
         started=started,
     )
-    return Compiled(report, metadata, code=count_code(cubin)), cubin
+    return Compiled(report, metadata), cubin
 
 
 def _options(kernel: Kernel) -> dict[str, Json]:

@@ -208,8 +208,9 @@ def install_fake_tensors(tape: Tape) -> None:
     torch._C._set_only_lift_cpu_tensors(True)
 
     FakeTensor.data_ptr = lambda fake: tape.address(fake)  # type: ignore[method-assign, assignment, arg-type]
-    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
-    torch.nn.RNNBase.flatten_parameters = _nothing()  # type: ignore[method-assign] # packs for cuDNN; no values change
+    torch.nn.Module._apply = apply_to_module  # type: ignore[method-assign]
+    # cuDNN's layout of a recurrent module's weights, for which a CUDA build would ask the driver; no plan holds it
+    torch.nn.RNNBase.flatten_parameters = _nothing()  # type: ignore[method-assign]
     torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
     torch.Tensor.cuda = lambda t, *_, **__: t.to("cuda:0")  # type: ignore[method-assign]
     torch.Tensor.numpy = _refuser(READS_VALUE)  # type: ignore[method-assign]
@@ -224,11 +225,11 @@ def install_fake_tensors(tape: Tape) -> None:
     torch.jit.trace = _refuser(COMPILED)
 
 
-def _apply(module: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
+def apply_to_module(module: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
     """nn.Module._apply without swapping storages, which fake tensors do not allow: a converted parameter is new."""
     if recurse:
         for child in module.children():
-            _apply(child, function)
+            apply_to_module(child, function)
     for name, parameter in module._parameters.items():
         if parameter is not None:
             converted = function(parameter.detach())

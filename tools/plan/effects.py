@@ -1,6 +1,6 @@
 """What kernels read and write, which steps the outputs depend on, and the bytes that a plan moves. Pure.
 
-A kernel's effects are read off its TTIR, without running it; off PTX by `tools.ptx.effects`.
+A kernel's effects are read off its TTIR, without running it; off PTX by `tools.ptx.checks`.
 Every value carries the set of pointer arguments that it may point into; what a load or an atomic returns is data and
 carries none. Whatever is not understood (text that does not parse, integers made into pointers, assembly that
 addresses memory) may read and write everything: an effect that is not listed here is one that the kernel cannot have.
@@ -26,7 +26,7 @@ from tools.plan.schema import (
     base_name,
     tensor_refs,
 )
-from tools.ptx.effects import effects as ptx_effects
+from tools.ptx.checks import effects as ptx_effects
 from tools.ttir import TtirError, parse
 from tools.ttir.ir import Desc, Func, Op, Ptr, Region, TtirBlock, TtirModule, element_of
 

@@ -49,7 +49,7 @@ class InterpreterLauncher:
 def _launch_ptx(kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch) -> None:
     if any(isinstance(value, TensorDescriptor) for value in args):
         raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
-    started = sim.Launch(
+    started = sim.EmulatedLaunch(
         grid,
         _three(kernel.options["block"]),
         int(kernel.options.get("shared_bytes") or 0),

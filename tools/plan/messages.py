@@ -3,46 +3,14 @@
 A trace that does not end in a plan ends in a `Failure`, whose words give the author a way out.
 """
 
-import hashlib
-import struct
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.codec import Json
-from tools.elf import sections
-from tools.plan.sass_ir import Control, Sass
+from tools.plan.sass import Sass
 from tools.plan.schema import Kernel, Plan
 from tools.spec import CaseSpec, TensorSpec
 from tools.verdict import KernelReport, Status
-
-_INSTRUCTION = struct.Struct("<QQ")  # from Volta to Blackwell
-_OPCODE, _NOP = 0xFFF, 0x918
-_CONTROL_BIT, _CONTROL = 41, 0x1FFFF  # of the upper half
-
-
-@dataclass(frozen=True)
-class CodeCount:
-    """`sha256`: of all instructions with what the assembler decided about their issue, and of their constants;
-    `instructions`: without padding; `issue_cycles`: what one warp alone needs at least to issue each once."""
-
-    sha256: str = ""
-    instructions: int = 0
-    issue_cycles: int = 0
-
-
-def count_code(cubin: bytes) -> CodeCount:
-    """Count the machine code of all functions of a cubin. Raises ValueError for what is no ELF file of 64 bits."""
-    found = sections(cubin)
-    texts = [s.data(cubin) for s in found if s.name.startswith(".text.")]
-    constants = [s.data(cubin) for s in found if s.name.startswith(".nv.constant")]
-    stalls = [
-        max(1, Control.of(high >> _CONTROL_BIT & _CONTROL).stall)
-        for text in texts
-        for low, high in _INSTRUCTION.iter_unpack(text[: len(text) // 16 * 16])
-        if low & _OPCODE != _NOP
-    ]
-    digest = hashlib.sha256(b"".join((*texts, *constants))).hexdigest()
-    return CodeCount(digest, len(stalls), sum(stalls))
 
 
 class Refused(Exception):
@@ -182,7 +150,6 @@ class Compiled:
     report: KernelReport
     metadata: dict[str, Json]
     notes: tuple[str, ...] = ()
-    code: CodeCount = field(default_factory=CodeCount)
 
 
 @dataclass(frozen=True)

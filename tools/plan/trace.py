@@ -35,7 +35,7 @@ from tools.plan.replay import Replay
 from tools.plan.schema import Aten, Kernel, Plan, Step, Storage, TensorRef
 from tools.plan.triton_recorder import LaunchLog
 from tools.ptx import PtxError, PtxLaunchError
-from tools.ptx.places import with_candidate_lines
+from tools.ptx.assemble import with_candidate_lines
 from tools.spec import TensorSpec
 from tools.verdict import Status
 

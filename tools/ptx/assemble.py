@@ -1,20 +1,23 @@
-"""PTX to a cubin, by the ptxas that Triton ships; what it says of registers, spills and shared memory; its errors with
-the lines that they are about. Runs where compilers run, confined, and on a user's machine.
-
-A cubin is always made here, never left to the driver: PTX that is newer than the driver still runs.
-"""
+"""Assembles PTX with the ptxas that Triton ships. Its complaints name the line and the text that they are about."""
 
 import re
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from tools.elf import sections
 from tools.gpus import arch_number
 from tools.ptx.ir import PtxError
-from tools.ptx.lexer import line_of, without_comments
-from tools.ptx.parser import parse
+from tools.ptx.parser import line_of, parse, without_comments
+
+# ---
+# PTX to a cubin, by the ptxas that Triton ships; what it says of registers, spills and shared memory; its errors with
+# the lines that they are about. Runs where compilers run, confined, and on a user's machine.
+#
+# A cubin is always made here, never left to the driver: PTX that is newer than the driver still runs.
 
 ASSEMBLE_S = 100.0
 _MOST_ERRORS = 8
@@ -147,3 +150,77 @@ def _largest_shared(text: str) -> int:
     module = parse(text)
     held = [v for v in (*module.variables, *(v for f in module.functions for v in f.variables)) if v.space == "shared"]
     return max(held, key=lambda v: v.nbytes).line if held else 1
+
+
+# ---
+# Which of the compiler's labels ptxas heeds. Runs where compilers run.
+#
+# LLVM writes labels for debuggers ($L__tmp7). Nothing branches there, but ptxas begins a basic block at each, and now
+# and then orders instructions otherwise without one. Those that matter are found by leaving them out.
+
+_LABEL = re.compile(r"^\$L__(?:tmp|func_(?:begin|end))(\d+):$")
+LONGEST_S = 20.0
+KEPT = "block_"
+
+Code = Callable[[str], bytes]  # the machine code of a text
+
+
+def with_needed_labels(text: str, code: Code) -> str:
+    """The text without those of its debugger's labels that change nothing; the others are called block_N. When that
+    takes long, what is left of them stays."""
+    lines = text.partition("\t.section")[0].split("\n")
+    labels = [i for i, line in enumerate(lines) if _LABEL.match(line)]
+    wanted, deadline = code(_without(lines, ())), time.monotonic() + LONGEST_S
+    removed: set[int] = set()
+
+    def remove(chunk: Sequence[int]) -> None:
+        if not chunk or time.monotonic() > deadline:
+            return
+        if code(_without(lines, removed | set(chunk))) == wanted:
+            removed.update(chunk)
+        elif len(chunk) > 1:
+            remove(chunk[: len(chunk) // 2])
+            remove(chunk[len(chunk) // 2 :])
+
+    remove(labels)
+    for i in set(labels) - removed:
+        lines[i] = _LABEL.sub(rf"{KEPT}\1:", lines[i])
+    return _without(lines, removed)
+
+
+def _without(lines: Sequence[str], removed: Sequence[int] | set[int] | tuple[()]) -> str:
+    return "\n".join(line for i, line in enumerate(lines) if i not in removed)
+
+
+def code_of(cubin: bytes) -> bytes:
+    """What a cubin executes: its .text sections, in order. Raises ValueError for what is no ELF file of 64 bits."""
+    return b"".join(section.data(cubin) for section in sections(cubin) if section.name.startswith(".text."))
+
+
+# ---
+# Lines of PTX as lines of the candidate file that holds it. Pure.
+
+_PLACE = re.compile(r"PTX line (\d{1,7})(?!, candidate)")
+
+
+def lines_ahead(text: str, source: str) -> int | None:
+    """What to add to a line of the text for its line in the source; None unless the text stands there once as it is:
+    not one that a template made, or that is spelled with escapes."""
+    bare = text.strip()
+    at = source.find(bare) if bare else -1
+    if at < 0 or source.find(bare, at + 1) >= 0:
+        return None
+    return source.count("\n", 0, at) - text.count("\n", 0, text.index(bare))
+
+
+def with_candidate_lines(words: str, text: str, source: str) -> str:
+    """The words with each `PTX line 12` made `PTX line 12, candidate line 31`, where the source has these lines."""
+    ahead, last = lines_ahead(text, source), text.count("\n") + 1
+    if ahead is None:
+        return words
+
+    def both(place: re.Match[str]) -> str:
+        line = int(place[1])
+        return f"{place[0]}, candidate line {line + ahead}" if 0 < line <= last else place[0]
+
+    return _PLACE.sub(both, words)

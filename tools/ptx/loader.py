@@ -1,16 +1,188 @@
-"""What a candidate launches its PTX with. Where launches go is decided by who is in charge of the process: a tracer
-writes them down; elsewhere they go to the GPU (`tools.ptx.gpu`)."""
+"""PTX as candidates hold it: texts, templates with configs, and the `PtxKernel` that launches them."""
 
+import ast
 import math
 import operator
+import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from tools.ptx.binding import PtxLaunchError, bind, entry_of
-from tools.ptx.ir import Function, PtxError
+from jinja2 import Environment, StrictUndefined, Template, TemplateError
+
+from tools.ptx.ir import Function, Module, Param, PtxError
 from tools.ptx.launch import Backend, PtxLaunch
-from tools.ptx.parser import parse
-from tools.ptx.template import render
+from tools.ptx.parser import line_of, parse
+
+# ---
+# Which language a candidate is written in. Pure.
+
+_USES_LOADER = re.compile(r"^\s*(?:from tools\.ptx import .*\bPtxKernel\b|import tools\.ptx\b)", re.MULTILINE)
+
+
+def language_of(source: str) -> str:
+    """ "ptx" for a source that imports our loader, else "triton"."""
+    return "ptx" if _USES_LOADER.search(source) else "triton"
+
+
+def ptx_texts(source: str) -> list[str]:
+    """The texts that a candidate gives to PtxKernel as literals, in order; a template as it is written."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    first = [c.args[0] for c in calls if c.args and getattr(c.func, "id", getattr(c.func, "attr", "")) == "PtxKernel"]
+    found = [node for node in first if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [str(node.value) for node in sorted(found, key=lambda node: node.lineno)]
+
+
+# ---
+# Which values fit the parameters of an entry, and under what type names a launch plan keeps them. Pure.
+#
+# Type names are Triton's ("i32", "fp32", "*bf16"): plans, launchers and stores know them already.
+
+_POINTEES = {
+    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "i1",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
+}  # fmt: skip
+_FLOATS = {"f64": "fp64", "f32": "fp32", "b64": "fp64", "b32": "fp32", "f16": "fp16", "b16": "fp16"}
+
+
+class PtxLaunchError(Exception):
+    """A launch that does not fit its kernel: values, their number, the block. The message says what would; `whole` is
+    the text that it is about, where somebody knows it."""
+
+    whole = ""
+
+
+def entry_of(module: Module, name: str | None) -> Function:
+    """The entry of that name; without a name, the only one. Raises PtxLaunchError."""
+    entries = module.entries
+    names = [entry.name for entry in entries]
+    if doubled := next((n for n in names if names.count(n) > 1), None):
+        lines = ", ".join(str(e.line) for e in entries if e.name == doubled)
+        raise PtxLaunchError(f"the PTX defines the entry {doubled!r} more than once (PTX lines {lines}); keep one")
+    if not entries:
+        raise PtxLaunchError("the PTX has no entry: write `.visible .entry NAME(…) { … }`")
+    if name is None and len(entries) > 1:
+        raise PtxLaunchError(f"the PTX has several entries; say which: PtxKernel(text, entry={names[0]!r})")
+    found = next((e for e in entries if name in (None, e.name)), None)
+    if found is None:
+        raise PtxLaunchError(f"the PTX has no entry {name!r}; it has {', '.join(names)}")
+    return found
+
+
+def bind(entry: Function, values: Sequence[Any]) -> tuple[str, ...]:
+    """Each value's type name. Raises PtxLaunchError."""
+    if len(values) != len(entry.params):
+        declared = ", ".join(f".{p.type} {p.name}" for p in entry.params)
+        raise PtxLaunchError(f"{entry.name} takes {len(entry.params)} arguments ({declared}), not {len(values)}")
+    return tuple(_type(entry, param, value) for param, value in zip(entry.params, values, strict=True))
+
+
+def _type(entry: Function, param: Param, value: Any) -> str:
+    if param.count is not None:
+        raise _misfit(entry, param, "an array: no launch can pass one. Pass a tensor's address or single numbers")
+    if hasattr(value, "data_ptr"):
+        if param.type not in ("u64", "b64", "s64"):
+            raise _misfit(entry, param, "given a tensor: an address takes .u64")
+        return "*" + _POINTEES.get(str(value.dtype).removeprefix("torch."), "i8")
+    if isinstance(value, bool | int) and not param.type.startswith("f"):
+        return _whole(entry, param, int(value))
+    if isinstance(value, bool | int | float) and param.type in _FLOATS:
+        return _FLOATS[param.type]
+    raise _misfit(entry, param, f"given {_short(value)}")
+
+
+def _whole(entry: Function, param: Param, value: int) -> str:
+    bits = 8 * param.nbytes
+    if -(1 << bits - 1) <= value < 1 << bits - 1:
+        return f"i{bits}"
+    if 0 <= value < 1 << bits:
+        return f"u{bits}"
+    raise _misfit(entry, param, f"given {value}, which does not fit")
+
+
+def _short(value: Any) -> str:
+    return f"{value!r:.40} ({type(value).__name__})"
+
+
+def _misfit(entry: Function, param: Param, what: str) -> PtxLaunchError:
+    return PtxLaunchError(
+        f"the parameter `.{param.type} {param.name}` of {entry.name} (PTX line {param.line}) is {what}"
+    )
+
+
+def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
+    """Why values of these types cannot be what the entry takes, or None: asked again where nobody trusts the plan."""
+    if len(signature) != len(entry.params):
+        return f"{entry.name} takes {len(entry.params)} arguments, not {len(signature)}"
+    for param, kind in zip(entry.params, signature, strict=True):
+        if param.count is not None or param.nbytes != _nbytes(kind):
+            return f"the parameter `.{param.type} {param.name}` (PTX line {param.line}) cannot be given a {kind!r:.40}"
+    return None
+
+
+def _nbytes(kind: str) -> int:
+    if kind.startswith("*"):
+        return 8
+    letters = kind.rstrip("0123456789")
+    digits = kind.removeprefix(letters)
+    known = letters in ("i", "u", "fp") and digits in ("8", "16", "32", "64") and kind != "fp8"
+    return int(digits) // 8 if known else -1
+
+
+# ---
+# PTX with open parameters: Jinja2 with marks that PTX has no use for.
+#
+# `${NAME}` or `${expression}` is replaced; a line that begins with `//:` is a statement (`//: for i in range(UNROLL)`
+# … `//: endfor`, `//: if VEC == 4` … `//: endif`, `//: set N = 4`), and a comment to everything else that reads PTX.
+
+_MOST_WORDS = 400
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    return Environment(
+        variable_start_string="${",
+        variable_end_string="}",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        line_statement_prefix="//:",
+        undefined=StrictUndefined,
+        autoescape=False,
+        keep_trailing_newline=True,
+    )
+
+
+@lru_cache(maxsize=64)
+def _template(text: str) -> Template:
+    return _environment().from_string(text)
+
+
+def render(text: str, parameters: Mapping[str, object]) -> str:
+    """The text with its parameters filled in. Raises PtxError, with the template's line where it is known."""
+    try:
+        return _template(text).render(parameters)
+    except Exception as error:  # an expression of the template can raise anything
+        said = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        line = getattr(error, "lineno", None) or _line_of(error)
+        raise PtxError(line, f"the template cannot be filled in: {said[:_MOST_WORDS]}", line_of(text, line)) from error
+
+
+def _line_of(error: Exception) -> int:
+    """The template's line that raised; Jinja2 gives its frames the lines of the template."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f.lineno for f in reversed(frames) if f.filename == "<template>" and f.lineno), 1)
+
+
+# ---
+# What a candidate launches its PTX with. Where launches go is decided by who is in charge of the process: a tracer
+# writes them down; elsewhere they go to the GPU (`tools.ptx.gpu`).
 
 LARGEST_BLOCK = 1024
 LARGEST_CLUSTER = 16
@@ -38,7 +210,7 @@ def _in_charge() -> Backend:
 class PtxKernel:
     """An entry of a PTX text, to be launched as a Triton kernel is: `kernel[grid](*args, block=256)`.
 
-    text     PTX; with `configs`, a template (`tools.ptx.template`): each config fills it in, and the fastest is used
+    text     PTX; with `configs`, a template (`tools.ptx.loader`): each config fills it in, and the fastest is used
     entry    its name; may be left out where the text has one
     configs  dicts of parameters; grid, block and shared_bytes may be functions of the config, and "block" and
              "shared_bytes" in a config stand for arguments that a launch leaves out

@@ -1,17 +1,579 @@
-"""Triton's PTX made readable and small: what no person needs dropped, names that say what stands in them. Pure."""
+"""Compilers' PTX made readable: registers are called after what they hold, and debug information is left out. Pure."""
 
+import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tools.ptx.checks import OPCODES
 from tools.ptx.ir import Function, Param, PtxError, type_bytes
-from tools.ptx.lexer import Token
-from tools.ptx.parser import parse
-from tools.ptx.registers import Register, Registers, dead_moves
-from tools.ptx.roles import Roles, Setting, clean_name, register_names
-from tools.ptx.statements import Piece, Statement, modifiers_of, opcode_of, pieces, split_element, written
-from tools.ptx.stream import Stream
+from tools.ptx.parser import PtxToken, Stream, line_of, parse, tokens
+
+# ---
+# PTX text as statements of tokens, for tools that keep the wording and change the names. Pure.
+#
+# `parse` says what a text means; this says how it is written. Text that `parse` takes is taken here.
+
+_ELEMENT = re.compile(r"(?P<base>[^.]+)(?P<element>\.[xyzwrgba])?")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`kind`: open, close, label, location, directive or instruction. `tokens` end with the semicolon, where there is
+    one. `scopes`: the numbers of the braces around it, outermost (0, the function's own) first."""
+
+    kind: str
+    tokens: tuple[PtxToken, ...]
+    scopes: tuple[int, ...]
+
+    @property
+    def line(self) -> int:
+        """Where it begins."""
+        return self.tokens[0].line
+
+    @property
+    def directive(self) -> str:
+        """ ".reg" and the like; empty for what is no directive."""
+        return self.tokens[0].text if self.kind == "directive" else ""
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """What stands outside of all functions, or a function: `head` up to its brace, then its statements without the
+    braces of its own."""
+
+    head: tuple[PtxToken, ...]
+    body: tuple[Statement, ...] | None = None
+
+    @property
+    def first(self) -> str:
+        """The directive that it begins with."""
+        return self.head[0].text
+
+
+@dataclass
+class _Cursor:
+    text: str
+    tokens: list[PtxToken]
+    at: int = 0
+    opened: int = field(default=0)
+
+    @property
+    def next(self) -> PtxToken:
+        return self.tokens[self.at]
+
+    def take(self) -> PtxToken:
+        token = self.tokens[self.at]
+        if token.kind == "end":
+            raise PtxError(token.line, "the text ends within a statement", line_of(self.text, token.line))
+        self.at += 1
+        return token
+
+    def through(self, closing: str) -> tuple[PtxToken, ...]:
+        """Tokens up to the next `closing` outside of braces, and that."""
+        found, depth = [self.take()], 0
+        while found[-1].text != closing or depth:
+            depth += (found[-1].text == "{") - (found[-1].text == "}")
+            if found[-1].text == closing and not depth:
+                break
+            found.append(self.take())
+        return tuple(found)
+
+    def line_rest(self) -> tuple[PtxToken, ...]:
+        """Tokens that stand in the line of the next one."""
+        found = [self.take()]
+        while self.next.kind != "end" and self.next.line == found[0].line:
+            found.append(self.take())
+        return tuple(found)
+
+
+def pieces(text: str) -> list[TextPiece]:
+    """The parts of a file in order. Raises PtxError."""
+    cursor = _Cursor(text, tokens(text))
+    found: list[TextPiece] = []
+    while cursor.next.kind != "end":
+        found.append(_piece(cursor))
+    return found
+
+
+def _piece(cursor: _Cursor) -> TextPiece:
+    first = cursor.next.text
+    if first in (".version", ".target", ".address_size", ".file"):
+        return TextPiece(cursor.line_rest())
+    if first == ".section":
+        head = []
+        while cursor.next.text != "{":
+            head.append(cursor.take())
+        return TextPiece((*head, *cursor.through("}")))
+    head = []
+    while cursor.next.text != ";":
+        if cursor.next.text == "{" and any(t.text in (".entry", ".func") for t in head):
+            cursor.take()
+            return TextPiece(tuple(head), tuple(_statements(cursor)))
+        head.append(cursor.take())
+        if head[-1].text == "=":
+            return TextPiece((*head, *cursor.through(";")))
+    return TextPiece((*head, cursor.take()))
+
+
+def _statements(cursor: _Cursor) -> Iterator[Statement]:
+    scopes: tuple[int, ...] = (0,)
+    opened = 0
+    while True:
+        token = cursor.next
+        if token.text == "{":
+            opened += 1
+            scopes = (*scopes, opened)
+            yield Statement("open", (cursor.take(),), scopes)
+        elif token.text == "}":
+            closing = cursor.take()
+            if scopes == (0,):
+                return
+            yield Statement("close", (closing,), scopes)
+            scopes = scopes[:-1]
+        elif token.text == ";":
+            cursor.take()
+        else:
+            yield _statement(cursor, scopes)
+
+
+def _statement(cursor: _Cursor, scopes: tuple[int, ...]) -> Statement:
+    token = cursor.next
+    if token.text == ".loc":
+        return Statement("location", cursor.line_rest(), scopes)
+    if token.kind == "dot":
+        return Statement("directive", cursor.through(";"), scopes)
+    if token.kind == "word" and cursor.tokens[min(cursor.at + 1, len(cursor.tokens) - 1)].text == ":":
+        return Statement("label", (cursor.take(), cursor.take()), scopes)
+    return Statement("instruction", cursor.through(";"), scopes)
+
+
+def split_element(word: str) -> tuple[str, str]:
+    """("%v", ".x") of "%v.x"; the element is empty where there is none."""
+    match = _ELEMENT.fullmatch(word)
+    return (match["base"], match["element"] or "") if match else (word, "")
+
+
+def operands(statement: Statement) -> list[tuple[PtxToken, ...]]:
+    """The operands of an instruction as tokens, in order; without guard, opcode and modifiers."""
+    body = statement.tokens[opcode_at(statement) + 1 : -1]
+    while body and body[0].kind == "dot" and body[0].glued:
+        body = body[1:]
+    found: list[list[PtxToken]] = [[]]
+    depth = 0
+    for token in body:
+        depth += (token.text in "[{(") - (token.text in "]})")
+        if token.text == "," and depth == 0:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [tuple(one) for one in found if one]
+
+
+def opcode_at(statement: Statement) -> int:
+    """Where the opcode stands among the tokens of an instruction: behind its guard."""
+    if statement.tokens[0].text != "@":
+        return 0
+    return 3 if statement.tokens[1].text == "!" else 2
+
+
+def guard_of(statement: Statement) -> str:
+    """The guard's register; empty where there is none."""
+    at = opcode_at(statement)
+    return statement.tokens[at - 1].text if at else ""
+
+
+def opcode_of(statement: Statement) -> str:
+    """The opcode without modifiers: "ld"."""
+    return statement.tokens[opcode_at(statement)].text.partition(".")[0]
+
+
+def modifiers_of(statement: Statement) -> list[str]:
+    """Modifiers without dots: ["global", "v4", "b32"]."""
+    found = []
+    for token in statement.tokens[opcode_at(statement) + 1 :]:
+        if token.kind != "dot" or not token.glued:
+            break
+        found.append(token.text[1:])
+    return found
+
+
+def written(parts: Sequence[str | PtxToken]) -> str:
+    """Tokens as one line of text, in one style; strings among them are names that stand for tokens."""
+    line = ""
+    for part in parts:
+        text = part if isinstance(part, str) else part.text
+        glued = not isinstance(part, str) and part.glued and (part.kind == "dot" or text in "[<")
+        line += text if glued or not _spaced(line, text) else " " + text
+    return line
+
+
+def _spaced(line: str, text: str) -> bool:
+    if not line or text in ",;:)]}|>" or line[-1] in "@!([{|<":
+        return False
+    if text == "-" or text == "+":
+        return line[-1] in ",="
+    return line[-1] not in "+-"
+
+
+# ---
+# Which register each word of a function's text means, and what defines and uses it. Pure.
+
+# Instructions whose first operand is nothing that they write.
+_WITHOUT_RESULT = frozenset(
+    "st stmatrix red bar barrier bra brx ret exit trap membar fence cp prefetch prefetchu call nanosleep discard "
+    "applypriority setmaxnreg griddepcontrol pmevent brkpt".split()
+)
+
+
+@dataclass(frozen=True)
+class RegisterUse:
+    """A register by the scope that declares it (0: the function) and its name there."""
+
+    scope: int
+    name: str
+
+
+@dataclass
+class Uses:
+    """Of one register: its type, and the numbers of the statements that write and read it, in order."""
+
+    type: str
+    written: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Scope:
+    names: dict[str, str] = field(default_factory=dict)  # -> type
+    families: dict[str, tuple[int, str]] = field(default_factory=dict)  # prefix -> how many, type
+
+    def type_of(self, name: str) -> str | None:
+        prefix = name.rstrip("0123456789")
+        count, kind = self.families.get(prefix, (0, ""))
+        digits = name[len(prefix) :]
+        if digits and str(int(digits)) == digits and int(digits) < count:
+            return kind
+        # a family's prefix may end in digits itself ("%x1_<4>" does not, "%v2<4>" does)
+        for other, (size, typed) in self.families.items():
+            rest = name.removeprefix(other)
+            if rest != name and rest.isdecimal() and str(int(rest)) == rest and int(rest) < size:
+                return typed
+        return self.names.get(name)
+
+
+class Registers:
+    """The registers of one function."""
+
+    def __init__(self, body: Sequence[Statement]) -> None:
+        self.body = body
+        self._scopes: dict[int, _Scope] = {}
+        for statement in body:
+            if statement.directive == ".reg":
+                self._declare(statement)
+        self.uses: dict[RegisterUse, Uses] = {}
+        for number, statement in enumerate(body):
+            if statement.kind == "instruction":
+                self._note(number, statement)
+
+    def meant(self, token: PtxToken, scopes: tuple[int, ...]) -> RegisterUse | None:
+        """The register that a token means there; None for all else, special registers too."""
+        if token.kind != "word":
+            return None
+        name = split_element(token.text)[0]
+        for scope in reversed(scopes):
+            if scope in self._scopes and self._scopes[scope].type_of(name) is not None:
+                return RegisterUse(scope, name)
+        return None
+
+    def in_tokens(self, tokens: Sequence[PtxToken], scopes: tuple[int, ...]) -> Iterator[RegisterUse]:
+        """The registers that stand there, in order."""
+        for token in tokens:
+            if (register := self.meant(token, scopes)) is not None:
+                yield register
+
+    def results(self, statement: Statement) -> list[RegisterUse]:
+        """What an instruction writes."""
+        if opcode_of(statement) in _WITHOUT_RESULT or not (found := operands(statement)):
+            return []
+        if found[0][0].text == "[":
+            return []
+        return list(self.in_tokens(found[0], statement.scopes))
+
+    def sources(self, statement: Statement) -> list[RegisterUse]:
+        """What it reads, its guard included. An accumulator that stands among the results is not named."""
+        found = operands(statement)
+        parts = found[1:] if self.results(statement) else found
+        guard = [t for t in statement.tokens[:3] if t.text == guard_of(statement)] if guard_of(statement) else []
+        return [
+            *self.in_tokens(guard, statement.scopes),
+            *(r for p in parts for r in self.in_tokens(p, statement.scopes)),
+        ]
+
+    def _declare(self, statement: Statement) -> None:
+        scope = self._scopes.setdefault(statement.scopes[-1], _Scope())
+        tokens = [t for t in statement.tokens if t.text not in (".v2", ".v4")]
+        kind = tokens[1].text[1:]
+        at = 2
+        while at < len(tokens):
+            name = tokens[at].text
+            if tokens[min(at + 1, len(tokens) - 1)].text == "<":
+                scope.families[name] = (int(tokens[at + 2].text), kind)
+                at += 4
+            else:
+                scope.names[name] = kind
+                at += 1
+            at += 1  # a comma or the semicolon
+
+    def _note(self, number: int, statement: Statement) -> None:
+        for register in self.results(statement):
+            self._of(register).written.append(number)
+        for register in self.sources(statement):
+            self._of(register).read.append(number)
+
+    def _of(self, register: RegisterUse) -> Uses:
+        if register not in self.uses:
+            self.uses[register] = Uses(self._scopes[register.scope].type_of(register.name) or "")
+        return self.uses[register]
+
+
+def dead_moves(registers: Registers) -> set[int]:
+    """Numbers of the statements that give a register a value which a load replaces before anything reads it.
+
+    Triton puts zeros before every load; only those of guarded loads are ever seen.
+    """
+    found = set()
+    for number, statement in enumerate(registers.body):
+        if statement.kind == "instruction" and opcode_of(statement) == "mov" and not guard_of(statement):
+            results = registers.results(statement)
+            if len(results) == 1 and _replaced(registers, number, results[0]):
+                found.add(number)
+    return found
+
+
+def _replaced(registers: Registers, number: int, register: RegisterUse) -> bool:
+    for statement in registers.body[number + 1 :]:
+        if statement.kind == "location":
+            continue
+        if statement.kind != "instruction" or opcode_of(statement) in ("bra", "brx", "call", "ret", "exit"):
+            return False
+        if register in registers.sources(statement):
+            return False
+        if register in registers.results(statement):
+            plain = opcode_of(statement) in ("ld", "createpolicy") and not guard_of(statement)
+            return plain and "param" not in modifiers_of(statement)
+    return False
+
+
+# ---
+# What the registers of a kernel stand for, as names: arguments, indices, pointers, variables of the source. Pure.
+
+# Words that PTX keeps for itself: names that a parameter or a register cannot have.
+_SPECIAL = """
+WARP_SZ tid ntid laneid warpid nwarpid ctaid nctaid smid nsmid gridid clusterid nclusterid clock clock64 clock_hi
+globaltimer globaltimer_lo globaltimer_hi pm0 pm1 pm2 pm3 pm4 pm5 pm6 pm7 cluster_ctaid cluster_nctaid cluster_ctarank
+cluster_nctarank is_explicit_cluster dynamic_smem_size total_smem_size aggr_smem_size lanemask_eq lanemask_le
+lanemask_lt lanemask_ge lanemask_gt smem
+"""
+RESERVED = frozenset(_SPECIAL.split()) | frozenset(OPCODES)
+_BY_TYPE = {"pred": "p", "b16": "h", "u16": "h", "s16": "h", "f16": "h", "b64": "w", "u64": "w", "s64": "w"}
+_FLOAT = re.compile(r"f(16|32|64)(x2)?|bf16(x2)?")
+_POINTER_STEPS = frozenset("add sub mad mov cvta selp or".split())
+_OF_THREAD = {("and", "31"): "lane", ("shr", "5"): "warp"}  # what is done with tid.x
+LONGEST_NAME = 24
+
+
+def clean_name(name: str) -> str:
+    """A name that PTX takes, made of one of Python."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:LONGEST_NAME] or "x"
+    plain = f"x{plain}" if plain[0].isdecimal() or set(plain) == {"_"} else plain
+    return f"{plain}_" if plain in RESERVED or plain.startswith("envreg") else plain
+
+
+def variables_by_line(source: str) -> dict[int, str]:
+    """The variable that each line of a source assigns, where it is one; empty for a source that is no Python."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found: dict[int, str] = {}
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and isinstance(targets[0], ast.Name):
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                found[line] = targets[0].id
+    return found
+
+
+@dataclass(frozen=True)
+class NamingContext:
+    """What is known besides the text: parameter -> its new name; statement -> line of the source; that source."""
+
+    params: Mapping[str, str]
+    line_of: Mapping[int, int]
+    source: str
+
+
+def register_names(roles: "Roles") -> dict[RegisterUse, str]:
+    """A name with its % for each register, each name once, in the order in which they are written first."""
+    bases = _by_type(roles)
+    counts = Counter(bases.values())
+    numbers: Counter[str] = Counter()
+    taken: set[str] = set()
+    names: dict[RegisterUse, str] = {}
+    for register, base in bases.items():
+        stem = f"{base}_" if base[-1].isdecimal() else base
+        name = base if counts[base] == 1 else f"{stem}{numbers[base]}"
+        while name in taken:
+            numbers[base] += 1
+            name = f"{stem}{numbers[base]}"
+        numbers[base] += 1
+        taken.add(name)
+        names[register] = f"%{name}"
+    return names
+
+
+def _by_type(roles: "Roles") -> dict[RegisterUse, str]:
+    """The bases, of which each stands for registers of one type: 32-bit values keep the name, others get a letter."""
+    types: dict[str, list[str]] = defaultdict(list)
+    for register, base in roles.bases.items():
+        types[base].append(roles.type_of(register))
+    kept = {base: min(kinds, key=lambda kind: not kind.endswith("32")) for base, kinds in types.items()}
+    return {
+        register: base if (kind := roles.type_of(register)) == kept[base] else f"{base}_{_BY_TYPE.get(kind, kind)}"
+        for register, base in roles.bases.items()
+    }
+
+
+class Roles:
+    """`pointers`: for each register that points, the parameter that it comes from."""
+
+    def __init__(self, registers: Registers, setting: NamingContext) -> None:
+        self._registers, self._setting = registers, setting
+        self._variables = variables_by_line(setting.source)
+        self._source_lines = setting.source.splitlines()
+        self.pointers: dict[RegisterUse, str] = {}
+        self._threads: set[RegisterUse] = set()  # those that hold tid.x
+        self.bases = self._all_bases()
+
+    def _all_bases(self) -> dict[RegisterUse, str]:
+        found: dict[RegisterUse, str] = {}
+        for number, statement in enumerate(self._registers.body):
+            if statement.kind != "instruction":
+                continue
+            for register in self._registers.results(statement):
+                self._follow(statement, register)
+                if register not in found:
+                    found[register] = clean_name(self._base(*self._maker(number, register), register))
+        for register in self._registers.uses:  # read, never written
+            found.setdefault(register, "undefined")
+        return found
+
+    def _maker(self, number: int, register: RegisterUse) -> tuple[int, Statement]:
+        """The statement that says most about a register: the first that writes it, but a load before a move."""
+        body = self._registers.body
+        loads = (n for n in self._registers.uses[register].written if opcode_of(body[n]) == "ld")
+        number = next(loads, number) if opcode_of(body[number]) == "mov" else number
+        return number, body[number]
+
+    def type_of(self, register: RegisterUse) -> str:
+        """Its type as declared: "b32"."""
+        return self._registers.uses[register].type
+
+    def _follow(self, statement: Statement, register: RegisterUse) -> None:
+        """Note that a register points where one of its operands points, or where a parameter says."""
+        if opcode_of(statement) == "mov" and statement.tokens[-2].text == "%tid.x":
+            self._threads.add(register)
+        if self._registers.uses[register].type not in ("b64", "u64", "s64"):
+            return
+        if param := self._loaded_param(statement):
+            self.pointers[register] = param
+        elif opcode_of(statement) in _POINTER_STEPS:
+            sources = [self.pointers[r] for r in self._registers.sources(statement) if r in self.pointers]
+            if len(set(sources)) == 1:
+                self.pointers[register] = sources[0]
+
+    def _loaded_param(self, statement: Statement) -> str:
+        parts = operands(statement)
+        if opcode_of(statement) != "ld" or "param" not in modifiers_of(statement) or len(parts) < 2:
+            return ""
+        names = [self._setting.params[t.text] for t in parts[1] if t.text in self._setting.params]
+        return names[0] if names else ""
+
+    def _base(self, number: int, statement: Statement, register: RegisterUse) -> str:
+        if param := self._loaded_param(statement):
+            return param
+        variable = self._variable(number, statement, register)
+        return (
+            self._special(statement, variable)
+            or variable
+            or self._pointer(register)
+            or self._plain(statement, register)
+        )
+
+    def _special(self, statement: Statement, variable: str) -> str:
+        """tid_x, lane and the like; a program's own word for which CTA it is comes first."""
+        parts = operands(statement)
+        of_thread = len(parts) == 3 and self._threads.issuperset(self._registers.in_tokens(parts[1], statement.scopes))
+        if of_thread and (name := _OF_THREAD.get((opcode_of(statement), written(parts[2])))) is not None:
+            return name
+        if opcode_of(statement) == "mov" and len(parts) == 2 and parts[1][0].text.startswith("%"):
+            special = re.fullmatch(r"%(tid|ctaid|ntid|nctaid)\.([xyz])", parts[1][0].text)
+            if special:
+                return variable if variable and special[1] == "ctaid" else f"{special[1]}_{special[2]}"
+        return ""
+
+    def _variable(self, number: int, statement: Statement, register: RegisterUse) -> str:
+        """The variable of the source that a value belongs to: one that other lines of the source read."""
+        line = self._setting.line_of.get(number)
+        name = self._variables.get(line or 0, "")
+        if not name:
+            return ""
+        text = self._source_lines[(line or 0) - 1]
+        if ".load(" in text and opcode_of(statement) not in ("ld", "cvt") and not self._is_loaded(register):
+            return ""
+        readers = {self._setting.line_of.get(n) for n in self._registers.uses[register].read}
+        return name if readers - {line, None} else ""
+
+    def _is_loaded(self, register: RegisterUse) -> bool:
+        body = self._registers.body
+        return any(opcode_of(body[n]) == "ld" for n in self._registers.uses[register].written)
+
+    def _pointer(self, register: RegisterUse) -> str:
+        param = self.pointers.get(register, "")
+        return "" if not param else param if "ptr" in param else f"{param}_ptr"
+
+    def _plain(self, statement: Statement, register: RegisterUse) -> str:
+        kind = self._registers.uses[register].type
+        space = modifiers_of(statement)[:1]
+        if opcode_of(statement) == "ld" and kind != "pred":
+            return "shared" if space and space[0].startswith("shared") else self._memory(statement)
+        if opcode_of(statement) == "createpolicy":
+            return "policy"
+        if kind in _BY_TYPE:
+            return _BY_TYPE[kind]
+        return "f" if _is_float(statement) or self._becomes_float(register) else "i"
+
+    def _memory(self, statement: Statement) -> str:
+        pointers = [self.pointers[r] for r in self._registers.sources(statement) if r in self.pointers]
+        return re.sub(r"_?ptr$", "", pointers[0]) or "v" if pointers else "v"
+
+    def _becomes_float(self, register: RegisterUse) -> bool:
+        readers: Sequence[int] = self._registers.uses[register].read
+        moved = opcode_of(self._registers.body[self._registers.uses[register].written[0]]) in ("mov", "selp", "shfl")
+        return moved and any(_is_float(self._registers.body[n]) for n in readers)
+
+
+def _is_float(statement: Statement) -> bool:
+    modifiers = modifiers_of(statement)
+    typed = [m for m in modifiers if _FLOAT.fullmatch(m) or re.fullmatch(r"[subf]\d+(x2)?", m)]
+    wanted = typed[:1] if opcode_of(statement) in ("cvt", "set") else typed[-1:]
+    return bool(wanted and _FLOAT.fullmatch(wanted[0]))
+
+
+# ---
+# Triton's PTX made readable and small: what no person needs dropped, names that say what stands in them. Pure.
 
 SCRATCH = ("global_scratch", "profile_scratch")  # what Triton passes behind the arguments
 SMEM = "smem"  # what dynamic shared memory is called
@@ -64,7 +626,7 @@ class _Page:
             self.source_lines[len(self.lines)] = source_line
 
 
-def _outside(page: _Page, piece: Piece, used: set[str]) -> None:
+def _outside(page: _Page, piece: TextPiece, used: set[str]) -> None:
     """What stands outside of functions: debug information goes, and memory that no function names."""
     if piece.first in (".file", ".section") or _is_unused_memory(piece, used):
         return
@@ -77,13 +639,13 @@ def _outside(page: _Page, piece: Piece, used: set[str]) -> None:
     page.write(written([page.renamed.get(t.text, t) for t in piece.head]))
 
 
-def _is_unused_memory(piece: Piece, used: set[str]) -> bool:
+def _is_unused_memory(piece: TextPiece, used: set[str]) -> bool:
     texts = [t.text for t in piece.head]
     in_memory = {".global", ".const", ".shared"} & set(texts) and ".func" not in texts
     return bool(in_memory) and not any(t.kind == "word" and t.text in used for t in piece.head)
 
 
-def _name_of(piece: Piece) -> str:
+def _name_of(piece: TextPiece) -> str:
     texts = [t.text for t in piece.head]
     return texts[texts.index(".entry") + 1] if ".entry" in texts else ""
 
@@ -92,7 +654,7 @@ class _Text:
     """One function that is written anew."""
 
     def __init__(
-        self, page: _Page, piece: Piece, entry: Function | None, names: Sequence[str] | None, text_lines: list[str]
+        self, page: _Page, piece: TextPiece, entry: Function | None, names: Sequence[str] | None, text_lines: list[str]
     ) -> None:
         self._page, self._piece, self._entry = page, piece, entry
         self._body = piece.body or ()
@@ -100,7 +662,7 @@ class _Text:
         self._source_line = _source_lines(self._body, text_lines)
         self._kept = self._params(names)
         self._params_renamed = {p.name: new for p, new in self._kept}
-        setting = Setting(self._params_renamed, self._source_line, page.source)
+        setting = NamingContext(self._params_renamed, self._source_line, page.source)
         self._roles = Roles(self._registers, setting)
         self._names = register_names(self._roles)
         self._labels = _labels(self._body, {*self._params_renamed.values(), _name_of(piece), SMEM})
@@ -205,7 +767,7 @@ class _Text:
         notes = [n for t in statement.tokens if (n := _float_of(t))]
         return f"{text}  // {', '.join(notes)}" if notes else text
 
-    def _word(self, token: Token, statement: Statement) -> str | Token:
+    def _word(self, token: PtxToken, statement: Statement) -> str | PtxToken:
         register = self._registers.meant(token, statement.scopes)
         if register is not None:
             return self._names[register] + split_element(token.text)[1]
@@ -217,7 +779,7 @@ class _Text:
         return self._params_renamed.get(token.text) or self._page.renamed.get(token.text) or token
 
 
-def _plain_tokens(statement: Statement) -> Sequence[Token]:
+def _plain_tokens(statement: Statement) -> Sequence[PtxToken]:
     """Loads and stores of { %x } say %x."""
     tokens = statement.tokens
     if opcode_of(statement) not in ("ld", "st"):
@@ -276,7 +838,7 @@ def _flat_scopes(body: Sequence[Statement]) -> set[int]:
     return all_scopes - {s.scopes[-1] for s in body if s.directive in (".param", ".local", ".shared")}
 
 
-def _declarations(registers: Registers, names: Mapping[Register, str]) -> Iterator[str]:
+def _declarations(registers: Registers, names: Mapping[RegisterUse, str]) -> Iterator[str]:
     by_type: dict[str, list[str]] = defaultdict(list)
     for register, name in names.items():
         by_type[registers.uses[register].type].append(name)
@@ -346,7 +908,7 @@ def _product(numbers: Sequence[int]) -> int:
     return product
 
 
-def _float_of(token: Token) -> str:
+def _float_of(token: PtxToken) -> str:
     if token.kind != "number" or token.text[:2].lower() not in ("0f", "0d"):
         return ""
     return f"{Stream(token.text).constant().value:.7g}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tools.plan.schema import Kernel, Plan
 from tools.ptx.parser import parse
 from tools.ptx.readable import readable
-from tools.ptx_files.host_code import CannotSay, Forward, Writer, condition, forward_of
+from tools.ptx_files.host_code import CannotSay, ForwardSignature, Writer, condition, forward_of
 from tools.spec import CaseSpec
 
 __all__ = ["CannotSay", "argument_names", "ptx_candidate", "short"]
@@ -86,14 +86,14 @@ def argument_names(kernel: Kernel) -> list[str] | None:
     return names if len(names) == len(kernel.signature) else None
 
 
-def _branch(plan: Plan, case: CaseSpec, forward: Forward, kernels: "_Kernels") -> list[str]:
+def _branch(plan: Plan, case: CaseSpec, forward: ForwardSignature, kernels: "_Kernels") -> list[str]:
     """The lines of one case: a condition and what it does."""
     writer = Writer(plan, case, forward, kernels.launched)
     body = writer.body()
     return [f"if {condition(case, forward, writer.states)}:", *(f"    {line}" for line in body)]
 
 
-def _model(forward: Forward, branches: Sequence[Sequence[str]], *, made_with: bool) -> Iterator[str]:
+def _model(forward: ForwardSignature, branches: Sequence[Sequence[str]], *, made_with: bool) -> Iterator[str]:
     yield "class ModelNew(ModelNew):"
     if made_with:
         yield "    def __init__(self, *made_with):"

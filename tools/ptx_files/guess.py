@@ -5,12 +5,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tools.ptx.binding import entry_of
-from tools.ptx.ir import Function, Module, Param
+from tools.ptx.ir import Address, Function, Instruction, Module, Param, Register, Symbol
+from tools.ptx.loader import entry_of
 from tools.ptx.parser import parse
-from tools.ptx.registers import Registers
-from tools.ptx.roles import Roles, Setting
-from tools.ptx.statements import Piece, Statement, opcode_of, operands, pieces
 from tools.ptx_files.host_code import device_of, forward_of, row_major, tensors_in, tuple_of
 from tools.spec import CaseSpec, TaskSpec
 
@@ -18,6 +15,7 @@ LOOK = "# LOOK: "
 _ROWS = re.compile(r"^(n_?|num_?)?(rows?|m|batch|b)(_\w+)?$", re.IGNORECASE)
 _ALL = re.compile(r"^(n_?|num_?)?(elements?|elems?|numel|total|size)$", re.IGNORECASE)
 _DEFAULT_BLOCK = 256
+_ADDRESS_MAKERS = ("mov", "cvta", "cvt", "add", "sub", "mad", "selp")
 
 
 def guessed_candidate(ptx: str, task: TaskSpec, name: str) -> str:
@@ -37,7 +35,10 @@ def guessed_candidate(ptx: str, task: TaskSpec, name: str) -> str:
         "",
         f"class ModelNew({'Model' if task.main.state else 'nn.Module'}):",
         f"    def forward({forward.signature}):",
-        *(f"        {line}" for line in _Host(module, entry, _pointers(ptx, entry), task.main, forward.inputs).lines()),
+        *(
+            f"        {line}"
+            for line in _GuessedForward(module, entry, _pointers(entry), task.main, forward.inputs).lines()
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -74,40 +75,40 @@ class _Pointers:
     stored: frozenset[str]
 
 
-def _pointers(ptx: str, entry: Function) -> _Pointers:
+def _pointers(entry: Function) -> _Pointers:
     """From what is said of a parameter, and from the addresses that are made of it."""
-    body = next(p.body for p in pieces(ptx) if p.body is not None and _is_entry(p, entry.name)) or ()
-    registers = Registers(body)
-    roles = Roles(registers, Setting({p.name: p.name for p in entry.params}, {}, ""))
+    origins: dict[str, str] = {}
+    for instruction in (*entry.instructions, *entry.instructions):  # twice, for what a loop carries round
+        _follow(instruction, origins)
     used: set[str] = set()
     stored: set[str] = set()
-    for statement in body:
-        if statement.kind != "instruction":
-            continue
-        for at, name in _addressed(statement, registers, roles):
-            used.add(name)
-            if opcode_of(statement) == "atom" or (at == 0 and opcode_of(statement) in ("st", "red", "cp")):
-                stored.add(name)
+    for instruction in entry.instructions:
+        for at, operand in enumerate(instruction.operands):
+            if isinstance(operand, Address) and isinstance(operand.base, Register) and operand.base.name in origins:
+                used.add(origins[operand.base.name])
+                if instruction.opcode == "atom" or (at == 0 and instruction.opcode in ("st", "red", "cp")):
+                    stored.add(origins[operand.base.name])
     wide = {p.name for p in entry.params if p.type in ("u64", "b64", "s64") and (p.ptr or p.name in used)}
     return _Pointers(frozenset(wide), frozenset(stored & wide))
 
 
-def _is_entry(piece: Piece, name: str) -> bool:
-    texts = [t.text for t in piece.head]
-    return ".entry" in texts and name in texts
-
-
-def _addressed(statement: Statement, registers: Registers, roles: Roles) -> Iterator[tuple[int, str]]:
-    """The parameters that an instruction's addresses come from, each with the operand's place."""
-    for at, part in enumerate(operands(statement)):
-        if part[0].text == "[":
-            for register in registers.in_tokens(part, statement.scopes):
-                if (name := roles.pointers.get(register)) is not None:
-                    yield at, name
+def _follow(instruction: Instruction, origins: dict[str, str]) -> None:
+    """Note which parameter the result is, or is an address made of: what is multiplied is an offset."""
+    if not instruction.operands or not isinstance(result := instruction.operands[0], Register):
+        return
+    sources = instruction.operands[3 if instruction.opcode == "mad" else 1 :]
+    if instruction.opcode == "ld" and "param" in instruction.modifiers:
+        found = [o.base.name for o in sources if isinstance(o, Address) and isinstance(o.base, Symbol)]
+    elif instruction.opcode in _ADDRESS_MAKERS:
+        found = [origins[o.name] for o in sources if isinstance(o, Register) and o.name in origins]
+    else:
+        found = []
+    if found:
+        origins.setdefault(result.name, found[0])
 
 
 @dataclass
-class _Host:
+class _GuessedForward:
     """The body of forward."""
 
     module: Module

@@ -31,7 +31,7 @@ class CannotSay(Exception):
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardSignature:
     """How forward is called: an expression for each input, its signature, and the arguments that pass them on."""
 
     inputs: tuple[str, ...]
@@ -40,7 +40,7 @@ class Forward:
     by_place: bool = False
 
 
-def forward_of(source: str, model: str, count: int) -> Forward:
+def forward_of(source: str, model: str, count: int) -> ForwardSignature:
     """How the forward of a class is called with `count` inputs; by place where its arguments are not plain ones. Raises
     CannotSay for a source without that class."""
     try:
@@ -55,11 +55,11 @@ def forward_of(source: str, model: str, count: int) -> Forward:
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][1:]
     odd = arguments.vararg or arguments.kwonlyargs or arguments.kwarg or arguments.posonlyargs or not found
     if odd or arguments.defaults or len(names) != count:
-        return Forward(tuple(f"inputs[{i}]" for i in range(count)), "self, *inputs", "*inputs", by_place=True)
-    return Forward(tuple(names), ", ".join(["self", *names]), ", ".join(names))
+        return ForwardSignature(tuple(f"inputs[{i}]" for i in range(count)), "self, *inputs", "*inputs", by_place=True)
+    return ForwardSignature(tuple(names), ", ".join(["self", *names]), ", ".join(names))
 
 
-def condition(case: CaseSpec, forward: Forward, states: Sequence[str]) -> str:
+def condition(case: CaseSpec, forward: ForwardSignature, states: Sequence[str]) -> str:
     """Whether a call is that case: its inputs, what the module was made with, the parameters that are used."""
     terms = [f"len(inputs) == {len(case.inputs)}"] if forward.by_place else []
     for name, tree in zip(forward.inputs, case.inputs, strict=True):
@@ -151,7 +151,7 @@ class Writer:
 
     plan: Plan
     case: CaseSpec
-    forward: Forward
+    forward: ForwardSignature
     launched: Launched
     states: list[str] = field(default_factory=list)
 

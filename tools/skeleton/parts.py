@@ -27,7 +27,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Parts:
+class CodeParts:
     """What a task is made from. `imports` and `helpers` are source, in the order of the file; `forward` and `init`
     leave out `self`; `body` is what may tell shapes: the definition, and the classes of the file that it inherits from;
     `words` is the first line of the docstring; `local_imports`: modules that lie beside the file; `names`: those that
@@ -46,7 +46,7 @@ class Parts:
     names: frozenset[str] = frozenset()
 
 
-def parts_of(source: str, name: str, path: Path) -> Parts:
+def parts_of(source: str, name: str, path: Path) -> CodeParts:
     """The function or class `name` of `source`, whose file is `path`. Raises TaskError naming what is wrong."""
     try:
         tree = ast.parse(source, filename=str(path))
@@ -68,7 +68,7 @@ def parts_of(source: str, name: str, path: Path) -> Parts:
     lineage = _lineage(found, tree) if isinstance(found, ast.ClassDef) else []
     forward = _parameters(_method(found, "forward", path) if isinstance(found, ast.ClassDef) else found, is_module)
     init = _parameters(_init(lineage), True)
-    return Parts(
+    return CodeParts(
         name=name,
         is_module=is_module,
         imports=tuple(ast.unparse(n) for n in imports),

@@ -2,20 +2,19 @@
 
 import ast
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent.authors.base import Attempt, Proposal
-from agent.authors.offline.clean import clean
-from agent.authors.offline.earlier import Earlier, Remembered
-from agent.authors.offline.library import experts
-from agent.authors.offline.search import SHARED_LIMIT_BYTES, Found, Move, View, search
-from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
-from agent.authors.offline.trailer import Arguments, Facts, split
-from agent.authors.offline.words import describe
+from agent.authors.offline.clean import CaseArguments, LoweringFacts, clean, split
+from agent.authors.offline.library import experts, ptx_experts
+from agent.authors.offline.search import SHARED_LIMIT_BYTES, Move, View, describe, search
+from agent.authors.offline.sketch import CannotLower, Earlier, Remembered, Sketch, as_params, fingerprint
 from tools.codec import Json, decode, encode
 from tools.errors import WorkerError
 from tools.gpus import GPUS
+from tools.ptx.loader import language_of
+from tools.ptx_files.host_code import CannotSay
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 
 Lower = Callable[[str, dict[str, Json], int], list[str]]
@@ -41,11 +40,14 @@ def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
 
 
 class OfflineAuthor:
-    """Proposes Inductor's candidate and the experts', then the points from which a model of all attempts expects most.
+    """Proposes Inductor's candidate and the experts', then neighbours of the best points.
 
     What comes next depends on the seed, the history, what is under way and what `earlier` runs found, and on nothing
-    else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears how many
-    points were put off, and why, whenever that changes.
+    else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears of which
+    sketch points are put off, and why.
+
+    With `as_ptx` kernels are proposed as PTX: our experts in it first, then what Triton makes of the others' points.
+    `as_ptx` takes a Triton candidate and gives the same in PTX, or raises CannotSay.
     """
 
     name = "offline"
@@ -57,30 +59,31 @@ class OfflineAuthor:
         seed: int = 0,
         earlier: Sequence[Earlier] = (),
         told: Callable[[str], None] = lambda _: None,
+        as_ptx: Callable[[str], str] | None = None,
     ) -> None:
         self._lower, self._arch, self._seed, self._earlier, self._told = lower, arch, seed, earlier, told
+        self._as_ptx, self._not_ptx = as_ptx, set[str]()  # names of sketches that cannot be said in PTX
         self._sketches: dict[str, list[Sketch]] = {}
-        self._given: dict[str, dict[str, Move]] = {}  # by task, what was proposed, by fingerprint
+        self._given: dict[str, set[str]] = {}  # by task, fingerprints of what was proposed
         self._memory: dict[str, Remembered] = {}
-        self._put_off = ""
+        self._put_off: set[tuple[str, str]] = set()
         self.problems: list[str] = []  # why Inductor's kernels are missing, for a warning to the user
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
         """Up to `width` candidates that were not proposed before; [] when there is nothing left."""
         sketches = self.sketches(task)
-        given = self._given.setdefault(task.sha256, {})
-        finished = {_fingerprint(a.proposal.source) for a in history}
+        given = self._given.setdefault(task.sha256, set())
+        finished = {_point_of(a, {sketch.name: sketch for sketch in sketches}) for a in history}
         earlier = self._remembered(task, sketches)
         found: list[Proposal] = []
         while len(found) < width:
             view = View(
                 sketches,
                 history,
-                [(m.sketch.name, m.params) for print_, m in given.items() if print_ not in finished],
                 earlier,
                 _shared_limit(self._arch),
                 self._seed,
-                len(finished | set(given)),
+                len(finished | given),
             )
             proposal = self._next(view, finished, given)
             if proposal is None:
@@ -88,22 +91,32 @@ class OfflineAuthor:
             found.append(proposal)
         return found
 
-    def _next(self, view: View, finished: set[str], given: dict[str, Move]) -> Proposal | None:
-        choices = search(view)
-        for move in choices.moves:
+    def _next(self, view: View, finished: set[str], given: set[str]) -> Proposal | None:
+        for move in search(view, self._say):
             source = move.sketch.render(move.params)
             print_ = _fingerprint(source)
-            if print_ not in finished and print_ not in given:
-                given[print_] = move
-                self._say(choices)
-                return _proposal(move, source)
+            if print_ in finished or print_ in given or move.sketch.name in self._not_ptx:
+                continue
+            given.add(print_)
+            if (said := self._in_language(move.sketch.name, source)) is not None:
+                return _proposal(move, said)
         return None
 
-    def _say(self, choices: Found) -> None:
-        words = ", ".join(f"{count} for {why}" for why, count in sorted(choices.put_off.items()))
-        if words and words != self._put_off:
-            self._put_off = words
-            self._told(f"points put off: {words}")
+    def _in_language(self, name: str, source: str) -> str | None:
+        """The candidate in the language of the run; None where a kernel has no PTX, at whatever point."""
+        if self._as_ptx is None or language_of(source) == "ptx":
+            return source
+        try:
+            return self._as_ptx(source)
+        except CannotSay as error:
+            self._not_ptx.add(name)
+            self.problems.append(f"{name} cannot be said in PTX: {error}")
+            return None
+
+    def _say(self, sketch: str, why: str) -> None:
+        if (sketch, why) not in self._put_off:
+            self._put_off.add((sketch, why))
+            self._told(f"points of {sketch} come last: {why}")
 
     def _remembered(self, task: TaskSpec, sketches: Sequence[Sketch]) -> Remembered:
         if task.sha256 not in self._memory:
@@ -116,7 +129,8 @@ class OfflineAuthor:
     def sketches(self, task: TaskSpec) -> list[Sketch]:
         """What it searches among, Inductor's first; the first time, TorchInductor is asked for its own."""
         if task.sha256 not in self._sketches:
-            made = [*self._inductor(task), *experts(task)]
+            own_ptx = ptx_experts(task.name) if self._as_ptx else []
+            made = [*own_ptx, *self._inductor(task), *experts(task)]
             texts = {_fingerprint(sketch.source): sketch for sketch in reversed(made)}
             self._sketches[task.sha256] = [s for s in made if texts[_fingerprint(s.source)] is s]
         return self._sketches[task.sha256]
@@ -160,6 +174,14 @@ class OfflineAuthor:
 _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal
 
 
+def _point_of(attempt: Attempt, known: Mapping[str, Sketch]) -> str:
+    """The fingerprint of the sketch's text at the attempt's point, whatever language that was said in; of what is no
+    point of ours its own text's."""
+    sketch, params = known.get(str(attempt.proposal.params.get("sketch"))), as_params(attempt.proposal.params)
+    ours = sketch is not None and set(params) <= set(sketch.params)
+    return _fingerprint(sketch.render(params) if sketch and ours else attempt.proposal.source)
+
+
 def _shared_limit(arch: int) -> int:
     """Bytes of shared memory that a block may have."""
     return next((gpu.shared_per_block_bytes for gpu in GPUS if gpu.arch == arch), SHARED_LIMIT_BYTES)
@@ -193,10 +215,10 @@ def _constants(source: str, name: str) -> dict[str, Any]:
     return {}
 
 
-def _arguments(case: CaseSpec, facts: Facts) -> Arguments:
+def _arguments(case: CaseSpec, facts: LoweringFacts) -> CaseArguments:
     state = {name: (spec.shape, spec.dtype) for name, spec in case.state.items()}
     inputs = [(spec.shape, spec.dtype) for spec in _tensors(encode(case.inputs))]
-    return Arguments(state, inputs, facts.cases.get(case.name, {}))
+    return CaseArguments(state, inputs, facts.cases.get(case.name, {}))
 
 
 def _tensors(tree: Json) -> list[TensorSpec]:

@@ -15,9 +15,9 @@ def model_parts(source: str) -> tuple[list[str], ast.ClassDef, ast.arguments]:
     model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
     if model is None:
         raise CannotLower("the task file has no `class Model` of its own")
-    forward = _method(model, "forward")
+    forward = _method(with_inherited(tree, model), "forward")
     if forward is None:
-        raise CannotLower("Model inherits its forward")
+        raise CannotLower("Model inherits its forward from a class of another file")
     stripped = _Constructor().visit(ast.parse(ast.unparse(model)).body[0])
     _keep_called(stripped)
     definitions = _definitions(tree)
@@ -28,6 +28,33 @@ def model_parts(source: str) -> tuple[list[str], ast.ClassDef, ast.arguments]:
 
 def _method(model: ast.ClassDef, name: str) -> ast.FunctionDef | None:
     return next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
+def with_inherited(tree: ast.Module, model: ast.ClassDef) -> ast.ClassDef:
+    """The class as if all that it inherits from classes of the file stood in it, to be read: a constructor that does no
+    more than hand its arguments on, and convert what was made, gives way to the one that it calls."""
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    seen = {model.name}
+    while len(model.bases) == 1 and (name := ast.unparse(model.bases[0])) in classes.keys() - seen:
+        seen.add(name)
+        base, own = classes[name], _method(model, "__init__")
+        kept = [n for n in model.body if n is not own or not _hands_on(own, _method(base, "__init__"))]
+        stated = {n.name for n in kept if isinstance(n, ast.FunctionDef)}
+        inherited = [n for n in base.body if not isinstance(n, ast.FunctionDef) or n.name not in stated]
+        model = ast.ClassDef(model.name, base.bases, base.keywords, [*inherited, *kept], base.decorator_list)
+    return model
+
+
+def _hands_on(own: ast.FunctionDef, theirs: ast.FunctionDef | None) -> bool:
+    """Whether a constructor gives its arguments to the inherited one, in their order and under their names."""
+    if theirs is None or not own.body or not isinstance(own.body[0], ast.Expr):
+        return False
+    names, call = [a.arg for a in own.args.args[1:]], own.body[0].value
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) != "super().__init__":
+        return False
+    given = [ast.unparse(v) for v in (*call.args, *(k.value for k in call.keywords if k.arg == ast.unparse(k.value)))]
+    converts = all(ast.unparse(statement).startswith("self.to(") for statement in own.body[1:])
+    return converts and names == given == [a.arg for a in theirs.args.args[1 : 1 + len(names)]]
 
 
 class _Constructor(ast.NodeTransformer):

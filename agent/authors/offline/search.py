@@ -1,230 +1,389 @@
 """Where to go next: pure choices over sketches, their launch parameters and what has been measured so far.
 
-First what earlier runs found, then each sketch as it is, then the points from which most is expected. Equal arguments
-give equal moves, on the same machine (numpy's sums may differ in the last bit on another).
+First what earlier runs found, then each sketch as it is, then the neighbours of the best points in one parameter, and
+now and then a point from anywhere. Equal arguments give equal moves.
 """
 
-import math
+import itertools
 import random
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from agent.authors.base import Attempt
-from agent.authors.offline.earlier import OF_OTHER_SHAPES, Earlier, Remembered
-from agent.authors.offline.model import Expected, Floats, Levels, as_levels, expected, improvement, likely_fine
-from agent.authors.offline.put_off import Judge
-from agent.authors.offline.sketch import Sketch
-from agent.authors.offline.space import Level, Space, Tried, tried
+from agent.authors.offline.sketch import Earlier, Params, Remembered, Sketch, as_params
+from tools.verdict import Status
 
-MOST_POINTS = 256  # of a space that is compared as a whole; spaces of experts have up to 3,840
-DRAWN = 96  # beside those that differ from the best in one parameter
-JUMP_EVERY = 12  # turns, of which one compares points from anywhere in a large space
-AWAY = 0.2  # log time above a sketch's best that its points are expected to be, before anything is known
-WORTH = 3.0  # as many points as that guess counts
-FLAT = 0.2  # log time above the best beyond which differences count less and less
-FAR = 0.4  # log time by which a sketch is beaten as it is, so that no further launch parameters are likely to help
-UNTRIED = 0.3  # log time above the best that is expected of a sketch of which nothing is known
+JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill
+OF_OTHER_SHAPES = 3  # points that were best on other tasks
+FAR = 1.5  # times as slow as the fastest as it is: no further launch parameters are likely to help
 SHARED_LIMIT_BYTES = 227 << 10
-_TOP = 2  # points of a sketch around which others are compared
+TOO_LARGE = "more shared memory than a block has"
+SPILLS = "more spills than in a point that was slow"
+FAILING = "every point of the kernel so far failed"
+_DRAWS = 64
+_SPILLED_BYTES = 64  # per thread: a few spilled registers cost nothing that could be measured
+_FAILURES = 2  # of a kernel that never was right, whatever its parameters; too much shared memory does not count
+_CLEARLY_SLOWER = 1.1  # times the sketch's best
+_REFUSED = re.compile(r"needs (\d+) bytes of shared memory")
+_GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS")  # with it a block holds more
+_SHRINKS = "WARPS"  # with it each thread holds less
 
 
 @dataclass(frozen=True)
 class Move:
-    """A sketch at some parameters, derived from an attempt (or from nothing: a default or a jump). `steps`: the
-    parameters in which it differs from the parent, and whether each grows; `why`: what the model or the record says."""
+    """A sketch at some parameters, derived from an attempt (or from nothing: a default or a jump). `step`: the one
+    parameter in which it differs from the parent, and whether that grows; `why`: what the record says."""
 
     sketch: Sketch
     params: dict[str, int]
     parent: Attempt | None = None
-    steps: tuple[tuple[str, bool], ...] = ()
+    step: tuple[str, bool] | None = None
     why: str = ""
     origin: str | None = None  # the attempt of an earlier run that it is
 
 
 @dataclass(frozen=True)
 class View:
-    """All that the next move depends on. `under_way`: points that were proposed and have no verdict yet; `turn` counts
-    proposals so far."""
+    """All that the next move depends on. `turn` counts proposals so far."""
 
     sketches: Sequence[Sketch]
     history: Sequence[Attempt]
-    under_way: Sequence[tuple[str, Mapping[str, int]]] = ()
     earlier: Remembered = field(default_factory=Remembered)
     limit_bytes: int = SHARED_LIMIT_BYTES
     seed: int = 0
     turn: int = 0
 
 
-@dataclass
-class Found:
-    """Moves in the order in which to try them, and how many points were put off, by reason."""
-
-    moves: Iterator[Move]
-    put_off: Counter[str] = field(default_factory=Counter)
-
-
-def search(view: View) -> Found:
-    """The moves of a view. They may repeat what was tried at the start, and never do afterwards."""
-    put_off: Counter[str] = Counter()
-    return Found(_moves(view, put_off), put_off)
-
-
-def _moves(view: View, put_off: Counter[str]) -> Iterator[Move]:
+def search(view: View, put_off: Callable[[str, str], None] = lambda sketch, why: None) -> Iterator[Move]:
+    """Moves in the order in which to try them; they may repeat what was tried. What is likely to be refused or slow
+    comes last, and `put_off` hears of which sketch and why."""
     known = {sketch.name: sketch for sketch in view.sketches}
-    points = tried(view.history, known)
-    yield from (_again(e, known, "the best of an earlier run here") for e in view.earlier.best)
+    outcomes = {name: Outcomes.of(sketch, view.history, view.limit_bytes) for name, sketch in known.items()}
+    late = []
+    for move in _moves(view, known):
+        if view.earlier.failed(move.sketch.name, move.params):
+            continue
+        if why := outcomes[move.sketch.name].why_late(move.params):
+            put_off(move.sketch.name, why)
+            late.append(move)
+        else:
+            yield move
+    yield from late
+
+
+def _moves(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
+    for one in view.earlier.best:
+        yield _again(one, known, f"the best of an earlier run here, {one.attempt_id}", one.attempt_id)
     yield from (Move(s, s.params) for s in view.sketches if not view.earlier.knows(s.name, s.params))
-    yield from _from_other_shapes(view.earlier.elsewhere, known, points)
-    yield from _starts(view.sketches, points)
-    every = [*points, *view.earlier.points]
-    best = min((p.value for p in every if p.value is not None), default=0.0)
-    rated = [r for s in view.sketches if s.space and (r := _rate(Space(s), every, best, view)) is not None]
-    yield from _promising(rated, points, put_off)
+    best = _ranked(view.history, known)
+    order = list(dict.fromkeys(_sketch_of(a, known).name for a in best))
+    fastest_first = sorted(view.earlier.elsewhere, key=lambda e: order.index(e.sketch) if e.sketch in order else 99)
+    for one in fastest_first[:OF_OTHER_SHAPES]:
+        yield _again(one, known, f"the best on {one.task} in {one.attempt_id}")
+    yield from _starts(view, known)
+    jump = view.turn % JUMP_EVERY == JUMP_EVERY - 1
+    if jump:
+        yield from _jumps(view, best, known)
+    for attempt in best:
+        yield from _neighbours(attempt, known, view)
+    if not jump:
+        yield from _jumps(view, best, known)
+    yield from _all_points(view)
 
 
-def _again(one: Earlier, known: Mapping[str, Sketch], why: str) -> Move:
-    return Move(known[one.sketch], dict(one.params), why=f"{why}, {one.attempt_id}", origin=one.attempt_id)
+def _again(one: Earlier, known: Mapping[str, Sketch], why: str, origin: str | None = None) -> Move:
+    return Move(known[one.sketch], dict(one.params), why=why, origin=origin)
 
 
-def _from_other_shapes(
-    found: Sequence[Earlier], known: Mapping[str, Sketch], points: Sequence[Tried]
-) -> Iterator[Move]:
-    """Of the sketches that are fastest as they are, what was best elsewhere."""
-    base = _as_they_are(known, points)
-    ranked = sorted(found, key=lambda e: base.get(e.sketch, math.inf))
-    for one in ranked[:OF_OTHER_SHAPES]:
-        yield Move(known[one.sketch], dict(one.params), why=f"the best on {one.task} in {one.attempt_id}")
+def _ranked(history: Iterable[Attempt], known: Mapping[str, Sketch]) -> list[Attempt]:
+    """Our own accepted attempts, best first."""
+    own = [a for a in history if a.rank_key and a.proposal.params.get("sketch") in known]
+    return sorted(own, key=lambda a: (a.rank_key, a.number))
 
 
-def _starts(sketches: Sequence[Sketch], points: Sequence[Tried]) -> Iterator[Move]:
-    """What torch.compile would time, too, of Inductor's kernels as it writes them, the first of the sketches; nothing
-    where another sketch is far ahead as it is."""
-    base = _as_they_are({sketch.name: sketch for sketch in sketches}, points)
-    for sketch in sketches[:1]:
-        if base.get(sketch.name, 0.0) <= min(base.values(), default=0.0) + FAR:
-            yield from (Move(sketch, dict(start), why="Inductor would time it") for start in sketch.starts)
+def _sketch_of(attempt: Attempt, known: Mapping[str, Sketch]) -> Sketch:
+    return known[str(attempt.proposal.params["sketch"])]
 
 
-def _as_they_are(known: Mapping[str, Sketch], points: Sequence[Tried]) -> dict[str, float]:
-    """The values of sketches at their defaults."""
-    return {p.sketch: p.value for p in reversed(points) if p.value is not None and p.params == known[p.sketch].params}
+def _point_of(attempt: Attempt, sketch: Sketch) -> dict[str, int]:
+    return {**sketch.params, **as_params(attempt.proposal.params)}
+
+
+def _starts(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
+    """What torch.compile would time, too, of Inductor's kernels as it writes them, the first of the sketches that has
+    such; nothing where another sketch is far ahead as it is."""
+    first = next((sketch for sketch in view.sketches if sketch.starts), None)
+    if first is None:
+        return
+    own = [a for a in view.history if a.verdict.timing is not None and a.proposal.params.get("sketch") in known]
+    base = {s.name: a.rank_key[0] for a in own if a.rank_key and _point_of(a, s := _sketch_of(a, known)) == s.params}
+    if base.get(first.name, 0.0) <= min(base.values(), default=0.0) * FAR:
+        yield from (Move(first, dict(start), why="Inductor would time it") for start in first.starts)
+
+
+def _neighbours(attempt: Attempt, known: Mapping[str, Sketch], view: View) -> Iterator[Move]:
+    """One parameter one value up or down."""
+    sketch = _sketch_of(attempt, known)
+    params = _point_of(attempt, sketch)
+    steps = [(name, up) for name in sketch.space for up in (True, False)]
+    random.Random(f"{view.seed}/{attempt.number}").shuffle(steps)
+    last = _last_step(attempt, view.history)
+    steps.sort(key=lambda step: step != last)  # what helped once is tried again first
+    for name, up in steps:
+        value = _next_value(sketch.space[name], params[name], up)
+        if value is not None:
+            yield Move(sketch, {**params, name: value}, attempt, (name, up))
+
+
+def _last_step(attempt: Attempt, history: Sequence[Attempt]) -> tuple[str, bool] | None:
+    """The single parameter in which an attempt differs from its parent, and whether it grew."""
+    parent = next((a for a in history if a.attempt_id == attempt.parent_id), None)
+    if parent is None:
+        return None
+    before, after = as_params(parent.proposal.params), as_params(attempt.proposal.params)
+    changed = [name for name in after if name in before and after[name] != before[name]]
+    return (changed[0], after[changed[0]] > before[changed[0]]) if len(changed) == 1 else None
+
+
+def _next_value(values: Sequence[int], value: int, up: bool) -> int | None:
+    if up:
+        return min((v for v in values if v > value), default=None)
+    return max((v for v in values if v < value), default=None)
+
+
+def _jumps(view: View, best: Sequence[Attempt], known: Mapping[str, Sketch]) -> Iterator[Move]:
+    """Points of chance, half of them of the best attempt's sketch."""
+    rng = random.Random(f"{view.seed}/jump/{view.turn}")
+    open_ones = [s for s in view.sketches if s.space]
+    favourite = next((s for a in best if (s := _sketch_of(a, known)).space), None)
+    for _ in range(_DRAWS if open_ones else 0):
+        sketch = favourite if favourite and rng.random() < 0.5 else rng.choice(open_ones)
+        yield Move(sketch, {**sketch.params, **{name: rng.choice(values) for name, values in sketch.space.items()}})
+
+
+def _all_points(view: View) -> Iterator[Move]:
+    """Every point, for when nothing better is left."""
+    for sketch in view.sketches:
+        points = list(itertools.product(*sketch.space.values()))
+        random.Random(f"{view.seed}/{sketch.name}").shuffle(points)
+        yield from (Move(sketch, {**sketch.params, **dict(zip(sketch.space, at, strict=True))}) for at in points)
 
 
 @dataclass(frozen=True)
-class _Rated:
-    """The open points of a sketch. `gain`: by how much each is expected to beat the best, in log time."""
+class Outcomes:
+    """What a sketch's attempts tell of its other points: those that a block had no room for, those that spilled and
+    were slow, and whether none was right for reasons that parameters hardly change."""
 
-    space: Space
-    levels: list[Level]
-    found: Expected
-    gain: list[float]
-    late: list[str]  # why each comes last, "" where it does not
+    too_large: Sequence[Params] = ()
+    spilled: Sequence[Params] = ()
+    failing: bool = False
 
+    @classmethod
+    def of(cls, sketch: Sketch, history: Sequence[Attempt], limit_bytes: int) -> "Outcomes":
+        """From the attempts of this sketch. `limit_bytes`: shared memory that a block may have."""
+        own = [a for a in history if a.proposal.params.get("sketch") == sketch.name]
+        large = [a for a in own if shared_bytes(a) > limit_bytes]
+        timed = {a.attempt_id: a.verdict.timing.median_us for a in own if a.verdict.timing is not None}
+        slow_us = min(timed.values(), default=0.0) * _CLEARLY_SLOWER
+        slow = [a for a in own if timed.get(a.attempt_id, 0.0) > slow_us and spilled_bytes(a) > _SPILLED_BYTES]
+        failed = [a for a in own if not a.rank_key and a not in large]
+        return cls(
+            [_point_of(a, sketch) for a in large],
+            [_point_of(a, sketch) for a in slow],
+            len(failed) >= _FAILURES and not any(a.rank_key for a in own),
+        )
 
-def _rate(space: Space, every: Sequence[Tried], best: float, view: View) -> _Rated | None:
-    name = space.sketch.name
-    mine = [p for p in every if p.sketch == name]
-    pending = [space.level(params) for sketch, params in view.under_way if sketch == name]
-    closed = {space.level(p.params) for p in mine if p.attempt is not None or p.value is None} | set(pending)
-    levels = _open_points(space, mine, closed, view)
-    if not levels:
-        return None
-    found = _expected(space, [p for p in mine if p.value is not None], pending, levels, best)
-    fine = as_levels([space.level(p.params) for p in mine if p.value is not None], len(space.names))
-    failed = as_levels([space.level(p.params) for p in mine if p.value is None], len(space.names))
-    asked = as_levels(levels, len(space.names))
-    gain = improvement(found, best) * likely_fine(fine, failed, asked)
-    judge = Judge.of(space, mine, view.limit_bytes)
-    return _Rated(space, levels, found, gain.tolist(), judge.why(levels))
-
-
-def _open_points(space: Space, mine: Sequence[Tried], closed: set[Level], view: View) -> list[Level]:
-    """Those to compare, in an order of chance: all of a small space; of a large one what differs from the best in one
-    or two parameters, and in one turn of `JUMP_EVERY` points from anywhere."""
-    rng = random.Random(f"{view.seed}/{view.turn}/{space.sketch.name}")
-    if space.size <= MOST_POINTS:
-        levels = space.points(MOST_POINTS, rng)
-    elif view.turn % JUMP_EVERY == JUMP_EVERY - 1:
-        levels = space.points(DRAWN, rng)
-    else:
-        top = sorted((p for p in mine if p.value is not None), key=lambda p: p.value or 0.0)[:_TOP]
-        centres = [space.level(p.params) for p in top] or [space.default]
-        near = [at for centre in centres for at in space.changed(centre)]
-        levels = [*near, *(rng.choice(list(space.changed(rng.choice(near)))) for _ in range(DRAWN))]
-    rng.shuffle(levels)
-    return [at for at in dict.fromkeys(levels) if at not in closed]
+    def why_late(self, params: Params) -> str:
+        """Why a point comes last; "" for one that does not."""
+        if self.failing:
+            return FAILING
+        # no less of what takes shared memory than in a point that was refused, and otherwise equal but for the warps
+        if any(_beyond(params, other, otherwise_equal=True) for other in self.too_large):
+            return TOO_LARGE
+        # no less in each thread than in a point that spilled; what is no size takes few registers
+        if any(_beyond(params, other, otherwise_equal=False) for other in self.spilled):
+            return SPILLS
+        return ""
 
 
-def _expected(
-    space: Space, valued: Sequence[Tried], pending: Sequence[Level], asked: Sequence[Level], best: float
-) -> Expected:
-    """The model of one sketch. Points under way count as if what is expected of them had come true, so that the next
-    proposal goes elsewhere."""
-    width = len(space.names) + 1
-    rows = [space.level(p.params) for p in valued]
-    raw = _flattened(np.array([p.value for p in valued], dtype=float), best)
-    noises = np.array([p.noise for p in valued], dtype=float)
-    if not rows:  # the untried default stands for the sketch, and tells little
-        rows, raw, noises = [space.default], np.array([best + UNTRIED]), np.ones(1)
-    middle = (float(raw.sum()) + WORTH * (float(raw.min()) + AWAY)) / (len(raw) + WORTH)
-    values = raw - middle
-
-    def at(levels: Sequence[Level]) -> Levels:
-        return as_levels(space.coordinates(levels), width)
-
-    if pending:
-        believed = expected(at(rows), values, noises, at(pending)).mean
-        rows, values = [*rows, *pending], np.concatenate([values, believed])
-        noises = np.concatenate([noises, np.full(len(pending), 0.003)])
-    found = expected(at(rows), values, noises, at(asked))
-    return Expected(found.mean + middle, found.deviation)
+def _beyond(params: Params, other: Params, *, otherwise_equal: bool) -> bool:
+    for name, value in params.items():
+        if any(word in name for word in _GROWS):
+            held = value >= other[name]
+        elif _SHRINKS in name:
+            held = otherwise_equal or value <= other[name]
+        else:
+            held = not otherwise_equal or value == other[name]
+        if not held:
+            return False
+    return True
 
 
-def _flattened(values: Floats, best: float) -> Floats:
-    """What is far from the best, less far: how slow slow points are says nothing of the fast ones."""
-    found: Floats = best + FLAT * np.log1p(np.maximum(values - best, 0.0) / FLAT)
-    return found
+def shared_bytes(attempt: Attempt) -> int:
+    """What the largest kernel needs a block, also of one that was refused for it; 0 where nobody said."""
+    if attempt.verdict.status is Status.COMPILE_FAILED and (found := _REFUSED.search(attempt.verdict.detail)):
+        return int(found[1])
+    return max((k.shared_bytes for k in attempt.kernels), default=0)
 
 
-def _promising(rated: Sequence[_Rated], points: Sequence[Tried], put_off: Counter[str]) -> Iterator[Move]:
-    """Points by what is expected of them, put-off ones last."""
-    put_off.update(why for r in rated for why in r.late if why)
-    timed = any(p.attempt is not None and p.attempt.verdict.timing is not None for p in points)
-    every = [(bool(r.late[i]), -_coarse(r.gain[i]), at, i) for at, r in enumerate(rated) for i in range(len(r.levels))]
-    for _, _, at, i in sorted(every):
-        yield _move(rated[at], i, points, timed=timed)
+def spilled_bytes(attempt: Attempt) -> int:
+    """Of all kernels, per thread."""
+    return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels)
 
 
-def _coarse(gain: float) -> float:
-    """To two digits: the model knows no more, chance decides between equals, and no sum's last bit does."""
-    return float(f"{gain:.1e}")
+# parameter suffix -> (grows, shrinks): hypothesis and prediction of each
+_REASONS = {
+    "NUM_WARPS": (
+        (
+            "more warps keep more loads in flight and leave fewer values to each thread",
+            "fewer registers; faster if spilling or latency held it back",
+        ),
+        (
+            "fewer warps shorten the reduction across warps and leave room for more programs",
+            "more registers a thread; faster unless it spills",
+        ),
+    ),
+    "NUM_STAGES": (
+        (
+            "a deeper pipeline starts loads earlier",
+            "more shared memory; faster if loads were waited for",
+        ),
+        (
+            "a shallower pipeline needs less shared memory, so more programs fit",
+            "less shared memory, higher occupancy",
+        ),
+    ),
+    "BLOCK": (
+        (
+            "a larger block means fewer steps or programs, with more work in flight in each",
+            "more registers; faster if the overhead of a step mattered",
+        ),
+        (
+            "a smaller block leaves room for more programs at once",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "TILE": (
+        (
+            "a larger tile shares a program's start-up among more rows",
+            "fewer programs; faster for short rows",
+        ),
+        (
+            "a smaller tile makes more programs, which balance better",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "PROGRAMS": (
+        (
+            "more programs cover more latency",
+            "faster if the multiprocessors had idle warps",
+        ),
+        (
+            "fewer programs each keep a longer pipeline",
+            "faster if starting programs cost more than waiting",
+        ),
+    ),
+    "GROUP": (
+        (
+            "more rows of tiles at once share the columns' operand in the L2 cache",
+            "less traffic to memory; faster if the operands exceed the cache",
+        ),
+        (
+            "fewer rows of tiles at once share the rows' operand in the L2 cache",
+            "faster if the other operand is the larger",
+        ),
+    ),
+    "ROWS": (
+        (
+            "more rows a program keep more loads in flight and share what all rows read",
+            "more registers; faster if one row left threads waiting",
+        ),
+        (
+            "fewer rows a program make more programs, which balance better",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "HELD": (
+        (
+            "rows that stay in registers are read once",
+            "less traffic; faster unless too few rows fit a multiprocessor",
+        ),
+        (
+            "rows that are read twice need few registers, so more programs fit",
+            "faster if the second read hits the L2 cache",
+        ),
+    ),
+    "PIECES": (
+        (
+            "a result that is stored in more pieces needs less shared memory beside the operands",
+            "room for a deeper pipeline",
+        ),
+        (
+            "a result that is stored in fewer pieces waits less often for the store before",
+            "fewer instructions after each tile",
+        ),
+    ),
+    "ACCESSES": (
+        (
+            "more 16-byte accesses a thread are under way at once",
+            "more registers; faster if too few programs were there to hide latency",
+        ),
+        (
+            "fewer accesses a thread make more and shorter programs",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "DRAWN": (
+        (
+            "winners that are drawn one by one need no sort",
+            "a fraction of the instructions; faster while winners are few",
+        ),
+        (
+            "one sort finds all winners at once",
+            "faster if winners are many",
+        ),
+    ),
+    "LEAVES_LAST": (
+        (
+            "what is read is the last to leave the L2 cache, so that writes make room for each other",
+            "faster by 0.3-2 % where loads reach registers directly",
+        ),
+        (
+            "without hints the cache keeps what was used last",
+            "faster if what was kept is never read again and writes wait for room",
+        ),
+    ),
+    "SPECIALISED": (
+        (
+            "warps of their own for the loads leave the others to the products",
+            "faster if issuing loads held the products back",
+        ),
+        (
+            "without warps for the loads alone, registers and barriers are saved",
+            "faster if the pipeline was full anyway",
+        ),
+    ),
+    "SPLITS": (
+        (
+            "more programs a row fill the GPU when rows are few",
+            "faster if fewer programs than multiprocessors ran",
+        ),
+        (
+            "fewer programs a row mean less to combine",
+            "faster if the GPU was already full",
+        ),
+    ),
+}
 
 
-def _move(rated: _Rated, i: int, points: Sequence[Tried], *, timed: bool) -> Move:
-    sketch, params = rated.space.sketch, rated.space.params(rated.levels[i])
-    parent = _parent(rated.space, rated.levels[i], points)
-    why = _in_words(rated.found, i, len(points)) if timed else ""
-    if parent is None or parent.attempt is None:
-        return Move(sketch, params, why=why)
-    steps = tuple((n, params[n] > parent.params[n]) for n in rated.space.names if params[n] != parent.params[n])
-    return Move(sketch, params, parent.attempt, steps, why)
-
-
-def _parent(space: Space, level: Level, points: Sequence[Tried]) -> Tried | None:
-    """The accepted attempt of the sketch that differs least; the faster, then the earlier one of several."""
-    own = [p for p in points if p.sketch == space.sketch.name and p.value is not None]
-
-    def far(point: Tried) -> tuple[int, float]:
-        other = space.level(point.params)
-        return sum(a != b for a, b in zip(level, other, strict=True)), point.value or 0.0
-
-    return min(own, key=far, default=None)
-
-
-def _in_words(found: Expected, i: int, points: int) -> str:
-    mean, spread = float(found.mean[i]), 2 * float(found.deviation[i])
-    low, middle, high = (math.exp(v) for v in (mean - spread, mean, mean + spread))
-    return f"{middle:.4g} µs [{low:.4g}, {high:.4g}] expected after {points} attempts"
+def describe(move: Move) -> tuple[str, str, str]:
+    """Rationale, hypothesis and prediction of a move."""
+    why = f"; {move.why}" if move.why else ""
+    if move.parent is None or move.step is None:
+        few = ", ".join(f"{name.lower()} {value}" for name, value in move.params.items() if len(move.params) <= 6)
+        return f"{move.sketch.says}{f' ({few})' if few else ''}{why}", "", ""
+    name, up = move.step
+    grows, shrinks = next((reasons for key, reasons in _REASONS.items() if key in name), _REASONS["BLOCK"])
+    hypothesis, prediction = grows if up else shrinks
+    return f"{name} = {move.params[name]} in attempt {move.parent.number}: {hypothesis}{why}", hypothesis, prediction

@@ -13,7 +13,7 @@ from agent.export.reference import ENTRY_POINT, repo_name, stable_uuid
 from agent.export.told import visible
 from agent.record.events import RunStarted
 from agent.record.trajectory import AttemptRecord, Trajectory
-from tools.ptx.language import language_of, ptx_texts
+from tools.ptx.loader import language_of, ptx_texts
 
 PYTORCH_TO_TRITON, TRITON_TO_PTX, PTX_TO_TRITON = "pytorch_to_triton", "triton_to_ptx", "ptx_to_triton"
 

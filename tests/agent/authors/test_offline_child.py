@@ -5,8 +5,8 @@ import contextlib
 import pytest
 
 from agent.authors.offline.author import through
+from agent.authors.offline.clean import CaseArguments, split
 from agent.authors.offline.sketch import CannotLower
-from agent.authors.offline.trailer import Arguments, split
 from agent.compose.lowering import Lowering
 from tools.codec import Json
 from tools.errors import WorkerTimeout
@@ -35,9 +35,9 @@ def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
         assert facts.tensors == [([7, 4], "float32", True)]
         assert "def call(" in text
         _, anything = split(lower(SOURCE, {"dynamic": True}, 90)[0])
-        assert anything.covers(Arguments({}, [((100, 100), "float32")], {}))
-        assert not anything.covers(Arguments({}, [((100, 100), "float16")], {}))
-        assert not anything.covers(Arguments({}, [((100,), "float32")], {}))
+        assert anything.covers(CaseArguments({}, [((100, 100), "float32")], {}))
+        assert not anything.covers(CaseArguments({}, [((100, 100), "float16")], {}))
+        assert not anything.covers(CaseArguments({}, [((100,), "float32")], {}))
 
 
 def test_after_a_request_that_took_too_long_the_next_one_gets_its_own_answer() -> None:

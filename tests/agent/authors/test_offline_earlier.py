@@ -1,6 +1,7 @@
 """What a search makes of earlier runs on the same GPU, and how the record is asked for them."""
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,11 @@ from typing import Any
 import pytest
 
 from agent.authors.offline.author import OfflineAuthor
-from agent.authors.offline.earlier import Earlier, Remembered
 from agent.authors.offline.library import experts
-from agent.authors.offline.sketch import CannotLower, Sketch
-from agent.authors.offline.space import Space
+from agent.authors.offline.sketch import CannotLower, Earlier, Remembered, Sketch
 from agent.record.events import Event, Judged, Proposed, RunStarted, Verified
 from agent.record.store import Store
-from tests.agent.authors.test_offline_search import TASK, refuse
+from tests.agent.authors.test_offline_search import TASK, judged, refuse
 from tests.agent.record import samples
 from tools.verdict import Status, Timing, Verdict
 
@@ -53,7 +52,7 @@ def test_the_best_of_earlier_runs_come_first_and_known_defaults_are_not_repeated
 def test_what_failed_earlier_is_not_tried_again_while_nothing_has_changed() -> None:
     failed = found({"NUM_WARPS": 4}, None)
     asked = {**ROW.params, "NUM_WARPS": 4}
-    points = sum(Space(sketch).size for sketch in SKETCHES.values())
+    points = sum(math.prod(map(len, sketch.space.values())) for sketch in SKETCHES.values())
 
     def ever(earlier: list[Earlier]) -> bool:
         by = author(earlier)
@@ -87,14 +86,15 @@ def test_inductor_s_kernels_for_another_task_say_nothing() -> None:
     assert Remembered.of([one], {"inductor": sketch}) == Remembered()
 
 
-def test_earlier_times_guide_the_search_without_being_this_run_s() -> None:
+def test_the_search_begins_with_what_was_best_and_goes_on_beside_it() -> None:
     known = [found({"NUM_WARPS": w}, us) for w, us in ((1, 30.0), (2, 25.0), (4, 20.0), (8, 15.0), (32, 18.0))]
     by = author(known)
-    proposals = by.propose(TASK, [], 12)
-    tried = [p.params["NUM_WARPS"] for p in proposals if p.params["sketch"] == "softmax_row"]
-    assert tried[:3] == [8, 32, 4]
-    assert 16 in tried  # between the two best, and nobody measured it
-    assert all(p.params != {"sketch": "softmax_row", "NUM_WARPS": 1} for p in proposals)
+    proposals = by.propose(TASK, [], 3)
+    assert [p.params["NUM_WARPS"] for p in proposals if p.params["sketch"] == "softmax_row"] == [8, 32, 4]
+    history = judged(proposals)
+    later = [p for p in by.propose(TASK, history, 12) if p.parent_id in {a.attempt_id for a in history}]
+    assert later
+    assert all(p.hypothesis for p in later)
 
 
 def run_of(run_id: str, gpu: str | None = "NVIDIA H200", **more: Any) -> RunStarted:

@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 
-from agent.authors.offline.attributes import different_tensors, plain, varying
 from tests.agent.authors.offline_bench import checked, run
 from tests.agent.authors.test_offline_candidates import HEAD
 from tools.codec import Json
@@ -177,9 +176,12 @@ def test_a_task_that_writes_into_its_input_gets_a_candidate_that_does_not() -> N
     assert plan["outputs"]["$tensor"]["storage"] == target
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when Inductor is imported
 def test_attributes_that_differ_between_cases_are_found_by_path() -> None:
     import torch
     from torch import nn
+
+    from agent.authors.offline.inductor import different_tensors, plain, varying
 
     class Block(nn.Module):
         def __init__(self, groups: int, limit: float) -> None:

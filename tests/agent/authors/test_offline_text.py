@@ -3,11 +3,7 @@
 import ast
 import textwrap
 
-from agent.authors.offline.hoist import Hoist
-from agent.authors.offline.host import library_calls
-from agent.authors.offline.kernels import Rewrite, Role, readable_name
-from agent.authors.offline.tidy import tidy
-from agent.authors.offline.wrap import WIDTH, wrapped
+from agent.authors.offline.clean import WIDTH, Hoist, Rewrite, Role, library_calls, readable_name, tidy, wrapped
 
 
 def tidied(body: str, **names: str) -> str:

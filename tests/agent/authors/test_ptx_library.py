@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from agent.authors.ptx.library import experts
+from agent.authors.offline.library import ptx_experts
 from tests.agent.shell import optimize
 from tools.ptx import loader, parse, sim
 from tools.ptx.assemble import assemble
-from tools.ptx.binding import entry_of
 from tools.ptx.checks import findings, first_fatal
 from tools.ptx.launch import PtxLaunch
+from tools.ptx.loader import entry_of
 from tools.ttir import Pointer
 
 TASKS = ("softmax", "rms_norm", "swiglu")
@@ -55,8 +55,8 @@ class Launches:
 
 def scope_of(task: str) -> dict[str, Any]:
     scope: dict[str, Any] = {}
-    ((source, _),) = experts(task)
-    exec(compile(source, task, "exec"), scope)  # our own file
+    (sketch,) = ptx_experts(task)
+    exec(compile(sketch.source, task, "exec"), scope)  # our own file
     return scope
 
 
@@ -112,16 +112,16 @@ def test_a_view_that_begins_off_a_boundary_gets_narrower_accesses(launches: Laun
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("task", TASKS)
 def test_it_is_right_on_all_small_cases(task: str) -> None:
-    ((source, _),) = experts(task)
+    (sketch,) = ptx_experts(task)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "expert.py").write_text(source)
+        (Path(folder) / "expert.py").write_text(sketch.source)
         done = optimize("bench", "expert.py", "--task", task, "--plain", cwd=Path(folder), timeout_s=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "checked" in done.stdout
 
 
 def test_other_tasks_have_none() -> None:
-    assert experts("matmul_bias_relu") == []
+    assert ptx_experts("matmul_bias_relu") == []
 
 
 def _reference(task: str, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -139,7 +139,7 @@ def _answer(launch: PtxLaunch) -> torch.Tensor:
         Pointer(a.detach().view(torch.uint8).numpy().reshape(-1), 0, f"argument {i}") if torch.is_tensor(a) else a
         for i, a in enumerate(launch.values)
     ]
-    sim.run(parse(launch.text), sim.Launch(launch.grid, launch.block, launch.shared_bytes), args)
+    sim.run(parse(launch.text), sim.EmulatedLaunch(launch.grid, launch.block, launch.shared_bytes), args)
     return out.double()
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from tests.tools.ptx.conftest import LOAD, RELU, with_lines
 from tools.ptx import PtxError, parse
-from tools.ptx.assemble import assemble
-from tools.ptx.places import with_candidate_lines
+from tools.ptx.assemble import assemble, with_candidate_lines
 
 
 def error_of(text: str, folder: Path) -> PtxError:

@@ -3,7 +3,7 @@ import torch
 
 from tests.tools.ptx.conftest import HEAD, RELU
 from tools.ptx import PtxLaunchError, parse
-from tools.ptx.binding import bind, entry_of, mismatch
+from tools.ptx.loader import bind, entry_of, mismatch
 
 
 def kernel(*params: str) -> str:

@@ -2,11 +2,10 @@ import pytest
 
 from tests.tools.ptx.conftest import LOAD, RELU, with_lines
 from tools.ptx import parse
-from tools.ptx.checks import Finding, findings
-from tools.ptx.flow import waits
+from tools.ptx.checks import PtxFinding, findings, waits
 
 
-def found(text: str, arch: str = "sm_90") -> list[Finding]:
+def found(text: str, arch: str = "sm_90") -> list[PtxFinding]:
     module = parse(text)
     return findings(module, module.entries[0], arch)
 

@@ -11,7 +11,7 @@ from tools.plan.effects import effects as effects_of
 from tools.plan.messages import TraceCase, TraceReply, TraceRequest
 from tools.plan.schema import Kernel
 from tools.ptx import parse
-from tools.ptx.effects import effects, waits_for_earlier, written_variables
+from tools.ptx.checks import effects, waits_for_earlier, written_variables
 
 TWINS = Path(__file__).parents[2] / "exploits" / "twins"
 WRITES_Y_READS_X = ((False, True), (True, False), (False, False))

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.ptx.assemble import assemble
-from tools.ptx.exact import code_of, with_needed_labels
+from tools.ptx.assemble import assemble, code_of, with_needed_labels
 from tools.ptx.readable import readable
 
 STORED = Path(__file__).parent / "stored"

@@ -11,8 +11,7 @@ from tests.tools.ptx.conftest import HEAD, RELU, with_lines
 from tools.ptx import PtxError, parse
 from tools.ptx.assemble import assemble, ptxas
 from tools.ptx.ir import Immediate, Label, Symbol
-from tools.ptx.lexer import without_comments
-from tools.ptx.stream import Stream
+from tools.ptx.parser import Stream, without_comments
 
 STORE = "st.global.u32 [%rd4], 5;"
 

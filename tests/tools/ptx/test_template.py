@@ -1,7 +1,7 @@
 import pytest
 
 from tools.ptx import PtxError
-from tools.ptx.template import render
+from tools.ptx.loader import render
 
 
 def test_names_and_expressions_are_filled_in() -> None:

@@ -5,8 +5,8 @@ import pytest
 from tests.tools.plan.conftest import tensor
 from tools.machine import Machine
 from tools.plan.schema import ScalarArg, TensorArg
-from tools.ptx.binding import PtxLaunchError
 from tools.ptx.ir import PtxError
+from tools.ptx.loader import PtxLaunchError
 from tools.ptx_files.guess import guessed_candidate
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.update import Updater

@@ -10,7 +10,8 @@ thread.
 memory, is a NaN and an odd huge integer; copies that are not waited for have not happened.
 """
 
-from tools.ptx.sim.errors import (
+from tools.ptx.sim.launch import Argument, EmulatedLaunch, EmulationStats, run
+from tools.ptx.sim.values import (
     Deadlock,
     IllFormed,
     Misaligned,
@@ -21,18 +22,17 @@ from tools.ptx.sim.errors import (
     Trap,
     Unsupported,
 )
-from tools.ptx.sim.launch import Argument, Launch, Stats, run
 
 __all__ = [
     "Argument",
     "Deadlock",
+    "EmulatedLaunch",
+    "EmulationStats",
     "IllFormed",
-    "Launch",
     "Misaligned",
     "OutOfBounds",
     "Race",
     "SimError",
-    "Stats",
     "StepLimit",
     "Trap",
     "Unsupported",

@@ -14,7 +14,7 @@ from triton.compiler.compiler import ASTSource, make_backend
 from tests.tools.ttir.lowering import POINTERS, pointer
 from tools import ttir
 from tools.ptx import parse
-from tools.ptx.sim import Launch, Stats, run
+from tools.ptx.sim import EmulatedLaunch, EmulationStats, run
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def _kind(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
 
 
-def emulate(lowered: Lowered, grid: tuple[int, ...], arguments: dict[str, Any], **options: Any) -> Stats:
+def emulate(lowered: Lowered, grid: tuple[int, ...], arguments: dict[str, Any], **options: Any) -> EmulationStats:
     """Run the PTX; Triton appends parameters of its own, which are 0."""
     module = parse(lowered.ptx)
     args = [pointer(n, v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()]
     args += [0] * (len(module.entries[0].params) - len(args))
     x, y, z = (*grid, 1, 1)[:3]
-    return run(module, Launch((x, y, z), (lowered.threads, 1, 1), lowered.shared_bytes), args, **options)
+    return run(module, EmulatedLaunch((x, y, z), (lowered.threads, 1, 1), lowered.shared_bytes), args, **options)
 
 
 def run_both(

@@ -11,7 +11,7 @@ from tests.tools.ptx.sim.threads import HEAD, Array, compute, pointer, start, u3
 from tools.ptx import PtxError, parse
 from tools.ptx.sim import (
     Deadlock,
-    Launch,
+    EmulatedLaunch,
     Misaligned,
     OutOfBounds,
     Race,
@@ -97,7 +97,7 @@ def test_blocks_of_a_grid_in_three_dimensions_know_where_they_are() -> None:
     mad.lo.u32 x5, x2, x4, x1; mad.lo.u32 x5, x5, x3, x0;
     mov.u32 x6, %tid.y; mov.u32 x7, %tid.x; mad.lo.u32 x6, x6, 4, x7; mad.lo.u32 x5, x5, 8, x6;
     mad.wide.u32 q, x5, 4, p; st.global.u32 [q], x5; }}"""
-    run(parse(text), Launch((2, 3, 4), (4, 2, 1)), [pointer(out, "out")])
+    run(parse(text), EmulatedLaunch((2, 3, 4), (4, 2, 1)), [pointer(out, "out")])
     assert out.tolist() == list(range(192))
 
 
@@ -135,7 +135,7 @@ def test_tables_of_the_module_hold_their_values() -> None:
     .entry k(.param .u64 out) {{ .reg .b64 p, c; .reg .b32 v; ld.param.u64 p, [out];
     ld.const.u32 v, [table+8]; st.global.u32 [p], v; mov.u64 c, table; cvta.const.u64 c, c; ld.u32 v, [c+12];
     st.global.u32 [p+4], v; ld.global.f32 v, [g]; st.global.u32 [p+8], v; }}"""
-    run(parse(text), Launch((1, 1, 1), (1, 1, 1)), [pointer(out, "out")])
+    run(parse(text), EmulatedLaunch((1, 1, 1), (1, 1, 1)), [pointer(out, "out")])
     assert out.tolist() == [30, 0xFFFFFFFF, 0x3F800000, 0]
 
 
@@ -405,7 +405,7 @@ def test_arguments_are_packed_by_the_parameters_types() -> None:
     .reg .b64 p, x; .reg .b32 y; ld.param.u64 p, [out]; ld.param.u8 y, [a]; st.global.b32 [p], y;
     ld.param.f32 y, [b]; st.global.b32 [p+8], y; ld.param.s64 x, [c]; st.global.b64 [p+16], x;
     ld.param.b32 y, [d]; st.global.b32 [p+24], y; }}"""
-    launch = Launch((1, 1, 1), (32, 1, 1))
+    launch = EmulatedLaunch((1, 1, 1), (32, 1, 1))
     run(parse(text), launch, [pointer(out, "out"), 200, 1.5, -1, 2.0])
     assert out.tolist() == [200, 0x3FC00000, 2**64 - 1, 0x40000000]
     for args, words in (([1], "takes 5 arguments, 1 were given"), ([pointer(out, "o")] * 5, "pointers are .u64"),
@@ -413,14 +413,14 @@ def test_arguments_are_packed_by_the_parameters_types() -> None:
         with pytest.raises(SimError, match=words):
             run(parse(text), launch, args)  # type: ignore[arg-type]
     with pytest.raises(SimError, match="reqntid 32"):
-        run(parse(text), Launch((1, 1, 1), (64, 1, 1)), [pointer(out, "out"), 200, 1.5, -1, 2.0])
+        run(parse(text), EmulatedLaunch((1, 1, 1), (64, 1, 1)), [pointer(out, "out"), 200, 1.5, -1, 2.0])
 
 
 def test_an_entry_is_chosen_by_name() -> None:
     out = np.zeros(1, np.uint32)
     entry = ".entry {n}(.param .u64 out) {{ .reg .b64 p; ld.param.u64 p, [out]; st.global.b32 [p], {v}; }}\n"
     module = parse(HEAD + entry.format(n="one", v=1) + entry.format(n="two", v=2))
-    launch, args = Launch((1, 1, 1), (1, 1, 1)), [pointer(out, "out")]
+    launch, args = EmulatedLaunch((1, 1, 1), (1, 1, 1)), [pointer(out, "out")]
     run(module, launch, args, entry="two")
     assert out.tolist() == [2]
     with pytest.raises(SimError, match="entries: one, two"):

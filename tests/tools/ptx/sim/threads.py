@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tools.ptx import parse
-from tools.ptx.sim import Launch, run
+from tools.ptx.sim import EmulatedLaunch, run
 from tools.ttir import Pointer
 
 Array = npt.NDArray[Any]
@@ -26,7 +26,7 @@ def start(body: str, *arrays: Array, threads: int = 32, grid: int = 1, shared_by
     loads = "".join(f".reg .b64 %p{i}; ld.param.u64 %p{i}, [p{i}];" for i in range(len(arrays)))
     text = f"{HEAD}.extern .shared .align 16 .b8 dynamic[];\n.visible .entry k({params}) {{ {loads}\n{body}\n}}"
     args = [pointer(array, f"p{i}") for i, array in enumerate(arrays)]
-    run(parse(text), Launch((grid, 1, 1), (threads, 1, 1), shared_bytes), args, **options)
+    run(parse(text), EmulatedLaunch((grid, 1, 1), (threads, 1, 1), shared_bytes), args, **options)
 
 
 def compute(body: str, *arrays: Array, out: str = "u4", more: str = "") -> Array:

@@ -1,1 +1,0 @@
-"""The author that needs no key and writes PTX: what Triton's kernels compile to, and a search over rewrites of it."""

@@ -1,0 +1,62 @@
+"""What `optimize init` writes for a person's module can be optimised without a key and without a GPU."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.record.store import Store
+from tests.agent.shell import optimize
+from tools.verdict import Status
+
+MODULES = '''
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Dense(nn.Module):
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        self.fc = nn.Linear(in_features, out_features)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+class Norm(nn.Module):
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden_size)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+class Scaled(nn.Module):
+    """One with a parameter of its own."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return F.silu(x) * self.scale
+'''
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["Dense", "Norm", "Scaled"])
+def test_a_module_gets_an_attempt_that_is_right(name: str, dtype: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODULES)
+    done = optimize("init", f"mine.py:{name}", "-o", "task.py", "--no-check", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    task = tmp_path / "task.py"
+    text = task.read_text()
+    assert 'DTYPE = "float32"' in text
+    task.write_text(text.replace('"float32"', f'"{dtype}"'))
+    flags = ("--model", "offline", "--max-attempts", "1", "--plain", "--runs-dir", "runs")
+    done = optimize("--task", "task.py", *flags, cwd=tmp_path, timeout_s=280)
+    with Store.open(tmp_path / "runs") as its:
+        attempts = list(its.attempts(its.run_ids()[0]))
+    assert [a.verdict.status for a in attempts] == [Status.CHECKED], done.stdout + done.stderr
