@@ -58,8 +58,9 @@ def stored(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "runs")
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "runs") as opened:
+        yield opened
 
 
 def where(language: str = "triton", gpu: str | None = H200) -> Where:

@@ -32,5 +32,6 @@ def with_room(make: Callable[[], T], make_room: Callable[[], None]) -> T:
         return make()
     except TooLarge:
         pass  # here still, it would hold the tensors of the frames that it came through
+    gc.collect()  # from Python 3.12 on those frames are a cycle: a context manager raised that error from another
     make_room()
     return make()

@@ -209,6 +209,7 @@ def install_fake_tensors(tape: Tape) -> None:
 
     FakeTensor.data_ptr = lambda fake: tape.address(fake)  # type: ignore[method-assign, assignment, arg-type]
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+    torch.nn.RNNBase.flatten_parameters = _nothing()  # type: ignore[method-assign] # packs for cuDNN; no values change
     torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
     torch.Tensor.cuda = lambda t, *_, **__: t.to("cuda:0")  # type: ignore[method-assign]
     torch.Tensor.numpy = _refuser(READS_VALUE)  # type: ignore[method-assign]
