@@ -45,11 +45,17 @@ VOLATILE = {
 }  # fmt: skip
 LONG = 600  # characters: a longer text is kept as its digest and its first line
 _RUN_ID = re.compile(r"\b\d{8}-\d{6}-\w+?-[0-9a-f]{4}\b")
-_SEEDED = (  # numbers in sentences that depend on what was drawn
+_SEEDED = (  # what depends on what was drawn, and on how fast the machine is
     (re.compile(r"[\d,]+ of [\d,]+ elements wrong.*", re.DOTALL), "N elements wrong"),
     (re.compile(r"worst error [\d.e+-]+"), "worst error N"),
     (re.compile(r"Largest error: .*"), "Largest error: N"),
     (re.compile(r"(; )?errors lean [a-z ]+ zero \([^)]* standard errors\)"), ""),
+    (re.compile(r"(PTXAS error: [^\n]*).*", re.DOTALL), r"\1"),
+    (
+        re.compile(r"(step limit: more than \d+ ops executed|timed out: longer than \d+ s in the interpreter)"),
+        "too long",
+    ),
+    (re.compile(r"differ \(\d+ steps, then \d+\)(.*?)( \(in case '[^']*'\))?$", re.DOTALL), r"differ\1"),
     (re.compile(r"\b\d+\.\d+(e[+-]?\d+)? ?(s|ms|us|µs)\b"), "T"),
     (re.compile(r"(/[\w.@+-]+){3,}|/tmp/[\w./-]+"), "PATH"),
 )

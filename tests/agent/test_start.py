@@ -1,5 +1,6 @@
 """What a run begins with: --from and --language."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """All runs as trajectories: equal to the fold over their events, however strange these are, and whatever is written."""
 
+import contextlib
 import pickle
 import random
 import sqlite3
@@ -164,18 +165,16 @@ def test_a_reader_that_pauses_holds_nothing(store: Store, monkeypatch: pytest.Mo
     slow = store.trajectories()
     assert next(slow).run.run_id == "run-0"
     write(store, *attempt(2, "run-1"))
-    with sqlite3.connect(store.path) as other:
+    with contextlib.closing(sqlite3.connect(store.path)) as other:
         busy, pages, done = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    other.close()
     assert (busy, pages - done) == (0, 0)
     assert store.path.with_name("runs.db-wal").stat().st_size == 0
     assert [len(run.attempts) for run in slow] == [1, 1]  # as it was when the reader began
 
 
 def damage(store: Store, statement: str) -> None:
-    with sqlite3.connect(store.path) as connection:
+    with contextlib.closing(sqlite3.connect(store.path)) as connection, connection:
         assert connection.execute(statement).rowcount == 1
-    connection.close()
 
 
 @pytest.mark.parametrize(
