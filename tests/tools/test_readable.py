@@ -24,7 +24,7 @@ IMPORTED = {
 PRIVATE = (
     *("tools/tasks/softmax.py", "tools/judge/desk.py", "agent/authors/offline/library/softmax_row.py", "README.md"),
     *("tests/exploits/README.md", "tests/exploits/twins/softmax_rows.py", "tests/tools/conftest.py", "pyproject.toml"),
-    *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/candidates.py", "docs/evaluation.md"),
+    *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/throughput.py", "docs/evaluation.md"),
 )
 FOREIGN_PARTS = {
     Profile.TRACER: "tools/ttir/ir.py",

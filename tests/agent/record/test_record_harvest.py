@@ -15,7 +15,7 @@ from agent.record import harvest
 from agent.record.events import Event, Judged, Proposed, Replied, RunEnded, Said, Verified
 from agent.record.store import Store
 from agent.record.trajectory import AttemptRecord, Trajectory, trajectory
-from benchmarks.store_scale import fill
+from tests.agent.random_runs import RunMaker
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
 from tools.errors import StoreError
 from tools.verdict import CaseResult, Status, Verdict
@@ -77,8 +77,9 @@ def test_runs_that_were_written_at_once_come_apart(store: Store, seed: int) -> N
 def test_a_made_up_store_equals_its_fold_in_batches_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path, 330, seed=5, jobs=1)
     with Store.open(tmp_path) as store:
+        for index in range(7):
+            write(store, *RunMaker(index, seed=5, attempts=30 if index == 6 else 50).events())
         expected = folded(store)
         assert len(expected) == 7
         for size in (1, 120, 10_000):

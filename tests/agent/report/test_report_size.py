@@ -3,7 +3,7 @@
 from agent.record.trajectory import trajectory
 from agent.report.material import Material
 from agent.report.page import run_page
-from benchmarks.made_runs import RunMaker
+from tests.agent.random_runs import RunMaker
 from tests.agent.report.made import SHOWN
 from tests.agent.report.reading import Reading
 
