@@ -45,6 +45,7 @@ VOLATILE = {
 }  # fmt: skip
 LONG = 600  # characters: a longer text is kept as its digest and its first line
 _RUN_ID = re.compile(r"\b\d{8}-\d{6}-\w+?-[0-9a-f]{4}\b")
+_TEMPORARY = re.compile(r"\S*/tmp\w{8}/")  # a folder of tempfile's, as `_Copy` makes them
 _SEEDED = (  # what depends on what was drawn, and on how fast the machine is
     (re.compile(r"[\d,]+ of [\d,]+ elements wrong.*", re.DOTALL), "N elements wrong"),
     (re.compile(r"worst error [\d.e+-]+"), "worst error N"),
@@ -202,6 +203,7 @@ def steady(value: Any, *, fresh: bool = False) -> Any:
         return [steady(one, fresh=fresh) for one in value]
     if not isinstance(value, str):
         return value
+    value = _TEMPORARY.sub("", value)
     if fresh:
         value = _RUN_ID.sub("RUN", value)
         for pattern, instead in _SEEDED:
