@@ -135,7 +135,7 @@ def walked(walk: Walk, folder: Path) -> Walk:
             raise
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type] # what it is before
+        threading.setprofile(None)
         sys.stdout = told
     return walk
 
