@@ -599,7 +599,7 @@ def test_what_was_begun_for_a_task_that_is_left_is_given_up(tmp_path: Path) -> N
 
 def test_a_worker_whose_parent_is_gone_ends_what_it_does(tmp_path: Path) -> None:
     """Killed with -9, a parent cannot end it."""
-    words = [sys.executable, "-m", "benchmarks.table"]
+    words = [sys.executable, "-m", "benchmarks.table", "--worker"]
     variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
     flags = {"runs_dir": str(tmp_path / "runs"), "width": 1, "max_attempts": 500, "seed": 0}
     log = tmp_path / "log.txt"
