@@ -1,6 +1,9 @@
 # Everything a person needs: `make demo`, `make test`, `make check`. The environment is .venv; it is reinstalled only
 # when pyproject.toml or the pinned versions change.
-PYTHON ?= python3
+# The first that is supported: torch 2.13.0 and triton 3.7.1 have wheels for these. Name another one by PYTHON=...
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(shell for one in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$one -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$one && break; done)
 TASK ?= softmax
 ARGS ?=
 
@@ -44,7 +47,7 @@ clean: ## remove the environment and the caches; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .grimp_cache
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kerneltune needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12")'
+	@$(or $(PYTHON),false) -c '$(SUPPORTED)' || { echo 'kerneltune needs Python 3.11 to 3.14, and $(or $(PYTHON),no python3 here) is not one. Name another: make PYTHON=/path/to/python3.12' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(BIN)/python

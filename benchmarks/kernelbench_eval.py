@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.candidates import HEADER, Candidate, candidates
-from benchmarks.throughput import Limits, measure
+from benchmarks.throughput import HEADER, Candidate, Limits, candidates, measure
 from tools.device import gpu_info
 from tools.errors import KerneltuneError
 from tools.task import find_task

@@ -12,17 +12,17 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import statistics
 import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.candidates import Candidate, candidates
 from tools import machine as machines
 from tools import pipeline
 from tools.bench import Bench, CpuBench
@@ -38,6 +38,304 @@ from tools.tooling import Tools
 from tools.update import UpdateLimits, Updater
 from tools.verdict import Tier, Verdict
 from tools.versions import versions
+
+HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n\n\n"
+RIGHT = ("correct", "checked")
+SEED = 20261121
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A source for a built-in task. `kind` groups the table; `expected` are the statuses it may end with."""
+
+    name: str
+    task: str
+    kind: str
+    source: str
+    expected: tuple[str, ...]
+
+
+def candidates() -> tuple[Candidate, ...]:
+    """All of them, shuffled in an order that never changes: neither kinds nor tasks arrive in blocks."""
+    made = [*_softmax(), *_rms_norm(), *_matmul()]
+    made += [*_repeated(made)]
+    random.Random(SEED).shuffle(made)
+    return tuple(made)
+
+
+# Softmax ----------------------------------------------------------------------------------------------------------
+
+_ROW = """
+@triton.jit
+def softmax_row(x, y, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    v = tl.load(x + row * cols + c, mask=c < cols, other=-float("inf")).to(tl.float32)
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + row * cols + c, e / tl.sum(e, axis=0), mask=c < cols)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        softmax_row[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]), num_warps=WARPS)
+        return y
+"""
+_ONLINE = """
+@triton.jit
+def softmax_online(x, y, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    m = -float("inf")
+    s = 0.0
+    for start in range(0, cols, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        v = tl.load(x + row * cols + c, mask=c < cols, other=-float("inf")).to(tl.float32)
+        high = tl.maximum(m, tl.max(v, axis=0))
+        s = s * tl.exp(m - high) + tl.sum(tl.exp(v - high), axis=0)
+        m = high
+    for start in range(0, cols, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        v = tl.load(x + row * cols + c, mask=c < cols, other=-float("inf")).to(tl.float32)
+        tl.store(y + row * cols + c, tl.exp(v - m) / s, mask=c < cols)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        softmax_online[(x.shape[0],)](x, y, x.shape[1], BLOCK=COLUMNS, num_warps=WARPS)
+        return y
+"""
+
+
+def _softmax() -> Iterator[Candidate]:
+    for warps in (8, 16, 32):
+        yield _good("softmax", f"row, {warps} warps", _ROW.replace("WARPS", str(warps)))
+    for columns in (1024, 2048, 4096, 8192):
+        for warps in (4, 8):
+            source = _ONLINE.replace("COLUMNS", str(columns)).replace("WARPS", str(warps))
+            yield _good("softmax", f"online, {columns} columns, {warps} warps", source)
+    row, online = _ROW.replace("WARPS", "8"), _ONLINE.replace("COLUMNS", "2048").replace("WARPS", "4")
+    yield from _wrong_softmax(row, online)
+    yield from _broken("softmax", row, "tl.max(v, axis=0)")
+    yield from _endless("softmax", row, online)
+    yield from _not_kernels("softmax", "(self, x)", "torch.softmax(x, dim=-1)")
+    yield _slow_to_compile("softmax", row, "    e = tl.exp(v", 3000)
+
+
+def _wrong_softmax(row: str, online: str) -> Iterator[Candidate]:
+    normalised = "e / tl.sum(e, axis=0)"
+    changes = {
+        "all zeros": (normalised, "e * 0.0"),
+        "one over the columns": (normalised, "e * 0.0 + 1.0 / cols"),
+        "exponentials without their sum": (normalised, "e"),
+        "a sum of 99.9 %": (normalised, "e / (tl.sum(e, axis=0) * 1.001)"),
+        "no maximum taken": ("v - tl.max(v, axis=0)", "v"),
+        "the tail counted as zeros": ('other=-float("inf")', "other=0.0"),
+        "half precision inside": ("tl.exp(v - tl.max(v, axis=0))", "tl.exp(v - tl.max(v, axis=0)).to(tl.float16)"),
+        "every second row": ("tl.program_id(0)", "(tl.program_id(0) // 2 * 2)"),
+    }
+    for name, (old, new) in changes.items():
+        yield _made("softmax", "wrong", name, _changed(row, old, new), "wrong")
+    reach = {
+        "the sum is not rescaled": ("s * tl.exp(m - high)", "s"),
+        "stops early": ("(0, cols, BLOCK)", "(0, 2048, BLOCK)"),
+    }
+    for name, (old, new) in reach.items():
+        yield _made("softmax", "wrong", f"online, {name}", _changed(online, old, new), "wrong")
+    unmasked = row.replace(", mask=c < cols)", ")")
+    yield _made("softmax", "out of bounds", "stores the whole block", unmasked, "wrong", "crashed", "rejected")
+    past = row.replace("mask=c < cols, other", "mask=c <= cols, other").replace("mask=c < cols)", "mask=c <= cols)")
+    yield _made("softmax", "out of bounds", "one column too far", past, "wrong", "crashed", "rejected")
+    further = _changed(row, "(x.shape[0],)", "(x.shape[0] + 1,)")
+    yield _made("softmax", "out of bounds", "one row too far", further, "wrong", "crashed", "rejected")
+
+
+# RMS norm ---------------------------------------------------------------------------------------------------------
+
+_RMS = """
+@triton.jit
+def rms_norm(x, w, y, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    v = tl.load(x + row * cols + c, mask=c < cols, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(v * v, axis=0) / cols + eps)
+    g = tl.load(w + c, mask=c < cols, other=0.0).to(tl.float32)
+    tl.store(y + row * cols + c, v * scale * g, mask=c < cols)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols, eps):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.randn(cols))
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        block = triton.next_power_of_2(x.shape[1])
+        rms_norm[(x.shape[0],)](x, self.weight, y, x.shape[1], self.eps, BLOCK=block, num_warps=WARPS)
+        return y
+"""
+
+
+def _rms_norm() -> Iterator[Candidate]:
+    for warps in (2, 4, 8, 16):
+        source = _RMS.replace("WARPS", str(warps))
+        yield _good("rms_norm", f"{warps} warps", source)
+        root = _changed(source, "v * scale * g", "v / tl.sqrt(tl.sum(v * v, axis=0) / cols + eps) * g")
+        yield _good("rms_norm", f"{warps} warps, by division", root)
+    good = _RMS.replace("WARPS", "4")
+    changes = {
+        "no weight": ("v * scale * g", "v * scale"),
+        "no mean": (" / cols + eps", " + eps"),
+        "the mean of a power of two": (" / cols + eps", " / BLOCK + eps"),
+        "half of it": ("v * scale * g", "v * scale * g * 0.5"),
+        "the input": ("v * scale * g", "v"),
+        "the first weight for all": ("tl.load(w + c,", "tl.load(w + c * 0,"),
+    }
+    for name, (old, new) in changes.items():
+        yield _made("rms_norm", "wrong", name, _changed(good, old, new), "wrong")
+    unmasked = good.replace("v * scale * g, mask=c < cols)", "v * scale * g)")
+    yield _made("rms_norm", "out of bounds", "stores the whole block", unmasked, "wrong", "crashed", "rejected")
+    yield from _broken("rms_norm", good, "tl.sum(v * v, axis=0)")
+    yield from _endless("rms_norm", good, "")
+
+
+# Matmul -----------------------------------------------------------------------------------------------------------
+
+_MATMUL = """
+@triton.jit
+def matmul(a, b, bias, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    cols = tl.program_id(1).to(tl.int64) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        left = tl.load(a + rows[:, None] * K + k[None, :], mask=(rows[:, None] < M) & (k[None, :] < K), other=0.0)
+        right = tl.load(b + k[:, None] * N + cols[None, :], mask=(k[:, None] < K) & (cols[None, :] < N), other=0.0)
+        acc = tl.dot(left, right, acc)
+    acc += tl.load(bias + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
+    out = tl.maximum(acc, 0.0)
+    tl.store(c + rows[:, None] * N + cols[None, :], out, mask=(rows[:, None] < M) & (cols[None, :] < N))
+
+
+class ModelNew(nn.Module):
+    def __init__(self, k, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(k, n) * k**-0.5)
+        self.bias = nn.Parameter(torch.randn(n))
+
+    def forward(self, x):
+        (m, k), n = x.shape, self.weight.shape[1]
+        y = torch.empty((m, n), device=x.device, dtype=x.dtype)
+        grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLS))
+        tile = dict(BM=ROWS, BN=COLS, BK=DEPTH)
+        matmul[grid](x, self.weight, self.bias, y, m, n, k, **tile, num_warps=WARPS, num_stages=STAGES)
+        return y
+"""
+_TILES = [(64, 64, 32, 4, 2), (64, 64, 64, 4, 3), (128, 64, 32, 4, 3), (128, 64, 64, 4, 4), (64, 128, 32, 4, 4)]
+_TILES += [(64, 128, 64, 8, 3), (128, 128, 32, 4, 3), (128, 128, 32, 8, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4)]
+_TILES += [(128, 256, 32, 8, 3), (128, 256, 64, 8, 3), (256, 128, 64, 8, 3)]
+
+
+def _tiled(tile: tuple[int, int, int, int, int]) -> str:
+    source = _MATMUL
+    for name, value in zip(("ROWS", "COLS", "DEPTH", "WARPS", "STAGES"), tile, strict=True):
+        source = source.replace(name, str(value))
+    return source
+
+
+def _matmul() -> Iterator[Candidate]:
+    for tile in _TILES:
+        yield _good("matmul_bias_relu", "tile {}x{}x{}, {} warps, {} stages".format(*tile), _tiled(tile))
+    good = _tiled((64, 64, 32, 4, 3))
+    changes = {
+        "no bias": ("    acc += tl.load(bias + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]\n", ""),
+        "no relu": ("tl.maximum(acc, 0.0)", "acc"),
+        "the last tile of K left out": ("(0, K, BK)", "(0, K - BK, BK)"),
+        "the bias of a row": ("bias + cols, mask=cols < N", "bias + rows, mask=rows < N"),
+        "transposed weight": ("k[:, None] * N + cols[None, :], mask=(k", "cols[None, :] * K + k[:, None], mask=(k"),
+        "float8 operands": ("tl.dot(left, right, acc)", "tl.dot(left.to(tl.float8e5), right.to(tl.float8e5), acc)"),
+    }
+    for name, (old, new) in changes.items():
+        yield _made("matmul_bias_relu", "wrong", name, _changed(good, old, new), "wrong")
+    unmasked = _changed(good, "out, mask=(rows[:, None] < M) & (cols[None, :] < N))", "out)")
+    yield _made("matmul_bias_relu", "out of bounds", "stores whole tiles", unmasked, "wrong", "crashed", "rejected")
+    huge = _tiled((256, 256, 128, 8, 4))
+    yield _made("matmul_bias_relu", "broken", "too much shared memory", huge, "compile_failed")
+    yield from _broken("matmul_bias_relu", good, "tl.maximum(acc, 0.0)")
+    yield _slow_to_compile("matmul_bias_relu", good, "    out = tl.max", 2000)
+
+
+# Of every task ----------------------------------------------------------------------------------------------------
+
+
+def _broken(task: str, good: str, expression: str) -> Iterator[Candidate]:
+    """What models get wrong before anything runs."""
+    changes = {
+        "syntax error": ("class ModelNew", "class ModelNew(", "crashed"),
+        "a name that does not exist": (expression, "not_defined", "compile_failed"),
+        "a function that Triton lacks": (expression, "tl.softplus_fast(0.0)", "compile_failed"),
+        "shapes that do not fit": (expression, f"({expression} + tl.arange(0, 3))", "compile_failed"),
+        "no ModelNew": ("class ModelNew", "class Model", "rejected"),
+        "a missing package": ("class ModelNew", "import flash_kernels_that_nobody_has\n\n\nclass ModelNew", "crashed"),
+        "an option that does not exist": ("num_warps=", "warps_per_block=", "crashed"),
+    }
+    for name, (old, new, status) in changes.items():
+        yield _made(task, "broken", name, good.replace(old, new, 1), status, "crashed", "compile_failed", "rejected")
+
+
+def _endless(task: str, row: str, online: str) -> Iterator[Candidate]:
+    source = _changed(row, "class ModelNew", "while True:\n    pass\n\n\nclass ModelNew")
+    yield _made(task, "timeout", "an endless import", source, "timed_out")
+    if online:
+        loop = _changed(online, "    for start in range(0, cols, BLOCK):\n", "    start = 0\n    while start < cols:\n")
+        yield _made(task, "timeout", "a kernel that never ends", loop, "timed_out")
+
+
+def _not_kernels(task: str, parameters: str, expression: str) -> Iterator[Candidate]:
+    def model(body: str) -> str:
+        return f"class ModelNew(nn.Module):\n    def forward{parameters}:\n        {body}\n"
+
+    yield _made(task, "library only", "the reference itself", model(f"return {expression}"), "rejected", *RIGHT)
+    steps = "e = torch.exp(x - x.amax(-1, keepdim=True)); return e / e.sum(-1, keepdim=True)"
+    yield _made(task, "library only", "its steps in torch", model(steps), "rejected", *RIGHT)
+    yield _made(
+        task, "rejected", "torch.compile", model(f"return torch.compile(lambda x: {expression})(x)"), "rejected"
+    )
+    reads = f"if x.max().item() > 1: return {expression}\n        return x"
+    yield _made(task, "rejected", "reads a value on the host", model(reads), "rejected")
+
+
+def _slow_to_compile(task: str, good: str, before: str, steps: int) -> Candidate:
+    value = "v" if task == "softmax" else "acc"
+    unrolled = f"    for i in tl.static_range({steps}):\n        {value} = {value} * 1.0 + 0.0 * i\n"
+    source = _changed(good, before, unrolled + before)
+    return _made(task, "slow to compile", f"{steps} steps unrolled", source, *RIGHT, "timed_out", "wrong")
+
+
+def _repeated(made: list[Candidate]) -> Iterator[Candidate]:
+    """What a model says again: word by word, or with another comment."""
+    good = [c for c in made if c.kind == "good"]
+    for index in range(100 - len(made)):
+        first = good[index * 5 % len(good)]
+        said = first.source if index % 2 else f"# attempt {index}\n{first.source}"
+        yield replace(first, name=f"{first.name} (again)", kind="repeated", source=said)
+
+
+def _good(task: str, name: str, source: str) -> Candidate:
+    return _made(task, "good", name, source, *RIGHT)
+
+
+def _made(task: str, kind: str, name: str, source: str, *expected: str) -> Candidate:
+    return Candidate(name, task, kind, HEADER + source.strip("\n") + "\n", expected)
+
+
+def _changed(source: str, old: str, new: str) -> str:
+    """Raises ValueError when there is nothing to change: a wrong candidate that is not wrong would spoil the table."""
+    if old not in source:
+        raise ValueError(f"no {old!r} in the template")
+    return source.replace(old, new)
+
 
 SAMPLES_HZ = 20.0
 DESCRIBE_TIMEOUT_S = 120.0

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from agent.authors.base import Proposal
-from benchmarks.kernelbench_ahead import Ahead
-from benchmarks.kernelbench_judge import Judging
-from benchmarks.kernelbench_lines import Line
-from benchmarks.kernelbench_problem import Limits, Place, worth_trying
-from benchmarks.kernelbench_text import line_text
+from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, worth_trying
 from tools import machine as machines
 from tools.codec import decode, encode
 from tools.device import GpuInfo

@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kernelbench_lines import Lines, name_of, new_line, problems, stored
-from benchmarks.kernelbench_run import Plan, Share
-from benchmarks.kernelbench_share import main
-from benchmarks.kernelbench_text import line_text, report
+from benchmarks.kernelbench import Lines, Plan, Share, line_text, main, name_of, new_line, problems, report, stored
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = """
@@ -205,7 +202,7 @@ def test_problems_go_from_their_files_to_verdicts_and_on_from_there(
 
 
 def test_ctrl_c_ends_it_with_130_and_leaves_nothing_behind(folder: Path) -> None:
-    words = [sys.executable, "-m", "benchmarks.kernelbench_share", "--kernelbench", str(folder)]
+    words = [sys.executable, "-m", "benchmarks.kernelbench", "--kernelbench", str(folder)]
     scratch = folder / "scratch"
     scratch.mkdir()
     variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(scratch)}

@@ -23,11 +23,7 @@ from agent.record.folder import receipt_path
 from agent.record.store import Store
 from agent.settings import Settings
 from benchmarks.public_kernels import FOLDER, SOURCES, _tables, candidate, public_kernels, source_of, written
-from benchmarks.table import main
-from benchmarks.table_ahead import Ahead
-from benchmarks.table_rows import JOURNAL, Row, rows_of
-from benchmarks.table_run import Plan, Table
-from benchmarks.table_text import line_of, parts_of, table_text
+from benchmarks.table import JOURNAL, Ahead, Plan, Row, Table, line_of, main, parts_of, rows_of, table_text
 from tests.exploits.public.inline import InlineError
 from tools.task import builtin_names, find_task
 from tools.verdict import Comparison, Status, Timing, Verdict
@@ -603,7 +599,7 @@ def test_what_was_begun_for_a_task_that_is_left_is_given_up(tmp_path: Path) -> N
 
 def test_a_worker_whose_parent_is_gone_ends_what_it_does(tmp_path: Path) -> None:
     """Killed with -9, a parent cannot end it."""
-    words = [sys.executable, "-m", "benchmarks.table_worker"]
+    words = [sys.executable, "-m", "benchmarks.table", "--worker"]
     variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
     flags = {"runs_dir": str(tmp_path / "runs"), "width": 1, "max_attempts": 500, "seed": 0}
     log = tmp_path / "log.txt"

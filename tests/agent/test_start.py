@@ -1,5 +1,6 @@
 """What a run begins with: --from and --language."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,8 +60,9 @@ def stored(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "runs")
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "runs") as opened:
+        yield opened
 
 
 def where(language: str = "triton", gpu: str | None = H200) -> Where:

@@ -29,7 +29,7 @@ PRIVATE = (
         "README.md",
     ),
     *("tests/exploits/README.md", "tests/exploits/twins/softmax_rows.py", "tests/tools/conftest.py", "pyproject.toml"),
-    *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/candidates.py", "docs/evaluation.md"),
+    *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/throughput.py", "docs/evaluation.md"),
 )
 FOREIGN_PARTS = {
     Profile.TRACER: "tools/ttir/ir.py",

@@ -1,5 +1,6 @@
 """Whatever a jail says can be stored, encoded and shown."""
 
+import contextlib
 import json
 import sqlite3
 import sys
@@ -40,11 +41,10 @@ def test_a_database_takes_any_verdict(kind: str) -> None:
     verdict = Verdict(Status.CRASHED, words, (CaseResult("c", "own", False, 2.0, 1.0, words),), variant=words)
     report = KernelReport(words, 1, 0, 0, 0, 0, 4, 3, 1.0, "f" * 64)
     said = [verdict.detail, verdict.variant, verdict.cases[0].detail, report.name]
-    with sqlite3.connect(":memory:") as database:
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.execute("create table told (what text)")
         database.executemany("insert into told values (?)", [(text,) for text in said])
         assert [row[0] for row in database.execute("select what from told")] == said
-    database.close()
     assert json.loads(json.dumps(said, ensure_ascii=False).encode()) == said
 
 

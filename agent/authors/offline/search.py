@@ -6,13 +6,11 @@ now and then a point from anywhere. Equal arguments give equal moves.
 
 import itertools
 import random
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.authors.base import Attempt
 from agent.authors.offline.sketch import Earlier, Params, Remembered, Sketch, as_params
-from tools.verdict import Status
 
 JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill
 OF_OTHER_SHAPES = 3  # points that were best on other tasks
@@ -25,7 +23,6 @@ _DRAWS = 64
 _SPILLED_BYTES = 64  # per thread: a few spilled registers cost nothing that could be measured
 _FAILURES = 2  # of a kernel that never was right, whatever its parameters; too much shared memory does not count
 _CLEARLY_SLOWER = 1.1  # times the sketch's best
-_REFUSED = re.compile(r"needs (\d+) bytes of shared memory")
 _GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS")  # with it a block holds more
 _SHRINKS = "WARPS"  # with it each thread holds less
 
@@ -222,8 +219,8 @@ def _beyond(params: Params, other: Params, *, otherwise_equal: bool) -> bool:
 
 def shared_bytes(attempt: Attempt) -> int:
     """What the largest kernel needs a block, also of one that was refused for it; 0 where nobody said."""
-    if attempt.verdict.status is Status.COMPILE_FAILED and (found := _REFUSED.search(attempt.verdict.detail)):
-        return int(found[1])
+    if attempt.verdict.needed_shared_bytes is not None:
+        return attempt.verdict.needed_shared_bytes
     return max((k.shared_bytes for k in attempt.kernels), default=0)
 
 

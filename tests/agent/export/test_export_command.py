@@ -19,7 +19,7 @@ import pytest
 from agent.export.specs import FORMATS
 from agent.record.events import Event
 from agent.record.store import FILE_NAME, Store
-from benchmarks.made_runs import RunMaker
+from tests.agent.random_runs import RunMaker
 from tests.agent.shell import command, env, optimize
 
 datasets = pytest.importorskip("datasets")

@@ -1,5 +1,6 @@
 """What goes into the record comes out again, in order, equal, and is stored once."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,10 +30,8 @@ def write(store: Store, *events: Event) -> None:
 
 
 def rows(store: Store, query: str) -> list[tuple[object, ...]]:
-    with sqlite3.connect(store.path) as connection:
-        found = connection.execute(query).fetchall()
-    connection.close()
-    return found
+    with contextlib.closing(sqlite3.connect(store.path)) as connection:
+        return connection.execute(query).fetchall()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -114,12 +113,11 @@ def test_a_checked_verdict_can_never_carry_a_time(store: Store) -> None:
         with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed: only_correct_has"):
             rows(store, f"UPDATE verdicts SET {column} = 1 WHERE status = 'checked'")
     values = "SELECT seq, 0, '{}', 'eager', 1, 1, 1, 1 FROM verdicts"
-    connection = sqlite3.connect(store.path)
-    connection.execute("PRAGMA foreign_keys = ON")
-    for status, refused in (("checked", "CHECK"), ("correct", "FOREIGN KEY")):
-        with pytest.raises(sqlite3.IntegrityError, match=refused):
-            connection.execute(f"INSERT INTO comparisons {values.format(status)}")
-    connection.close()
+    with contextlib.closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        for status, refused in (("checked", "CHECK"), ("correct", "FOREIGN KEY")):
+            with pytest.raises(sqlite3.IntegrityError, match=refused):
+                connection.execute(f"INSERT INTO comparisons {values.format(status)}")
 
 
 def test_a_correct_verdict_cannot_lose_its_time(store: Store) -> None:

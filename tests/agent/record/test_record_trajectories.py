@@ -1,5 +1,6 @@
 """All runs as trajectories: equal to the fold over their events, however strange these are, and whatever is written."""
 
+import contextlib
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from agent.record import store as store_module
 from agent.record.events import Event, Judged, Proposed, Replied, RunEnded, Said, Verified
 from agent.record.store import Store
 from agent.record.trajectory import Trajectory, trajectory
-from benchmarks.store_scale import fill
+from tests.agent.random_runs import RunMaker
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
 from tools.errors import StoreError
 from tools.verdict import CaseResult, Status, Verdict
@@ -75,8 +76,9 @@ def test_runs_that_were_written_at_once_come_apart(store: Store, seed: int) -> N
 def test_a_made_up_store_equals_its_fold_in_batches_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path, 330, seed=5, jobs=1)
     with Store.open(tmp_path) as store:
+        for index in range(7):
+            write(store, *RunMaker(index, seed=5, attempts=30 if index == 6 else 50).events())
         expected = folded(store)
         assert len(expected) == 7
         for size in (1, 120, 10_000):
@@ -151,18 +153,16 @@ def test_a_reader_that_pauses_holds_nothing(store: Store, monkeypatch: pytest.Mo
     slow = store.trajectories()
     assert next(slow).run.run_id == "run-0"
     write(store, *attempt(2, "run-1"))
-    with sqlite3.connect(store.path) as other:
+    with contextlib.closing(sqlite3.connect(store.path)) as other:
         busy, pages, done = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    other.close()
     assert (busy, pages - done) == (0, 0)
     assert store.path.with_name("runs.db-wal").stat().st_size == 0
     assert [len(run.attempts) for run in slow] == [1, 1]  # as it was when the reader began
 
 
 def damage(store: Store, statement: str) -> None:
-    with sqlite3.connect(store.path) as connection:
+    with contextlib.closing(sqlite3.connect(store.path)) as connection, connection:
         assert connection.execute(statement).rowcount == 1
-    connection.close()
 
 
 @pytest.mark.parametrize(

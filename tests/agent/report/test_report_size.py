@@ -3,7 +3,7 @@
 from agent.record.trajectory import trajectory
 from agent.report.data import RunData
 from agent.report.page import run_page
-from benchmarks.made_runs import RunMaker
+from tests.agent.random_runs import RunMaker
 from tests.agent.report.made import SANITIZER
 from tests.agent.report.reading import Reading
 
