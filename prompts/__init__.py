@@ -1,6 +1,6 @@
-"""The words that models are told: Jinja2 templates, and nothing that decides anything.
+"""Renders the prompts: Jinja2 templates, which get plain values and decide nothing.
 
-They get plain values; agent/converse/prompts.py makes those. What a template names and nobody gave is an error.
+agent/converse/prompts.py makes the values. What a template names and nobody gave is an error.
 """
 
 import re
@@ -15,7 +15,7 @@ _SHORTEST_FENCE = 3
 
 
 def render(template: str, **values: object) -> str:
-    """The text of a template ("history.j2"), without white space around it. Raises jinja2.UndefinedError for a value
+    """Render a template ("history.j2"), without white space around it. Raises jinja2.UndefinedError for a value
     that is missing and jinja2.TemplateNotFound for a template that does not exist."""
     return _environment().get_template(template).render(values).strip()
 
@@ -26,7 +26,7 @@ def _environment() -> "Environment":
 
 
 def templates(package: str, folder: str, **filters: Callable[..., object]) -> "Environment":
-    """The templates of a package, strict about missing values. Nothing is escaped: they are for models and for Markdown,
+    """Load the templates of a package, strict about missing values. Nothing is escaped: they are for models and for Markdown,
     not for browsers."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # not before somebody needs words
 
@@ -42,18 +42,18 @@ def templates(package: str, folder: str, **filters: Callable[..., object]) -> "E
 
 
 def clip(text: str, most: int) -> str:
-    """The text on one line, and at most so many characters of it."""
+    """Put the text on one line, and cut it to at most so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
 def cell(text: str) -> str:
-    """The text as a cell of a table."""
+    """Escape the text as a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
 def code(source: str, language: str = "python") -> str:
-    """A block of code, word for word; its fence is longer than any that the source holds."""
+    """Fence a block of code, word for word; the fence is longer than any that the source holds."""
     fences = re.findall(r"`{3,}", source) if "```" in source else []
     longest = max(map(len, fences), default=_SHORTEST_FENCE - 1)
     fence = "`" * (longest + 1)
