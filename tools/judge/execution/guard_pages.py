@@ -124,8 +124,8 @@ class RequestedAllocation:
 
 @dataclass(frozen=True)
 class Harm:
-    """What a run has changed that was not its own, in words. `overwrites`: an input or a parameter; else what lies beside
-    a tensor."""
+    """What a run has changed that was not its own, in words. `overwrites`: an input or a parameter; else what lies
+    beside a tensor."""
 
     words: str
     overwrites: bool = False
