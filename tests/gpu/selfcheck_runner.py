@@ -147,7 +147,7 @@ class Checks:
         expect(verdict, Status.CORRECT)
         print(json.dumps(encode(replace(verdict, cases=())), indent=1))
         for case in verdict.cases:
-            print("     ", case.case, case.inputs, case.ok, f"{case.error_ratio:.3g}", case.detail)
+            print("     ", case.case, case.inputs, case.ok, f"{case.error_ratio:.3g}", case.sentence)
         assert verdict.timing is not None
         ratios = ", ".join(f"{c.baseline} {c.speedup:.4f} [{c.low:.4f}, {c.high:.4f}]" for c in verdict.comparisons)
         return f"{verdict.timing.median_us:.2f} µs; {ratios}; {verdict.sol_fraction or 0:.2%} of light"

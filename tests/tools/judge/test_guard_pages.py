@@ -85,7 +85,7 @@ def test_what_is_laid_is_found_at_its_offset_and_the_rest_is_nan(right: bool) ->
     assert bool(torch.isnan(rest.view(torch.float32)).all())
     assert bool(torch.isnan(rest.view(torch.bfloat16)).all())
     assert bool(torch.isnan(memory.outputs()).all())
-    assert memory.harmed() == ""
+    assert memory.harmed() is None
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -97,9 +97,12 @@ def test_one_byte_beside_an_output_is_noticed(right: bool, step: int, words: str
     at = stop if step > 0 else start - 1
     if 0 <= at < len(room):  # else it would be a fault
         room[at] ^= 1
-        assert words in memory.harmed()
+        harm = memory.harmed()
+        assert harm is not None
+        assert words in harm.words
+        assert not harm.overwrites
         memory.lay(DRAWN, right=right, turn=0)
-        assert memory.harmed() == ""
+        assert memory.harmed() is None
     else:
         assert step == (1 if right else -1)
 
@@ -108,19 +111,22 @@ def test_one_byte_beside_an_output_is_noticed(right: bool, step: int, words: str
 def test_a_changed_input_is_noticed_where_pages_cannot_be_read_only(name: str, words: str) -> None:
     memory = guarded(unmapped=False)
     memory.lay(DRAWN, right=True, turn=0)
-    assert memory.harmed() == ""
+    assert memory.harmed() is None
     room, start, _ = bytes_around(memory, name)
     room[start] ^= 1
-    assert f"overwrites {words}" in memory.harmed()
+    harm = memory.harmed()
+    assert harm is not None
+    assert harm.overwrites
+    assert f"overwrites {words}" in harm.words
     memory.lay(DRAWN, right=True, turn=1)
-    assert memory.harmed() == ""
+    assert memory.harmed() is None
 
 
 def test_a_nan_among_the_inputs_is_not_taken_for_a_change() -> None:
     drawn = replace(DRAWN, inputs=(torch.tensor([0.0, float("nan"), -0.0, 1.0, 2.0]),))
     memory = guarded(unmapped=False)
     memory.lay(drawn, right=False, turn=0)
-    assert memory.harmed() == ""
+    assert memory.harmed() is None
 
 
 def test_inputs_and_parameters_are_shared_for_reading_only_but_not_when_a_fault_is_looked_into() -> None:

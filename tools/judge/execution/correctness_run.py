@@ -25,7 +25,7 @@ from tools.judge.correctness.inputs import case_seed
 from tools.judge.correctness.problem import Problem
 from tools.judge.correctness.reference_model import Drawn, free_cached
 from tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
-from tools.judge.execution.guard_pages import Allocate, GuardedMemory, same_bits
+from tools.judge.execution.guard_pages import Allocate, GuardedMemory, Harm, same_bits
 from tools.judge.execution.runner_link import RunnerFailed, RunnerLink, now_s
 from tools.plan.replay import ReplayError
 from tools.plan.schema import Kernel, Plan, plan_hash, without_locations
@@ -155,7 +155,7 @@ class PlanChecker:
             self.seen.add(before.words)
             harmed = memory.harmed()
             if harmed:
-                return replace(worst, ok=False, error_ratio=math.inf, max_abs_error=math.inf, detail=harmed)
+                return replace(worst, ok=False, error_ratio=math.inf, max_abs_error=math.inf, detail=harmed.words)
             if first and same_bits(memory.outputs(), memory.outputs(first[1])):
                 continue
             result = self._judged(memory, expected, drawn, before)
@@ -206,27 +206,29 @@ class PlanChecker:
             hint = next((text for sign, text in _HINTS.items() if sign in failure.detail.lower()), "")
             return RunnerFailed(failure.status, f"{failure.detail} ({hint})") if hint else failure
         self._forget()
-        words = "an out-of-bounds access: a kernel reads or writes outside of its tensors; check masks and offsets"
-        if self.guarded:
-            words = self._seen_with_margins(drawn) or words
-        status = Status.WRONG if "overwrites" in words else Status.CRASHED
-        return RunnerFailed(status, f"{words} [{failure.detail}]")
+        harm = self._seen_with_margins(drawn) if self.guarded else None
+        if harm is None:
+            harm = Harm(
+                "an out-of-bounds access: a kernel reads or writes outside of its tensors; check masks and offsets"
+            )
+        status = Status.WRONG if harm.overwrites else Status.CRASHED
+        return RunnerFailed(status, f"{harm.words} [{failure.detail}]")
 
-    def _seen_with_margins(self, drawn: Drawn) -> str:
-        """What a run that faulted does where it can; "" when that cannot be found out."""
+    def _seen_with_margins(self, drawn: Drawn) -> Harm | None:
+        """What a run that faulted does where it can; None when that cannot be found out."""
         try:
             memory = self._load(drawn, strict=False)
         except (RunnerFailed, DriverError, torch.OutOfMemoryError):
-            return ""
+            return None
         try:
             self._run(memory, drawn, self._last)
             where = "past the end" if self._last.right else "before the start"
             silent = f"an out-of-bounds access: a kernel reads {where} of a tensor; check masks and offsets"
-            return memory.harmed() or silent
+            return memory.harmed() or Harm(silent)
         except RunnerFailed as failure:
             far = "an out-of-bounds access: a kernel reads or writes far outside of its tensors (2 MiB or more); check "
             far += "how it computes addresses (offsets of 2^31 and more need int64)"
-            return far if _FAULT.search(failure.detail) else ""
+            return Harm(far) if _FAULT.search(failure.detail) else None
         finally:
             memory.close()
             self._link.distrust("its plan left its memory")

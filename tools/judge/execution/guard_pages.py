@@ -99,6 +99,7 @@ class PlacedAllocation:
     words: str
     nbytes: int
     writable: bool
+    own: bool
     room: int
     base: int
     capacity: int
@@ -118,6 +119,16 @@ class RequestedAllocation:
     words: str
     nbytes: int
     writable: bool
+    own: bool = True
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What a run has changed that was not its own, in words. `overwrites`: an input or a parameter; else what lies
+    beside a tensor."""
+
+    words: str
+    overwrites: bool = False
 
 
 def allocations_of(
@@ -136,7 +147,7 @@ def allocations_of(
         if own or name in given:  # the runner refuses a plan that reads what there is not
             nbytes = storage.nbytes if own else extent_bytes(given[name])
             words = _words(storage, outputs)
-            found.append(RequestedAllocation(f"storage:{storage.id}", words, nbytes, own or not strict))
+            found.append(RequestedAllocation(f"storage:{storage.id}", words, nbytes, own or not strict, own))
     found += [
         RequestedAllocation(f"launcher:{k}:{w}", "the compiler's scratch", n, True) for (k, w), n in scratch.items()
     ]
@@ -205,7 +216,7 @@ class GuardedMemory:
     ) -> None:
         self.plan, self.strict = plan, strict
         wanted = allocations_of(plan, drawn, scratch, strict=strict)
-        own = sum(w.nbytes for w in wanted if not w.words.startswith(("input", "parameter")))
+        own = sum(w.nbytes for w in wanted if w.own)
         if own > most_bytes:
             raise ReplayError(f"the plan needs {own >> 20} MiB of workspace; {most_bytes >> 20} MiB are free")
         self.places, sizes = places_for(wanted, page_bytes, 0 if strict else MARGIN_BYTES)
@@ -296,15 +307,15 @@ class GuardedMemory:
         """Copies of the bytes of `output_storages` as they are now."""
         return {n: self._flat(n).clone() for n in self.output_storages()}
 
-    def harmed(self) -> str:
-        """What a run has changed that was not its own, in words; "" when nothing."""
+    def harmed(self) -> Harm | None:
+        """What a run has changed that was not its own; None when nothing."""
         checks = [*self._input_checks(), *self._canary_checks()]
         if not checks:
-            return ""
+            return None
         changed = torch.stack([flag for _, flag in checks]).tolist()
-        return next((words for (words, _), hit in zip(checks, changed, strict=True) if hit), "")
+        return next((harm for (harm, _), hit in zip(checks, changed, strict=True) if hit), None)
 
-    def _input_checks(self) -> Iterable[tuple[str, torch.Tensor]]:
+    def _input_checks(self) -> Iterable[tuple[Harm, torch.Tensor]]:
         if (self.strict and self.guarded) or self._drawn is None:
             return  # a write would have been a fault
         given = _given(self._drawn)
@@ -313,9 +324,10 @@ class GuardedMemory:
             if name in given and given[name].numel():
                 now, was = _dense(like(self._flat(storage.id), given[name])), _dense(given[name])
                 words = _words(storage, [])
-                yield f"the candidate overwrites {words}; write results to memory of your own", (now != was).any()
+                harm = f"the candidate overwrites {words}; write results to memory of your own"
+                yield Harm(harm, overwrites=True), (now != was).any()
 
-    def _canary_checks(self) -> Iterable[tuple[str, torch.Tensor]]:
+    def _canary_checks(self) -> Iterable[tuple[Harm, torch.Tensor]]:
         for place in self.places:
             if place.writable or not self.guarded:
                 room = self._rooms[place.room].tensor
@@ -329,7 +341,7 @@ class GuardedMemory:
                 ):
                     if stop > start:
                         words = f"a kernel writes {where} of {place.words}; check masks and offsets"
-                        yield f"an out-of-bounds access: {words}", _disturbed(room, start, stop)
+                        yield Harm(f"an out-of-bounds access: {words}"), _disturbed(room, start, stop)
 
     def close(self) -> None:
         """Free the memory."""

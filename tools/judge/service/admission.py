@@ -141,9 +141,14 @@ class AdmissionResult:
 def unsound(results: list[AdmissionResult]) -> list[str]:
     """Cases that a null kernel passes with every battery, as "case: null kernel"; empty for a sound task. One battery
     that refuses it is enough: a candidate has to pass them all."""
+    return [f"{case}: {name}" for case, name in _passing(results)]
+
+
+def _passing(results: Sequence[AdmissionResult]) -> list[tuple[str, str]]:
+    """(case, null kernel) that no battery refused."""
     refused = {(r.case, r.null_kernel) for r in results if r.refused}
     tried = dict.fromkeys((r.case, r.null_kernel) for r in results)
-    return [f"{case}: {name}" for case, name in tried if (case, name) not in refused]
+    return [one for one in tried if one not in refused]
 
 
 def admit(task: TaskFile, *, device: str = "cpu") -> list[AdmissionResult]:
@@ -175,12 +180,12 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
     try:
         problem = Problem.load(task, case)
         results = list(_case(problem, ("own",)))
-        if unsound(results):  # the other batteries may still catch it
+        if _passing(results):  # the other batteries may still catch it
             results += _case(problem, CORE[1:])
         dead = [s.operand for s in sensitivities(problem) if s.dead]
     except TaskError as error:
         return [f"the task could not be examined: {error}"]
-    names = [entry.partition(": ")[2] for entry in unsound(results)]
+    names = [name for _, name in _passing(results)]
     more = f" (and {len(names) - 1} other null kernels)" if len(names) > 1 else ""
     notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}" for name in names[:1]]
     if dead:
