@@ -20,6 +20,7 @@ from agent.record.events import Event, Progress, Proposed, Said
 from agent.view.live import RunSteering
 from agent.view.render import (
     HiddenRows,
+    Pane,
     ScreenFrame,
     Ui,
     best_facts,
@@ -234,7 +235,7 @@ def text_of(made: list[Segment]) -> str:
 
 
 def cut(made: Text, width: int) -> str:
-    return drawn(made, width, 1).rstrip("\n")
+    return drawn(Pane([made]), width, 1).rstrip("\n")
 
 
 def test_a_line_that_is_cut_says_so_wherever_its_parts_end() -> None:
