@@ -23,8 +23,7 @@ from agent.compose.start import checked
 from agent.record.events import Event, Judged
 from agent.record.store import Store
 from agent.settings import Settings, chosen_settings, environment
-from agent.view.plain import PlainView
-from agent.view.summary import summary_text
+from agent.view.plain import PlainView, summary_text
 from agent.view.verdicts import FilesView
 from benchmarks.table_ahead import Ahead
 from benchmarks.worker_steps import More, Request, Step, said, served, tenths

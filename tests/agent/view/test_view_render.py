@@ -18,6 +18,7 @@ from rich.text import Text
 from agent.controls import Controls
 from agent.record.events import Event, Progress, Proposed, Said
 from agent.view.live import RunSteering
+from agent.view.plain import NextCommand, summary, summary_text
 from agent.view.render import (
     HiddenRows,
     Pane,
@@ -34,7 +35,6 @@ from agent.view.render import (
     wrapped,
 )
 from agent.view.state import AttemptState, ViewState, fold
-from agent.view.summary import NextCommand, summary, summary_text
 from agent.view.text import clean, verdict_label, verdict_style
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts, started
 from tools.verdict import Status
