@@ -50,6 +50,14 @@ def test_a_speed_divides_the_time_that_the_run_took() -> None:
     assert played(playback(OVER, speed=math.inf))[1] < 1.0
 
 
+def test_who_plays_a_run_that_goes_on_follows_it_from_its_present() -> None:
+    pages = [RUN[:1], [], [replace(ENDED, at=START + 1000.0)]]
+    made = Playback(EventSource(lambda: pages.pop(0) if pages else [], lambda: RUNNING if pages else GONE), speed=1.0)
+    events, took = played(made)
+    assert len(events) == 2
+    assert took < 4.0
+
+
 def test_a_long_silence_lasts_no_longer_than_the_limit() -> None:
     silent: list[Event] = [RUN[0], replace(ENDED, at=START + 1000.0)]
     assert 0.4 <= played(playback(silent, speed=10.0, idle_limit_s=4.0))[1] < 2.0
