@@ -51,7 +51,7 @@ def test_a_speed_divides_the_time_that_the_run_took() -> None:
 
 
 def test_who_plays_a_run_that_goes_on_follows_it_from_its_present() -> None:
-    pages = [RUN[:1], [], [replace(ENDED, at=START + 1000.0)]]
+    pages: list[list[Event]] = [RUN[:1], [], [replace(ENDED, at=START + 1000.0)]]
     made = Playback(EventSource(lambda: pages.pop(0) if pages else [], lambda: RUNNING if pages else GONE), speed=1.0)
     events, took = played(made)
     assert len(events) == 2
@@ -66,7 +66,7 @@ def test_a_long_silence_lasts_no_longer_than_the_limit() -> None:
 
 def test_the_pause_before_a_resume_takes_a_second_even_without_a_limit() -> None:
     later = START + 86_400.0
-    resumed = [*OVER, RunResumed("r-7f3a", 6, at=later), replace(ENDED, at=later + 1.0)]
+    resumed: list[Event] = [*OVER, RunResumed("r-7f3a", 6, at=later), replace(ENDED, at=later + 1.0)]
     events, took = played(playback(resumed, speed=100.0, idle_limit_s=math.inf))
     assert len(events) == len(resumed)
     assert took < 4.0
