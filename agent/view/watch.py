@@ -64,12 +64,16 @@ class Playback:
     def events(self, nobody_watches: Callable[[], bool], *, hears_keys: bool = False) -> Iterator[Event]:
         """What happened, until the run is over, its process is gone (or unknown, and the run silent for a minute), or
         nobody watches. Who can press keys leaves a run that has no end, or was over from the start, by a key."""
+
+        def is_left() -> bool:
+            return self.controls.stopping or nobody_watches()
+
         asked_at = -math.inf
-        while not (self.controls.stopping or nobody_watches()):
+        while not is_left():
             found = self._source.more()
             for event in found:
                 self._wait_for(event)
-                if self.controls.stopping or nobody_watches():
+                if is_left():
                     return
                 self._take(event)
                 yield event
