@@ -10,7 +10,6 @@ from cyclopts import CycloptsError
 
 from agent.cli_words import words_of
 from agent.llm.errors import LlmError
-from agent.view.output import silence
 from tools.errors import KerneltuneError, Unfit, UsageError
 
 CODES = {
@@ -56,11 +55,17 @@ def _said(code: int, text: str) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        silence(sys.stdout)
+        _silence_stdout()
     return code
 
 
 def _reader_gone() -> int:
     """`| head` has seen enough, which is no failure."""
-    silence(sys.stdout)
+    _silence_stdout()
     return 0
+
+
+def _silence_stdout() -> None:
+    from agent.view.output import silence  # rich, which takes 50 ms
+
+    silence(sys.stdout)

@@ -37,23 +37,22 @@ from typing import Any
 from agent.authors.base import Attempt
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.ceilings import measure_with
-from agent.compose.choice import OFFLINE, chosen
+from agent.compose.choice import chosen
 from agent.compose.files import bench_opened
 from agent.compose.run import fan_out, run_opened
 from agent.compose.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
 from agent.compose.sources import read_candidates
 from agent.compose.start import checked
 from agent.compose.writers import LOWER_TIMEOUT_S
+from agent.llm.providers import OFFLINE
 from agent.policy import best
-from agent.record.alive import folder_of
 from agent.record.events import Event, Judged, RunEnded, RunStarted
-from agent.record.listing import Filter, RunSummary
-from agent.record.receipts import receipt_path
+from agent.record.folder import folder_of, receipt_path
+from agent.record.query import Filter, RunSummary
 from agent.record.store import Store
 from agent.settings import Settings, chosen_settings, environment
-from agent.view.files import FilesView
-from agent.view.plain import PlainView
-from agent.view.summary import summary_text
+from agent.view.plain import PlainView, summary_text
+from agent.view.verdicts import FilesView
 from benchmarks.gpu_fleet import (
     GRACE_S,
     Answer,

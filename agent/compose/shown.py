@@ -8,7 +8,7 @@ from agent.record.events import Progress
 from agent.settings import Environment, Settings
 from agent.view.live import close_view, open_view
 from agent.view.output import choose_view
-from agent.view.summary import NextCommand
+from agent.view.plain import NextCommand
 from tools.task import find_task
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from agent.settings import Environment, Settings
 from agent.view.live import LiveView, gpu_samples, keys_fd
 from agent.view.ndjson import JsonView
 from agent.view.output import ViewChoice, choose_view
-from agent.view.plain import PlainView
+from agent.view.plain import NextCommand, PlainView, summary, summary_text
 from agent.view.render import render
 from agent.view.state import ViewState, fold
-from agent.view.summary import NextCommand, summary, summary_text
 from agent.view.watch import IDLE_LIMIT_S, MAX_SPEED, EventSource, Playback, picture, print_events
 from tools.codec import DecodeError, decode
 from tools.device import GpuInfo

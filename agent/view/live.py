@@ -19,10 +19,9 @@ from agent.controls import Controls
 from agent.record.events import Event, Progress
 from agent.view.ndjson import JsonView
 from agent.view.output import ViewChoice, while_there_is_a_terminal
-from agent.view.plain import PlainView
+from agent.view.plain import NextCommand, PlainView, summary, summary_text
 from agent.view.render import Ui, Wish, page_lines, press, render
 from agent.view.state import GPU_STAGE, SUSPENDED_STAGE, ViewState, fold
-from agent.view.summary import NextCommand, summary, summary_text
 from agent.view.terminal import Keyboard, TerminalScreen, may_read
 from tools.codec import encode
 from tools.device import GpuInfo, GpuSample, Sampler

@@ -7,16 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Literal, TextIO
+from typing import IO, Literal, TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from agent.view import text as words
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 class LineWriter:
@@ -50,7 +47,7 @@ def silence(stream: IO[str]) -> None:
 
 
 @contextlib.contextmanager
-def while_there_is_a_terminal(console: "Console") -> Iterator[None]:
+def while_there_is_a_terminal(console: Console) -> Iterator[None]:
     """Leave the block quietly when the terminal goes away. The console's file may change meanwhile."""
     try:
         yield

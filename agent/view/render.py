@@ -21,7 +21,6 @@ from rich.text import Text
 
 from agent.view import text as words
 from agent.view.state import LEFT_STAGES, AttemptState, Budget, GpuReading, LogEntry, ViewState, format_spending
-from agent.view.summary import compiler_facts
 from agent.view.text import LABEL_WIDTH, verdict_style
 from tools.verdict import Comparison, Verdict
 
@@ -497,7 +496,7 @@ def _verdict_facts(row: AttemptState, verdict: Verdict, width: int, most: int, g
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
         why: list[Part] = [(f"no GPU, so no time: {RANKED_BY}" if gpu is None else "not timed", DIM)]
-        return [[label, "   ", compiler_facts(row)], why]
+        return [[label, "   ", words.compiler_facts(row.kernels)], why]
     first: list[Part] = [label, "  ", (words.timing(verdict.timing), "bold")]
     more: list[Part] = []
     if verdict.sol_fraction is not None:

@@ -101,6 +101,20 @@ def shared_bytes(kernels: Sequence[KernelReport]) -> int:
     return max((k.shared_bytes for k in kernels), default=0)
 
 
+def compiler_facts(kernels: Sequence[KernelReport]) -> str:
+    """Format registers, spills, occupancy and shared memory."""
+    if not kernels:
+        return "no kernel compiled"
+    return "   ".join(
+        (
+            f"registers {registers(kernels)}",
+            f"spills {size(spill_bytes(kernels))}",
+            f"occupancy {occupancy(kernels):.0%}",
+            f"shared {size(shared_bytes(kernels))}",
+        )
+    )
+
+
 def tokens(n: int) -> str:
     """Format tokens in three digits: 812, 5.1k, 1.2M."""
     return f"{n}" if n < 1000 else f"{n / 1000:.3g}k" if n < 999_500 else f"{n / 1e6:.3g}M"

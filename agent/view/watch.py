@@ -57,19 +57,23 @@ class Playback:
         self.last_at = 0.0  # the recorded clock of the latest event
         self.ended = False  # by the last event that says so; a resumed run goes on
         self.reading = True  # the record holds more than was given
-        self._source, self._idle_limit_s, self._plays = source, idle_limit_s, speed is not None
+        self._source, self._idle_limit_s = source, idle_limit_s
         self._clock = 0.0  # the recorded clock, which goes on between two events
         self._stays = False  # at the end of a run that was over, somebody looks at it
 
     def events(self, nobody_watches: Callable[[], bool], *, hears_keys: bool = False) -> Iterator[Event]:
         """What happened, until the run is over, its process is gone (or unknown, and the run silent for a minute), or
         nobody watches. Who can press keys leaves a run that has no end, or was over from the start, by a key."""
+
+        def is_left() -> bool:
+            return self.controls.stopping or nobody_watches()
+
         asked_at = -math.inf
-        while not self._is_left(nobody_watches):
+        while not is_left():
             found = self._source.more()
             for event in found:
                 self._wait_for(event)
-                if self._is_left(nobody_watches):
+                if is_left():
                     return
                 self._take(event)
                 yield event
@@ -82,9 +86,6 @@ class Playback:
             if self._is_over(hears_keys):
                 return
             time.sleep(POLL_S)
-
-    def _is_left(self, nobody_watches: Callable[[], bool]) -> bool:
-        return self.controls.stopping or nobody_watches()
 
     def _is_over(self, hears_keys: bool) -> bool:
         if self.ended and self.process.state != "running":
@@ -100,16 +101,22 @@ class Playback:
         at = event.at if abs(event.at) < _LATEST else 0.0  # also NaN: a record from elsewhere may say anything
         return max(self.last_at, at)
 
+    @property
+    def _pace(self) -> float | None:
+        """How many times as fast as it was; None: at once, also in the present of a run that goes on."""
+        speed = self.speed  # a key may change it meanwhile
+        return None if speed is None or math.isinf(speed) or not self.reading else speed
+
     def _wait_for(self, event: Event) -> None:
         """Until it is the event's time. A pause, also one by Ctrl-Z, does not count."""
         self.controls.wait()
         gap_s = self._at(event) - self.last_at if self.last_at else 0.0
         limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else self._idle_limit_s
         played_s, lasts_s = 0.0, min(gap_s, limit_s)
-        while played_s < lasts_s and self._plays and self.speed and not math.isinf(self.speed):
+        while played_s < lasts_s and (speed := self._pace):
             before_s = self.controls.clock_s
-            time.sleep(max(0.0, min(_STEP_S, (lasts_s - played_s) / self.speed)))
-            played_s += (self.controls.clock_s - before_s) * self.speed
+            time.sleep(max(0.0, min(_STEP_S, (lasts_s - played_s) / speed)))
+            played_s += (self.controls.clock_s - before_s) * speed
             self._clock = self.last_at + gap_s * min(1.0, played_s / lasts_s)
             self.controls.wait()
             if self.controls.stopping:
@@ -135,7 +142,7 @@ class Playback:
     def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
         """Pause, speed, and what there is to look at."""
         pause = "go on" if self.controls.paused else "pause"
-        speed = (("+-", "speed"), ("s", "to the end")) if self._plays and self.reading else ()
+        speed = (("+-", "speed"), ("s", "to the end")) if self.speed is not None and self.reading else ()
         looking = (("?", "help"), ("↑↓", "choose"), ("enter", "show"), ("d", "diff"), ("o", "source"))
         return (("q", "leave"), ("p", pause), *speed, *looking)
 

@@ -32,7 +32,7 @@ from agent.record.events import (
 )
 from tools import tasks
 from tools.codec import Json
-from tools.judge.reference import describe
+from tools.judge.correctness.problem import describe
 from tools.task import find_task
 from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 

@@ -8,9 +8,8 @@ import pytest
 
 from agent.record.events import RunEnded, Verified
 from agent.view.ndjson import JsonView
-from agent.view.plain import plain_line
+from agent.view.plain import plain_line, summary_text
 from agent.view.state import ViewState, fold
-from agent.view.summary import summary_text
 from agent.view.verdicts import (
     FilesEnd,
     FilesView,

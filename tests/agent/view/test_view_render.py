@@ -18,8 +18,10 @@ from rich.text import Text
 from agent.controls import Controls
 from agent.record.events import Event, Progress, Proposed, Said
 from agent.view.live import RunSteering
+from agent.view.plain import NextCommand, summary, summary_text
 from agent.view.render import (
     HiddenRows,
+    Pane,
     ScreenFrame,
     Ui,
     best_facts,
@@ -33,7 +35,6 @@ from agent.view.render import (
     wrapped,
 )
 from agent.view.state import AttemptState, ViewState, fold
-from agent.view.summary import NextCommand, summary, summary_text
 from agent.view.text import clean, verdict_label, verdict_style
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts, started
 from tools.verdict import Status
@@ -234,7 +235,7 @@ def text_of(made: list[Segment]) -> str:
 
 
 def cut(made: Text, width: int) -> str:
-    return drawn(made, width, 1).rstrip("\n")
+    return drawn(Pane([made]), width, 1).rstrip("\n")
 
 
 def test_a_line_that_is_cut_says_so_wherever_its_parts_end() -> None:

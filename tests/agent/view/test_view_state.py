@@ -7,8 +7,8 @@ from functools import reduce
 
 from agent.record.events import Event, Judged, Progress, Proposed, RunResumed, Said, Verified
 from agent.view.ndjson import result
+from agent.view.plain import summary_text
 from agent.view.state import ViewState, fold
-from agent.view.summary import summary_text
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, START, attempt, started
 from tools.verdict import Status, Verdict
 
@@ -140,7 +140,7 @@ def test_an_attempt_proposed_again_after_a_resume_is_one_row() -> None:
 
 def test_the_views_do_not_load_torch() -> None:
     code = (
-        "import sys, agent.view.live, agent.view.plain, agent.view.ndjson, agent.view.summary, agent.view.output;"
+        "import sys, agent.view.live, agent.view.plain, agent.view.ndjson, agent.view.output;"
         "print(sorted({'torch', 'triton', 'sqlmodel'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
