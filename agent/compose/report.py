@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.export.names import Names, names_here, names_in
+from agent.export.privacy import PrivateNames, names_here, names_in
 from agent.record.alive import folder_of
 from agent.record.aside import write_whole
 from agent.record.listing import Filter, RunSummary
@@ -126,7 +126,7 @@ def _plain(store: Store, statement: str) -> str:
     return Shown(_names(store)).line(statement, 2_000)
 
 
-def _names(store: Store) -> Names:
+def _names(store: Store) -> PrivateNames:
     names = names_here()
     for machine in store.machines():
         names |= names_in(machine)
@@ -158,7 +158,7 @@ def _merit(run: RunSummary) -> tuple[bool, bool, float, bool]:
 def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[Material]:
     wanted = set(run_ids)
     chosen = [run for run in store.choose() if run.run_id in wanted]
-    for trajectory in store.trajectories(chosen, conversations=conversations, sources=conversations):
+    for trajectory in store.trajectories(chosen, conversations=conversations):
         yield _material(store, trajectory)
 
 

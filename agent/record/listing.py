@@ -50,6 +50,15 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class ChosenRun:
+    """A run that is to be read. `attempts`: about how many it has."""
+
+    run_id: str
+    attempts: int
+    task_sha256: str
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """A stored run. `why` is None while it goes on, or when its process was killed. `best_us` and `best_speedup` (over
     the best baseline) belong to the best attempt and are None when nothing was timed; `verified` says whether the
@@ -91,6 +100,23 @@ class AttemptSummary:
     speedup_high: float | None = None
     registers: tuple[int, ...] = ()
     spill_bytes: int = 0
+
+
+def chosen(
+    connection: Connection, tasks: Sequence[str] | None, authors: Sequence[str] | None, until: int | None
+) -> list[ChosenRun]:
+    """The runs of some tasks and authors (None: of all), oldest first. A task is a name or the hash of its file, an author
+    may be a provider alone ("anthropic")."""
+    size = select(func.max(ATTEMPTS.c.number)).where(ATTEMPTS.c.run_id == RUNS.c.run_id).scalar_subquery()
+    query = select(RUNS.c.run_id, size, RUNS.c.task_sha256, RUNS.c.task, RUNS.c.author).order_by(RUNS.c.seq)
+    if until is not None:
+        query = query.where(RUNS.c.seq <= until)
+    return [
+        ChosenRun(run_id, size or 0, sha256)
+        for run_id, size, sha256, task, author in connection.execute(query)
+        if (tasks is None or task in tasks or sha256 in tasks)
+        and (authors is None or author in authors or author.partition(":")[0] in authors)
+    ]
 
 
 def summaries(connection: Connection, wanted: Filter) -> list[RunSummary]:

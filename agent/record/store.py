@@ -6,6 +6,7 @@ hands when `write` returns, so `kill -9` loses nothing that was written (a power
 
 import contextlib
 import fcntl
+import json
 import os
 import sqlite3
 import threading
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, func, select, true
 from sqlalchemy.dialects.sqlite import insert
@@ -28,12 +29,12 @@ from agent.record import listing
 from agent.record import tables as t
 from agent.record.earlier import earlier
 from agent.record.events import Event, Proposed, RunStarted, Updated
-from agent.record.harvest import ChosenRun, Wanted, chosen, harvested, machines, sources, task_sources
+from agent.record.listing import ChosenRun
 from agent.record.lookup import NotFound, attempt_named, run_named
 from agent.record.rows import DETAILS, Reader, addresses, is_stored, to_rows
 from agent.record.schema import SHIPPED, Schema, prepare
 from agent.record.standings import follow
-from agent.record.trajectory import Trajectory
+from agent.record.trajectory import Trajectory, trajectory
 from tools.codec import DecodeError, Json
 from tools.errors import StoreError
 
@@ -41,8 +42,8 @@ FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
 EVENTS, RUNS, TEXTS = (t.table(m) for m in (t.EventRow, t.RunRow, t.TextRow))
-
-T = TypeVar("T")
+ATTEMPTS, VERIFICATIONS = (t.table(m) for m in (t.AttemptRow, t.VerificationRow))
+_BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
 
 
 @dataclass(frozen=True)
@@ -212,19 +213,25 @@ class Store:
     ) -> list[ChosenRun]:
         """The runs of some tasks (names, or hashes of their files) and authors (or providers: "anthropic"), oldest
         first."""
-        until = self.last_seq() if until is None else until
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return chosen(driver, until, tasks, authors)
+        with self._reading() as connection:
+            return listing.chosen(connection, tasks, authors, until)
 
     def task_sources(self) -> dict[str, tuple[str, str]]:
-        """Name and source of every task that was ever run, by the hash of its file."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return task_sources(driver)
+        """Name and source of every task that was ever run, by the hash of its file; what was run first comes first, also
+        after records of several machines were merged."""
+        first = func.min(EVENTS.c.at)
+        query = select(RUNS.c.task_sha256, RUNS.c.task, RUNS.c.task_source_ref).join(EVENTS, EVENTS.c.seq == RUNS.c.seq)
+        query = query.group_by(RUNS.c.task_sha256).order_by(first, RUNS.c.task_sha256)
+        with self._reading() as connection:
+            rows = connection.execute(query).all()
+            texts = _texts(connection, {ref for _, _, ref in rows})
+        return {sha: (task, _text(texts[ref])) for sha, task, ref in rows if ref in texts}
 
     def machines(self) -> list[Json]:
         """What was noted of every machine that ran or verified anything, each once."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            return machines(driver)
+        with self._reading() as connection:
+            noted = [*connection.scalars(select(RUNS.c.machine)), *connection.scalars(select(VERIFICATIONS.c.machine))]
+        return list({json.dumps(machine, sort_keys=True): machine for machine in noted}.values())
 
     def trajectories(
         self,
@@ -232,39 +239,41 @@ class Store:
         *,
         conversations: bool = False,
         cases: bool = False,
-        sources: bool = True,
         until: int | None = None,
     ) -> Iterator[Trajectory]:
-        """These runs (None: all, oldest first), a few at a time.
+        """These runs (None: all, oldest first), a few at a time. Conversations are empty unless asked for, and so are the
+        cases of verdicts, which are half of what there is to read.
 
-        Equal to `trajectory(load_events(run_id))`, except that conversations and cases are empty unless asked for, and
-        so is every source without `sources`, which is a third of the work.
-        `until`: as the record was when `last_seq()` said so (None: now); nothing is locked between two runs. Raises
-        StoreError."""
+        `until`: as the record was when `last_seq()` said so (None: now). Rows are only added, so that names one view of
+        the record, and nothing is locked between two batches. Raises StoreError."""
         until = self.last_seq() if until is None else until
-        runs = self.choose(until=until) if runs is None else runs
-        return self._each(harvested(self._driver, Wanted(runs, until, conversations, cases, sources)))
+        seen = EVENTS.c.seq <= until
+        if not conversations:
+            seen &= EVENTS.c.kind.not_in(("said", "replied"))
+        for batch in _batches(self.choose(until=until) if runs is None else runs):
+            by_run: dict[str, list[Event]] = {run_id: [] for run_id in batch}
+            for event in self._events(EVENTS.c.run_id.in_(batch) & seen, cases=cases):
+                by_run[event.run_id].append(event)
+            for run_id, events in by_run.items():
+                if not any(isinstance(event, RunStarted) for event in events):
+                    raise StoreError(f"{self.path}: run {run_id} has no beginning; {WAY_OUT}")
+                yield trajectory(events)
 
     def sources(self, runs: Sequence[ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids and sources of these runs' attempts, a few runs at a time. Raises StoreError."""
         until = self.last_seq() if until is None else until
-        return self._each(sources(self._driver, Wanted(runs, until)))
-
-    def _each(self, found: Iterator[T]) -> Iterator[T]:
-        while True:
-            with _one_line(self.path, "reading"):
-                one = next(found, None)
-            if one is None:
-                return
-            yield one
-
-    @contextlib.contextmanager
-    def _driver(self) -> Iterator[sqlite3.Connection]:
-        """The same view of the database without SQLAlchemy, whose rows cost more than reading them."""
-        with self._engine.begin() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, sqlite3.Connection)
-            yield driver
+        for batch in _batches(runs):
+            query = select(ATTEMPTS.c.run_id, ATTEMPTS.c.attempt_id, ATTEMPTS.c.source_ref)
+            query = query.where(ATTEMPTS.c.run_id.in_(batch), ATTEMPTS.c.seq <= until).order_by(ATTEMPTS.c.number)
+            with self._reading() as connection:
+                rows = connection.execute(query).all()
+                texts = _texts(connection, {ref for *_, ref in rows})
+                try:
+                    found = {run_id: [(a, _text(texts[ref])) for r, a, ref in rows if r == run_id] for run_id in batch}
+                except KeyError as error:
+                    raise DecodeError(f"text {error} of an attempt is missing") from error
+            for its in found.values():
+                yield from its
 
     @contextlib.contextmanager
     def _finding(self) -> Iterator[Connection]:
@@ -274,11 +283,11 @@ class Store:
         except NotFound as error:
             raise StoreError(f"{self.path}: {error}") from error
 
-    def _events(self, where: ColumnElement[bool]) -> list[Event]:
+    def _events(self, where: ColumnElement[bool], *, cases: bool = True) -> list[Event]:
         chosen = select(EVENTS.c.seq).where(where)
         with self._reading() as connection:
             rows = _select(connection, select(EVENTS).where(where).order_by(EVENTS.c.seq))
-            tables = map(t.table, DETAILS)
+            tables = [t.table(model) for model in DETAILS if cases or model is not t.CaseRow]
             details = {x.name: _select(connection, select(x).where(x.c.seq.in_(chosen))) for x in tables}
             reader = Reader(details, _texts(connection, addresses(details)))
             return [reader.event(row) for row in rows]
@@ -288,6 +297,24 @@ class Store:
         """One view of the database, whatever is written meanwhile."""
         with _one_line(self.path, "reading"), self._engine.begin() as connection:
             yield connection
+
+
+def _batches(runs: Sequence[ChosenRun]) -> Iterator[list[str]]:
+    """Ids of runs in their order, as many together as have some _BATCH_ATTEMPTS attempts."""
+    batch: list[str] = []
+    held = 0
+    for run in runs:
+        if batch and (held + run.attempts > _BATCH_ATTEMPTS or len(batch) == _BATCH_ATTEMPTS):
+            yield batch
+            batch, held = [], 0
+        batch.append(run.run_id)
+        held += run.attempts
+    if batch:
+        yield batch
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogatepass")
 
 
 def _select(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:

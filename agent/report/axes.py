@@ -5,12 +5,13 @@ Words that come in must be plain and without secrets (`Shown.line`); they are es
 """
 
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from agent.export.svg import short
+from tools.words import plain
 
 WIDE, NARROW = 840, 350
 _LETTER = 6.7  # width of a letter of 12 pixels
@@ -23,6 +24,17 @@ _MARKS = {
     "plus": "m-{t} 0h{v}m-{t}-{t}v{v}",
     "bar": "m0-{t}v{v}",
 }
+
+
+def short(text: str, most: int) -> str:
+    """At most so many columns of a text; wide characters take two."""
+    line, used, out = " ".join(plain(text).split()), 0, ""
+    for character in line:
+        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if used > most:
+            return out[:-1] + "…"
+        out += character
+    return out
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from agent.export.names import Names
-from agent.export.privacy import Scrubber
+from agent.export.privacy import PrivateNames, Scrubber
 from tools.words import plain
 
 MOST = 20_000  # characters of one value
@@ -23,7 +22,7 @@ _WORDS = re.compile(r'(?<=>)[^<>]+(?=</(?:text|title)>)|(?<=aria-label=")[^"]+')
 class Shown:
     """The words of one report."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: PrivateNames) -> None:
         self._scrubber = Scrubber(names)
 
     def text(self, text: str, most: int = MOST) -> str:

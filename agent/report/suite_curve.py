@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from agent.export.formulas import FASTEST
+from agent.export.rewards import FASTEST
 from agent.report import axes
 from agent.report.material import baseline_name
 from agent.report.suite import FastP

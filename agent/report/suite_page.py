@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from agent.export.formulas import FASTEST, speedup_over
+from agent.export.rewards import FASTEST, speedup_over
 from agent.record.trajectory import Trajectory
 from agent.report.claim import claim, interval, tone_of
 from agent.report.material import Material, finite, hardest, ranked, timing_of
