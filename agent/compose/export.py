@@ -237,8 +237,8 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "Written") -> "tuple[
 def _leakage(asked: ExportRequest, recipe: "Recipe") -> str:
     if asked.leak_check is None:
         return "Nobody compared the tasks with a benchmark's problems: give --leak-check."
-    leaked = sum(place.leaked is not None for place in recipe.placements.values())
+    leaked, n_tasks = sum(p.leaked is not None for p in recipe.placements.values()), len(recipe.placements)
     return (
-        f"Compared with the problems in {asked.leak_check.name}: {leaked} of the record's {len(recipe.placements)} tasks"
-        f" are, or nearly are, one of them; such tasks are {_LEAKED[asked.leaked]}."
+        f"Compared with the problems in {asked.leak_check.name}: {leaked} of the record's {n_tasks} tasks are, or"
+        f" nearly are, one of them; such tasks are {_LEAKED[asked.leaked]}."
     )

@@ -1,7 +1,7 @@
 """What a format is, which there are, and how a command line names one with its options.
 
-To add a format: write its class, name it in FORMATS. Help, completion and the data set card follow. Completion reads this
-module, so it imports nothing heavy.
+To add a format: write its class, name it in FORMATS. Help, completion and the data set card follow. Completion reads
+this module, so it imports nothing heavy.
 
 An export goes over the record twice at most. In the first pass every format that `surveys` sees every trajectory, for
 what cannot be known of one run alone (the best kernel of a task, the mean return of a group); in the second, each
@@ -70,12 +70,12 @@ class ExportRow:
 class Format:
     """Subclasses say how rows look.
 
-    conversations: whether trajectories must come with their messages; cases: verdicts with their cases. events: rows are made of the events of a run, by
-    `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do not know, so that a row is written as
-    it is and only as JSON lines; what the exporter adds goes into a file beside it, line for line. apart: each row is a
-    file of its own, with a name ("file") and "lines", a JSON value each. whole_runs: the survey wants every attempt of
-    a run, not only those that pass the filters. about_tasks: rows are about no attempt, and a run speaks for its task
-    if what is known of the run alone passes.
+    conversations: whether trajectories must come with their messages; cases: verdicts with their cases. events: rows
+    are made of the events of a run, by `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do
+    not know, so that a row is written as it is and only as JSON lines; what the exporter adds goes into a file beside
+    it, line for line. apart: each row is a file of its own, with a name ("file") and "lines", a JSON value each.
+    whole_runs: the survey wants every attempt of a run, not only those that pass the filters. about_tasks: rows are
+    about no attempt, and a run speaks for its task if what is known of the run alone passes.
     """
 
     name: ClassVar[str]

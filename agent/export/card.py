@@ -1,4 +1,5 @@
-"""What lies beside the rows of an export: counts of what it holds, the data set card (README.md), a manifest for programs.
+"""What lies beside the rows of an export: counts of what it holds, the data set card (README.md), a manifest for
+programs.
 
 Names of tasks, models and providers are other people's: whatever they hold, they stay words.
 """
@@ -155,8 +156,8 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Card:
-    """What was asked for and how it was made. `made_at`: Unix time. Texts must be free of secrets already. `files`: what
-    was written; `providers`: whose words the rows hold."""
+    """What was asked for and how it was made. `made_at`: Unix time. Texts must be free of secrets already. `files`:
+    what was written; `providers`: whose words the rows hold."""
 
     name: str
     formats: Sequence[Format]

@@ -334,8 +334,8 @@ def _ms(message: Message) -> int:
 
 @dataclass
 class Atif(ChatFormat):
-    """The Agent Trajectory Interchange Format. `seen`: a document for each window of the model's context; what an earlier
-    one has already is marked as copied context, and costs nothing again."""
+    """The Agent Trajectory Interchange Format. `seen`: a document for each window of the model's context; what an
+    earlier one has already is marked as copied context, and costs nothing again."""
 
     seen: bool = False
 

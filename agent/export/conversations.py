@@ -1,9 +1,9 @@
 """Conversations as every training format wants them: roles alternate, every call has its result.
 
 The whole transcript, or, where older exchanges gave way to a history, one for each window as the model saw it. What is
-left out, and why: a reply that said nothing or refused (the model was not shown it again either); a reply that broke off
-at the end of the context, when another follows at once; a call without a result, and all that comes after it (the run was
-killed there); words that nobody answered. Pure.
+left out, and why: a reply that said nothing or refused (the model was not shown it again either); a reply that broke
+off at the end of the context, when another follows at once; a call without a result, and all that comes after it (the
+run was killed there); words that nobody answered. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -277,8 +277,8 @@ _RANKS = {status: rank for rank, status in enumerate(Status)}  # from rejected t
 
 
 def best_attempt(attempts: Sequence[AttemptRecord], run_best: AttemptRecord | None) -> AttemptRecord | None:
-    """The fastest, the run's own best before others; where nothing was timed the first right one; else the one that came
-    furthest. None when none was judged."""
+    """The fastest, the run's own best before others; where nothing was timed the first right one; else the one that
+    came furthest. None when none was judged."""
     judged = [a for a in attempts if a.status is not None]
     timed = [a for a in judged if a.timing is not None]
     if run_best is not None and any(a is run_best for a in timed):
@@ -349,10 +349,10 @@ def _total(replies: Sequence[Message], name: str) -> int | None:
 
 # A run without a model, told as if one had called the tools ---------------------------------------------------------
 #
-# Nobody said this: every row that is made of it says so. Told is what is stored: sources, rationales, predictions, what the
-# compiler and the judge found, in the words of `agent.converse.feedback`. What is not stored (bytes touched, instruction
-# counts, hints of the roofline) is not spoken of, and no `reflect` call is made up. Nothing of a held-out case is told: the
-# stored task lists the visible ones.
+# Nobody said this: every row that is made of it says so. Told is what is stored: sources, rationales, predictions, what
+# the compiler and the judge found, in the words of `agent.converse.feedback`. What is not stored (bytes touched,
+# instruction counts, hints of the roofline) is not spoken of, and no `reflect` call is made up. Nothing of a held-out
+# case is told: the stored task lists the visible ones.
 
 KEY = "synthetic"
 MOST_ATTEMPTS = 64  # of a run that are told, from the first: a search may make thousands

@@ -1,7 +1,7 @@
 """The files of an export: tables as Parquet or JSON lines, in a folder that is there whole, or not at all.
 
-`pyarrow` and `orjson` are of the extra `export`. Two exports into one folder do not meet: whoever comes second is refused.
-What an export that was killed left aside is removed by the next one.
+`pyarrow` and `orjson` are of the extra `export`. Two exports into one folder do not meet: whoever comes second is
+refused. What an export that was killed left aside is removed by the next one.
 """
 
 import contextlib

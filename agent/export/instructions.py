@@ -1,8 +1,8 @@
 """What a data set says of a task: the prompt and the answer in words, the reference, and nothing of a held-out case.
 
-The words are the templates in prompts/export/. The record keeps a task without its held-out cases, and words that name none;
-this makes sure of both, for records that come from elsewhere: a case that the task does not show is taken for a held-out
-one. A task is put into words once per target and kept, since a row may cost no more than some microseconds.
+The words are the templates in prompts/export/. The record keeps a task without its held-out cases, and words that name
+none; this makes sure of both, for records that come from elsewhere: a case that the task does not show is taken for a
+held-out one. A task is put into words once per target and kept, since a row may cost no more than some microseconds.
 """
 
 import ast

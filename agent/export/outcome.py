@@ -1,7 +1,7 @@
 """What is known of a stored attempt, as labels and as a stage, and which attempt came of which. Pure.
 
-Three values where two would lie: a label is None when nobody found out (never judged, or not without a GPU). Nothing here
-rests on a rank without a clock: what was not timed is right, and neither fast nor slow.
+Three values where two would lie: a label is None when nobody found out (never judged, or not without a GPU). Nothing
+here rests on a rank without a clock: what was not timed is right, and neither fast nor slow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,8 +98,8 @@ def fails(attempt: AttemptRecord) -> bool:
 
 
 def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
-    """What became of a hypothesis that was tested by this attempt. Without a clock one about speed is open, whatever was
-    stored; that an attempt does not work at all refutes it without one."""
+    """What became of a hypothesis that was tested by this attempt. Without a clock one about speed is open, whatever
+    was stored; that an attempt does not work at all refutes it without one."""
     decided = attempt.timing is not None or fails(attempt)
     return expected.outcome if decided else "open"
 

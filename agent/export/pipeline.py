@@ -18,13 +18,14 @@ from agent.export.similarity import Duplicates, Placement
 from agent.record.store import ChosenRun, Store
 from agent.record.trajectory import AttemptRecord, Trajectory
 
+NO_NAMES = PrivateNames()
 Progress = Callable[[str, int], None]  # a stage, and attempts that are done in it
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is asked of an export. `rewards` and `where` are specs as people write them. `placements`: of each task, by the
-    hash of its file. `duplicates`: look for them. `private`: names of people and machines that no text may hold.
+    """What is asked of an export. `rewards` and `where` are specs as people write them. `placements`: of each task, by
+    the hash of its file. `duplicates`: look for them. `private`: names of people and machines that no text may hold.
     `until`: the last event that is seen, so that both passes see the same record."""
 
     runs: Sequence[ChosenRun]
@@ -35,7 +36,7 @@ class Recipe:
     where: tuple[str, ...] = ()
     duplicates: bool = True
     sampling: RejectionSampling | None = None
-    private: PrivateNames = PrivateNames()
+    private: PrivateNames = NO_NAMES
     until: int | None = None
 
 

@@ -1,8 +1,8 @@
 """What must not leave the machine: keys, home folders, and the names of hosts, users and their addresses.
 
-Each becomes a placeholder that says what it was. Nearly every text holds none, which has to be found out fast: a pattern is
-only tried where one of its plain strings occurs; a text of 2.4 kB costs 75 us. Not found are secrets without a mark or a
-name (a bare string of 40 characters, something in base64), and those whose name is on another line.
+Each becomes a placeholder that says what it was. Nearly every text holds none, which has to be found out fast: a
+pattern is only tried where one of its plain strings occurs; a text of 2.4 kB costs 75 us. Not found are secrets without
+a mark or a name (a bare string of 40 characters, something in base64), and those whose name is on another line.
 """
 
 import json

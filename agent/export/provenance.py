@@ -1,8 +1,8 @@
 """Where a row comes from and what is known of it: the columns that every row of every format has besides its own, whose
 words it holds, and which rows `--where` keeps.
 
-A row is about one attempt (of a conversation: the best one it made), or about none, when nothing was attempted; then the
-columns of attempts are null. Unknown is null, never 0.
+A row is about one attempt (of a conversation: the best one it made), or about none, when nothing was attempted; then
+the columns of attempts are null. Unknown is null, never 0.
 """
 
 import difflib
@@ -79,8 +79,8 @@ def columns(rewards: Sequence[Reward]) -> tuple[Feature, ...]:
 
 
 class Provenance:
-    """The values of `columns` for one run. `duplicate_of`: by attempt, None where nobody looked for duplicates. Names of
-    tasks, models and machines are other people's words, and cleaned. Each attempt's are made once."""
+    """The values of `columns` for one run. `duplicate_of`: by attempt, None where nobody looked for duplicates. Names
+    of tasks, models and machines are other people's words, and cleaned. Each attempt's are made once."""
 
     def __init__(
         self,
@@ -315,11 +315,11 @@ def where_fields() -> dict[str, tuple[str, str]]:
 
 def predicate(where: Sequence[str], rewards: Iterable[str] = ()) -> Keep:
     """Whether a row with these columns is kept: all of the conditions must hold, each a field, an operator and a value.
-    `status=correct|checked` holds for either. What is unknown (null) matches nothing, `!=` neither: nobody knows that it
-    differs. There are no brackets, no expressions and no patterns, and nothing is evaluated.
+    `status=correct|checked` holds for either. What is unknown (null) matches nothing, `!=` neither: nobody knows that
+    it differs. There are no brackets, no expressions and no patterns, and nothing is evaluated.
 
-    rewards: names of the rewards' columns. Raises UsageError naming the condition, what is wrong with it, and what would
-    work.
+    rewards: names of the rewards' columns. Raises UsageError naming the condition, what is wrong with it, and what
+    would work.
     """
     known = where_fields() | {f"reward_{name}": ("number", "a reward") for name in rewards}
     tests = [_compiled(spec, known) for spec in where]

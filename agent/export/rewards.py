@@ -1,8 +1,8 @@
 """Rewards of attempts, returns and advantages of turns, and rejection sampling. Pure; see docs/rewards.md.
 
-A reward is a function of one attempt, with three kinds of answers: what the formula says of a right one; what it says of
-a failed one (0, for most); and None where it cannot be known: never judged, right but never timed where a time is needed,
-no such baseline. None is never 0: an unknown reward that counts as 0 teaches that right kernels are worthless.
+A reward is a function of one attempt, with three kinds of answers: what the formula says of a right one; what it says
+of a failed one (0, for most); and None where it cannot be known: never judged, right but never timed where a time is
+needed, no such baseline. None is never 0: an unknown reward that counts as 0 teaches that right kernels are worthless.
 
 A refused attempt (`rejected`, `impossible`) gets what the formula gives to a cheat.
 """
@@ -198,8 +198,8 @@ def _staged(
 def proven(attempt: AttemptRecord, *, correct: float = 0.3, cap: float = 4.0, baseline: str = FASTEST) -> float | None:
     """What is proven of it: the logarithm of the interval's lower end, times the coverage.
 
-    correct + (1 - correct) * coverage * place; place goes from 0 at 1 / cap to 1 at cap. Unknown when a verification did
-    not bear the verdict out."""
+    correct + (1 - correct) * coverage * place; place goes from 0 at 1 / cap to 1 at cap. Unknown when a verification
+    did not bear the verdict out."""
     low, coverage = speedup_over(attempt, baseline, low=True), _known(attempt.coverage)
     if low is None or coverage is None or attempt.held is False:
         return None
@@ -338,10 +338,10 @@ def _spelled(name: str, formula: Callable[..., object], given: Mapping[str, floa
 
 
 # Turns, returns, advantages ------------------------------------------------------------------------------------------
-# A *turn* is a reply that proposed at least one attempt; they count from 1 within their conversation, which is a rollout.
-# Replies in between (a bench, a reflection) prepare the next turn and are no turns of their own: a policy is neither
-# rewarded nor discounted for how many calls it puts into one reply. Several attempts of one reply are worth what the best
-# of them is, since that is what the turn achieved: their sum would pay for quantity.
+# A *turn* is a reply that proposed at least one attempt; they count from 1 within their conversation, which is a
+# rollout. Replies in between (a bench, a reflection) prepare the next turn and are no turns of their own: a policy is
+# neither rewarded nor discounted for how many calls it puts into one reply. Several attempts of one reply are worth
+# what the best of them is, since that is what the turn achieved: their sum would pay for quantity.
 #
 # An author that is no conversation (the offline search) has no replies. There a turn is a generation: an attempt's is 1
 # more than its parent's, and what follows an attempt is the mean of what follows from each of its children. In a chain
@@ -353,8 +353,8 @@ def _spelled(name: str, formula: Callable[..., object], given: Mapping[str, floa
 # - `skip`: it adds nothing to the returns of the turns before, and its own turn is no valid one.
 # - `zero`: it counts as 0, as in Dr.Kernel for a turn that never happened. For those who want that and nothing else.
 #
-# Advantages compare a return with those of the same task and turn in other rollouts. They need two passes: `Groups` adds
-# every valid return up in the first, and says the advantage of each in the second. It holds three numbers a group.
+# Advantages compare a return with those of the same task and turn in other rollouts. They need two passes: `Groups`
+# adds every valid return up in the first, and says the advantage of each in the second. It holds three numbers a group.
 
 GAMMA: Final = 0.4
 Unknown = Literal["strict", "skip", "zero"]

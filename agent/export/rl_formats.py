@@ -1,5 +1,5 @@
-"""Formats for reinforcement learning: `rl-turns`, a row for each turn with its reward, return and advantage, and `verl`, a
-prompt for each task.
+"""Formats for reinforcement learning: `rl-turns`, a row for each turn with its reward, return and advantage, and
+`verl`, a prompt for each task.
 
 What a turn is, how rewards become returns, and which turns are compared with each other is `agent.export.rewards`.
 """

@@ -1,6 +1,7 @@
 """Which attempts are rows: the best of each task, pairs of which one is better, and how many of a task. Pure.
 
-Nothing here rests on a rank without a clock. What was not timed is right or not; that it is faster than another is unknown.
+Nothing here rests on a rank without a clock. What was not timed is right or not; that it is faster than another is
+unknown.
 """
 
 from bisect import bisect_left
@@ -26,8 +27,8 @@ class Champions:
 
     What is best across machines: a time that was confirmed before one that was judged, before one that was only
     screened, before none; then the lower end of the speed-up over the fastest baseline, in which a machine's own speed
-    cancels out. Of what was not timed the first that was right comes first: an order, not a place. `see` every trajectory
-    before the first `chosen`.
+    cancels out. Of what was not timed the first that was right comes first: an order, not a place. `see` every
+    trajectory before the first `chosen`.
     """
 
     def __init__(self, per: Per = "task", top: int = 1) -> None:

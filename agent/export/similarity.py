@@ -1,8 +1,8 @@
 """Which sources say the same, which tasks are one family, and which are a benchmark's problems.
 
-Exactly the same: equal as syntax trees without comments and docstrings (`ast.unparse`). Nearly the same: about 0.8 of their
-5-grams of tokens are (MinHash, by rensa). What is no Python, or would be dangerous to parse, is compared by its words.
-`rensa` is of the extra `export`.
+Exactly the same: equal as syntax trees without comments and docstrings (`ast.unparse`). Nearly the same: about 0.8 of
+their 5-grams of tokens are (MinHash, by rensa). What is no Python, or would be dangerous to parse, is compared by its
+words. `rensa` is of the extra `export`.
 """
 
 import ast
@@ -192,9 +192,9 @@ def placements(
 
 
 def families(tasks: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """The family of each task, by the hash of its file. Tasks are one family when they share a name, a file, or a Model up
-    to numbers: another shape or dtype of the same work teaches the answer. A family bears the name of its first task,
-    so that a later one does not rename it."""
+    """The family of each task, by the hash of its file. Tasks are one family when they share a name, a file, or a Model
+    up to numbers: another shape or dtype of the same work teaches the answer. A family bears the name of its first
+    task, so that a later one does not rename it."""
     members: dict[str, set[str]] = {sha: {sha} for sha in tasks}
     seen: dict[str, str] = {}
     for sha, (name, source) in tasks.items():
@@ -257,9 +257,9 @@ _MOST_BYTES = 1_000_000
 
 class Benchmark:
     """The problems of a benchmark, ready for comparison with tasks. A task is leaked when its words are a problem's
-    (Jaccard of at least 0.8), when its Model does the same operations as often (`F.layer_norm` is `nn.LayerNorm`; shapes,
-    parameters and their names do not count), or when it contains the problem, by 5-grams. One problem is named; where a
-    benchmark has sisters of it (matrix products of many shapes, say), it may be one of those."""
+    (Jaccard of at least 0.8), when its Model does the same operations as often (`F.layer_norm` is `nn.LayerNorm`;
+    shapes, parameters and their names do not count), or when it contains the problem, by 5-grams. One problem is named;
+    where a benchmark has sisters of it (matrix products of many shapes, say), it may be one of those."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
         named = sorted(problems)

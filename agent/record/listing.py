@@ -105,8 +105,8 @@ class AttemptSummary:
 def chosen(
     connection: Connection, tasks: Sequence[str] | None, authors: Sequence[str] | None, until: int | None
 ) -> list[ChosenRun]:
-    """The runs of some tasks and authors (None: of all), oldest first. A task is a name or the hash of its file, an author
-    may be a provider alone ("anthropic")."""
+    """The runs of some tasks and authors (None: of all), oldest first. A task is a name or the hash of its file, an
+    author may be a provider alone ("anthropic")."""
     size = select(func.max(ATTEMPTS.c.number)).where(ATTEMPTS.c.run_id == RUNS.c.run_id).scalar_subquery()
     query = select(RUNS.c.run_id, size, RUNS.c.task_sha256, RUNS.c.task, RUNS.c.author).order_by(RUNS.c.seq)
     if until is not None:

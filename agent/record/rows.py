@@ -14,7 +14,7 @@ from sqlmodel import SQLModel
 
 from agent.record import tables as t
 from agent.record.events import Event, Judged, Progress, Said, Updated, Verified
-from tools.codec import Json, decode
+from tools.codec import DecodeError, Json, decode
 from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
 Values = dict[str, Any]
@@ -168,6 +168,8 @@ class Reader:
     def _load(self, column: str, value: Any) -> Any:
         if value is None or not column.endswith("_ref"):
             return value
+        if value not in self._texts:
+            raise DecodeError(f"{column}: a text is missing")
         text = self._texts[value].decode("utf-8", "surrogatepass")
         return json.loads(text) if column.endswith("_json_ref") else text
 

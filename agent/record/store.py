@@ -217,8 +217,8 @@ class Store:
             return listing.chosen(connection, tasks, authors, until)
 
     def task_sources(self) -> dict[str, tuple[str, str]]:
-        """Name and source of every task that was ever run, by the hash of its file; what was run first comes first, also
-        after records of several machines were merged."""
+        """Name and source of every task that was ever run, by the hash of its file; what was run first comes first,
+        also after records of several machines were merged."""
         first = func.min(EVENTS.c.at)
         query = select(RUNS.c.task_sha256, RUNS.c.task, RUNS.c.task_source_ref).join(EVENTS, EVENTS.c.seq == RUNS.c.seq)
         query = query.group_by(RUNS.c.task_sha256).order_by(first, RUNS.c.task_sha256)
@@ -241,8 +241,8 @@ class Store:
         cases: bool = False,
         until: int | None = None,
     ) -> Iterator[Trajectory]:
-        """These runs (None: all, oldest first), a few at a time. Conversations are empty unless asked for, and so are the
-        cases of verdicts, which are half of what there is to read.
+        """These runs (None: all, oldest first), a few at a time. Conversations are empty unless asked for, and so are
+        the cases of verdicts, which are half of what there is to read.
 
         `until`: as the record was when `last_seq()` said so (None: now). Rows are only added, so that names one view of
         the record, and nothing is locked between two batches. Raises StoreError."""
@@ -257,7 +257,9 @@ class Store:
             for run_id, events in by_run.items():
                 if not any(isinstance(event, RunStarted) for event in events):
                     raise StoreError(f"{self.path}: run {run_id} has no beginning; {WAY_OUT}")
-                yield trajectory(events)
+                with _one_line(self.path, "reading"):
+                    made = trajectory(events)
+                yield made
 
     def sources(self, runs: Sequence[ChosenRun], until: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids and sources of these runs' attempts, a few runs at a time. Raises StoreError."""
@@ -268,11 +270,12 @@ class Store:
             with self._reading() as connection:
                 rows = connection.execute(query).all()
                 texts = _texts(connection, {ref for *_, ref in rows})
-                try:
-                    found = {run_id: [(a, _text(texts[ref])) for r, a, ref in rows if r == run_id] for run_id in batch}
-                except KeyError as error:
-                    raise DecodeError(f"text {error} of an attempt is missing") from error
-            for its in found.values():
+                if any(ref not in texts for *_, ref in rows):
+                    raise DecodeError("source_ref: a text is missing")
+            of: dict[str, list[tuple[str, str]]] = {run_id: [] for run_id in batch}
+            for run_id, attempt_id, ref in rows:
+                of[run_id].append((attempt_id, _text(texts[ref])))
+            for its in of.values():
                 yield from its
 
     @contextlib.contextmanager
@@ -369,6 +372,6 @@ def _one_line(path: Path, doing: str) -> Iterator[None]:
         raise StoreError(f"{path}: {doing}: contradicts what is stored ({error.orig}){hint}") from error
     except DBAPIError as error:
         raise StoreError(f"{path}: {doing}: {error.orig}; {WAY_OUT}") from error
-    except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError, zlib.error, DecodeError, UnicodeError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError, zlib.error, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise StoreError(f"{path}: {doing}: {why}; {WAY_OUT}") from error
