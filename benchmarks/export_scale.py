@@ -3,8 +3,8 @@
     python -m benchmarks.store_scale --attempts 1000000 --out DIR       # once: makes the record
     python -m benchmarks.export_scale --runs-dir DIR --format kto --format rl-turns [--no-duplicates]
 
-Rows per second are those of the whole command, imports and both passes included. Memory is the largest sum of the
-proportional set sizes of all its processes, looked at every half second: shared pages count once.
+Rows per second are those of the whole command, imports and both passes included. Memory is the largest
+proportional set size of its process, looked at every half second.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def measured(runs_dir: Path, format_spec: str, flags: Sequence[str]) -> dict[str
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         peak_bytes = 0
         while process.poll() is None:
-            peak_bytes = max(peak_bytes, sum(map(_pss_bytes, _tree(process.pid))))
+            peak_bytes = max(peak_bytes, _pss_bytes(process.pid))
             time.sleep(LOOK_EVERY_S)
         seconds = time.perf_counter() - started
         assert process.stdout is not None
@@ -46,15 +46,6 @@ def measured(runs_dir: Path, format_spec: str, flags: Sequence[str]) -> dict[str
         "peak_pss_mb": round(peak_bytes / 1e6),
         "written_mb": round(size / 1e6),
     }
-
-
-def _tree(pid: int) -> list[int]:
-    """A process and all that come from it."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [pid, *(p for child in children for p in _tree(int(child)))]
 
 
 def _pss_bytes(pid: int) -> int:

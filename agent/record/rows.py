@@ -163,11 +163,14 @@ class Reader:
 
     def _of(self, model: type[SQLModel], seq: int) -> Iterator[Values]:
         for row in self._rows.get((str(model.__tablename__), seq), ()):
-            yield {_field(column): self._load(column, value) for column, value in row.items()}
+            facts = dict(row)
+            for column in [name for name in row if name.endswith("_ref")]:
+                facts[_field(column)] = self._load(column, facts.pop(column))
+            yield facts
 
     def _load(self, column: str, value: Any) -> Any:
-        if value is None or not column.endswith("_ref"):
-            return value
+        if value is None:
+            return None
         if value not in self._texts:
             raise DecodeError(f"{column}: a text is missing")
         text = self._texts[value].decode("utf-8", "surrogatepass")
