@@ -19,7 +19,7 @@ from tools.versions import versions
 
 if TYPE_CHECKING:
     from agent.export.card import Card
-    from agent.export.pipeline import Recipe, Written
+    from agent.export.pipeline import Recipe, WrittenRows
     from agent.export.similarity import Placement
 
 _PACKAGES = ("orjson", "pyarrow", "rensa")
@@ -187,13 +187,13 @@ class _NothingLeft(Exception):
     """No row passed the filters: the folder is not to be kept."""
 
 
-def _written(asked: ExportRequest, recipe: "Recipe", store: Store) -> "tuple[Written, Json]":
+def _written(asked: ExportRequest, recipe: "Recipe", store: Store) -> "tuple[WrittenRows, Json]":
     """Make and write everything; where no row passes, nothing is left, and the manifest is None."""
     from agent.export.card import write_beside
     from agent.export.files import made_whole
-    from agent.export.pipeline import Exporter, Written
+    from agent.export.pipeline import Exporter, WrittenRows
 
-    written, manifest = Written(), None
+    written, manifest = WrittenRows(), None
     with (
         ExportProgress(sum(run.attempts for run in recipe.runs)) as progress,
         contextlib.suppress(_NothingLeft),
@@ -207,7 +207,7 @@ def _written(asked: ExportRequest, recipe: "Recipe", store: Store) -> "tuple[Wri
     return written, manifest
 
 
-def _card(asked: ExportRequest, recipe: "Recipe", written: "Written") -> "tuple[Card, Json]":
+def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tuple[Card, Json]":
     """What an export says of itself, free of secrets, and what was asked for."""
     from agent.export.card import Card
     from agent.export.privacy import Scrubber

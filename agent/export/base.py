@@ -11,6 +11,7 @@ trajectory makes its rows.
 import dataclasses
 import difflib
 import importlib
+import inspect
 import math
 import types
 import typing
@@ -168,7 +169,7 @@ def option_types(of: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
     if dataclasses.is_dataclass(of):
         names = [f.name for f in dataclasses.fields(of) if f.init]
     else:
-        names = list(getattr(of, "__kwdefaults__", None) or ())
+        names = list(inspect.unwrap(of).__kwdefaults__ or ())
     return {name.removesuffix("_"): (name, hints[name]) for name in names}
 
 

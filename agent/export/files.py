@@ -184,10 +184,12 @@ class DataFiles:
 
     def add(self, made_by: Format, split: str, common: Row, own: Row) -> None:
         """Append a row; where a format's own column has the name of a common one, the format's counts."""
-        if not made_by.bare:
-            return self._add(made_by, split, common | own)
-        self._add(made_by, split, common, beside=True)
-        return self._add_apart(made_by, split, own) if made_by.apart else self._add(made_by, split, own)
+        if made_by.bare:
+            self._add(made_by, split, common, beside=True)
+        if made_by.apart:
+            self._add_apart(made_by, split, own)
+        else:
+            self._add(made_by, split, own if made_by.bare else common | own)
 
     def _add(self, made_by: Format, split: str, row: Row, *, beside: bool = False) -> None:
         key = (made_by.name, split, beside)

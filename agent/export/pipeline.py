@@ -41,7 +41,7 @@ class Recipe:
 
 
 @dataclass
-class Written:
+class WrittenRows:
     """What was written. `filtered`: rows of each format that were left out; `providers`: whose words the rows hold."""
 
     files: list[DataFile] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Exporter:
         self._where = predicate(recipe.where, [r.name for r in self._rewards])
         self._duplicates: Duplicates | None = None
 
-    def write(self, folder: Path) -> Written:
+    def write(self, folder: Path) -> WrittenRows:
         """Write the data files below `folder`. Raises StoreError, OSError."""
         recipe = self._recipe
         if recipe.duplicates:
@@ -72,7 +72,7 @@ class Exporter:
         if any(f.surveys for f in recipe.formats):
             self._survey()
         with DataFiles(folder, recipe.form, columns(self._rewards)) as files:
-            written = Written(filtered={f.name: 0 for f in recipe.formats})
+            written = WrittenRows(filtered={f.name: 0 for f in recipe.formats})
             talking = any(f.conversations for f in recipe.formats) or self._filters("thinking")
             cases = any(f.cases for f in recipe.formats)
             for trajectory in self._trajectories("writing", conversations=talking, cases=cases):
@@ -121,7 +121,7 @@ class Exporter:
     def _kept(self, attempts: Iterable[AttemptRecord], facts: Provenance) -> list[AttemptRecord]:
         return [a for a in attempts if self._passes(a, facts)]
 
-    def _write_run(self, trajectory: Trajectory, files: DataFiles, written: Written) -> None:
+    def _write_run(self, trajectory: Trajectory, files: DataFiles, written: WrittenRows) -> None:
         facts = self._facts(trajectory)
         for made_by in self._recipe.formats:
             for made in self._made(made_by, trajectory):

@@ -9,6 +9,7 @@ A refused attempt (`rejected`, `impossible`) gets what the formula gives to a ch
 
 import functools
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,6 @@ def _gated(formula: Callable[..., float | None]) -> Callable[..., float | None]:
             return formula(attempt, **given)
         return None if known is None else 0.0
 
-    score.__kwdefaults__ = formula.__kwdefaults__
     return score
 
 
@@ -327,7 +327,7 @@ def _check(name: str, option: str, value: float | str | None) -> None:
 
 def _spelled(name: str, formula: Callable[..., object], given: Mapping[str, float | str]) -> str:
     """3, not 3.0; defaults left out."""
-    defaults: Mapping[str, object] = getattr(formula, "__kwdefaults__", None) or {}
+    defaults: Mapping[str, object] = inspect.unwrap(formula).__kwdefaults__
     told = {}
     for option, (argument, _) in option_types(formula).items():
         value = given.get(argument, defaults[argument])

@@ -125,7 +125,8 @@ class Duplicates:
         """The first source that this one is nearly the same as; itself where there is none."""
         signature = self._minhash(_PERMUTATIONS, _SEED)
         signature.update([gram.encode("utf-8", "replace").decode() for gram in five_grams(form)])
-        if found := self._index.get_duplicates(signature):
+        found: list[str] = self._index.get_duplicates(signature)
+        if found:
             return min(found, key=self._leaders.__getitem__)
         self._index.add(exact, signature)
         self._leaders[exact] = len(self._leaders)
