@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agent.export.base import formats_of, near
-from agent.record.store import FILE_NAME, WAY_OUT, ChosenRun, Store
+from agent.record.listing import ChosenRun
+from agent.record.store import FILE_NAME, WAY_OUT, Store
 from agent.view.exporting import Exported, ExportProgress, exported_json, print_exported
 from tools.codec import Json
 from tools.errors import StoreError, Unfit, UsageError

@@ -169,7 +169,7 @@ def option_types(of: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
     if dataclasses.is_dataclass(of):
         names = [f.name for f in dataclasses.fields(of) if f.init]
     else:
-        names = list(inspect.unwrap(of).__kwdefaults__ or ())
+        names = list(getattr(inspect.unwrap(of), "__kwdefaults__", None) or ())
     return {name.removesuffix("_"): (name, hints[name]) for name in names}
 
 

@@ -175,7 +175,7 @@ class DataFiles:
     def __enter__(self) -> "DataFiles":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         """After an error the files are let go of, however that ends: their folder is about to be removed."""
         for _, file in self._open.values():
             if file is not None:

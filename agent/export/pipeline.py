@@ -15,7 +15,8 @@ from agent.export.privacy import PrivateNames, Scrubber
 from agent.export.provenance import Provenance, columns, predicate
 from agent.export.rewards import RejectionSampling, rewards_of
 from agent.export.similarity import Duplicates, Placement
-from agent.record.store import ChosenRun, Store
+from agent.record.listing import ChosenRun
+from agent.record.store import Store
 from agent.record.trajectory import AttemptRecord, Trajectory
 
 NO_NAMES = PrivateNames()

@@ -16,7 +16,8 @@ import pytest
 from agent import complete
 from agent.cli import app
 from agent.cli_exit import CODES, exit_code
-from agent.complete import FORMATS, VERDICTS
+from agent.complete import VERDICTS
+from agent.export.base import FORMATS
 from agent.llm.errors import KeyRejected
 from agent.record.store import Store
 from agent.settings import FIELDS

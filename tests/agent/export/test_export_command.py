@@ -433,7 +433,13 @@ def without_clock(event: Event, *, turned: bool) -> Event:
     if isinstance(event, Judged | Verified):
         right = event.verdict.status is Status.CORRECT
         status = Status.CHECKED if right else event.verdict.status
-        timed = {"timing": None, "comparisons": (), "coverage": None, "sol_fraction": None, "tier": None}
+        timed: dict[str, Any] = {
+            "timing": None,
+            "comparisons": (),
+            "coverage": None,
+            "sol_fraction": None,
+            "tier": None,
+        }
         key = (float(hash(event.attempt_id) % 97) * (-1 if turned else 1),) if right else ()
         found = replace(event, verdict=replace(event.verdict, status=status, **timed), rank_key=key)
         return replace(found, best=right and turned) if isinstance(found, Judged) else found

@@ -205,7 +205,7 @@ def test_a_hypothesis_is_worth_what_became_of_it() -> None:
 def test_a_hypothesis_about_speed_is_open_without_a_clock_whatever_was_stored() -> None:
     seen = {"predicted_speedup": 1.2, "time_ratio_to_parent": 0.8}
     for stored in ("confirmed", "refuted"):
-        untimed = graded(Status.CHECKED, expectations=(expected(stored, **seen),))  # type: ignore[arg-type]
+        untimed = graded(Status.CHECKED, expectations=(expected(stored, **seen),))
         assert worth("hypothesis", untimed) is None
     broken = graded(Status.WRONG, expectations=(expected("refuted", **seen),))
     assert worth("hypothesis", broken) == -1.0  # it does not work: no clock is needed to know that

@@ -209,13 +209,6 @@ def test_runs_are_chosen_by_task_and_by_author_or_provider(store: Store) -> None
     assert ids(tasks=["matmul"], authors=["offline"]) == ids(tasks=[]) == ids(authors=["'; --"]) == []
 
 
-def test_all_but_the_sources_can_be_read(store: Store) -> None:
-    write(store, *strange_run(2))
-    [whole], [found] = store.trajectories(cases=True), store.trajectories(cases=True, sources=False)
-    assert found.attempts == tuple(replace(a, source="") for a in whole.attempts)
-    assert any(a.source for a in whole.attempts)
-
-
 def test_sources_come_alone_in_the_order_of_the_attempts(store: Store) -> None:
     write(store, started(), *attempt(2), *attempt(1))
     proposed = [e for number in (1, 2) for e in attempt(number) if isinstance(e, Proposed)]
