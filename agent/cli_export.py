@@ -1,5 +1,6 @@
 """`optimize export`: stored runs as training data. No logic, nothing heavy."""
 
+import textwrap
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,7 +18,7 @@ def register(app: App) -> None:
 
 
 _EXAMPLES = f"""
-Formats: {", ".join(FORMATS)}.
+{textwrap.fill(f"Formats: {', '.join(FORMATS)}.", 78, subsequent_indent="    ", break_on_hyphens=False)}
 Each may have options, as in sft-best:per=run,top=3; see docs/formats.md.
 
 Examples:

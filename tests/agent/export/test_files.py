@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from agent.export.base import Feature
+from agent.export.base import FORMATS, Feature, format_class
 from agent.export.files import FileType, open_file
 
 COLUMNS = (
@@ -33,3 +33,10 @@ def test_what_no_column_holds_is_null_or_marked_and_the_file_is_whole(tmp_path: 
     assert [row["x"] for row in rows] == [None, 0.1]
     value = rows[0]["value"]
     assert (json.loads(value) if isinstance(value, str) else value) == {"x": None, "n": 2**70, "s": "?"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_called_what_the_registry_calls_it_and_says_what_its_columns_are(name: str) -> None:
+    found = format_class(name)
+    assert (found.name, bool(found.about)) == (name, True)
+    assert all(column.about for column in found.columns)
