@@ -176,7 +176,7 @@ def damage(store: Store, statement: str) -> None:
         ("UPDATE verdicts SET status = 'splendid'", "splendid"),
         ("UPDATE attempts SET params = '{'", "reading: "),
         ("UPDATE attempts SET params = '[]'", "params"),
-        ("UPDATE kernels SET occupancy = 'much'", "occupancy"),
+        ("UPDATE kernels SET occupancy = 'much'", "could not convert"),
     ],
 )
 def test_damage_is_one_clear_line(store: Store, statement: str, words: str) -> None:
