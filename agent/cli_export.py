@@ -1,6 +1,6 @@
 """`optimize export`: stored runs as training data. No logic, nothing heavy."""
 
-import os
+import textwrap
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from agent import complete
 from agent.cli_parameters import AsJson, RunsDir
+from agent.export.base import FORMATS
 from agent.settings import chosen_settings
 
 
@@ -17,8 +18,7 @@ def register(app: App) -> None:
 
 
 _EXAMPLES = f"""
-Formats: {", ".join(complete.FORMATS[:8])},
-    {", ".join(complete.FORMATS[8:])}.
+{textwrap.fill(f"Formats: {', '.join(FORMATS)}.", 78, subsequent_indent="    ", break_on_hyphens=False)}
 Each may have options, as in sft-best:per=run,top=3; see docs/formats.md.
 
 Examples:
@@ -88,8 +88,6 @@ def export(
         Literal["keep", "test", "exclude"], Parameter(help="What becomes of tasks that are benchmark problems.")
     ] = "test",
     no_duplicates: Annotated[bool, Parameter(help="Do not look for duplicates.", negative="")] = False,
-    processes: Annotated[int | None, Parameter(metavar="N", help="How many work side by side.")] = None,
-    block: Annotated[int, Parameter(metavar="N", help="About how many attempts a file holds.")] = 20_000,
     overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False,
     runs_dir: RunsDir = None,
     json: AsJson = False,
@@ -101,12 +99,11 @@ def export(
     Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.export import export_runs
-    from agent.compose.export_request import Request
+    from agent.compose.export import ExportRequest, export_runs
 
-    asked = Request(
+    asked = ExportRequest(
         format, output, form, task, author, where, only_providers, reward, rejection_sampling,
         test, validation, seed, leak_check, leaked,
-        not no_duplicates, len(os.sched_getaffinity(0)) if processes is None else processes, block, overwrite,
+        not no_duplicates, overwrite,
     )  # fmt: skip
     return export_runs(asked, settings.runs_dir, json=json)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent.export.base import FORMATS
 from agent.llm.providers import OFFLINE, PROVIDERS
 from agent.settings import load_settings
 from tools.errors import UsageError
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
 Offers = Iterator[tuple[str, str]]  # a word, and what it is
 
-FORMATS = (
-    *("sft-chat", "sft-best", "fim", "convert", "fix", "dpo", "kto", "rl-turns"),
-    *("verl", "openai", "sharegpt", "atif", "sts", "raw"),
-)
 VERDICTS = (
     *("accepted", "correct", "checked", "unchecked", "wrong"),
     *("compile_failed", "crashed", "timed_out", "rejected", "impossible"),

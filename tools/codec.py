@@ -9,11 +9,12 @@ import enum
 import math
 import types
 import typing
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Decoder = Callable[[Any, str], Any]
 Json = Any  # None, bool, int, float, str, list[Json], dict[str, Json]: the recursion is checked at run time
 
 
@@ -44,39 +45,55 @@ def decode(cls: type[T], data: Json, where: str = "$") -> T:
 
 
 def _decode(hint: Any, data: Json, where: str) -> Any:
+    return _decoder(hint)(data, where)
+
+
+def _decoder(hint: Any) -> Decoder:
+    """What decodes values of a type. Resolving a hint takes longer than decoding by it: see `_fields`."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return data
-    origin, args = _shape(hint)
+        return lambda data, where: data
     if origin in (typing.Union, types.UnionType):
-        return _decode_union(args, data, where)
+        rest = [(_kind(o), _decoder(o)) for o in args if o is not types.NoneType]
+        decoder = partial(_decode_union, rest) if len(rest) > 1 else rest[0][1]
+        return partial(_or_none, decoder) if types.NoneType in args else decoder
     if origin is typing.Literal:
-        return _require(data in args, data, where, f"one of {args}")
+        return lambda data, where: _require(data in args, data, where, f"one of {args}")
     if origin in (tuple, list):
-        return _decode_sequence(origin, args, data, where)
+        return partial(_decode_sequence, origin, [_decoder(a) for a in args if a is not Ellipsis], args)
     if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
-        _require(isinstance(data, dict), data, where, "an object")
-        return {_decode(args[0], k, where): _decode(args[1], v, f"{where}.{k}") for k, v in data.items()}
+        return partial(_decode_mapping, _decoder(args[0]), _decoder(args[1]))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        _require(data in [m.value for m in hint], data, where, f"one of {[m.value for m in hint]}")
-        return hint(data)
+        return partial(_decode_enum, hint, [m.value for m in hint])
     if dataclasses.is_dataclass(hint):
-        return _decode_dataclass(hint, data, where)
-    return _decode_scalar(hint, data, where)
+        return partial(_decode_dataclass, hint)
+    return partial(_decode_scalar, hint)
 
 
-def _decode_union(options: tuple[Any, ...], data: Json, where: str) -> Any:
-    if data is None and type(None) in options:
-        return None
-    rest = [o for o in options if o is not type(None)]
+def _decode_mapping(of_key: Decoder, of_value: Decoder, data: Json, where: str) -> Any:
+    _require(isinstance(data, dict), data, where, "an object")
+    return {of_key(k, where): of_value(v, f"{where}.{k}") for k, v in data.items()}
+
+
+def _decode_enum(hint: Any, values: list[Json], data: Json, where: str) -> Any:
+    return hint(_require(data in values, data, where, f"one of {values}"))
+
+
+def _decode_union(options: list[tuple[Json, Decoder]], data: Json, where: str) -> Any:
+    """`options`: kind (None for what has none) and decoder of each."""
     if isinstance(data, dict) and "kind" in data:
-        rest = [o for o in rest if _kind(o) in (None, data["kind"])] or rest
+        options = [o for o in options if o[0] in (None, data["kind"])] or options
     errors = []
-    for option in rest:
+    for _, decoder in options:
         try:
-            return _decode(option, data, where)
+            return decoder(data, where)
         except DecodeError as error:
             errors.append(str(error))
     raise DecodeError("; or ".join(errors))
+
+
+def _or_none(decoder: Decoder, data: Json, where: str) -> Any:
+    return None if data is None else decoder(data, where)
 
 
 def _kind(option: Any) -> Json:
@@ -85,31 +102,30 @@ def _kind(option: Any) -> Json:
     return next((f.default for f in dataclasses.fields(option) if f.name == "kind"), None)
 
 
-def _decode_sequence(origin: Any, args: tuple[Any, ...], data: Json, where: str) -> Any:
+def _decode_sequence(origin: Any, decoders: list[Decoder], args: tuple[Any, ...], data: Json, where: str) -> Any:
     _require(isinstance(data, list), data, where, "an array")
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
         _require(len(data) == len(args), data, where, f"an array of {len(args)}")
-        return tuple(_decode(a, d, f"{where}[{i}]") for i, (a, d) in enumerate(zip(args, data, strict=True)))
-    return origin(_decode(args[0], d, f"{where}[{i}]") for i, d in enumerate(data))
+        return tuple(d(v, f"{where}[{i}]") for i, (d, v) in enumerate(zip(decoders, data, strict=True)))
+    return origin(decoders[0](v, f"{where}[{i}]") for i, v in enumerate(data))
 
 
 @cache
-def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What `typing` says of a type; asking it took a quarter of the time of a decoding."""
-    return typing.get_origin(hint), typing.get_args(hint)
-
-
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _fields(cls: Any) -> dict[str, tuple[Any, Decoder]]:
+    """Of each field the type of which a value is right as it is (None: there is none), and what decodes others."""
+    hints = typing.get_type_hints(cls)
+    return {name: (hint if hint in (int, str, bool) else None, _decoder(hint)) for name, hint in hints.items()}
 
 
 def _decode_dataclass(cls: Any, data: Json, where: str) -> Any:
     _require(isinstance(data, dict), data, where, f"a {cls.__name__}")
-    hints = _hints(cls)
-    if unknown := set(data) - set(hints):
+    fields = _fields(cls)
+    if unknown := set(data) - set(fields):
         raise DecodeError(f"{where}: unknown fields {sorted(unknown)} for {cls.__name__}")
-    values = {name: _decode(hints[name], data[name], f"{where}.{name}") for name in data}
+    values = {}
+    for name, value in data.items():
+        right, decoder = fields[name]
+        values[name] = value if type(value) is right else decoder(value, f"{where}.{name}")
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:

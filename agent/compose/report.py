@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.export.names import Names, names_here, names_in
+from agent.export.privacy import PrivateNames, names_here, names_in
 from agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
 from agent.record.query import Filter, RunSummary
 from agent.record.store import FILE_NAME, Store
@@ -123,7 +123,7 @@ def _plain(store: Store, statement: str) -> str:
     return Sanitizer(_names(store)).line(statement, 2_000)
 
 
-def _names(store: Store) -> Names:
+def _names(store: Store) -> PrivateNames:
     names = names_here()
     for machine in store.machines():
         names |= names_in(machine)

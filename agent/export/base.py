@@ -1,59 +1,89 @@
-"""What a format is: its columns, and the rows that one trajectory makes.
+"""What a format is, which there are, and how a command line names one with its options.
 
-An export goes over the store twice at most. In the first pass every format that `surveys` sees every trajectory, for
+To add a format: write its class, name it in FORMATS. Help, completion and the data set card follow. Completion reads
+this module, so it imports nothing heavy.
+
+An export goes over the record twice at most. In the first pass every format that `surveys` sees every trajectory, for
 what cannot be known of one run alone (the best kernel of a task, the mean return of a group); in the second, each
-trajectory makes its rows. Between the passes the process may be forked, so a survey is kept in plain attributes, and
-holds numbers and ids, never texts: memory has to stay flat.
+trajectory makes its rows.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+import difflib
+import importlib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from agent.record.events import Event
-from agent.record.trajectory import AttemptRecord, Trajectory
 from tools.codec import Json
+from tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent.record.events import Event
+    from agent.record.trajectory import AttemptRecord, Trajectory
 
 Row = dict[str, Json]
 # `json`: any JSON value. `messages`: a list of {"role", "content", …} that need not have the same keys. `exact`: a JSON
 # value whose every digit counts; it is stored as its text, since readers' own decoders round floats. `struct`: a plain
-# nested record of the column's `fields`; `structs`: a list of them.
+# nested record of the feature's `fields`; `structs`: a list of them.
 Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts", "exact", "struct", "structs"]
+
+FORMATS: Mapping[str, str] = {
+    "sft-chat": "chat_formats:SftChat",
+    "sft-best": "kernel_formats:SftBest",
+    "fim": "kernel_formats:Fim",
+    "convert": "kernel_formats:Convert",
+    "fix": "kernel_formats:Fix",
+    "dpo": "kernel_formats:Dpo",
+    "kto": "kernel_formats:Kto",
+    "rl-turns": "rl_formats:RlTurns",
+    "verl": "rl_formats:Verl",
+    "openai": "chat_formats:OpenAi",
+    "sharegpt": "chat_formats:ShareGpt",
+    "atif": "chat_formats:Atif",
+    "sts": "chat_formats:Sts",
+    "raw": "raw:Raw",
+}
 
 
 @dataclass(frozen=True)
-class Column:
+class Feature:
     """A column of a format. `about` goes into the dataset card, with the unit. `fields`: of a `struct` or `structs`."""
 
     name: str
     kind: Kind
     about: str
-    fields: tuple["Column", ...] = ()
+    fields: tuple["Feature", ...] = ()
 
 
 @dataclass(frozen=True)
-class Made:
+class ExportRow:
     """A row as its format makes it. The exporter adds where it comes from: its run, and the `attempt` it is about."""
 
     values: Row
-    attempt: AttemptRecord | None = None
+    attempt: "AttemptRecord | None" = None
 
 
 class Format:
     """Subclasses say how rows look.
 
-    conversations: whether trajectories must come with their messages. events: rows are made of the events of a run, by
-    `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do not know, so that a row is written as
-    it is and only as JSON lines; what the exporter adds goes into a file beside it, line for line. apart: each row is a
-    file of its own, with a name ("file") and "lines", a JSON value each. whole_runs: the survey wants every attempt of
-    a run, not only those that pass the filters. about_tasks: rows are about no attempt, and a run speaks for its task
-    if what is known of the run alone passes.
+    conversations: whether trajectories must come with their messages; cases: verdicts with their cases. events: rows
+    are made of the events of a run, by `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do
+    not know, so that a row is written as it is and only as JSON lines; what the exporter adds goes into a file beside
+    it, line for line. apart: each row is a file of its own, with a name ("file") and "lines", a JSON value each.
+    whole_runs: the survey wants every attempt of a run, not only those that pass the filters. about_tasks: rows are
+    about no attempt, and a run speaks for its task if what is known of the run alone passes.
     """
 
     name: ClassVar[str]
-    about: ClassVar[str]  # one line, for the help and the card
-    columns: ClassVar[tuple[Column, ...]]
+    about: ClassVar[str]  # one line, for the card
+    columns: ClassVar[tuple[Feature, ...]]
     conversations: ClassVar[bool] = False
+    cases: ClassVar[bool] = False
     surveys: ClassVar[bool] = False
     events: ClassVar[bool] = False
     bare: ClassVar[bool] = False
@@ -61,16 +91,106 @@ class Format:
     whole_runs: ClassVar[bool] = False
     about_tasks: ClassVar[bool] = False
 
-    def placed(self, splits: Mapping[str, str]) -> None:
-        """Hears, before anything else, in which split each task is, by the hash of its file."""
+    def set_splits(self, splits: Mapping[str, str]) -> None:
+        """Called before anything else with the split of each task, by the hash of its file."""
 
-    def survey(self, trajectory: Trajectory) -> None:
+    def survey(self, trajectory: "Trajectory") -> None:
         """The first pass, if `surveys`."""
 
-    def rows(self, trajectory: Trajectory) -> Iterator[Made]:
+    def rows(self, trajectory: "Trajectory") -> Iterator[ExportRow]:
         """The rows of one trajectory."""
         raise NotImplementedError
 
-    def rows_of_events(self, events: Iterable[Event]) -> Iterator[Made]:
+    def rows_of_events(self, events: "Iterable[Event]") -> Iterator[ExportRow]:
         """The rows of the events of one run, in order, if `events`."""
         raise NotImplementedError
+
+
+def format_class(name: str) -> type[Format]:
+    """The class of a format. Raises KeyError."""
+    module, _, cls = FORMATS[name].partition(":")
+    found: type[Format] = getattr(importlib.import_module(f"agent.export.{module}"), cls)
+    return found
+
+
+def formats_of(specs: Iterable[str]) -> tuple[Format, ...]:
+    """The formats that specs name, in order. Raises UsageError, also when one is named twice."""
+    made: dict[str, Format] = {}
+    for spec in specs:
+        found = format_of(spec)
+        if found.name in made:
+            raise UsageError(f"format {found.name} is named twice; make two exports of it")
+        made[found.name] = found
+    return tuple(made.values())
+
+
+def format_of(spec: str) -> Format:
+    """The format that a spec names, with its options: `sft-chat`, or `sft-chat:seen=true,reasoning=none`. Raises
+    UsageError: which part is wrong, and what would work."""
+    name, _, rest = spec.partition(":")
+    if name not in FORMATS:
+        raise UsageError(f"no format {name!r}; {near(name, FORMATS)}")
+    found = format_class(name)
+    return found(**options(f"format {name}", rest, found))
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The name that was probably meant, or all there are."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+
+
+def options(what: str, text: str, of: Callable[..., Any]) -> dict[str, Any]:
+    """`key=value,key=value` as keyword arguments of a dataclass or a function, by their annotations. A name that is a
+    word of Python's has an underscore behind it there (`lambda_`). Raises UsageError."""
+    known = option_types(of)
+    found: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = (p.strip() for p in part.partition("="))
+        if not equals:
+            raise UsageError(f"{what}: {part!r} is not key=value")
+        if key not in known:
+            ways = f"it has {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"{what} has no option {key!r}; {ways}")
+        argument, hint = known[key]
+        if argument in found:
+            raise UsageError(f"{what}: {key} is given twice")
+        try:
+            found[argument] = _value(hint, value)
+        except (ValueError, KeyError):
+            raise UsageError(f"{what}: {key}={value!r} is not {_kind(hint)}") from None
+    return found
+
+
+def option_types(of: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
+    """Options of a dataclass (its fields) or a function (what may only be given by name): argument and annotation."""
+    hints = typing.get_type_hints(of)
+    if dataclasses.is_dataclass(of):
+        names = [f.name for f in dataclasses.fields(of) if f.init]
+    else:
+        names = list(getattr(inspect.unwrap(of), "__kwdefaults__", None) or ())
+    return {name.removesuffix("_"): (name, hints[name]) for name in names}
+
+
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _value(hint: Any, text: str) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = [k for k in typing.get_args(hint) if k is not types.NoneType]
+        return None if text.lower() == "none" else _value(inner[0], text)
+    if typing.get_origin(hint) is typing.Literal:
+        return {str(choice): choice for choice in typing.get_args(hint)}[text]
+    if hint is bool:
+        return _TRUTHS[text.lower()]
+    found = hint(text)
+    if (hint is float and not math.isfinite(found)) or found == "":
+        raise ValueError(text)
+    return found
+
+
+def _kind(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    return {bool: "true or false", int: "a whole number", float: "a number"}.get(hint, "possible")

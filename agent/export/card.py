@@ -1,18 +1,29 @@
-"""The dataset card: README.md of an export, from what was asked for and what was counted. Pure; the same for the same
-input. Names of tasks, models and providers are other people's: whatever they hold, they stay words."""
+"""What lies beside the rows of an export: counts of what it holds, the data set card (README.md), a manifest for
+programs.
 
+Names of tasks, models and providers are other people's: whatever they hold, they stay words.
+"""
+
+import json
+import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import statistics as middles
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.export import svg
-from agent.export.base import Column
-from agent.export.statistics import THRESHOLDS, Statistics
+from agent.export.base import Feature, Format
+from agent.export.conversations import cost_usd, usage_totals
+from agent.export.files import MANIFEST, DataFile
+from agent.export.outcome import outcome
+from agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
+from agent.record.trajectory import AttemptRecord, Trajectory
 from prompts import cell, code, templates
+from tools.codec import Json
 from tools.verdict import Status
 from tools.words import plain
 
@@ -21,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_TASKS = 50
 MOST_OF_A_NAME = 100
+THRESHOLDS = (1.0, 1.1, 1.5, 2.0, 4.0)  # strictly above
 STATUSES = {
     Status.CORRECT.value: "right on every input tried, and timed on a GPU",
     Status.CHECKED.value: "right on every input tried, **not timed**: there was no GPU",
@@ -33,6 +45,10 @@ STATUSES = {
     Status.IMPOSSIBLE.value: "faster than light, or clocks disagree, or it remembers answers: not believed",
     "unjudged": "its run ended before it was judged",
 }
+_RIGHT = (Status.CHECKED.value, Status.CORRECT.value)
+_LABELS = ("compilable", "correct", "faster", "impossible")
+_VERSIONS = ("kerneltune", "torch", "triton")
+_SPLITS = ("train", "validation", "test")
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
 _TAGS = {
     "sft-chat": ("sft", "tool-calling", "agent-traces"),
@@ -43,118 +59,213 @@ _TAGS = {
     "verl": ("reinforcement-learning", "verl"),
     "atif": ("agent-traces",),
 }
-_SPLIT = re.compile(r"\w+(\.\w+)*\Z", re.ASCII)  # what `datasets` takes for the name of a split
-_CONFIG = re.compile(r"[\w.-]+\Z", re.ASCII)
 _ORDINARY = re.compile(r"[\w.,+/ @=()-]+\Z", re.ASCII)
 _MARKUP = re.compile(r"[\\`*_\[\]<>#|~$&]")
 _MARKUP_AND_LINKS = re.compile(r"[\\`*_{}\[\]<>()#!|~$&:@.+=\"'-]")
+TABLES = ("verdicts", "writers", "runs", "endings", "versions", "leaks", "labels", "outcomes", "marks", "totals")
+
+
+class Statistics:
+    """Counts of the attempts that pass, and of their conversations. `tables` by name, each from a tuple to a count:
+
+    verdicts   task, split, status          writers    provider, model, gpu, status
+    runs       provider, model, gpu         endings    why
+    versions   name, version                leaks      task, benchmark problem
+    labels     label                        outcomes   outcome of a hypothesis
+    marks      whatever else is true        totals     sums over conversations
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in TABLES}
+        self.best: dict[str, tuple[float, str, str]] = {}  # by task: speed-up, attempt, GPU
+        self.speedups: list[float] = []
+        self.characters: list[int] = []
+        self.turns: list[int] = []
+        self.first_at = math.inf
+        self.last_at = -math.inf
+
+    def add(self, trajectory: Trajectory, kept: Sequence[AttemptRecord], facts: Provenance) -> None:
+        """Counts one run, of which these attempts pass."""
+        run, row = trajectory.run, facts.of(None)
+        writer = (row["provider"], row["model"] or "", row["gpu"] or "")
+        self.tables["runs"][writer] += 1
+        self.tables["endings"][(facts.clean(trajectory.why) if trajectory.why is not None else "not ended",)] += 1
+        self.tables["versions"].update((name, run.versions[name]) for name in _VERSIONS if name in run.versions)
+        if row["leaked"] is not None:
+            self.tables["leaks"][row["task"], row["leaked"]] += 1
+            self.tables["marks"][("leaked",)] += len(kept)
+        self.first_at, self.last_at = min(self.first_at, run.at), max(self.last_at, run.at)
+        for attempt in kept:
+            status = attempt.status.value if attempt.status else "unjudged"
+            self.tables["verdicts"][row["task"], row["split"], status] += 1
+            self.tables["writers"][*writer, status] += 1
+            self._add_attempt(attempt, facts)
+        for conversation in trajectory.conversations:
+            replies = [m for m in conversation.messages if m.role == "assistant"]
+            self.turns.append(len(replies))
+            found = usage_totals(replies) | {"cost_usd": cost_usd(replies)}
+            found["characters"] = sum(len(m.text) + len(m.thinking) for m in conversation.messages)
+            for name, value in found.items():
+                self.tables["totals"][(name,) if value is not None else (f"{name} unknown",)] += value or value is None
+
+    def _add_attempt(self, attempt: AttemptRecord, facts: Provenance) -> None:
+        row, marks = facts.of(attempt), self.tables["marks"]
+        self.characters.append(len(attempt.source))
+        self.tables["labels"].update((label,) for label in _LABELS if row[label])
+        self.tables["outcomes"].update((outcome(e, attempt),) for e in attempt.expectations)
+        if row.get("exact_first") is False:
+            marks[("exact duplicate",)] += 1
+        elif row.get("near_first") is False:
+            marks[("near duplicate",)] += 1
+        if attempt.held is not None:
+            marks[("held" if attempt.held else "did not hold",)] += 1
+        speedup = row["speedup"]
+        if speedup is not None and 0.0 < speedup < math.inf:
+            self.speedups.append(speedup)
+            if attempt.held is not False and speedup > self.best.get(row["task"], (0.0,))[0]:
+                self.best[row["task"]] = (speedup, attempt.attempt_id, row["gpu"] or "")
+
+    def by(self, name: str, *columns: int) -> Counter[tuple[str, ...]]:
+        """A table summed over all but some columns of its key, largest first, then by name."""
+        out: Counter[tuple[str, ...]] = Counter()
+        for key, n in self.tables[name].items():
+            out[tuple(key[c] for c in columns)] += n
+        return Counter(dict(sorted(out.items(), key=lambda item: (-item[1], item[0]))))
+
+    def total(self, name: str) -> int:
+        """The sum of a table."""
+        return self.tables[name].total()
+
+    def mark(self, name: str) -> int:
+        """How many attempts have a mark: "exact duplicate", "near duplicate", leaked, held, "did not hold"."""
+        return self.tables["marks"][(name,)]
+
+    def sum_of(self, name: str) -> float:
+        """A sum over conversations: characters, input_tokens, cost_usd; "… unknown" counts those of which it is not."""
+        return self.tables["totals"][(name,)]
+
+    def to_json(self) -> Json:
+        """Plain JSON values, in an order that does not depend on the order of counting."""
+        return {
+            "tables": {name: [[*key, n] for key, n in sorted(t.items())] for name, t in self.tables.items()},
+            "best": {task: list(best) for task, best in sorted(self.best.items())},
+            "n_speedups": len(self.speedups),
+            "median_speedup": middles.median(self.speedups) if self.speedups else None,
+        }
 
 
 @dataclass(frozen=True)
-class Split:
-    """Files of one split of a config; `paths` are relative to the card and may be patterns."""
+class Card:
+    """What was asked for and how it was made. `made_at`: Unix time. Texts must be free of secrets already. `files`:
+    what was written; `providers`: whose words the rows hold."""
 
     name: str
-    paths: tuple[str, ...]
-    rows: int
-
-
-@dataclass(frozen=True)
-class Config:
-    """A format as it was exported. `columns`: its own, without those that every row has."""
-
-    name: str
-    about: str
-    columns: tuple[Column, ...]
-    splits: tuple[Split, ...]
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What the terms of a provider, or the licence of a source, ask of those who use its words."""
-
-    provider: str
-    terms: str  # the tag in the column `source_terms`
-    text: str
-
-
-@dataclass(frozen=True)
-class Export:
-    """What was asked for and how it was made, for the card. `made_at`: Unix time. `command` and texts must be free of
-    secrets already. `figures`: file names beside their captions, relative to the card."""
-
-    name: str
-    configs: tuple[Config, ...]  # what `datasets` loads
-    common: tuple[Column, ...]
+    formats: Sequence[Format]
+    files: Sequence[DataFile]
+    providers: Sequence[str]
+    common: tuple[Feature, ...]
     version: str
-    schema_version: int
     command: str
     made_at: float
     seed: int
     split_rule: str
+    deduplication: str
+    leakage: str
     filters: tuple[str, ...] = ()
-    notices: tuple[Notice, ...] = ()
-    deduplication: str = ""
-    leakage: str = ""
-    licence: str = "other"  # an identifier of the Hub
-    licence_name: str = "see-provider-terms"  # only with "other"
-    figures: tuple[tuple[str, str], ...] = ()
-    others: tuple[Config, ...] = ()  # files for other programs
+    schema_version: int = SCHEMA_VERSION
+    notices: list[tuple[str, str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notices", notices(self.providers))
+
+    def rows(self, name: str, split: str | None = None) -> int:
+        """Rows of a format, in all or in one split; "other": in none of the usual ones."""
+        return sum(
+            f.rows
+            for f in self.files
+            if f.format == name
+            and not f.beside
+            and (split in (None, f.split) or (split == "other" and f.split not in _SPLITS))
+        )
+
+    @property
+    def loadable(self) -> list[Format]:
+        """The formats with rows that `datasets` can load from this folder: it reads all of one with one reader."""
+        form = next((Path(f.path).suffix for f in self.files if f.beside or not self._by_name(f.format).bare), ".jsonl")
+        return [f for f in self.formats if self.rows(f.name) and not f.apart and (not f.bare or form == ".jsonl")]
+
+    @property
+    def others(self) -> list[Format]:
+        """The formats that are files for other programs."""
+        return [f for f in self.formats if f.bare and (f.apart or f not in self.loadable)]
+
+    def _by_name(self, name: str) -> Format:
+        return next(f for f in self.formats if f.name == name)
 
 
-def card(export: Export, statistics: Statistics) -> str:
-    """The text of README.md. Raises ValueError for names that `datasets` refuses, for configs of different file types
-    (it reads all of a folder's with one reader), and for values that are not known (jinja2.UndefinedError)."""
-    _check(export)
-    body = _environment().get_template("card.md.j2").render(_values(export, statistics))
+def notices(providers: Iterable[str]) -> list[tuple[str, str, str]]:
+    """What binds those who use the rows: provider, tag and notice."""
+    return [(provider, terms_of(provider).tag, terms_of(provider).notice) for provider in sorted(providers)]
+
+
+def write_beside(folder: Path, made: Card, counted: Statistics, asked: Json) -> Json:
+    """Write README.md, analysis/statistics.json and export.json; returns the manifest. `asked`: the flags."""
+    (folder / "analysis").mkdir()
+    (folder / "analysis" / "statistics.json").write_text(json.dumps(counted.to_json()) + "\n")
+    (folder / "README.md").write_text(card(made, counted))
+    manifest = {
+        "kerneltune_export": SCHEMA_VERSION,
+        "kerneltune": made.version,
+        "made_at": made.made_at,
+        "command": made.command,
+        **asked,
+        "files": [{k: v for k, v in asdict(f).items() if k != "sha256" or v} for f in made.files],
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    return manifest
+
+
+def card(made: Card, counted: Statistics) -> str:
+    """The text of README.md. Raises jinja2.UndefinedError for values that are not known."""
+    body = _environment().get_template("card.md.j2").render(_values(made, counted))
     text = re.sub(r"\n{3,}", "\n\n", body.strip())
-    return f"---\n{front_matter(export)}---\n\n{text}\n"
+    return f"---\n{front_matter(made)}---\n\n{text}\n"
 
 
-def front_matter(export: Export) -> str:
-    """The YAML that `datasets` and the Hub read. Splits without rows have no files worth reading and are left out."""
-    total = sum(split.rows for config in export.configs for split in config.splits)
+def front_matter(made: Card) -> str:
+    """The YAML that `datasets` and the Hub read. Splits without rows have no files and are left out."""
+    loadable = made.loadable
+    total = sum(made.rows(f.name) for f in loadable)
     size = next((name for most, name in _SIZES if total < most), "n>10M")
-    tags = dict.fromkeys(tag for config in export.configs for tag in _TAGS.get(config.name, ()))
+    tags = dict.fromkeys(tag for f in loadable for tag in _TAGS.get(f.name, ()))
     categories = ("text-generation", *(["reinforcement-learning"] if "reinforcement-learning" in tags else []))
-    lines = [f"pretty_name: {scalar(export.name)}", f"license: {scalar(export.licence)}"]
-    if export.licence == "other":
-        lines.append(f"license_name: {scalar(export.licence_name)}")
+    lines = [f"pretty_name: {scalar(made.name)}", 'license: "other"', 'license_name: "see-provider-terms"']
     lines += ["language:", "- en", *_list("task_categories", categories)]
-    lines += [
-        *_list("tags", ("code", "gpu", "triton", "kernel-optimization", *tags)),
-        *_list("size_categories", [size]),
-    ]
-    filled = [config for config in export.configs if any(split.rows for split in config.splits)]
-    if filled:
+    lines += _list("tags", ("code", "gpu", "triton", "kernel-optimization", *tags))
+    lines += _list("size_categories", [size])
+    if loadable:
         lines.append("configs:")
-    for config in filled:
-        lines += [f"- config_name: {scalar(config.name)}", *(["  default: true"] if config is filled[0] else [])]
+    for config in loadable:
+        lines += [f"- config_name: {scalar(config.name)}", *(["  default: true"] if config is loadable[0] else [])]
         lines.append("  data_files:")
-        for split in config.splits:
-            if split.rows:
-                lines += [f"  - split: {scalar(split.name)}", "    path:", *(f"    - {scalar(p)}" for p in split.paths)]
+        its = [f for f in made.files if f.format == config.name and not f.beside]
+        for file in sorted(its, key=lambda f: (_SPLITS.index(f.split) if f.split in _SPLITS else 9, f.split)):
+            lines += [f"  - split: {scalar(file.split)}", "    path:", f"    - {scalar(file.path)}"]
     return "\n".join(lines) + "\n"
 
 
 def scalar(text: str) -> str:
     """The text as a YAML scalar in double quotes, whatever it holds."""
-    return '"' + "".join(map(_escaped, plain(text))) + '"'
+    return '"' + "".join(_ESCAPES.get(c, c) for c in plain(text)) + '"'
 
 
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if character == "\n":
-        return "\\n"
-    if character == "\t":
-        return "\\t"
-    return character
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
 def name(text: object) -> str:
     """A name as Markdown, in tables too: as code where it is an ordinary one, else escaped throughout."""
-    line = svg.short(str(text), MOST_OF_A_NAME)
+    line = " ".join(plain(str(text)).split())
+    line = line if len(line) <= MOST_OF_A_NAME else line[: MOST_OF_A_NAME - 1] + "…"
     if not line:
         return "(none)"
     return f"`{line}`" if _ORDINARY.match(line) and line == line.strip() else _MARKUP_AND_LINKS.sub(_entity, line)
@@ -173,90 +284,51 @@ def _list(key: str, values: Iterable[str]) -> list[str]:
     return [f"{key}:", *(f"- {scalar(value)}" for value in values)]
 
 
-def _check(export: Export) -> None:
-    for config in export.configs:
-        if not _CONFIG.match(config.name):
-            raise ValueError(f"not a name for a config of a dataset: {config.name!r}")
-        for split in config.splits:
-            if not _SPLIT.match(split.name):
-                raise ValueError(f"not a name for a split of {config.name}: {split.name!r}")
-    suffixes = {PurePosixPath(p).suffix for c in export.configs for s in c.splits if s.rows for p in s.paths}
-    if len(suffixes) > 1:
-        raise ValueError(f"one file type for all configs, not {', '.join(sorted(suffixes))}")
-
-
-def flat(columns: Iterable[Column], inside: str = "") -> list[Column]:
+def flat(columns: Iterable[Feature], inside: str = "") -> list[Feature]:
     """The columns, and the fields of nested ones below them with dots in their names."""
-    out: list[Column] = []
+    out: list[Feature] = []
     for column in columns:
         out.append(replace(column, name=f"{inside}{column.name}"))
         out += flat(column.fields, f"{inside}{column.name}.")
     return out
 
 
-def _values(export: Export, statistics: Statistics) -> dict[str, object]:
-    judged = statistics.total("verdicts") - statistics.by("verdicts", 1).get(("unjudged",), 0)
+def _values(made: Card, counted: Statistics) -> dict[str, object]:
+    statuses = counted.by("verdicts", 2)
+    tasks = counted.by("verdicts", 0, 1)
+    right_of = Counter({key: 0 for key in tasks})
+    for (task, split, status), n in counted.tables["verdicts"].items():
+        right_of[task, split] += n if status in _RIGHT else 0
+    right_by = Counter[tuple[str, ...]]()
+    for (*who, status), n in counted.tables["writers"].items():
+        right_by[tuple(who)] += n if status in _RIGHT else 0
+    attempts_by = counted.by("writers", 0, 1, 2)
+    by_name: dict[str, list[tuple[str, int]]] = {}
+    for (package, version), n in sorted(counted.by("versions", 0, 1).items()):
+        by_name.setdefault(package, []).append((version, n))
     return {
-        "export": export,
-        "s": statistics,
-        "made": _date(export.made_at),
-        "first": _date(statistics.first_at),
-        "last": _date(statistics.last_at),
-        "statuses": [(str(s), STATUSES.get(str(s), ""), n) for (s,), n in statistics.by("verdicts", 1).items()],
-        "judged": judged,
-        "tasks": _tasks(statistics),
-        "writers": _writers(statistics),
-        "thresholds": [(t, statistics.table("above").get((i,), 0)) for i, t in enumerate(THRESHOLDS)],
-        "turns": _middle({int(k): n for (k,), n in statistics.table("turns").items()}),
-        "characters": _middle({2 ** max(int(k), 0): n for (k,), n in statistics.table("sizes").items()}),
-        "versions": _versions(statistics),
-        "empty": [(c.name, s.name) for c in export.configs for s in c.splits if not s.rows],
+        "export": made,
+        "s": counted,
+        "made": _date(made.made_at),
+        "first": _date(counted.first_at),
+        "last": _date(counted.last_at),
+        "statuses": [(status, STATUSES.get(status, ""), n) for (status,), n in statuses.items()],
+        "right": sum(statuses[(status,)] for status in _RIGHT),
+        "untimed": statuses[(Status.CHECKED.value,)],
+        "tasks": [(*key, n, right_of[key], counted.best.get(key[0])) for key, n in tasks.items()],
+        "writers": [(*key, runs, attempts_by[key], right_by[key]) for key, runs in counted.by("runs", 0, 1, 2).items()],
+        "thresholds": [(t, sum(s > t for s in counted.speedups)) for t in THRESHOLDS],
+        "median_speedup": middles.median(counted.speedups) if counted.speedups else None,
+        "turns": middles.median_low(counted.turns) if counted.turns else None,
+        "characters": middles.median_low(counted.characters) if counted.characters else None,
+        "versions": by_name,
+        "splits": (*_SPLITS, "other"),
         "most_tasks": MOST_TASKS,
     }
 
 
-def _tasks(statistics: Statistics) -> list[dict[str, object]]:
-    table, splits = statistics.table("verdicts"), {task: split for task, split in statistics.by("run_tasks", 0, 1)}
-    out: list[dict[str, object]] = []
-    for (task,), n in list(statistics.by("verdicts", 0).items())[:MOST_TASKS]:
-        right = sum(table.get((task, status), 0) for status in ("checked", "correct"))
-        best = statistics.best.get(str(task))
-        out.append({"task": task, "split": splits.get(task, ""), "attempts": n, "right": right, "best": best})
-    return out
-
-
-def _writers(statistics: Statistics) -> list[dict[str, object]]:
-    out: list[dict[str, object]] = []
-    right = {key[:3]: 0 for key in statistics.table("writers")}
-    for (*who, status), n in statistics.table("writers").items():
-        right[tuple(who)] += n if status in ("checked", "correct") else 0
-    attempts = statistics.by("writers", 0, 1, 2)
-    for key, runs in statistics.by("runs", 0, 1, 2).items():
-        provider, model, gpu = key
-        counts = {"runs": runs, "attempts": attempts.get(key, 0), "right": right.get(key, 0)}
-        out.append({"provider": provider, "model": model, "gpu": gpu or "no GPU", **counts})
-    return out
-
-
-def _versions(statistics: Statistics) -> list[tuple[str, list[tuple[str, int]]]]:
-    by_name: dict[str, list[tuple[str, int]]] = {}
-    for (package, version), n in statistics.by("versions", 0, 1).items():
-        by_name.setdefault(str(package), []).append((str(version), n))
-    return sorted(by_name.items())
-
-
-def _middle(counts: dict[int, int]) -> int | None:
-    """The lower median of counted values."""
-    total, seen = sum(counts.values()), 0
-    for value, n in sorted(counts.items()):
-        seen += n
-        if 2 * seen >= total:
-            return value
-    return None
-
-
-def _date(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+def _date(at: float) -> str | None:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d") if math.isfinite(at) else None
 
 
 def _share(part: int, whole: int) -> str:

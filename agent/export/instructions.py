@@ -1,22 +1,41 @@
-"""How a task becomes a prompt in words, and a kernel an answer. The words are the templates in prompts/export/.
+"""What a data set says of a task: the prompt and the answer in words, the reference, and nothing of a held-out case.
 
-A task is put into words once per target and kept, since a row may cost no more than some microseconds.
+The words are the templates in prompts/export/. The record keeps a task without its held-out cases, and words that name
+none; this makes sure of both, for records that come from elsewhere: a case that the task does not show is taken for a
+held-out one. A task is put into words once per target and kept, since a row may cost no more than some microseconds.
 """
 
+import ast
+import hashlib
+import re
+import uuid
 from functools import lru_cache
+from pathlib import Path, PurePath
 
 from agent.converse.facts import PRECISIONS
-from agent.export.base import Column, Row
-from agent.export.told import constants, visible
+from agent.export.base import Feature, Row
 from agent.record.events import RunStarted
+from agent.record.trajectory import AttemptRecord
 from prompts import code, render
+from tools.receipt import author_view
+from tools.spec import CaseSpec, TaskSpec
+from tools.task import MAIN, CaseDef, TaskFile, assignments, visible_source
+from tools.verdict import Verdict
 
 Messages = list[Row]
-MESSAGE = (Column("role", "text", "system, user or assistant"), Column("content", "text", "its words"))
-ASKED = Column("prompt", "structs", "system and user: the PyTorch reference, the target, what is wanted", MESSAGE)
-ANSWERED = Column("completion", "structs", "one assistant message: the kernel's file in a block of code", MESSAGE)
+MESSAGE = (Feature("role", "text", "system, user or assistant"), Feature("content", "text", "its words"))
+ASKED = Feature("prompt", "structs", "system and user: the PyTorch reference, the target, what is wanted", MESSAGE)
+ANSWERED = Feature("completion", "structs", "one assistant message: the kernel's file in a block of code", MESSAGE)
 MOST_KEPT = 1024  # tasks whose words are kept: some 8 KiB each
 _REFERENCE = "that of the reference's tensors"
+MOST_OF_AN_ERROR = 2_000  # characters; a tool's answer to a model is cut there too
+_UNDECLARED = frozenset({MAIN, "small"})  # cases that a task has without listing them
+_CASE = re.compile(r"^(?:while timing: )?case (.+?)(?: \([^()]* inputs\))?: |\(in case '(.*)'\)$", re.MULTILINE)
+ENTRY_POINT = "Model"
+OURS = "kerneltune"
+_LEVEL = re.compile(r"level_?([1-9])")
+_ROOTS = ("torch", "nn", "F", "functional")
+_NO_OPERATORS = ("Module", "Parameter", "Tensor", "Size", "device", "dtype")
 
 
 def solve(run: RunStarted) -> Messages:
@@ -79,3 +98,122 @@ def precision_words(source: str) -> str:
     """What a task's source declares about arithmetic, in words."""
     declared = str(constants(source).get("PRECISION") or "")
     return PRECISIONS.get(declared, declared or _REFERENCE)
+
+
+# What may be told -----------------------------------------------------------------------------------------------------
+
+
+def error_told(run: RunStarted, attempt: AttemptRecord) -> str:
+    """Why an attempt failed, in the words that its author was told; "" when it was never judged."""
+    if attempt.status is None:
+        return ""
+    hidden = hidden_cases(run.task_source, attempt)
+    if not hidden and "case" not in attempt.detail:
+        return attempt.detail[:MOST_OF_AN_ERROR]
+    cases = tuple(CaseSpec(name, (), (), None, held_out=True) for name in sorted(hidden))
+    task = TaskSpec(run.task, run.task_sha256, "", "", cases)
+    verdict = Verdict(attempt.status, attempt.detail, attempt.cases, attempt.timing, receipt={})
+    return author_view(verdict, task).detail[:MOST_OF_AN_ERROR]
+
+
+def hidden_cases(source: str, attempt: AttemptRecord) -> frozenset[str]:
+    """Names of cases that an attempt was judged on and that the task does not show."""
+    shown, hidden = declared_cases(source)
+    named = {case.case for case in attempt.cases}
+    if "case " in attempt.detail:
+        named.update(a or b for a, b in _CASE.findall(attempt.detail))
+    return hidden | (named - shown)
+
+
+@lru_cache(maxsize=1024)
+def visible(source: str) -> str:
+    """A task's source without held-out cases. What does not parse and speaks of any is left out whole."""
+    if "held_out" not in source:
+        return source
+    try:
+        hidden = declared_cases(source)[1]
+        cases = tuple(CaseDef(name, held_out=True) for name in sorted(hidden))
+        return visible_source(TaskFile("", Path(), source, "", cases))
+    except (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError):
+        return ""
+
+
+@lru_cache(maxsize=1024)
+def constants(source: str) -> dict[str, object]:
+    """Top-level literals of a task's source, by name; what is no literal is left out, and all of it if nothing parses.
+    Do not change what is returned."""
+    try:
+        found = dict(assignments(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return {name: value for name, node in found.items() if (value := _literal(node)) is not None}
+
+
+def _literal(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def declared_cases(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of the cases that a source lists: those that it shows, and those that it marks as held out."""
+    listed = constants(source).get("CASES")
+    entries = [c for c in listed if isinstance(c, dict)] if isinstance(listed, list | tuple) else []
+    hidden = frozenset(str(c.get("name")) for c in entries if c.get("held_out"))
+    return frozenset(str(c.get("name")) for c in entries) - hidden | _UNDECLARED, hidden
+
+
+# Where a reference is from --------------------------------------------------------------------------------------------
+
+
+def ships_with_us(run: RunStarted) -> bool:
+    """Whether the task of a run is one of the built-in ones."""
+    return _folder(run).parts[-2:] == ("tools", "tasks")
+
+
+def repo_name(run: RunStarted) -> str:
+    """Where a reference is from; "" when that is not known. Never a path of the machine."""
+    return OURS if ships_with_us(run) else ""
+
+
+def level(run: RunStarted) -> int | None:
+    """Of a KernelBench problem, whose folder is called level1 to level4; else None."""
+    found = _LEVEL.fullmatch(_folder(run).name)
+    return int(found[1]) if found else None
+
+
+def _folder(run: RunStarted) -> PurePath:
+    return PurePath(str(run.machine.get("task_path") or "")).parent
+
+
+def stable_uuid(*texts: str) -> str:
+    """The same for the same texts, wherever and whenever it is made."""
+    digest = hashlib.sha256("\0".join(texts).encode(errors="surrogatepass")).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=5))
+
+
+@lru_cache(maxsize=1024)
+def operators(source: str) -> tuple[str, ...]:
+    """The torch operators that class Model calls by name ("torch.softmax", "nn.Linear"), in order of first use."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    model = next((n for n in body if isinstance(n, ast.ClassDef) and n.name == ENTRY_POINT), None)
+    calls = [n.func for n in ast.walk(model) if isinstance(n, ast.Call)] if model else []
+    calls.sort(key=lambda call: (call.lineno, call.col_offset))
+    return tuple(dict.fromkeys(name for name in map(_dotted, calls) if _is_operator(name)))
+
+
+def _is_operator(name: str) -> bool:
+    parts = name.split(".")
+    return len(parts) > 1 and parts[0] in _ROOTS and parts[-1] not in _NO_OPERATORS
+
+
+def _dotted(node: ast.expr) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""

@@ -1,11 +1,18 @@
-"""What is known of an attempt: that it is right, that it fails, or neither."""
+"""What is known of a stored attempt, as labels and as a stage, and which attempt came of which. Pure.
 
-from collections.abc import Mapping
+Three values where two would lie: a label is None when nobody found out (never judged, or not without a GPU). Nothing
+here rests on a rank without a clock: what was not timed is right, and neither fast nor slow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
-from agent.record.trajectory import AttemptRecord
+from agent.record.trajectory import AttemptRecord, Expectation, Outcome
 from tools.verdict import Status
 
+_RIGHT = (Status.CHECKED, Status.CORRECT)
 # How far each got. What is not here is unknown: not judged, not checkable, or with a time that cannot be.
 STAGES: Mapping[Status, int] = MappingProxyType(
     {
@@ -19,6 +26,56 @@ STAGES: Mapping[Status, int] = MappingProxyType(
     }
 )
 RIGHT = 3
+
+
+class Labels(NamedTuple):
+    """The labels of one attempt.
+
+    `compilable`: tracer and compiler accepted it. None: never judged, or found wrong before it was compiled.
+    `correct`: right as far as known. None: never judged, or nothing on the machine could run it.
+    `timed`: `correct` rests on a GPU, where every timed output was checked; otherwise on an interpreter of small cases.
+    `faster`: the lower end of its speed-up's interval is above 1 against the fastest baseline. None when not timed.
+    `impossible`: faster than light, or the clocks disagree: a cheat, or a broken measurement.
+    `why`: status/tool of an attempt that is not right; "" for one that is, or was never judged.
+    `verified`: `optimize verify` bore its verdict out. None: nobody verified it.
+    """
+
+    compilable: bool | None
+    correct: bool | None
+    timed: bool
+    faster: bool | None
+    impossible: bool
+    why: str
+    verified: bool | None
+
+
+def labels(attempt: AttemptRecord) -> Labels:
+    """The labels of an attempt."""
+    status, timed = attempt.status, attempt.timing is not None
+    failed = status is not None and status not in _RIGHT
+    return Labels(
+        compilable(attempt),
+        correct(attempt),
+        timed,
+        min(c.low for c in attempt.comparisons) > 1.0 if timed and attempt.comparisons else None,
+        status is Status.IMPOSSIBLE,
+        f"{status.value}/{attempt.tool}" if failed and status is not None else "",
+        attempt.held,
+    )
+
+
+def compilable(attempt: AttemptRecord) -> bool | None:
+    """Whether tracer and compiler accepted it; None when it never came to that."""
+    status = attempt.status
+    if attempt.tool != "update":
+        return None if status is None else status is not Status.COMPILE_FAILED
+    return None if status is Status.WRONG else False
+
+
+def correct(attempt: AttemptRecord) -> bool | None:
+    """Whether it is right, as far as the machine that judged it could tell; None when it could not."""
+    status = attempt.status
+    return None if status is None or status is Status.UNCHECKED else status in _RIGHT
 
 
 def stage(attempt: AttemptRecord) -> int | None:
@@ -38,3 +95,60 @@ def fails(attempt: AttemptRecord) -> bool:
     """Known to fail."""
     how_far = stage(attempt)
     return how_far is not None and how_far < RIGHT
+
+
+def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
+    """What became of a hypothesis that was tested by this attempt. Without a clock one about speed is open, whatever
+    was stored; that an attempt does not work at all refutes it without one."""
+    decided = attempt.timing is not None or fails(attempt)
+    return expected.outcome if decided else "open"
+
+
+def leading(attempts: Sequence[AttemptRecord]) -> set[str]:
+    """Ids of the attempts that advanced their run: the fastest so far where it was timed, and the first right one."""
+    first = next((a.attempt_id for a in attempts if a.accepted), None)
+    return {
+        a.attempt_id for a in attempts if a.accepted and (a.attempt_id == first or (a.best and a.timing is not None))
+    }
+
+
+@dataclass(frozen=True)
+class Descendant:
+    """An attempt that got as far as was asked, and how many steps of derivation lie between."""
+
+    attempt: AttemptRecord
+    hops: int
+
+
+class Lineage:
+    """Which attempt of a run came of which. A parent of another run, or one that is newer than its child, is none."""
+
+    def __init__(self, attempts: Sequence[AttemptRecord]) -> None:
+        self._by_id = {a.attempt_id: a for a in attempts}
+        self._nearest: dict[str, list[Descendant | None]] = {a.attempt_id: [None] * (RIGHT + 1) for a in attempts}
+        for attempt in sorted(attempts, key=lambda a: a.number, reverse=True):
+            parent = self.parent(attempt)
+            if parent is not None:
+                self._pass_on(self._nearest[parent.attempt_id], attempt)
+
+    def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
+        """What an attempt was derived from."""
+        found = self._by_id.get(attempt.parent_id or "")
+        return found if found is not None and found.number < attempt.number else None
+
+    def nearest(self, attempt: AttemptRecord, least: int = RIGHT) -> Descendant | None:
+        """The descendant in the fewest steps, the earliest among equals, that got to the stage `least` at least."""
+        return self._nearest[attempt.attempt_id][least]
+
+    def _pass_on(self, known: list[Descendant | None], child: AttemptRecord) -> None:
+        """What a parent may reach through one child. Children come newest first, so that on a tie the older counts."""
+        how_far = stage(child)
+        for least in range(RIGHT + 1):
+            further = self._nearest[child.attempt_id][least]
+            if how_far is not None and how_far >= least:
+                found: Descendant | None = Descendant(child, 1)
+            else:
+                found = Descendant(further.attempt, further.hops + 1) if further else None
+            before = known[least]
+            if found is not None and (before is None or found.hops <= before.hops):
+                known[least] = found

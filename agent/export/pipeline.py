@@ -1,161 +1,143 @@
-"""An export from beginning to end: two passes over the store, by several processes, into a folder that is there whole.
+"""An export from beginning to end: one stream of rows from the record into the files of a folder.
 
-The first pass learns what no run knows alone: what formats survey (by a process of its own), and duplicates (by all
-others). In the second, processes take blocks of runs one by one, and each block makes files of its own; so the files
-are the same whatever the number of processes.
+Before that stream, the record is gone over once for what no run knows alone, if anything asks for it: sources for
+duplicates, and verdicts for formats that survey.
 """
 
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
-from agent.export.baking import Baked, Baker
-from agent.export.duplicates import Share
-from agent.export.learning import joined, signatures, survey
-from agent.export.recipe import Block, Learned, Recipe
-from agent.export.shards import Shard, numbered
-from agent.export.statistics import Statistics
-from tools.errors import WorkerError
-from tools.sandbox_linux import die_with_parent
+from agent.export.base import ExportRow, Format
+from agent.export.card import Statistics
+from agent.export.files import DataFile, DataFiles, FileType
+from agent.export.privacy import PrivateNames, Scrubber
+from agent.export.provenance import Provenance, columns, predicate
+from agent.export.rewards import RejectionSampling, rewards_of
+from agent.export.similarity import Duplicates, Placement
+from agent.record.query import ChosenRun
+from agent.record.store import Store
+from agent.record.trajectory import AttemptRecord, Trajectory
 
-T = TypeVar("T")
+NO_NAMES = PrivateNames()
+Progress = Callable[[str, int], None]  # a stage, and attempts that are done in it
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is asked of an export. `rewards` and `where` are specs as people write them. `placements`: of each task, by
+    the hash of its file. `duplicates`: look for them. `private`: names of people and machines that no text may hold.
+    `until`: the last event that is seen, so that both passes see the same record."""
+
+    runs: Sequence[ChosenRun]
+    formats: tuple[Format, ...]
+    form: FileType
+    placements: Mapping[str, Placement]
+    rewards: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    duplicates: bool = True
+    sampling: RejectionSampling | None = None
+    private: PrivateNames = NO_NAMES
+    until: int | None = None
 
 
 @dataclass
-class Outcome:
+class WrittenRows:
     """What was written. `filtered`: rows of each format that were left out; `providers`: whose words the rows hold."""
 
-    shards: list[Shard] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
     statistics: Statistics = field(default_factory=Statistics)
     filtered: dict[str, int] = field(default_factory=dict)
     providers: set[str] = field(default_factory=set)
 
-    def add(self, baked: Baked) -> None:
-        """One block more."""
-        self.shards += baked.shards
-        self.statistics.merge(baked.statistics)
-        self.providers |= baked.providers
-        for name, rows in baked.filtered.items():
-            self.filtered[name] = self.filtered.get(name, 0) + rows
-
     def counts(self) -> dict[tuple[str, str], int]:
         """Rows by format and split."""
-        found: dict[tuple[str, str], int] = {}
-        for shard in self.shards:
-            if not shard.beside:
-                key = (shard.format, shard.split)
-                found[key] = found.get(key, 0) + shard.rows
+        return {(f.format, f.split): f.rows for f in self.files if not f.beside}
+
+
+class Exporter:
+    """Makes the rows of a recipe from a store."""
+
+    def __init__(self, recipe: Recipe, store: Store, progress: Progress) -> None:
+        self._recipe, self._store, self._progress = recipe, store, progress
+        self._rewards = rewards_of(recipe.rewards)
+        self._scrubber = Scrubber(recipe.private)
+        self._where = predicate(recipe.where, [r.name for r in self._rewards])
+        self._duplicates: Duplicates | None = None
+
+    def write(self, folder: Path) -> WrittenRows:
+        """Write the data files below `folder`. Raises StoreError, OSError."""
+        recipe = self._recipe
+        if recipe.duplicates:
+            self._duplicates = self._all_sources()
+        if any(f.surveys for f in recipe.formats):
+            self._survey()
+        with DataFiles(folder, recipe.form, columns(self._rewards)) as files:
+            written = WrittenRows(filtered={f.name: 0 for f in recipe.formats})
+            talking = any(f.conversations for f in recipe.formats) or self._filters("thinking")
+            cases = any(f.cases for f in recipe.formats)
+            for trajectory in self._trajectories("writing", conversations=talking, cases=cases):
+                self._write_run(trajectory, files, written)
+            written.files = files.finish()
+        return written
+
+    def _all_sources(self) -> Duplicates:
+        found = Duplicates()
+        for done, (attempt_id, source) in enumerate(self._store.sources(self._recipe.runs, self._recipe.until)):
+            found.see(attempt_id, source)
+            if done % 100 == 99:
+                self._progress("looking for duplicates", 100)
         return found
 
+    def _survey(self) -> None:
+        """Formats that survey see every run: of what they compare, only what passes."""
+        for trajectory in self._trajectories("comparing runs", conversations=self._filters("thinking")):
+            facts = self._facts(trajectory)
+            kept = replace(trajectory, attempts=tuple(self._kept(trajectory.attempts, facts)))
+            for made_by in self._recipe.formats:
+                if made_by.surveys and (not made_by.about_tasks or self._passes(None, facts)):
+                    made_by.survey(trajectory if made_by.whole_runs else kept)
 
-def export(
-    recipe: Recipe,
-    parts: Sequence[Block],
-    folder: Path,
-    *,
-    processes: int,
-    progress: Callable[[str, int], None],
-) -> Outcome:
-    """Write the data files of an export below `folder`. `progress` hears of a stage, and of attempts that are done in
-    it. Raises WorkerError when one of our processes dies, StoreError, OSError."""
-    learned = _learned(recipe, parts, processes, progress)
-    outcome = Outcome()
-    for baked in _baked(recipe, learned, parts, folder, processes):
-        outcome.add(baked)
-        progress("writing", baked.block.attempts)
-    outcome.shards = numbered(folder, outcome.shards)
-    return outcome
+    def _filters(self, name: str) -> bool:
+        return any(name in spec for spec in self._recipe.where)
 
+    def _trajectories(self, stage: str, *, conversations: bool, cases: bool = False) -> Iterator[Trajectory]:
+        for trajectory in self._store.trajectories(
+            self._recipe.runs, conversations=conversations, cases=cases, until=self._recipe.until
+        ):
+            yield trajectory
+            self._progress(stage, len(trajectory.attempts))
 
-def _learned(recipe: Recipe, parts: Sequence[Block], processes: int, progress: Callable[[str, int], None]) -> Learned:
-    surveys = any(f.surveys for f in recipe.formats)
-    if processes == 1 or not (recipe.duplicates or surveys):
-        duplicates = joined(_heard(signatures(recipe, p), p, progress) for p in parts) if recipe.duplicates else None
-        return Learned(survey(recipe, parts, duplicates) if surveys else recipe.formats, duplicates)
-    with _pool(processes) as pool:
-        early = surveys and not recipe.filters_duplicates
-        seen = _submit(pool, survey, recipe, parts, None) if early else None
-        shares = [(_submit(pool, signatures, recipe, p), p) for p in parts] if recipe.duplicates else []
-        duplicates = joined(_heard(_result(f), p, progress) for f, p in shares) if shares else None
-        if surveys and seen is None:
-            seen = _submit(pool, survey, recipe, parts, duplicates)
-        if seen is not None:
-            progress("comparing runs", 0)
-        return Learned(_result(seen) if seen else recipe.formats, duplicates)
+    def _facts(self, trajectory: Trajectory) -> Provenance:
+        placement = self._recipe.placements[trajectory.run.task_sha256]
+        duplicate_of = self._duplicates.of if self._duplicates else None
+        return Provenance(trajectory, placement, self._rewards, duplicate_of, self._scrubber)
 
+    def _passes(self, attempt: AttemptRecord | None, facts: Provenance) -> bool:
+        """Whether a row about this attempt (or about none) is kept."""
+        sampling = self._recipe.sampling
+        sampled = sampling is None or attempt is None or sampling.keeps(attempt)
+        return sampled and self._where(facts.of(attempt))
 
-def _heard(share: Share, part: Block, progress: Callable[[str, int], None]) -> Share:
-    progress("looking for duplicates", part.attempts)
-    return share
+    def _kept(self, attempts: Iterable[AttemptRecord], facts: Provenance) -> list[AttemptRecord]:
+        return [a for a in attempts if self._passes(a, facts)]
 
+    def _write_run(self, trajectory: Trajectory, files: DataFiles, written: WrittenRows) -> None:
+        facts = self._facts(trajectory)
+        for made_by in self._recipe.formats:
+            for made in self._made(made_by, trajectory):
+                if self._passes(made.attempt, facts):
+                    common = facts.of(made.attempt)
+                    files.add(made_by, facts.split, common, self._scrubber.row(made.values))
+                    written.providers.add(str(common["provider"]))
+                else:
+                    written.filtered[made_by.name] += 1
+        kept = self._kept(trajectory.attempts, facts)
+        talk_alone = not trajectory.attempts and trajectory.conversations and self._passes(None, facts)
+        if kept or talk_alone:
+            written.statistics.add(trajectory, kept, facts)
 
-def _baked(recipe: Recipe, learned: Learned, parts: Sequence[Block], folder: Path, processes: int) -> Iterator[Baked]:
-    if processes == 1 or len(parts) == 1:
-        baker = Baker(recipe, learned, folder)
-        try:
-            yield from map(baker.bake, parts)
-        finally:
-            baker.close()
-        return
-    with _pool(min(processes, len(parts)), _begin, recipe, learned, folder) as pool:
-        for future in as_completed([_submit(pool, _bake, part) for part in parts]):
-            yield _result(future)
-
-
-_baker: Baker | None = None  # of a process of the second pass
-
-
-def _begin(recipe: Recipe, learned: Learned, folder: Path) -> None:
-    global _baker
-    _calm()
-    _baker = Baker(recipe, learned, folder)
-
-
-def _bake(part: Block) -> Baked:
-    assert _baker is not None, "a process begins with _begin"
-    return _baker.bake(part)
-
-
-def _calm() -> None:
-    """Ctrl-C ends this process without a word; the one that a person sees speaks for all. When that one is killed, this
-    one must not go on writing into a folder that is another export's by then."""
-    parent = multiprocessing.parent_process()
-    die_with_parent(parent.pid if parent else None)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _submit(pool: ProcessPoolExecutor, work: Callable[..., T], *arguments: object) -> Future[T]:
-    """A process that is started here holds Ctrl-C back until `_calm`: nobody wants to see what it was importing."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        return pool.submit(work, *arguments)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _pool(processes: int, begin: Callable[..., None] = _calm, *arguments: object) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes: a fork of one that has threads may hang. What they are at when we fail is not waited for."""
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), begin, arguments)
-    try:
-        yield pool
-    except BaseException:
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _result(future: Future[T]) -> T:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise WorkerError("a process of the export died; was it killed for want of memory?") from error
+    def _made(self, made_by: Format, trajectory: Trajectory) -> Iterator[ExportRow]:
+        if made_by.events:
+            return made_by.rows_of_events(self._store.load_events(trajectory.run.run_id, self._recipe.until))
+        return made_by.rows(trajectory)

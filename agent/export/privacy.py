@@ -1,24 +1,98 @@
 """What must not leave the machine: keys, home folders, and the names of hosts, users and their addresses.
 
-Each becomes a placeholder that says what it was. Nearly every text holds none, which has to be found out fast: lines
-that were clean once are known, and a pattern is only tried where one of its plain strings occurs. A text of 2.4 kB
-costs 5 us with known lines and 75 us with new ones. Not found are secrets without a mark or a name (a bare string of
-40 characters, something in base64), and those whose name is on another line.
+Each becomes a placeholder that says what it was. Nearly every text holds none, which has to be found out fast: a
+pattern is only tried where one of its plain strings occurs; a text of 2.4 kB costs 75 us. Not found are secrets without
+a mark or a name (a bare string of 40 characters, something in base64), and those whose name is on another line.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from agent.export.names import DEEPEST, OWNER, Names
 from tools.codec import Json
 
 KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
-_MOST_LINES = 30_000  # remembered, of at most so many characters
-_MOST_OF_A_LINE = 400
-_MOST_TEXTS = 500  # remembered whole
+_MOST_TEXTS = 500  # clean ones, remembered whole: a prompt comes again with each row of its run
 _SHORTEST = 17  # characters of the shortest key that is all letters and digits
+
+DEEPEST = 100  # levels of a JSON value that are walked
+OWNER = r"""[^/\\\s"'`:;,<>()\[\]{}|*?&]+"""
+_WORDS_NOT_NAMES = frozenset(
+    "root user users home admin test tests main host hosts localhost local gpu gpus node nodes server worker runner"
+    " build ubuntu debian docker container default nobody none null data kernel kernels model models task tasks"
+    " softmax torch triton cuda nvidia python work code dev prod machine computer pc mac linux windows agent"
+    # words of kernels and names of GPUs: a source in which they are taken out is no longer the one that was judged
+    " max min sum dot exp log abs cos sin erf mean var std cat pow sqrt rsqrt floor ceil fma load store where range"
+    " arange zeros ones full like row rows col cols block grid mask axis size dim shape warp warps stage seed rand"
+    " acc out inp forward self math jit constexpr float double half int long bool char byte true false tensor device"
+    " stride flip gather scan sort split join view trans permute a100 a10g h100 h200 b200 b300 l40s gh200 gb200 v100"
+    " rtx tesla".split()
+)
+_HOST_FIELDS = re.compile(r"(?i)^(?:host|hostname|host_name|node|nodename|fqdn|machine_name)$")
+_USER_FIELDS = re.compile(r"(?i)^(?:user|username|user_name|login|owner)$")
+_HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({OWNER})")
+
+
+@dataclass(frozen=True)
+class PrivateNames:
+    """Names that are taken out wherever they stand as whole words. `others`: of no kind that is known."""
+
+    hosts: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+
+    def __or__(self, other: "PrivateNames") -> "PrivateNames":
+        return PrivateNames(self.hosts | other.hosts, self.users | other.users, self.others | other.others)
+
+
+def names_here() -> PrivateNames:
+    """Those of this machine and of who runs this process."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user without a name
+        user = ""
+    return PrivateNames(frozenset(_host_forms(socket.gethostname())), frozenset((user,) if _is_name(user) else ()))
+
+
+def names_in(facts: Json) -> PrivateNames:
+    """Those that stored facts give away: fields named `host` or `user`, owners of home folders in paths."""
+    hosts: set[str] = set()
+    users: set[str] = set()
+    for field, value in _leaves(facts, ""):
+        users.update(filter(_is_name, _HOME_OWNER.findall(value)))
+        if _HOST_FIELDS.match(field):
+            hosts.update(_host_forms(value))
+        elif _USER_FIELDS.match(field) and _is_name(value):
+            users.add(value)
+    return PrivateNames(frozenset(hosts), frozenset(users))
+
+
+def _leaves(value: Json, field: str, level: int = 0) -> Iterable[tuple[str, str]]:
+    if isinstance(value, str):
+        yield field, value
+    elif level < DEEPEST and isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, str(key), level + 1)
+    elif level < DEEPEST and isinstance(value, list | tuple):
+        for inner in value:
+            yield from _leaves(inner, field, level + 1)
+
+
+def _host_forms(name: str) -> set[str]:
+    """A host's whole name, and what stands before its first dot."""
+    return {n for n in (name, name.partition(".")[0]) if _is_name(n)}
+
+
+def _is_name(name: str) -> bool:
+    return len(name) >= 3 and name.lower() not in _WORDS_NOT_NAMES and not name.isdigit() and name.isprintable()
+
+
+# Patterns -------------------------------------------------------------------------------------------------------------
 
 # After a JSON escape the letter of the escape stands before the secret: `\nsk-…`.
 _START = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrtbf])|(?<=\\\\))"
@@ -108,14 +182,13 @@ _IPV6 = re.compile(
 class Scrubber:
     """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does."""
 
-    def __init__(self, names: Names | Iterable[str] = ()) -> None:
-        if not isinstance(names, Names):
-            names = Names(others=frozenset(name for name in names if name.strip()))
+    def __init__(self, names: PrivateNames | Iterable[str] = ()) -> None:
+        if not isinstance(names, PrivateNames):
+            names = PrivateNames(others=frozenset(name for name in names if name.strip()))
         named = ((names.hosts, HOST), (names.users, USER), (names.others, NAME))
         self._names = [(_words(those), placeholder) for those, placeholder in named if those]
         self._literals = tuple({name.lower() for those, _ in named for name in those})
-        self._clean: set[str] = set()  # lines
-        self._whole: set[str] = set()  # texts: a prompt comes again with each row of its run
+        self._clean: set[str] = set()
 
     def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
         """The row of a table without secrets; its columns keep their names."""
@@ -128,37 +201,15 @@ class Scrubber:
         """The text without secrets."""
         if len(text) < _SHORTEST and text.isalnum() and not self._literals:
             return text
-        if text in self._whole:
+        if text in self._clean:
             return text
-        lines = text.split("\n")
-        if self._clean.issuperset(lines):
-            return self._clean_whole(text)
-        if "-----BEGIN" in text:  # the only secret of several lines
-            text = _PEM.sub(KEY, text)
-            lines = text.split("\n")
-        unknown = [line for line in lines if line not in self._clean]
-        joined = "\n".join(unknown)
-        if self._mended(joined) == joined:
-            self._remember(unknown)
-            return text
-        return "\n".join([line if line in self._clean else self._line(line) for line in lines])
-
-    def _clean_whole(self, text: str) -> str:
-        if len(self._whole) > _MOST_TEXTS:
-            self._whole.clear()
-        self._whole.add(text)
-        return text
-
-    def _line(self, line: str) -> str:
-        mended = self._mended(line)
-        if mended == line:
-            self._remember([line])
-        return mended
-
-    def _remember(self, lines: list[str]) -> None:
-        if len(self._clean) > _MOST_LINES:
+        mended = _PEM.sub(KEY, text) if "-----BEGIN" in text else text  # the only secret of several lines
+        if self._mended(mended) != mended:
+            return "\n".join(map(self._mended, mended.split("\n")))
+        if len(self._clean) > _MOST_TEXTS:
             self._clean.clear()
-        self._clean.update([line for line in lines if len(line) <= _MOST_OF_A_LINE])
+        self._clean.add(mended)
+        return mended
 
     def _mended(self, text: str) -> str:
         low = text.lower()

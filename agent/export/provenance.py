@@ -1,105 +1,162 @@
-"""Where a row comes from and what is known of it: the columns that every row of every format has besides its own.
+"""Where a row comes from and what is known of it: the columns that every row of every format has besides its own, whose
+words it holds, and which rows `--where` keeps.
 
 A row is about one attempt (of a conversation: the best one it made), or about none, when nothing was attempted; then
 the columns of attempts are null. Unknown is null, never 0.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import difflib
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.export.base import Column, Row
-from agent.export.duplicates import Duplicate
-from agent.export.labels import labels
-from agent.export.lengths import n_lines
+from agent.export.base import Feature, Row
+from agent.export.outcome import labels
 from agent.export.privacy import Scrubber
-from agent.export.rewards import Scorer
-from agent.export.terms import PROVIDERS, provider_of, source_terms
+from agent.export.rewards import Reward
+from agent.export.similarity import Duplicate, Placement
+from agent.llm.providers import OFFLINE, SourceTerms
+from agent.llm.providers import PROVIDERS as MODEL_PROVIDERS
 from agent.record.events import RunStarted
-from agent.record.trajectory import AttemptRecord
+from agent.record.trajectory import AttemptRecord, Trajectory
+from tools.errors import UsageError
+from tools.verdict import Status
+
+_TERMS = {name: provider.terms for name, provider in MODEL_PROVIDERS.items()} | {
+    OFFLINE: SourceTerms(
+        "apache-2.0",
+        "Written by kerneltune's own search, without a language model: Apache-2.0. Kernels that start from"
+        " TorchInductor's output derive from PyTorch, which is under a BSD-3-Clause licence: keep its notice.",
+        "https://www.apache.org/licenses/LICENSE-2.0",
+    ),
+    "other": SourceTerms(
+        "unknown",
+        "The author is not one that kerneltune knows. Find out who wrote these rows, and under which terms, before you"
+        " use them.",
+    ),
+}
+PROVIDERS = tuple(_TERMS)
+_OPEN_WEIGHTS = ("gpt-oss", "gpt-neo", "gpt-j", "gpt2")  # names that begin alike, licences of their own
+
+
+def provider_of(author: str, model: str = "") -> str:
+    """Return one of PROVIDERS. model: what the reply itself says that answered, where that is recorded.
+
+    A server's model is "chat" unless its name is one of a provider's closed models ("anthropic/claude-…"), whose terms
+    go with the words whoever passed them on. A script's model is unknown unless `model` names it.
+    """
+    provider, _, name = author.strip().partition(":")
+    provider = provider.lower()
+    if provider == "chat":
+        return _family(model) or _family(name) or provider
+    if provider == "scripted":
+        return _family(model) or provider
+    return provider if provider in _TERMS else "other"
+
+
+def _family(model: str) -> str:
+    name = model.strip().lower().removeprefix("models/").rpartition("/")[2]
+    if name.startswith(_OPEN_WEIGHTS) or name.endswith((".jsonl", ".json")):
+        return ""
+    return next((family for family, p in MODEL_PROVIDERS.items() if p.models and name.startswith(p.models)), "")
+
+
+def terms_of(provider: str) -> SourceTerms:
+    """Return what goes with the words of a provider; for one that is not known, that it is not."""
+    return _TERMS.get(provider, _TERMS["other"])
+
 
 SCHEMA_VERSION = 1
 _RUN = (
-    Column("schema_version", "int", "of this table's columns; it grows when one changes its meaning"),
-    Column("run_id", "text", "the run"),
-    Column("task", "text", "the task's name"),
-    Column("task_sha256", "text", "of the task's file"),
-    Column("family", "text", "tasks that are the same up to shapes and names; never in two splits"),
-    Column("split", "text", "train, validation or test"),
-    Column("leaked", "text", "the benchmark problem that the task is, or nearly is; null if none, or not looked for"),
-    Column("author", "text", "who wrote: offline, or provider:model"),
-    Column("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),
-    Column("model", "text", "the model; null without one"),
-    Column("source_terms", "text", "which terms bind those who use the words; see the card"),
-    Column("arch", "text", "what was compiled for"),
-    Column("gpu", "text", "the GPU that the run began on; null: it began without one"),
-    Column("torch", "text", "version"),
-    Column("triton", "text", "version"),
-    Column("kerneltune", "text", "version"),
+    Feature("schema_version", "int", "of this table's columns; it grows when one changes its meaning"),
+    Feature("run_id", "text", "the run"),
+    Feature("task", "text", "the task's name"),
+    Feature("task_sha256", "text", "of the task's file"),
+    Feature("family", "text", "tasks that are the same up to shapes and names; never in two splits"),
+    Feature("split", "text", "train, validation or test"),
+    Feature("leaked", "text", "the benchmark problem that the task is, or nearly is; null if none, or not looked for"),
+    Feature("author", "text", "who wrote: offline, or provider:model"),
+    Feature("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),
+    Feature("model", "text", "the model; null without one"),
+    Feature("source_terms", "text", "which terms bind those who use the words; see the card"),
+    Feature("arch", "text", "what was compiled for"),
+    Feature("gpu", "text", "the GPU that the run began on; null: it began without one"),
+    Feature("torch", "text", "version"),
+    Feature("triton", "text", "version"),
+    Feature("kerneltune", "text", "version"),
 )
 _ATTEMPT = (
-    Column("attempt_id", "text", "the attempt that the row is about"),
-    Column("created", "text", "when it was proposed, UTC"),
-    Column("status", "text", "the verdict that counts; null: never judged"),
-    Column("tier", "text", "how thoroughly it was timed: screened, judged, confirmed"),
-    Column("compilable", "bool", "tracer and compiler accepted it; null: it never came to that"),
-    Column("correct", "bool", "right as far as known; null: nothing there could run it"),
-    Column("timed", "bool", "timed on a GPU, with every timed output checked"),
-    Column("faster", "bool", "its interval lies above 1 against the fastest baseline; null: not timed"),
-    Column("impossible", "bool", "faster than light, or clocks disagreed: a cheat or a broken measurement"),
-    Column("why", "text", "why it is not right: status/tool/reason, of a closed set of words; empty if it is"),
-    Column("verified", "bool", "whether a later verification bore the verdict out; null: nobody verified it"),
-    Column("speedup", "float", "over the fastest baseline; null: not timed"),
-    Column("speedup_low", "float", "lower end of its 95 % interval"),
-    Column("median_us", "float", "microseconds on the device, cold L2; null: not timed"),
-    Column("sol_fraction", "float", "speed-of-light time / measured time; null: not timed"),
-    Column("coverage", "float", "share of GPU time in its own kernels; null: not timed"),
-    Column("registers", "int", "the most per thread of its kernels"),
-    Column("spill_bytes", "int", "stored and loaded per thread, all kernels"),
-    Column("n_lines", "int", "of the source"),
-    Column("n_chars", "int", "of the source"),
-    Column("thinking_chars", "int", "of the reasoning that led to it; null: no model, or conversations were not read"),
-    Column("exact_id", "text", "equal for sources that differ in layout, comments and docstrings at most"),
-    Column("near_id", "text", "equal for sources of one cluster of near duplicates"),
-    Column("exact_first", "bool", "the first of its `exact_id`"),
-    Column("near_first", "bool", "the first of its `near_id`"),
+    Feature("attempt_id", "text", "the attempt that the row is about"),
+    Feature("created", "text", "when it was proposed, UTC"),
+    Feature("status", "text", "the verdict that counts; null: never judged"),
+    Feature("tier", "text", "how thoroughly it was timed: screened, judged, confirmed"),
+    Feature("compilable", "bool", "tracer and compiler accepted it; null: it never came to that"),
+    Feature("correct", "bool", "right as far as known; null: nothing there could run it"),
+    Feature("timed", "bool", "timed on a GPU, with every timed output checked"),
+    Feature("faster", "bool", "its interval lies above 1 against the fastest baseline; null: not timed"),
+    Feature("impossible", "bool", "faster than light, or clocks disagreed: a cheat or a broken measurement"),
+    Feature("why", "text", "why it is not right: status/tool; empty if it is"),
+    Feature("verified", "bool", "whether a later verification bore the verdict out; null: nobody verified it"),
+    Feature("speedup", "float", "over the fastest baseline; null: not timed"),
+    Feature("speedup_low", "float", "lower end of its 95 % interval"),
+    Feature("median_us", "float", "microseconds on the device, cold L2; null: not timed"),
+    Feature("sol_fraction", "float", "speed-of-light time / measured time; null: not timed"),
+    Feature("coverage", "float", "share of GPU time in its own kernels; null: not timed"),
+    Feature("registers", "int", "the most per thread of its kernels"),
+    Feature("spill_bytes", "int", "stored and loaded per thread, all kernels"),
+    Feature("n_lines", "int", "of the source"),
+    Feature("n_chars", "int", "of the source"),
+    Feature("thinking_chars", "int", "of the reasoning that led to it; null: no model, or conversations were not read"),
+    Feature("exact_id", "text", "equal for sources that differ in layout, comments and docstrings at most"),
+    Feature("near_id", "text", "equal for sources of one cluster of near duplicates"),
+    Feature("exact_first", "bool", "the first of its `exact_id`"),
+    Feature("near_first", "bool", "the first of its `near_id`"),
 )
 
 
-@dataclass(frozen=True)
-class Place:
-    """What is known of a task as a member of this data set. `leaked`: a benchmark problem's name."""
-
-    family: str
-    split: str
-    leaked: str | None = None
-
-
-def columns(rewards: Sequence[Scorer]) -> tuple[Column, ...]:
+def columns(rewards: Sequence[Reward]) -> tuple[Feature, ...]:
     """What every row has besides its own columns."""
-    paid = (Column(f"reward_{r.name}", "float", f"{r.reward.about}; null: not known") for r in rewards)
+    paid = (Feature(f"reward_{r.name}", "float", f"{r.about}; null: not known") for r in rewards)
     return (*_RUN, *_ATTEMPT, *paid)
 
 
 class Provenance:
-    """Makes the values of `columns`. `place_of`: by the hash of a task's file; `duplicate_of`: by attempt, None where
-    nobody looked for duplicates. Names of tasks, models and machines are other people's words, and cleaned."""
+    """The values of `columns` for one run. `duplicate_of`: by attempt, None where nobody looked for duplicates. Names
+    of tasks, models and machines are other people's words, and cleaned. Each attempt's are made once."""
 
     def __init__(
         self,
-        rewards: Sequence[Scorer],
-        place_of: Callable[[str], Place],
+        trajectory: Trajectory,
+        placement: Placement,
+        rewards: Sequence[Reward],
         duplicate_of: Callable[[str], Duplicate] | None,
         scrubber: Scrubber,
     ) -> None:
         self.clean = scrubber.text
-        self._rewards = [(f"reward_{r.name}", r) for r in rewards]
-        self._place_of, self._duplicate_of = place_of, duplicate_of
+        self.split = str(placement.split)
+        self._rewards, self._duplicate_of = rewards, duplicate_of
+        self._run = self._of_run(trajectory.run, placement)
+        self._known: dict[str, Row] = {}
+        self._thought = {
+            (conversation.key, message.turn): len(message.thinking)
+            for conversation in trajectory.conversations
+            for message in conversation.messages
+            if message.role == "assistant" and message.turn is not None
+        }
 
-    def of_run(self, run: RunStarted) -> Row:
-        """The part that all rows of a run share."""
-        place = self._place_of(run.task_sha256)
+    def of(self, attempt: AttemptRecord | None) -> Row:
+        """The common columns of a row about this attempt, or about none."""
+        if attempt is None:
+            return self._run
+        known = self._known.get(attempt.attempt_id)
+        if known is None:
+            known = self._known[attempt.attempt_id] = self._run | self._of_attempt(attempt)
+        return known
+
+    def _of_run(self, run: RunStarted, place: Placement) -> Row:
         provider, _, model = run.author.partition(":")
         provider = provider_of(run.author)
         versions = run.versions
@@ -114,7 +171,7 @@ class Provenance:
             "author": self.clean(run.author),
             "provider": provider,
             "model": self.clean(model) or None,
-            "source_terms": source_terms(provider).tag,
+            "source_terms": terms_of(provider).tag,
             "arch": run.arch,
             "gpu": run.gpu and self.clean(run.gpu),
             "torch": versions.get("torch"),
@@ -122,8 +179,8 @@ class Provenance:
             "kerneltune": versions.get("kerneltune"),
         }
 
-    def of_attempt(self, attempt: AttemptRecord, thought: Mapping[tuple[str, int], int]) -> Row:
-        """The part that is about one attempt. `thought`: characters of reasoning by conversation and turn."""
+    def _of_attempt(self, attempt: AttemptRecord) -> Row:
+        thought = self._thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None
         made: Row = {
             "attempt_id": attempt.attempt_id,
             "created": _moment(attempt.at),
@@ -136,17 +193,17 @@ class Provenance:
             "coverage": attempt.coverage,
             "registers": max((k.registers for k in attempt.kernels), default=None),
             "spill_bytes": _spills(attempt),
-            "n_lines": n_lines(attempt.source),
+            "n_lines": attempt.source.count("\n") + (not attempt.source.endswith("\n")) if attempt.source else 0,
             "n_chars": len(attempt.source),
-            "thinking_chars": thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None,
+            "thinking_chars": thought,
         }
-        _add(made, labels(attempt), ("compilable", "correct", "timed", "faster", "impossible", "why", "verified"))
+        made |= labels(attempt)._asdict()
         if self._duplicate_of is not None:
             found = self._duplicate_of(attempt.attempt_id)
             made["exact_id"], made["near_id"] = found.exact, found.near
             made["exact_first"], made["near_first"] = found.exact_first, found.near_first
-        for name, reward in self._rewards:
-            made[name] = reward(attempt)
+        for reward in self._rewards:
+            made[f"reward_{reward.name}"] = reward(attempt)
         return made
 
 
@@ -161,6 +218,176 @@ def _spills(attempt: AttemptRecord) -> int | None:
     return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels) if attempt.kernels else None
 
 
-def _add(row: Row, found: Any, names: Sequence[str]) -> None:
-    for name in names:
-        row[name] = getattr(found, name)
+# Filters --------------------------------------------------------------------------------------------------------------
+
+_WHERE_TOO: Mapping[str, tuple[str, str]] = {  # a name that is no column's: the column that is meant, and what it says
+    "spills": ("spill_bytes", "the same as `spill_bytes`"),
+    "exact_duplicate": ("exact_first", "first of those that say the same, or a repeat"),
+    "near_duplicate": ("near_first", "first of its near duplicates, or a repeat"),
+    "label": ("", "a label that is true"),
+}
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "split": ("train", "validation", "test"),
+    "provider": PROVIDERS,
+    "status": [status.value for status in Status],
+    "tier": ("screened", "judged", "confirmed"),
+    "exact_duplicate": ("first", "repeat"),
+    "near_duplicate": ("first", "repeat"),
+    "label": ("compilable", "correct", "timed", "faster", "impossible", "verified"),
+}
+Keep = Callable[[Mapping[str, object]], bool]
+_Test = Callable[[Any], bool]  # of a value that is known
+_SPEC = re.compile(r"\s*([A-Za-z_]\w*)\s*(!=|>=|<=|!~|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
+_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_OPERATORS: Mapping[str, tuple[str, ...]] = {
+    "text": ("=", "!=", "~", "!~"),
+    "time": ("=", "!=", ">=", "<=", ">", "<", "~"),
+    "number": ("=", "!=", ">=", "<=", ">", "<"),
+    "bool": ("=", "!="),
+    "choice": ("=", "!="),
+}
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+_MOMENT = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d)?)?)?)?)?(\+00:00|Z)?")
+_MOST_OF_A_SPEC = 1000
+
+
+def where_fields() -> dict[str, tuple[str, str]]:
+    """What `--where` may ask for: kind and meaning of each name."""
+    kinds = {"int": "number", "float": "number"}
+    found = {
+        c.name: ("time" if c.name == "created" else kinds.get(c.kind, c.kind), c.about)
+        for c in (*_RUN, *_ATTEMPT)
+        if c.name != "schema_version"
+    }
+    return found | {n: ("number" if n == "spills" else "choice", about) for n, (_, about) in _WHERE_TOO.items()}
+
+
+def predicate(where: Sequence[str], rewards: Iterable[str] = ()) -> Keep:
+    """Whether a row with these columns is kept: all of the conditions must hold, each a field, an operator and a value.
+    `status=correct|checked` holds for either. What is unknown (null) matches nothing, `!=` neither: nobody knows that
+    it differs. There are no brackets, no expressions and no patterns, and nothing is evaluated.
+
+    rewards: names of the rewards' columns. Raises UsageError naming the condition, what is wrong with it, and what
+    would work.
+    """
+    known = where_fields() | {f"reward_{name}": ("number", "a reward") for name in rewards}
+    tests = [_compiled(spec, known) for spec in where]
+    return lambda row: all(test(row) for test in tests)
+
+
+def only_providers(names: str) -> str:
+    """The condition that `--only-providers openai,offline` means. Raises UsageError."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise UsageError(f"--only-providers {names!r}: name one or more of {', '.join(PROVIDERS)}")
+    condition = f"provider={'|'.join(wanted)}"
+    predicate([condition], ())
+    return condition
+
+
+def where_table() -> str:
+    """The fields as a Markdown table."""
+    shown = {"bool": "true, false", "time": "a date"}
+    rows = [
+        f"| `{name}` | {', '.join(_CHOICES.get(name, ())) or shown.get(kind, kind)} | {about} |"
+        for name, (kind, about) in where_fields().items()
+    ]
+    return "\n".join(("| field | compares with | about |", "| --- | --- | --- |", *rows))
+
+
+def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> Keep:
+    found = _SPEC.fullmatch(spec) if len(spec) <= _MOST_OF_A_SPEC else None
+    if found is None:
+        raise UsageError(f"--where {spec!r:.200}: wanted a field, an operator and a value, as in speedup>=1.2")
+    name, sign, text = found.groups()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        way_out = f"did you mean {' or '.join(close)}?" if close else f"fields: {', '.join(known)}"
+        raise UsageError(f"--where {spec!r}: no field {name!r}; {way_out}")
+    kind = known[name][0]
+    if sign not in _OPERATORS[kind]:
+        raise UsageError(f"--where {spec!r}: {name} is a {kind}; compare it with {' '.join(_OPERATORS[kind])}")
+    values = [_checked(name, value.strip(), spec) for value in text.split("|")]
+    if not all(values):
+        raise UsageError(f"--where {spec!r}: a value is missing; what is unknown cannot be asked for")
+    if len(values) > 1 and sign in _ORDER:
+        raise UsageError(f"--where {spec!r}: several values go with = and !=, not with {sign}")
+    if kind == "choice":
+        return _choice(name, values, sign)
+    test = _test(kind, sign, values, spec)
+    column = "spill_bytes" if name == "spills" else name
+    return lambda row: (value := row.get(column)) is not None and test(value)
+
+
+def _checked(name: str, value: str, spec: str) -> str:
+    choices = _CHOICES.get(name)
+    if choices and value and value not in choices:
+        close = difflib.get_close_matches(value, choices, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(choices)}"
+        raise UsageError(f"--where {spec!r}: {name} is never {value!r}; {hint}")
+    return value
+
+
+def _choice(name: str, values: Sequence[str], sign: str) -> Keep:
+    column = _WHERE_TOO[name][0]
+    meant = [(column or value, value != "repeat") for value in values]
+    if sign == "=":
+        return lambda row: any(row.get(c) is wanted for c, wanted in meant)
+    return lambda row: all(row.get(c) is (not wanted) for c, wanted in meant)
+
+
+def _test(kind: str, sign: str, values: Sequence[str], spec: str) -> _Test:
+    if kind == "number":
+        return _of_numbers(sign, [_number(value, spec) for value in values])
+    if kind == "bool":
+        flags = frozenset(_flag(value, spec) for value in values)
+        return lambda value: (value in flags) is (sign == "=")
+    if kind == "time":
+        return _of_times(sign, [_moment_asked(value, spec) for value in values])
+    if sign in ("~", "!~"):
+        parts = [value.lower() for value in values]
+        return lambda value: any(part in str(value).lower() for part in parts) is (sign == "~")
+    wanted = frozenset(values)
+    return lambda value: (value in wanted) is (sign == "=")
+
+
+def _of_numbers(sign: str, values: Sequence[float]) -> _Test:
+    if sign in _ORDER:
+        compare, bound = _ORDER[sign], values[0]
+        return lambda value: compare(value, bound)
+    return lambda value: (value in values) is (sign == "=") and not math.isnan(value)
+
+
+def _of_times(sign: str, values: Sequence[str]) -> _Test:
+    """As texts; a date alone stands for all of its moments: `=` asks for the beginning, `>` for what comes after."""
+    if sign not in _ORDER:
+        return lambda value: str(value).startswith(tuple(values)) is (sign != "!=")
+    compare, bound = _ORDER[sign], values[0]
+    return lambda value: compare(str(value)[: len(bound)], bound)
+
+
+def _number(value: str, spec: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or "_" in value:
+        raise UsageError(f"--where {spec!r}: {value!r} is not a number")
+    return number
+
+
+def _flag(value: str, spec: str) -> bool:
+    if value.lower() not in (*_TRUE, *_FALSE):
+        raise UsageError(f"--where {spec!r}: {value!r} is neither true nor false")
+    return value.lower() in _TRUE
+
+
+def _moment_asked(value: str, spec: str) -> str:
+    if not _MOMENT.fullmatch(value):
+        raise UsageError(f"--where {spec!r}: {value!r} is no date such as 2026-11-21 or 2026-11-21T14:00")
+    return value.removesuffix("Z").removesuffix("+00:00").replace(" ", "T")

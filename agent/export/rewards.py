@@ -1,95 +1,288 @@
-"""Rewards: what a stored attempt is worth, by the formulas others train with and by ours. Pure; see docs/rewards.md.
+"""Rewards of attempts, returns and advantages of turns, and rejection sampling. Pure; see docs/rewards.md.
 
-Each is a function of one attempt, with three kinds of answers: what the formula says of a right one; what it says of a
-failed one (0, for most); and None where it cannot be known: never judged, right but never timed where a time is
+A reward is a function of one attempt, with three kinds of answers: what the formula says of a right one; what it says
+of a failed one (0, for most); and None where it cannot be known: never judged, right but never timed where a time is
 needed, no such baseline. None is never 0: an unknown reward that counts as 0 teaches that right kernels are worthless.
 
-A refused attempt (`rejected`, `impossible`) gets what the formula gives to a cheat. `agent.export.reward_specs` reads
-rewards from a command line, and loads those of other packages.
+A refused attempt (`rejected`, `impossible`) gets what the formula gives to a cheat.
 """
 
+import functools
+import hashlib
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from agent.export import formulas
-from agent.export.formulas import FASTEST, Options, Score
-from agent.record.trajectory import AttemptRecord
+from agent.export.base import near, option_types, options
+from agent.export.outcome import compilable, correct, outcome
+from agent.record.events import RunStarted
+from agent.record.trajectory import AttemptRecord, Expectation, Trajectory
 from tools.errors import UsageError
+from tools.verdict import Status
 
-Need = Literal["status", "time", "interval", "coverage", "speed_of_light", "expectations"]
+FASTEST: Final = "fastest"
+Score = Callable[[AttemptRecord], float | None]
+
+# What is known of an attempt: True, right; False, failed; missing, nobody knows.
+_RIGHT: Final = {
+    Status.REJECTED: False,
+    Status.COMPILE_FAILED: False,
+    Status.CRASHED: False,
+    Status.TIMED_OUT: False,
+    Status.WRONG: False,
+    Status.IMPOSSIBLE: False,
+    Status.CHECKED: True,
+    Status.CORRECT: True,
+}
+_UNFINISHED = (Status.REJECTED, Status.IMPOSSIBLE, Status.TIMED_OUT)
+_REFUSED = (Status.REJECTED, Status.IMPOSSIBLE)
+_STAIRS = ((3.0, 1.0), (2.0, 0.8), (1.5, 0.6), (1.2, 0.4), (1.0, 0.2))
 
 
-@dataclass(frozen=True)
-class Option:
-    """A parameter of a reward: a number within [low, high], or a name where the default is one."""
+def speedup_over(attempt: AttemptRecord, baseline: str = FASTEST, *, low: bool = False) -> float | None:
+    """Speed-up over the fastest baseline, or over a named one; `low`: the lower end of its 95 % interval. None when it
+    was not timed against that one, or when what is stored is no positive number."""
+    values = [c.low if low else c.speedup for c in attempt.comparisons if baseline == FASTEST or c.baseline == baseline]
+    found = min(values) if baseline == FASTEST and values else next(iter(values), None)
+    return found if found is not None and 0.0 < found < math.inf else None
 
-    name: str
-    default: float | str
-    about: str
-    low: float = -math.inf
-    high: float = math.inf
 
-    def value(self, given: float | str) -> float | str:
-        """The value that is meant. Raises UsageError when it is none."""
-        if isinstance(self.default, str):
-            if str(given).strip():
-                return str(given).strip()
-            raise UsageError(f"{self.name} is empty; give a name, such as {self.name}={self.default}")
-        try:
-            number = float(given)
-        except (ValueError, OverflowError):
-            number = math.nan
-        if math.isfinite(number) and self.low <= number <= self.high:
-            return number
-        where = f"from {self.low:g} to {self.high:g}" if math.isfinite(self.high) else f"of at least {self.low:g}"
-        kind = f"a number {where}" if math.isfinite(self.low) else "a number"
-        raise UsageError(f"{self.name}={given} is not {kind}; its default is {self.name}={shown(self.default)}")
+def _known(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _is_right(attempt: AttemptRecord) -> bool | None:
+    return _RIGHT.get(attempt.status) if attempt.status is not None else None
+
+
+def _gated(formula: Callable[..., float | None]) -> Callable[..., float | None]:
+    """0 for failed attempts, None for those of which nothing is known, else what the formula says of a right one."""
+
+    @functools.wraps(formula)
+    def score(attempt: AttemptRecord, **given: Any) -> float | None:
+        known = _is_right(attempt)
+        if known:
+            return formula(attempt, **given)
+        return None if known is None else 0.0
+
+    return score
+
+
+@_gated
+def fast_p(attempt: AttemptRecord, *, p: float = 1.0, baseline: str = FASTEST) -> float | None:
+    """1 when right and more than p times as fast, strictly; fast_1, fast_1.5 name a threshold."""
+    if p == 0.0:
+        return 1.0  # whatever the time is: fast_0 is the share of right ones
+    speedup = speedup_over(attempt, baseline)
+    return None if speedup is None else float(speedup > p)
+
+
+@_gated
+def kevin(attempt: AttemptRecord, *, correct: float = 0.3, baseline: str = FASTEST) -> float | None:
+    """0.3 for being right plus the speed-up; 0 when not right."""
+    speedup = speedup_over(attempt, baseline)
+    return None if speedup is None else correct + speedup
+
+
+def _with_coverage(
+    attempt: AttemptRecord, gain: Callable[[float], float], correct: float, speed: float, share: float, baseline: str
+) -> float | None:
+    """Dr.Kernel's frame: weights for being right and for the speed, and λ times the coverage."""
+    speedup = speedup_over(attempt, baseline)
+    coverage = _known(attempt.coverage) if share else 0.0
+    if speedup is None or coverage is None:
+        return None
+    return correct + speed * gain(speedup) + share * coverage
+
+
+@_gated
+def drkernel(
+    attempt: AttemptRecord,
+    *,
+    correct: float = 0.5,
+    speed: float = 0.5,
+    lambda_: float = 0.5,
+    cap: float = 3.0,
+    floor: float = 0.0,
+    baseline: str = FASTEST,
+) -> float | None:
+    """Half for being right, half the capped speed-up (0 below floor), plus lambda times the coverage (PR)."""
+
+    def gain(speedup: float) -> float:
+        capped = min(speedup, cap)
+        return 0.0 if capped < floor else capped
+
+    return _with_coverage(attempt, gain, correct, speed, lambda_, baseline)
+
+
+@_gated
+def drkernel_weighted(
+    attempt: AttemptRecord,
+    *,
+    correct: float = 0.5,
+    speed: float = 0.5,
+    lambda_: float = 0.5,
+    eps: float = 0.01,
+    baseline: str = FASTEST,
+) -> float | None:
+    """Half for being right, half for any speed-up of at least 1 + eps, plus lambda times the coverage."""
+    return _with_coverage(attempt, lambda s: float(s >= 1.0 + eps), correct, speed, lambda_, baseline)
+
+
+def drkernel_like_kernel(attempt: AttemptRecord, *, baseline: str = FASTEST) -> float | None:
+    """Stairs: -1 refused or timed out, -0.5 not compiled, -0.3 not right, -0.1 slower, 0.2 to 1 by speed-up."""
+    known = _is_right(attempt)
+    if known is None:
+        return None
+    if not known:
+        return -1.0 if attempt.status in _UNFINISHED else -0.3 if compilable(attempt) else -0.5
+    speedup = speedup_over(attempt, baseline)
+    return None if speedup is None else next((r for least, r in _STAIRS if speedup >= least), -0.1)
+
+
+@_gated
+def sol(attempt: AttemptRecord, *, baseline: str = FASTEST) -> float | None:
+    """How far it is from the baseline to the speed of light: 0.5 at the baseline, 1 at the limit."""
+    speedup, fraction = speedup_over(attempt, baseline), _known(attempt.sol_fraction)
+    if speedup is None or fraction is None or fraction <= 0.0:
+        return None
+    return sol_score(speedup, fraction)
+
+
+def sol_score(speedup: float, sol_fraction: float) -> float:
+    """1 / (1 + (T_k - T_sol) / (T_b - T_sol)) with T_sol = sol_fraction * T_k and T_b = speedup * T_k, in [0, 1].
+
+    At or below T_sol (a kernel may measure a little below it, as both are measured): 1. Above it while the baseline
+    is not: the score has no scale, and is 0.
+    """
+    if sol_fraction >= 1.0:
+        return 1.0
+    gap = speedup - sol_fraction
+    return 0.0 if gap <= 0.0 else gap / (gap + (1.0 - sol_fraction))
+
+
+def agent_kernel_arena(attempt: AttemptRecord, *, baseline: str = FASTEST) -> float | None:
+    """20 for compiling, 100 more for being right, 100 times the speed-up more."""
+    return _staged(attempt, baseline, 20.0, lambda speedup: 120.0 + 100.0 * speedup)
+
+
+def tritonforge(
+    attempt: AttemptRecord,
+    *,
+    compile: float = 0.1,
+    correct: float = 0.3,
+    cap: float = 2.3,
+    baseline: str = FASTEST,
+) -> float | None:
+    """0.1 for compiling, 0.3 for being right, plus what the speed-up is above 1, up to a cap."""
+    return _staged(attempt, baseline, compile, lambda s: correct + min(max(s - 1.0, 0.0), cap - correct))
+
+
+def _staged(
+    attempt: AttemptRecord, baseline: str, for_compiling: float, of_right: Callable[[float], float]
+) -> float | None:
+    """Something for compiling, unless it was refused; more for being right and fast."""
+    known = _is_right(attempt)
+    if known:
+        speedup = speedup_over(attempt, baseline)
+        return None if speedup is None else of_right(speedup)
+    if known is None:
+        return None
+    return for_compiling if attempt.status not in _REFUSED and compilable(attempt) else 0.0
+
+
+@_gated
+def proven(attempt: AttemptRecord, *, correct: float = 0.3, cap: float = 4.0, baseline: str = FASTEST) -> float | None:
+    """What is proven of it: the logarithm of the interval's lower end, times the coverage.
+
+    correct + (1 - correct) * coverage * place; place goes from 0 at 1 / cap to 1 at cap. Unknown when a verification
+    did not bear the verdict out."""
+    low, coverage = speedup_over(attempt, baseline, low=True), _known(attempt.coverage)
+    if low is None or coverage is None or attempt.held is False:
+        return None
+    place = min(max((math.log2(low) / math.log2(cap) + 1.0) / 2.0, 0.0), 1.0)
+    return correct + (1.0 - correct) * min(max(coverage, 0.0), 1.0) * place
+
+
+def hypothesis(attempt: AttemptRecord, *, confirmed: float = 1.0, refuted: float = -1.0) -> float | None:
+    """The expectation that the attempt tested was confirmed, refuted, or undecided (0). Unknown without a clock."""
+    worth = {"confirmed": confirmed, "refuted": refuted, "open": 0.0}
+    return _mean(worth[outcome(e, attempt)] for e in attempt.expectations if _was_tested(e, attempt))
+
+
+def _was_tested(expected: Expectation, attempt: AttemptRecord) -> bool:
+    """Decided; or held against a measurement that showed no difference. One about an attempt to come was not."""
+    if outcome(expected, attempt) != "open":
+        return True
+    if attempt.timing is None:
+        return False
+    seen = expected.evidence
+    foretold = "predicted_speedup" in seen  # then the ratio to the parent is that of the attempt before
+    return _number(seen.get("measured_speedup" if foretold else "time_ratio_to_parent")) > 0.0
+
+
+def prediction(attempt: AttemptRecord, *, octaves: float = 1.0) -> float | None:
+    """How near the predicted speed-up over the parent came to the measured one."""
+    failed = _is_right(attempt) is False
+    found = (_foreseen(e, octaves, failed=failed) for e in attempt.expectations)
+    return _mean(value for value in found if value is not None)
+
+
+def _foreseen(expected: Expectation, octaves: float, *, failed: bool) -> float | None:
+    """1 when exact, -1 from two times `octaves` on, or when it does not work."""
+    seen = expected.evidence
+    predicted, measured = _number(seen.get("predicted_speedup")), _number(seen.get("measured_speedup"))
+    if "measured_speedup" not in seen or predicted <= 0.0:
+        return None
+    if measured <= 0.0:
+        return -1.0 if failed else None
+    return max(1.0 - abs(math.log2(predicted / measured)) / octaves, -1.0)
+
+
+def _number(value: object) -> float:
+    """A positive finite number as stored; 0 for anything else."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 < value < 1e9
+    return float(value) if good and isinstance(value, int | float) else 0.0
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None
+
+
+# How a command line names a reward ----------------------------------------------------------------------------------
+
+REWARDS: Final[Mapping[str, Callable[..., float | None]]] = MappingProxyType(
+    {
+        f.__name__: f
+        for f in (
+            fast_p,
+            kevin,
+            drkernel,
+            drkernel_weighted,
+            drkernel_like_kernel,
+            sol,
+            agent_kernel_arena,
+            tritonforge,
+            proven,
+            hypothesis,
+            prediction,
+        )
+    }
+)
+_MAY_BE_NEGATIVE = ("confirmed", "refuted")
+_LIMITS = {"proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}, "prediction": {"octaves": (0.01, math.inf)}}
 
 
 @dataclass(frozen=True)
 class Reward:
-    """A formula with parameters. `build` makes the function for values of all of `options`; `source` says where the
-    formula comes from, `range` what may come out, `needs` what must be known of a right attempt. `short`: a prefix and
-    the option whose value makes a name of its own with it, as in fast_1.5."""
+    """A formula with its parameters. `name` says both in one spelling, and is what a column is called."""
 
     name: str
     about: str
-    source: str
-    range: str
-    needs: tuple[Need, ...]
-    options: tuple[Option, ...]
-    build: Callable[[Options], Score]
-    short: tuple[str, str] | None = None
-
-    def scorer(self, given: Options = MappingProxyType({})) -> "Scorer":
-        """With values for some options; the others keep their defaults. Raises UsageError on a wrong one."""
-        known = {o.name: o for o in self.options}
-        if unknown := sorted(given.keys() - known):
-            has = f"it has {', '.join(sorted(known))}" if known else "it has none"
-            raise UsageError(f"reward {self.name} has no option {unknown[0]!r}; {has}")
-        values = {name: o.value(given[name]) if name in given else o.default for name, o in known.items()}
-        return Scorer(self._called(values), self, values, self.build(values))
-
-    def _called(self, values: Options) -> str:
-        other = {o.name: values[o.name] for o in self.options if values[o.name] != o.default}
-        name = self.name
-        if self.short is not None:
-            prefix, option = self.short
-            name = f"{prefix}{shown(values[option])}"
-            other.pop(option, None)
-        return f"{name}:{','.join(f'{k}={shown(v)}' for k, v in other.items())}" if other else name
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """A reward with its parameters fixed. `name` says both, and is what a column is called."""
-
-    name: str
-    reward: Reward
-    options: Options
     score: Score
 
     def __call__(self, attempt: AttemptRecord) -> float | None:
@@ -97,133 +290,302 @@ class Scorer:
         return self.score(attempt)
 
 
-def shown(value: float | str) -> str:
-    """A value as a spec spells it: 3, not 3.0."""
-    return value if isinstance(value, str) else str(int(value)) if value.is_integer() else repr(value)
+def rewards_of(specs: Iterable[str]) -> tuple[Reward, ...]:
+    """The rewards that specs name, in order. Raises UsageError, also when two of them are the same."""
+    made: dict[str, Reward] = {}
+    for spec in specs:
+        reward = reward_of(spec)
+        if reward.name in made:
+            raise UsageError(f"reward {spec!r} is named twice: it is {reward.name}; leave one out")
+        made[reward.name] = reward
+    return tuple(made.values())
 
 
-_BASELINE = Option("baseline", FASTEST, "speed-up over it: fastest, or the name of one (eager, compile, compile-max)")
+def reward_of(spec: str) -> Reward:
+    """The reward that a spec names: `kevin`, `fast_1.5`, `drkernel:lambda=0.5,cap=3,baseline=eager`. Raises UsageError:
+    which part of it is wrong, and what would work."""
+    name, _, rest = (part.strip() for part in spec.partition(":"))
+    if name.startswith("fast_") and name != "fast_p":
+        rest = f"p={name.removeprefix('fast_')},{rest}"
+        name = "fast_p"
+    formula = REWARDS.get(name)
+    if formula is None:
+        raise UsageError(f"no reward {spec!r}; {near(name, [*REWARDS, 'a threshold such as fast_1.5'])}")
+    given = options(f"reward {name}", rest, formula)
+    for option, (argument, _) in option_types(formula).items():
+        _check(name, option, given.get(argument))
+    about = (formula.__doc__ or "").partition("\n")[0].rstrip(".")
+    return Reward(_spelled(name, formula, given), about, functools.partial(formula, **given))
 
-_CORRECT = Option("correct", 0.5, "for being right", 0.0)
-_COVERAGE = (
-    Option("speed", 0.5, "weight of the speed-up", 0.0),
-    Option("lambda", 0.5, "weight of the coverage; 0: coverage need not be known", 0.0),
-)
-_ALL = (
-    Reward(
-        "fast_p",
-        "1 when right and more than p times as fast; fast_1, fast_1.5 name a threshold",
-        "KernelBench, src/kernelbench/score.py `fastp`; arXiv 2502.10517",
-        "0 or 1",
-        ("status", "time"),
-        (Option("p", 1.0, "the speed-up to exceed; 0: right is enough, and no time is needed", 0.0), _BASELINE),
-        formulas.fast_p,
-        short=("fast_", "p"),
-    ),
-    Reward(
-        "kevin",
-        "0.3 for being right plus the speed-up; 0 when not right",
-        "Kevin-32B, S_t; arXiv 2507.11948",
-        "0, or above 0.3",
-        ("status", "time"),
-        (Option("correct", 0.3, "for being right", 0.0), _BASELINE),
-        formulas.kevin,
-    ),
-    Reward(
-        "drkernel",
-        "half for being right, half the capped speed-up, plus lambda times the coverage (PR)",
-        "Dr.Kernel, drkernel/kernel/rewards/reward_client.py `calculate_reward_speedup`; arXiv 2602.05885",
-        "0 to 2.5",
-        ("status", "time", "coverage"),
-        (
-            _CORRECT,
-            *_COVERAGE,
-            Option("cap", 3.0, "a larger speed-up counts as this", 0.0),
-            Option("floor", 0.0, "a smaller speed-up counts as 0", 0.0),
-            _BASELINE,
-        ),
-        formulas.drkernel,
-    ),
-    Reward(
-        "drkernel_weighted",
-        "half for being right, half for any speed-up of at least 1 + eps, plus lambda times the coverage",
-        "Dr.Kernel, the same file, `calculate_reward_weighted`",
-        "0 to 1.5",
-        ("status", "time", "coverage"),
-        (_CORRECT, *_COVERAGE, Option("eps", 0.01, "how much faster it must be", 0.0), _BASELINE),
-        formulas.drkernel_weighted,
-    ),
-    Reward(
-        "drkernel_like_kernel",
-        "stairs: -1 refused or timed out, -0.5 not compiled, -0.3 not right, -0.1 slower, 0.2 to 1 by speed-up",
-        "Dr.Kernel, the same file, `calculate_reward_like_kernel`",
-        "-1 to 1",
-        ("status", "time"),
-        (_BASELINE,),
-        formulas.drkernel_like_kernel,
-    ),
-    Reward(
-        "sol",
-        "how far it is from the baseline to the speed of light: 0.5 at the baseline, 1 at the limit",
-        "SOL-ExecBench, SOL score; arXiv 2603.19173",
-        "0 to 1",
-        ("status", "time", "speed_of_light"),
-        (_BASELINE,),
-        formulas.sol,
-    ),
-    Reward(
-        "agent_kernel_arena",
-        "20 for compiling, 100 more for being right, 100 times the speed-up more",
-        "AgentKernelArena, src/score.py `score`",
-        "0, 20, or above 120",
-        ("status", "time"),
-        (_BASELINE,),
-        formulas.agent_kernel_arena,
-    ),
-    Reward(
-        "tritonforge",
-        "0.1 for compiling, 0.3 for being right, plus what the speed-up is above 1, up to a cap",
-        "TritonForge, kernelbench_config.py and kernel_generator.py",
-        "0 to 2.3",
-        ("status", "time"),
-        (
-            Option("compile", 0.1, "for compiling", 0.0),
-            Option("correct", 0.3, "for being right", 0.0),
-            Option("cap", 2.3, "the most in all", 0.0),
-            _BASELINE,
-        ),
-        formulas.tritonforge,
-    ),
-    Reward(
-        "proven",
-        "what is proven of it: the logarithm of the interval's lower end, times the coverage",
-        "kerneltune; docs/rewards.md says why",
-        "0 to 1",
-        ("status", "interval", "coverage"),
-        (
-            Option("correct", 0.3, "for being right", 0.0, 1.0),
-            Option("cap", 4.0, "a speed-up that earns all; its inverse earns nothing", 1.01),
-            _BASELINE,
-        ),
-        formulas.proven,
-    ),
-    Reward(
-        "hypothesis",
-        "process reward: the expectation that the attempt tested was confirmed, refuted, or undecided (0)",
-        "kerneltune; docs/rewards.md",
-        "-1 to 1",
-        ("expectations",),
-        (Option("confirmed", 1.0, "for a confirmed one"), Option("refuted", -1.0, "for a refuted one")),
-        formulas.hypothesis,
-    ),
-    Reward(
-        "prediction",
-        "process reward: how near the predicted speed-up over the parent came to the measured one",
-        "kerneltune; docs/rewards.md",
-        "-1 to 1",
-        ("expectations", "time"),
-        (Option("octaves", 1.0, "an error of this many factors of 2 earns 0", 0.01),),
-        formulas.prediction,
-    ),
-)
-REWARDS: Final[Mapping[str, Reward]] = MappingProxyType({reward.name: reward for reward in _ALL})
+
+def _check(name: str, option: str, value: float | str | None) -> None:
+    low, high = _LIMITS.get(name, {}).get(option, (-math.inf if option in _MAY_BE_NEGATIVE else 0.0, math.inf))
+    if isinstance(value, float) and not low <= value <= high:
+        where = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+        raise UsageError(f"reward {name}: {option}={value:g} is not a number {where}")
+
+
+def _spelled(name: str, formula: Callable[..., object], given: Mapping[str, float | str]) -> str:
+    """3, not 3.0; defaults left out."""
+    defaults: Mapping[str, object] = inspect.unwrap(formula).__kwdefaults__
+    told = {}
+    for option, (argument, _) in option_types(formula).items():
+        value = given.get(argument, defaults[argument])
+        if value != defaults[argument] or (name == "fast_p" and option == "p"):
+            told[option] = f"{value:g}" if isinstance(value, float) else value
+    name = f"fast_{told.pop('p')}" if name == "fast_p" else name
+    return f"{name}:{','.join(f'{k}={v}' for k, v in told.items())}" if told else name
+
+
+# Turns, returns, advantages ------------------------------------------------------------------------------------------
+# A *turn* is a reply that proposed at least one attempt; they count from 1 within their conversation, which is a
+# rollout. Replies in between (a bench, a reflection) prepare the next turn and are no turns of their own: a policy is
+# neither rewarded nor discounted for how many calls it puts into one reply. Several attempts of one reply are worth
+# what the best of them is, since that is what the turn achieved: their sum would pay for quantity.
+#
+# An author that is no conversation (the offline search) has no replies. There a turn is a generation: an attempt's is 1
+# more than its parent's, and what follows an attempt is the mean of what follows from each of its children. In a chain
+# that is the same as in a conversation.
+#
+# G_t = r_t + gamma * G_(t+1), Kevin's sum, or max over i >= t of gamma^(i-t) * r_i. A reward may be unknown:
+#
+# - `strict`: then so is every return that contains it.
+# - `skip`: it adds nothing to the returns of the turns before, and its own turn is no valid one.
+# - `zero`: it counts as 0, as in Dr.Kernel for a turn that never happened. For those who want that and nothing else.
+#
+# Advantages compare a return with those of the same task and turn in other rollouts. They need two passes: `Groups`
+# adds every valid return up in the first, and says the advantage of each in the second. It holds three numbers a group.
+
+GAMMA: Final = 0.4
+Unknown = Literal["strict", "skip", "zero"]
+How = Literal["sum", "max"]
+_STD_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Discount:
+    """How rewards become returns. Raises UsageError for a gamma outside of [0, 1]."""
+
+    gamma: float = GAMMA
+    unknown: Unknown = "strict"
+    how: How = "sum"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.gamma <= 1.0:
+            raise UsageError(f"gamma={self.gamma} is no discount; it lies in [0, 1], such as {GAMMA} or 1")
+
+
+@dataclass(frozen=True)
+class RewardedTurn:
+    """A turn. `conversation` is "" and `reply` None for a generation. `number` counts turns from 1, `reply` the replies
+    of the conversation. `reward` and `to_go` (its return) are None when unknown; the turn is valid when `to_go` is
+    known."""
+
+    conversation: str
+    number: int
+    reply: int | None
+    attempts: tuple[AttemptRecord, ...]
+    reward: float | None
+    to_go: float | None
+
+
+def returns(rewards: Sequence[float | None], discount: Discount = Discount()) -> list[float | None]:
+    """The returns of the turns of one rollout, from their rewards in order."""
+    found: list[float | None] = []
+    later: tuple[float | None, bool] = (None, True)
+    for reward in reversed(rewards):
+        later = _one(reward, later[0], known_later=later[1], discount=discount)
+        found.append(_valid(reward, later, discount))
+    return found[::-1]
+
+
+def _one(
+    reward: float | None, later: float | None, *, known_later: bool, discount: Discount
+) -> tuple[float | None, bool]:
+    """The return of a turn as far as it is known, and whether all of it is."""
+    known = known_later and reward is not None
+    parts = [x for x in (reward, None if later is None else discount.gamma * later) if x is not None]
+    if not parts:
+        return None, known
+    return (max(parts) if discount.how == "max" else sum(parts)), known
+
+
+def _valid(reward: float | None, found: tuple[float | None, bool], discount: Discount) -> float | None:
+    value, known = found
+    if discount.unknown == "strict":
+        return value if known else None
+    return value if reward is not None else None
+
+
+def turns_of(trajectory: Trajectory, reward: Score, discount: Discount = Discount()) -> list[RewardedTurn]:
+    """The turns of all conversations of a run, in order; then the generations of attempts that no reply proposed."""
+    talked: dict[str, dict[int, list[AttemptRecord]]] = {}
+    grown: list[AttemptRecord] = []
+    for attempt in trajectory.attempts:
+        if attempt.turn is None:
+            grown.append(attempt)
+        else:
+            talked.setdefault(attempt.conversation, {}).setdefault(attempt.turn, []).append(attempt)
+    found = [turn for key, replies in talked.items() for turn in _conversation(key, replies, reward, discount)]
+    return found + (_generations(grown, trajectory.attempts, reward, discount) if grown else [])
+
+
+def _conversation(
+    key: str, replies: dict[int, list[AttemptRecord]], reward: Score, discount: Discount
+) -> list[RewardedTurn]:
+    order = sorted(replies)
+    rewards = [_best([reward(a) for a in replies[n]], discount.unknown) for n in order]
+    rows = zip(order, rewards, returns(rewards, discount), strict=True)
+    return [RewardedTurn(key, i, n, tuple(replies[n]), r, to_go) for i, (n, r, to_go) in enumerate(rows, 1)]
+
+
+def _best(rewards: Sequence[float | None], unknown: Unknown) -> float | None:
+    """The reward of a turn. Strictly, it is unknown as soon as one of its attempts may be the best and nobody knows."""
+    known = [r for r in rewards if r is not None]
+    if unknown == "zero":
+        known += [0.0] * (len(rewards) - len(known))
+    return max(known) if known and (len(known) == len(rewards) or unknown == "skip") else None
+
+
+def _generations(
+    grown: Sequence[AttemptRecord], everyone: Iterable[AttemptRecord], reward: Score, discount: Discount
+) -> list[RewardedTurn]:
+    """Attempts come by number, and a parent has a smaller one than its child; a link that says otherwise is none."""
+    parents = {a.attempt_id: a for a in everyone}
+    depth: dict[str, int] = {}
+    children: dict[str, list[AttemptRecord]] = {}
+    for attempt in parents.values():
+        parent = parents.get(attempt.parent_id or "")
+        linked = parent is not None and parent.number < attempt.number
+        depth[attempt.attempt_id] = depth[parent.attempt_id] + 1 if linked and parent is not None else 1
+        if linked and parent is not None and attempt.turn is None:
+            children.setdefault(parent.attempt_id, []).append(attempt)
+    after: dict[str, tuple[float | None, bool]] = {}
+    turns = []
+    for attempt in reversed(grown):
+        worth = _best([reward(attempt)], discount.unknown)
+        following = [after[c.attempt_id] for c in children.get(attempt.attempt_id, ())]
+        values = [value for value, _ in following if value is not None]
+        later = math.fsum(values) / len(values) if values else None
+        found = _one(worth, later, known_later=all(known for _, known in following), discount=discount)
+        after[attempt.attempt_id] = found
+        to_go = _valid(worth, found, discount)
+        turns.append(RewardedTurn("", depth[attempt.attempt_id], None, (attempt,), worth, to_go))
+    return turns[::-1]
+
+
+def group_of(run: RunStarted, turn: RewardedTurn) -> Hashable:
+    """What a turn is compared with: the same turn of the same task on the same GPU, conversations with conversations.
+
+    Rollouts of several models are compared with each other: a mean of others is a fair baseline whoever they are, for
+    it does not depend on the turn's own return. Times of another GPU are on another scale."""
+    return (run.task_sha256, run.gpu or "", turn.reply is not None, turn.number)
+
+
+class ReturnGroups:
+    """Counts, means and spreads of the returns of groups; two passes, see above."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, list[float]] = {}  # count, mean, sum of squared deviations
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def add(self, group: Hashable, to_go: float | None) -> None:
+        """Pass one: a return; an unknown one is no part of its group. Raises ValueError when it is not finite."""
+        if to_go is None:
+            return
+        if not math.isfinite(to_go):
+            raise ValueError(f"a return of {to_go} in group {group!r}: returns are finite numbers")
+        held = self._groups.setdefault(group, [0.0, 0.0, 0.0])
+        held[0] += 1.0
+        step = to_go - held[1]
+        held[1] += step / held[0]  # Welford: sums of squares of large returns would cancel
+        held[2] += step * (to_go - held[1])
+
+    def size(self, group: Hashable) -> int:
+        """How many valid turns a group has."""
+        return int(self._groups.get(group, (0,))[0])
+
+    def trloo(self, group: Hashable, to_go: float | None) -> float | None:
+        """Pass two, turn-level leave-one-out: G minus the mean of the others, N / (N - 1) * (G - mean); G itself when
+        there are no others. None for an unknown return. Raises ValueError for a group that pass one did not see."""
+        if to_go is None:
+            return None
+        n, mean, _ = self._seen(group)
+        return to_go if n == 1.0 else n / (n - 1.0) * (to_go - mean)
+
+    def grpo(self, group: Hashable, to_go: float | None) -> float | None:
+        """Pass two, normalised in the group: (G - mean) / (standard deviation + 1e-6); G when there are no others."""
+        if to_go is None:
+            return None
+        n, mean, spread = self._seen(group)
+        return to_go if n == 1.0 else (to_go - mean) / (math.sqrt(max(spread, 0.0) / (n - 1.0)) + _STD_FLOOR)
+
+    def _seen(self, group: Hashable) -> Sequence[float]:
+        held = self._groups.get(group)
+        if held is None:
+            raise ValueError(f"no return of group {group!r} was added in the first pass; add them all before asking")
+        return held
+
+
+# Rejection sampling ---------------------------------------------------------------------------------------------------
+
+Doubt = Literal["keep", "drop"]
+_DRAWS = 2**64
+
+
+def draw(seed: int, attempt_id: str) -> float:
+    """A number in [0, 1) that belongs to an attempt: a hash, not a state."""
+    text = f"{seed}\0{attempt_id}".encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) / _DRAWS
+
+
+@dataclass(frozen=True)
+class RejectionSampling:
+    """Profiling-based rejection sampling (Dr.Kernel's PRS): a right attempt whose own kernels do little of the work is
+    kept with a small probability, so that a policy does not learn to leave the work to the library.
+
+    A right attempt is kept with probability clip((coverage - tau) / s, 0, 1); with s of 0, when its coverage is at
+    least tau; always when its speed-up reaches `speedup`. What is not right is always kept: nobody learns a hack from
+    a failure. A right attempt of unknown coverage (no GPU) is kept, or dropped with `unknown="drop"`: dropping is
+    unfair to a store without a GPU, where it would leave nothing but failures. Raises UsageError for a wrong value.
+    """
+
+    tau: float = 0.3
+    s: float = 0.1
+    speedup: float | None = None
+    seed: int = 0
+    baseline: str = FASTEST
+    unknown: Doubt = "keep"
+
+    def __post_init__(self) -> None:
+        for name, value in (("tau", self.tau), ("s", self.s), ("speedup", self.speedup)):
+            if value is not None and not 0.0 <= value < math.inf:
+                raise UsageError(f"{name}={value} is no threshold; it is a number of at least 0")
+        if self.unknown not in ("keep", "drop"):
+            raise UsageError(f"unknown={self.unknown} is neither keep nor drop")
+
+    def probability(self, attempt: AttemptRecord) -> float:
+        """With what probability it is kept."""
+        if not correct(attempt):
+            return 1.0
+        if self.speedup is not None and (speedup_over(attempt, self.baseline) or 0.0) >= self.speedup:
+            return 1.0
+        coverage = attempt.coverage
+        if coverage is None or not math.isfinite(coverage):
+            return float(self.unknown == "keep")
+        if self.s == 0.0:
+            return float(coverage >= self.tau)
+        return min(max((coverage - self.tau) / self.s, 0.0), 1.0)
+
+    def keeps(self, attempt: AttemptRecord) -> bool:
+        """Whether it is kept."""
+        p = self.probability(attempt)
+        return p >= 1.0 or (p > 0.0 and draw(self.seed, attempt.attempt_id) < p)
+
+
+def rejection_sampling(spec: str) -> RejectionSampling:
+    """From options as a command line gives them, `tau=0.3,s=0.1`; `none` stands for no threshold. Raises UsageError."""
+    spec = ",".join("s=0" if part.strip().lower() == "s=none" else part for part in spec.split(","))
+    return RejectionSampling(**options("rejection sampling", spec, RejectionSampling))

@@ -26,6 +26,17 @@ _MARKS = {
 }
 
 
+def short(text: str, most: int) -> str:
+    """At most so many columns of a text; wide characters take two."""
+    line, used, out = " ".join(plain(text).split()), 0, ""
+    for character in line:
+        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if used > most:
+            return out[:-1] + "…"
+        out += character
+    return out
+
+
 @dataclass(frozen=True)
 class Scale:
     """From values to places. `log`: the values must be positive."""
@@ -172,14 +183,3 @@ def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Mar
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     inside = "".join(body)
     return Markup(f'<svg {size} role="img" aria-label="{escape(short(about, 400))}">{inside}</svg>')
-
-
-def short(words: str, most: int) -> str:
-    """At most so many columns of a text; wide characters take two."""
-    line, used, out = " ".join(plain(words).split()), 0, ""
-    for character in line:
-        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used > most:
-            return out[:-1] + "…"
-        out += character
-    return out

@@ -1,6 +1,6 @@
 """Many tasks together: fast_p, geometric means with their intervals, a line for each task. Pure.
 
-fast_p is KernelBench's, as `agent.export.formulas.fast_p` has it for one attempt: 1 when right and faster than p times
+fast_p is KernelBench's, as `agent.export.rewards.fast_p` has it for one attempt: 1 when right and faster than p times
 (strictly), else 0, and nothing where nobody knows. A task without an accepted kernel counts 0; a right kernel that was
 never timed counts for p = 0 and is unknown above it, which the curve shows as a band from "none of them" to "all". So
 is one that a later verification did not bear out: at every p when it was not right, above 0 when its time moved.
@@ -16,7 +16,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from agent.export.formulas import FASTEST, fast_p, speedup_over
+from agent.export.rewards import FASTEST, fast_p, speedup_over
 from agent.record.trajectory import AttemptRecord, Trajectory
 from agent.report import chart
 from agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
@@ -124,7 +124,7 @@ def _end(of: Suite) -> float:
 
 def fast_p_share(of: Suite, p: float, baseline: str = FASTEST) -> tuple[float, float]:
     """The share of the tasks at one p, if those of which nobody knows are not faster, and if they are."""
-    score = fast_p({"p": p, "baseline": baseline})
+    score = partial(fast_p, p=p, baseline=baseline)
     scores = [_score(m, score) for m in of.materials]
     n = len(scores) or 1
     sure, unknown = sum(s for s in scores if s is not None), sum(s is None for s in scores)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from agent.export.names import Names
-from agent.export.privacy import Scrubber
+from agent.export.privacy import PrivateNames, Scrubber
 from agent.llm.types import ToolCall
 from agent.record.trajectory import Conversation, Message, Trajectory
 from agent.view import text as words
@@ -30,7 +29,7 @@ _WORDS = re.compile(r'(?<=>)[^<>]+(?=</(?:text|title)>)|(?<=aria-label=")[^"]+')
 class Sanitizer:
     """The words of one report."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: PrivateNames) -> None:
         self._scrubber = Scrubber(names)
 
     def text(self, text: str, most: int = MOST) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,29 +19,15 @@ from tools.codec import Json
 EVERY_S = 5.0
 
 
-class Notice(Protocol):
-    """What the terms of a provider ask."""
-
-    @property
-    def provider(self) -> str:
-        """Whose words."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """What they ask."""
-        ...
-
-
 @dataclass(frozen=True)
 class Exported:
-    """What was written. `counts`: rows by format and split; `filtered`: rows of each format that the filters left out;
-    `manifest` is None when nothing was written."""
+    """What was written. `counts`: rows by format and split; `filtered`: rows of each format that the filters left
+    out; `notices`: what the terms of each provider ask; `manifest` is None when nothing was written."""
 
     output: Path
     counts: Mapping[tuple[str, str], int]
     filtered: Mapping[str, int]
-    notices: Sequence[Notice]
+    notices: Sequence[tuple[str, str]]
     seconds: float
     manifest: Json
 
@@ -101,8 +87,8 @@ def print_exported(done: Exported) -> None:
     out.write(
         f"\n{done.output}: {words.plural(done.rows, 'row')} in {done.seconds:.1f} s; README.md says what is in it"
     )
-    for notice in done.notices:
-        out.write(f"{notice.provider}: {notice.text}")
+    for provider, notice in done.notices:
+        out.write(f"{provider}: {notice}")
     return None
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _ROOT = Path(__file__).resolve().parents[2]
-_EXPORT = ("numpy", "orjson", "pyarrow.parquet", "rensa", "agent.export.recipe", "agent.export.pipeline")
+_EXPORT = ("orjson", "pyarrow.parquet", "rensa", "agent.export.pipeline")
 _WORD = 20  # bytes of a number on the line
 
 

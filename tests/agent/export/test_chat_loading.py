@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.export.base import Format, Made
-from agent.export.formats.raw import Raw, read_event
-from agent.export.formats.sft_chat import SftChat
-from agent.export.formats.sharegpt import ShareGpt
+from agent.export.base import ExportRow, Format
+from agent.export.chat_formats import SftChat, ShareGpt
+from agent.export.raw import Raw, read_event
 from agent.llm.types import Usage
 from tests.agent.export.files import write_lines, write_parquet
 from tests.agent.export.talk_parts import Speaker, bench, held, long_script, update
@@ -31,7 +30,7 @@ TEMPLATE = """{%- for tool in tools %}{{ tool | tojson }}
 {% endfor %}"""
 
 
-def rows(form: Format) -> list[Made]:
+def rows(form: Format) -> list[ExportRow]:
     """Rows of a run with many calls, and of one in which some messages have keys that others lack."""
     long, _ = held(long_script(), context_tokens=4_000)
     said = Speaker().system("s").user("ünï\n\x00'\"").reply("a", bench("c"), thinking="why", usage=Usage(1, 2))

@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from agent.export.formats.jsons import marked_json, plain_json
-from agent.export.formats.raw import Raw, read_event
+from agent.export.raw import Raw, marked_json, plain_json, read_event
 from agent.record.events import Event, Judged, Progress, Warned
 from agent.record.store import Store
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started

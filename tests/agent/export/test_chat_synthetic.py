@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from agent.export.formats.sft_chat import SftChat
+from agent.export.chat_formats import SftChat
 from agent.record.events import Event, Judged, Proposed, Reflected, RunEnded, Updated
 from agent.record.trajectory import Trajectory, trajectory
 from tests.agent.export.test_chat_talks import check_legal

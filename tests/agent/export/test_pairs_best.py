@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from agent.export.champions import Champions
-from agent.export.formats.convert import Convert
-from agent.export.formats.sft_best import SftBest
+from agent.export.kernel_formats import Convert, SftBest
+from agent.export.selection import Champions
 from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, ids, rows, run, source, timed, tried
 from tools.errors import UsageError
 from tools.verdict import Status
@@ -24,8 +23,8 @@ def test_a_confirmed_time_comes_before_a_judged_one_before_a_screened_one_before
         gpu=H200,
     )
     found = rows(SftBest(top=9), its)
-    order = sorted(zip([row["place"] for row in found], ids(SftBest(top=9), its), strict=True))
-    assert order == [(1, "r1/3"), (2, "r1/2"), (3, "r1/1"), (4, "r1/4")]
+    places = dict(zip(ids(SftBest(top=9), its), [row["place"] for row in found], strict=True))
+    assert places == {"r1/3": 1, "r1/2": 2, "r1/1": 3, "r1/4": None}
     assert ids(SftBest(), its) == ["r1/3"]
 
 
@@ -37,16 +36,12 @@ def test_the_best_is_that_of_the_lower_end_of_its_speedup_not_of_its_time() -> N
     assert ids(SftBest(per="run"), slow_gpu, fast_gpu) == ["r1/1", "r2/1"]
 
 
-def test_what_was_not_timed_is_ordered_by_the_key_of_its_run() -> None:
-    first = run(tried(1, Status.CHECKED, rank=(512.0, 0.0, -0.5, 40.0)), tried(2, Status.CHECKED, rank=(512.0, 9.0)))
-    second = run(tried(1, Status.CHECKED, rank=(512.0, 0.0, -0.9, 80.0), run_id="r2"), run_id="r2")
-    assert ids(SftBest(), first, second) == ["r2/1"]
-    assert [row["place"] for row in rows(SftBest(top=3), first, second)] == [2, 3, 1]
-
-
-def test_without_keys_the_best_of_a_run_leads_it() -> None:
-    its = run(tried(1, Status.CHECKED), tried(2, Status.CHECKED, best=True), tried(3, Status.CHECKED))
-    assert ids(SftBest(), its) == ["r1/2"]
+def test_of_what_was_not_timed_the_first_right_one_is_taken_without_a_place() -> None:
+    first = run(tried(1, Status.CHECKED, rank=(512.0, 0.0)), tried(2, Status.CHECKED, rank=(1.0,), best=True))
+    second = run(tried(1, Status.CHECKED, rank=(0.0,), run_id="r2"), tried(2, timed(90.0), run_id="r2"), run_id="r2")
+    assert ids(SftBest(), first) == ["r1/1"]
+    assert [row["place"] for row in rows(SftBest(top=3), first)] == [None, None]
+    assert [row["place"] for row in rows(SftBest(top=2), first, second)] == [None, 1]
 
 
 def test_what_did_not_hold_elsewhere_is_not_the_best() -> None:

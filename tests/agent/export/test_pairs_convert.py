@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent.export.formats.convert import Convert
+from agent.export.kernel_formats import Convert
 from agent.record.events import Event, Proposed
 from tests.agent.export.made_runs import rows, run, source, tried
 from tools.verdict import Status

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.formats.fix import Fix
-from agent.export.lineage import Lineage
-from agent.export.patch import unified
+from agent.export.kernel_formats import Fix, unified_diff
+from agent.export.outcome import Lineage
 from tests.agent.export.made_runs import H200, ids, rows, run, source, timed, tried, wrong
 from tools.errors import UsageError
 from tools.verdict import Status
@@ -124,18 +123,20 @@ def test_a_diff_applies(tmp_path: Path) -> None:
             lines[at : at + rng.randrange(3)] = [f"new {rng.randrange(3)}"] * rng.randrange(3)
         after = "\n".join(lines)
         if before in ("", after) or not after:
-            assert (unified(before, after) == "") == (before == after)
+            assert (unified_diff(before, after) == "") == (before == after)
             continue
         file = tmp_path / f"{number}.py"
         file.write_text(before)
-        done = subprocess.run(["patch", "--silent", str(file)], input=unified(before, after), text=True, check=False)
+        done = subprocess.run(
+            ["patch", "--silent", str(file)], input=unified_diff(before, after), text=True, check=False
+        )
         assert done.returncode == 0
         assert file.read_text() == after
 
 
 def test_a_diff_shows_the_place_and_three_lines_around() -> None:
     before = source("a")
-    diff = unified(before, before.replace("tl.exp(", "tl.exp2("))
+    diff = unified_diff(before, before.replace("tl.exp(", "tl.exp2("))
     assert diff.startswith("--- before\n+++ after\n@@ -12,7 +12,7 @@\n")
     assert [line[0] for line in diff.splitlines()[3:]] == [" ", " ", " ", "-", "+", " ", " ", " "]
 
@@ -144,6 +145,6 @@ def test_a_diff_shows_the_place_and_three_lines_around() -> None:
     ("before", "after"), [("", ""), ("a", "a"), ("a\n", "a"), ("", "a"), ("a\x0cb\u2028c", "a\x0cb")]
 )
 def test_odd_texts_have_a_diff_exactly_when_they_differ(before: str, after: str) -> None:
-    diff = unified(before, after)
+    diff = unified_diff(before, after)
     assert bool(diff) == (before != after)
     assert diff.count("No newline") == sum(bool(t) and not t.endswith("\n") for t in (before, after)) * bool(diff)

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.export.base import Column, Format
-from agent.export.formats.convert import Convert
-from agent.export.formats.dpo import Dpo
-from agent.export.formats.fim import Fim
-from agent.export.formats.fix import Fix
-from agent.export.formats.kto import Kto
-from agent.export.formats.rl_turns import RlTurns
-from agent.export.formats.sft_best import SftBest
-from agent.export.formats.verl import Verl
-from agent.export.sheets import open_sheet
+from agent.export.base import Feature, Format
+from agent.export.files import open_file
+from agent.export.kernel_formats import Convert, Dpo, Fim, Fix, Kto, SftBest
+from agent.export.rl_formats import RlTurns, Verl
 from agent.record.store import Store
 from agent.record.trajectory import Trajectory, trajectory
 from tests.agent.export.made_runs import H200, rows, run, timed, tried
@@ -45,14 +39,14 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Trajectory]:
 
 
 def loaded(
-    made: Sequence[dict[str, Any]], columns: Sequence[Column], tmp_path: Path, form: Any
+    made: Sequence[dict[str, Any]], columns: Sequence[Feature], tmp_path: Path, form: Any
 ) -> list[dict[str, Any]]:
     """The rows after a way through a file and `load_dataset`."""
     path = tmp_path / f"train.{form}"
-    sheet = open_sheet(path, columns, form)
+    sheet = open_file(path, columns, form)
     for row in made:
         sheet.add(row)
-    assert sheet.close().rows == len(made)
+    sheet.close()
     kind = "json" if form == "jsonl" else form
     found = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
     assert found.column_names == [c.name for c in columns]

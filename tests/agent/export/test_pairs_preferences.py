@@ -2,9 +2,8 @@
 
 import pytest
 
-from agent.export.formats.dpo import Dpo
-from agent.export.formats.kto import Kto
-from agent.export.quota import Quota
+from agent.export.kernel_formats import Dpo, Kto
+from agent.export.selection import Quota
 from agent.record.trajectory import Trajectory
 from tests.agent.export.made_runs import H200, ids, rows, run, source, timed, tried
 from tools.errors import UsageError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.export.formats.rl_turns import RlTurns
+from agent.export.rl_formats import RlTurns
 from tests.agent.export.made_runs import H200, conversation, ids, rows, run, source, timed, tried
 from tools.errors import UsageError
 from tools.verdict import Status

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.export.formats.verl import Verl
-from agent.export.reference import operators
+from agent.export.instructions import operators
+from agent.export.rl_formats import Verl
 from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, rows, run, tried
 from tools.task import builtin_tasks
 from tools.verdict import Status
@@ -42,7 +42,7 @@ def test_each_task_has_one_row_in_the_order_in_which_tasks_appeared() -> None:
 
 def test_splits_are_those_of_the_export() -> None:
     its, form = run(), Verl()
-    form.placed({its.run.task_sha256: "test"})
+    form.set_splits({its.run.task_sha256: "test"})
     assert rows(form, its)[0]["extra_info"]["split"] == "test"
 
 

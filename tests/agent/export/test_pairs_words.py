@@ -5,7 +5,7 @@ import time
 import pytest
 
 from agent.export import instructions
-from agent.export.told import MOST_OF_AN_ERROR, constants, told, visible
+from agent.export.instructions import MOST_OF_AN_ERROR, constants, error_told, visible
 from tests.agent.export.made_runs import H200, SOFTMAX, TASK, run, source, tried, wrong
 from tools.verdict import Status, Verdict
 
@@ -82,13 +82,13 @@ def test_words_of_a_task_are_made_once() -> None:
 
 def test_an_error_is_told_as_its_author_was_told_it() -> None:
     its = run(tried(1, wrong("ragged")))
-    assert told(its.run, its.attempts[0]) == "case ragged (own inputs): 17 elements wrong"
+    assert error_told(its.run, its.attempts[0]) == "case ragged (own inputs): 17 elements wrong"
 
 
 @pytest.mark.parametrize("name", [*HIDDEN, "some new case"])
 def test_a_failure_in_a_case_that_the_task_does_not_show_is_told_without_its_name_and_numbers(name: str) -> None:
     its = run(tried(1, wrong(name, detail="17 elements of [37, 2053]")))
-    words = told(its.run, its.attempts[0])
+    words = error_told(its.run, its.attempts[0])
     assert name not in words
     assert "2053" not in words
     assert words.startswith("a case with held-out shapes is wrong: error 7.5 times the tolerance")
@@ -96,19 +96,21 @@ def test_a_failure_in_a_case_that_the_task_does_not_show_is_told_without_its_nam
 
 def test_a_hidden_case_is_known_by_its_words_where_results_are_not_kept() -> None:
     its = run(tried(1, Verdict(Status.CRASHED, "case prime (own inputs): illegal access at 2053")))
-    assert "prime" not in told(its.run, its.attempts[0])
+    assert "prime" not in error_told(its.run, its.attempts[0])
     its = run(tried(1, Verdict(Status.REJECTED, "reads a value (in case 'prime')")))
-    assert "prime" not in told(its.run, its.attempts[0])
+    assert "prime" not in error_told(its.run, its.attempts[0])
     its = run(tried(1, Verdict(Status.REJECTED, "in this case the host reads a value (in case 'ragged')")))
-    assert told(its.run, its.attempts[0]) == "in this case the host reads a value (in case 'ragged')"
+    assert error_told(its.run, its.attempts[0]) == "in this case the host reads a value (in case 'ragged')"
 
 
 def test_a_failure_that_the_judge_calls_one_of_a_held_out_case_is_told_without_its_numbers() -> None:
     its = run(tried(1, Verdict(Status.WRONG, "a held-out case: 17 elements wrong; worst at [36, 2052]: expected 0.1")))
-    assert told(its.run, its.attempts[0]).startswith("a case with held-out shapes is wrong; be right for every size")
+    assert error_told(its.run, its.attempts[0]).startswith(
+        "a case with held-out shapes is wrong; be right for every size"
+    )
 
 
 def test_a_long_error_is_cut_and_one_that_was_never_judged_is_empty() -> None:
     its = run(tried(1, Verdict(Status.COMPILE_FAILED, "x" * 9000)), tried(2, Status.WRONG)[:1])
-    assert len(told(its.run, its.attempts[0])) == MOST_OF_AN_ERROR
-    assert told(its.run, its.attempts[1]) == ""
+    assert len(error_told(its.run, its.attempts[0])) == MOST_OF_AN_ERROR
+    assert error_told(its.run, its.attempts[1]) == ""

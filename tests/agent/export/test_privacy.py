@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.names import Names, names_here, names_in
-from agent.export.privacy import Scrubber
+from agent.export.privacy import PrivateNames, Scrubber, names_here, names_in
 from tools.codec import Json
 
 ROOT = Path(__file__).resolve().parents[3]
 HOME, OWN = "/home", "/ro" + "ot"  # spelled so that no path of a machine stands in this file
-NAMES = Names(frozenset(("node17", "node17.cluster.lan")), frozenset(("alice",)), frozenset(("Acme Labs",)))
+NAMES = PrivateNames(frozenset(("node17", "node17.cluster.lan")), frozenset(("alice",)), frozenset(("Acme Labs",)))
 HEX, B64 = "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 RANDOM = "AbCdEf0123456789aBcDeF9876543210ghij"
 SECRETS = {  # what must be gone, in a text that has it
@@ -253,8 +252,8 @@ def test_names_are_found_in_what_runs_recorded_and_ordinary_words_are_left_alone
         "x": [{"node": "gpu"}],
     }
     found = names_in(machine)
-    assert found == Names(frozenset(("node17", "node17.cluster.lan")), frozenset(("alice",)))
-    scrubber = Scrubber(found | Names(users=frozenset(("bob",))))
+    assert found == PrivateNames(frozenset(("node17", "node17.cluster.lan")), frozenset(("alice",)))
+    scrubber = Scrubber(found | PrivateNames(users=frozenset(("bob",))))
     assert (
         scrubber.text("alice and bob on node17, not malice on node170")
         == "<user> and <user> on <host>, not malice on node170"

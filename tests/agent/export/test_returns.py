@@ -6,17 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.export.returns import (
+from agent.export.rewards import (
     Discount,
-    Groups,
-    Turn,
-    by_conversation,
+    ReturnGroups,
+    RewardedTurn,
     group_of,
     returns,
-    turn_of_reply,
+    reward_of,
     turns_of,
 )
-from agent.export.reward_specs import reward_of
 from agent.record.trajectory import AttemptRecord
 from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
 from tools.errors import UsageError
@@ -32,7 +30,7 @@ def paying(
     )
 
 
-def to_go(turns: list[Turn]) -> list[float | None]:
+def to_go(turns: list[RewardedTurn]) -> list[float | None]:
     return [turn.to_go for turn in turns]
 
 
@@ -147,19 +145,6 @@ def test_a_lineage_of_thousands_takes_no_recursion_and_no_square() -> None:
     assert turns[0].to_go == pytest.approx(2.0)
 
 
-def test_a_reply_between_turns_belongs_to_the_one_it_prepares() -> None:
-    run = run_of(paying(1, 2, 0.0), paying(2, 5, 1.0), paying(3, 1, 1.0, "2"), child(4, None, 1.0))
-    its = by_conversation(turns_of(run, stated))
-    assert sorted(its) == ["1", "2"]
-    found = {reply: turn_of_reply(its["1"], reply) for reply in range(1, 7)}
-    assert {reply: turn and turn.number for reply, turn in found.items()} == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2, 6: None}
-
-
-def test_turns_of_one_attempt() -> None:
-    assert to_go(turns_of(run_of(paying(1, 3, 1.5)), stated)) == [1.5]
-    assert turns_of(run_of(), stated) == []
-
-
 def test_without_a_gpu_a_run_has_only_the_returns_of_its_failures() -> None:
     run = run_of(
         replied(1, 1, status=Status.COMPILE_FAILED, tool="update"),
@@ -183,8 +168,8 @@ def test_returns_with_kevin_s_reward_of_a_timed_conversation() -> None:
     assert to_go(turns_of(run, reward_of("kevin"))) == pytest.approx([0.808, 2.02, 1.8])
 
 
-def groups_of(values: dict[str, list[float]]) -> Groups:
-    groups = Groups()
+def groups_of(values: dict[str, list[float]]) -> ReturnGroups:
+    groups = ReturnGroups()
     for name, its in values.items():
         for value in its:
             groups.add(name, value)
@@ -207,7 +192,7 @@ def test_a_turn_without_others_keeps_its_return() -> None:
 
 
 def test_unknown_returns_have_no_advantage_and_are_no_part_of_a_group() -> None:
-    groups = Groups()
+    groups = ReturnGroups()
     for value in (1.0, None, 3.0):
         groups.add("t1", value)
     assert groups.size("t1") == 2
@@ -226,9 +211,9 @@ def test_grpo_normalises_by_the_sample_s_deviation() -> None:
 
 def test_a_group_that_the_first_pass_did_not_see_is_a_mistake_of_ours() -> None:
     with pytest.raises(ValueError, match="first pass"):
-        Groups().trloo("t1", 1.0)
+        ReturnGroups().trloo("t1", 1.0)
     with pytest.raises(ValueError, match="finite"):
-        Groups().add("t1", math.nan)
+        ReturnGroups().add("t1", math.nan)
 
 
 DRAWS: list[Callable[[random.Random], float]] = [
@@ -244,11 +229,9 @@ DRAWS: list[Callable[[random.Random], float]] = [
 def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Callable[[random.Random], float]) -> None:
     rng = random.Random(seed)
     rows = [((rng.randrange(4), rng.randrange(3)), draw(rng)) for _ in range(rng.randrange(1, 120))]
-    halves = Groups(), Groups()
-    for i, (key, value) in enumerate(rows):
-        halves[i % 2].add(key, value)
-    groups = halves[0]
-    groups.merge(halves[1])
+    groups = ReturnGroups()
+    for key, value in rows:
+        groups.add(key, value)
     rng.shuffle(rows)
     sums: dict[tuple[int, int], float] = {}
     for i, (key, value) in enumerate(rows):
@@ -264,18 +247,6 @@ def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Call
 def test_deviations_survive_large_returns() -> None:
     groups = groups_of({"t": [1e9 + 1.0, 1e9 + 2.0, 1e9 + 3.0]})
     assert groups.grpo("t", 1e9 + 3.0) == pytest.approx(1.0, rel=1e-5)
-
-
-def test_what_several_processes_counted_adds_up() -> None:
-    values = [1.0, 2.0, 6.0, 3.0, -4.0, 2.5]
-    whole, first, second = Groups(), groups_of({"t": values[:2]}), groups_of({"t": values[2:], "other": [1.0]})
-    for value in values:
-        whole.add("t", value)
-    first.merge(second)
-    assert len(first) == 2
-    assert first.size("t") == 6
-    assert [first.grpo("t", v) for v in values] == pytest.approx([whole.grpo("t", v) for v in values])
-    assert [first.trloo("t", v) for v in values] == pytest.approx([whole.trloo("t", v) for v in values])
 
 
 def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:

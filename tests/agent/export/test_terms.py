@@ -1,6 +1,6 @@
 import pytest
 
-from agent.export.terms import PROVIDERS, provider_of, source_terms
+from agent.export.provenance import PROVIDERS, provider_of, terms_of
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,19 @@ def test_the_provider_is_whose_terms_hold(author: str, model: str, provider: str
 
 
 def test_every_provider_has_terms_of_its_own_and_an_unknown_one_says_so() -> None:
-    tags = [source_terms(provider).tag for provider in PROVIDERS]
+    tags = [terms_of(provider).tag for provider in PROVIDERS]
     assert len(set(tags)) == len(PROVIDERS)
-    assert source_terms("nobody").tag == source_terms("other").tag == "unknown"
+    assert terms_of("nobody").tag == terms_of("other").tag == "unknown"
 
 
 def test_notices_tell_to_check_and_name_what_restricts() -> None:
     for provider, name in (("anthropic", "Anthropic"), ("openai", "OpenAI")):
-        notice = source_terms(provider).notice
+        notice = terms_of(provider).notice
         assert name in notice
         assert "compet" in notice
         assert "Check the terms" in notice
-    assert "own licence" in source_terms("chat").notice
-    assert "not recorded" in source_terms("scripted").notice
-    assert "Apache-2.0" in source_terms("offline").notice
-    assert "BSD-3-Clause" in source_terms("offline").notice
-    assert all(len(source_terms(p).notice) < 400 for p in PROVIDERS)
+    assert "own licence" in terms_of("chat").notice
+    assert "not recorded" in terms_of("scripted").notice
+    assert "Apache-2.0" in terms_of("offline").notice
+    assert "BSD-3-Clause" in terms_of("offline").notice
+    assert all(len(terms_of(p).notice) < 400 for p in PROVIDERS)

@@ -8,7 +8,7 @@ import pytest
 
 from agent import complete
 from agent.compose.doctor import of_this_program
-from agent.export import terms
+from agent.export import provenance
 from agent.llm.errors import KeyRejected
 from agent.llm.providers import PROVIDERS, ModelName, open_model, parse
 from agent.llm.scripted import ScriptedModel
@@ -94,10 +94,10 @@ def test_keys_are_named_by_doctor_and_never_shown(tmp_path: Path) -> None:
 def test_every_provider_is_where_people_look_for_it() -> None:
     offered = {word.rstrip(":") for word, _ in complete.models(None)}  # type: ignore[arg-type]
     assert offered == {*PROVIDERS, "offline"}
-    assert {*PROVIDERS, "offline", "other"} == set(terms.PROVIDERS)
+    assert {*PROVIDERS, "offline", "other"} == set(provenance.PROVIDERS)
     page = (Path(__file__).parents[3] / "docs" / "authors.md").read_text()
     for name, provider in PROVIDERS.items():
         assert f"| `{name}:<" in page
         assert provider.key_variable in page
-        assert terms.provider_of(f"{name}:x") == name
-        assert all(terms.provider_of(f"chat:{start}-9") == name for start in provider.models)
+        assert provenance.provider_of(f"{name}:x") == name
+        assert all(provenance.provider_of(f"chat:{start}-9") == name for start in provider.models)

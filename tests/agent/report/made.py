@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.export.names import Names
+from agent.export.privacy import PrivateNames
 from agent.record.events import (
     Event,
     Judged,
@@ -30,7 +30,7 @@ BASELINES = {"compile-max": 100.0, "compile": 110.0, "eager": 250.0}  # microsec
 KERNEL = KernelReport("softmax_kernel", 55, 0, 0, 0, 16, 8, 3, 0.5, "c" * 64)
 SOURCE = "import triton\n\n\nclass ModelNew:\n    # attempt {}\n    def forward(self, x):\n        return x\n"
 CASES = (CaseResult("main", "own", True, 0.1, 1e-6), CaseResult("prime", "scaled", True, 0.2, 1e-6))
-SANITIZER = Sanitizer(Names())
+SANITIZER = Sanitizer(PrivateNames())
 
 
 def correct(us: float, tier: Tier = "judged", **changes: Any) -> Verdict:

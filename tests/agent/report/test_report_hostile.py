@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.compose.report import Wanted, write_report
-from agent.export.names import Names
+from agent.export.privacy import PrivateNames
 from agent.record.events import Event, Replied, RunStarted
 from agent.record.folder import receipt_path
 from agent.record.store import Store
@@ -120,7 +120,7 @@ def with_machine(made: list[Event], machine: dict[str, Json]) -> list[Event]:
 def test_home_folders_hosts_users_and_keys_are_taken_out() -> None:
     secret = "sk-ant-REDACTED" + "b" * 20
     word = f"/home/adalovelace/x.py on babbage-01 by adalovelace with {secret}"
-    shown = Sanitizer(Names(frozenset({"babbage-01"}), frozenset({"adalovelace"})))
+    shown = Sanitizer(PrivateNames(frozenset({"babbage-01"}), frozenset({"adalovelace"})))
     html = run_page(material(hostile(word), told(word)), shown, version="1")
     assert not re.search("adalovelace|babbage|sk-ant", html)
     assert "&lt;home&gt;" in html
@@ -247,7 +247,7 @@ class Counted(Sanitizer):
     """Says how many characters it was given to search for secrets."""
 
     def __init__(self) -> None:
-        super().__init__(Names())
+        super().__init__(PrivateNames())
         self.given = 0
 
     def text(self, text: str, most: int = 20_000) -> str:

@@ -6,19 +6,24 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from agent.export.base import Column
-from agent.export.sheets import Form, open_sheet
+from agent.export.base import FORMATS, Feature, format_class
+from agent.export.files import FileType, open_file
 
-COLUMNS = (Column("n", "int", ""), Column("text", "text", ""), Column("value", "json", ""), Column("x", "float", ""))
+COLUMNS = (
+    Feature("n", "int", ""),
+    Feature("text", "text", ""),
+    Feature("value", "json", ""),
+    Feature("x", "float", ""),
+)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_what_no_column_holds_is_null_or_marked_and_the_file_is_whole(tmp_path: Path, form: Form) -> None:
-    sheet = open_sheet(tmp_path / "f", COLUMNS, form)
+def test_what_no_column_holds_is_null_or_marked_and_the_file_is_whole(tmp_path: Path, form: FileType) -> None:
+    sheet = open_file(tmp_path / "f", COLUMNS, form)
     odd = {"x": float("inf"), "n": 2**70, "s": "\ud800"}
     sheet.add({"n": 10**23 if form == "parquet" else 1, "text": "a\ud800b", "value": odd})
     sheet.add({"n": 7, "text": "plain", "x": 0.1})
-    assert sheet.close().rows == 2
+    sheet.close()
     if form == "parquet":
         rows = pq.read_table(tmp_path / "f").to_pylist()
         assert [row["n"] for row in rows] == [None, 7]
@@ -28,3 +33,10 @@ def test_what_no_column_holds_is_null_or_marked_and_the_file_is_whole(tmp_path: 
     assert [row["x"] for row in rows] == [None, 0.1]
     value = rows[0]["value"]
     assert (json.loads(value) if isinstance(value, str) else value) == {"x": None, "n": 2**70, "s": "?"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_called_what_the_registry_calls_it_and_says_what_its_columns_are(name: str) -> None:
+    found = format_class(name)
+    assert (found.name, bool(found.about)) == (name, True)
+    assert all(column.about for column in found.columns)

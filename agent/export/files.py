@@ -1,0 +1,325 @@
+"""The files of an export: tables as Parquet or JSON lines, in a folder that is there whole, or not at all.
+
+`pyarrow` and `orjson` are of the extra `export`. Two exports into one folder do not meet: whoever comes second is
+refused. What an export that was killed left aside is removed by the next one.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agent.export.base import Feature, Format, Row
+from tools.codec import Json
+from tools.errors import StoreError, UsageError
+
+FileType = Literal["parquet", "jsonl"]
+MANIFEST = "export.json"
+_BATCH_ROWS, _BATCH_TALKS = 2_000, 100  # kernels have some 2 kB, conversations a hundred
+
+
+def dumps(value: Json) -> bytes:
+    """Compact JSON in UTF-8. orjson refuses integers beyond 64 bits and lone surrogates: the former are written by
+    Python's own encoder, the latter become question marks. Infinities and NaN are null either way."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(encodable(value), ensure_ascii=False, allow_nan=False).encode()
+
+
+def encodable(value: Json) -> Json:
+    """The value with question marks for lone surrogates, and null for what is no finite number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [encodable(v) for v in value]
+    if isinstance(value, dict):
+        return {encodable(k): encodable(v) for k, v in value.items()}
+    return value
+
+
+class JsonlFile:
+    """One JSON object a line, keys in the order of the columns, null where a row has none. Without columns rows are
+    written as they come."""
+
+    def __init__(self, path: Path, columns: Sequence[Feature] | None) -> None:
+        self._nulls: Row = dict.fromkeys(c.name for c in columns or ())
+        self._exact = [c.name for c in columns or () if c.kind == "exact"]
+        self._file: BinaryIO = path.open("wb", buffering=1 << 20)
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        made = self._nulls | row
+        for name in self._exact:
+            made[name] = dumps(made[name]).decode()
+        self._file.write(dumps(made) + b"\n")
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._file.close()
+
+
+class ParquetFile:
+    """Arrow types by the kind of each column; zstd. Memory holds one batch."""
+
+    def __init__(self, path: Path, columns: Sequence[Feature]) -> None:
+        self._columns = columns
+        self._schema = pa.schema([pa.field(c.name, arrow_type(c)) for c in columns])
+        self._plain = pa.schema([pa.field(c.name, _PLAIN.get(c.kind) or arrow_type(c)) for c in columns])
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._most = _BATCH_TALKS if any(c.kind == "messages" for c in columns) else _BATCH_ROWS
+        self._batch: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        self._batch.append(row)
+        if len(self._batch) == self._most:
+            self._flush()
+
+    def _flush(self) -> None:
+        arrays = [
+            _array([row.get(c.name) for row in self._batch], kind, _TEXT_OF.get(c.kind))
+            for c, kind in zip(self._columns, self._plain.types, strict=True)
+        ]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._plain).cast(self._schema))
+        self._batch.clear()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._batch:
+            self._flush()
+        self._writer.close()
+
+
+def open_file(path: Path, columns: Sequence[Feature] | None, form: FileType) -> JsonlFile | ParquetFile:
+    """Start a file of these columns; None: rows are written as they come, which only JSONL can."""
+    return JsonlFile(path, columns) if columns is None or form == "jsonl" else ParquetFile(path, columns)
+
+
+_TYPES = {
+    "text": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "texts": pa.list_(pa.string()),
+    "json": pa.json_(),
+    "messages": pa.list_(pa.json_()),  # a struct would give every message every key
+    "exact": pa.string(),
+}
+# Arrow makes no JSON arrays from Python values: texts are cast.
+_PLAIN = {"json": pa.string(), "messages": pa.list_(pa.string())}
+_TEXT_OF: dict[str, Callable[[Any], Any]] = {
+    "json": lambda value: dumps(value).decode(),
+    "exact": lambda value: dumps(value).decode(),
+    "messages": lambda value: [dumps(message).decode() for message in value],
+}
+
+
+def arrow_type(column: Feature) -> pa.DataType:
+    """What a column is in Parquet. Arrow's JSON type comes out of `datasets` as the values that went in."""
+    if column.kind in ("struct", "structs"):
+        record = pa.struct([(c.name, arrow_type(c)) for c in column.fields])
+        return record if column.kind == "struct" else pa.list_(record)
+    return _TYPES[column.kind]
+
+
+def _array(values: list[Any], kind: pa.DataType, text_of: Callable[[Any], Any] | None) -> pa.Array:
+    if text_of is not None:
+        values = [None if value is None else text_of(value) for value in values]
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:
+        return pa.array(encodable(values), kind)
+    except OverflowError:  # a server's count of tokens, say: what no integer column holds is unknown
+        return pa.array([v if v is not None and abs(v) < 2**63 else None for v in values], kind)
+
+
+# The files of all formats and splits --------------------------------------------------------------------------------
+
+
+@dataclass
+class DataFile:
+    """A file, or with `apart` a folder of files. `path` is relative to the export's folder; `beside`: provenance of a
+    format's bare rows."""
+
+    format: str
+    split: str
+    path: str
+    beside: bool
+    apart: bool = False
+    rows: int = 0
+    bytes: int = 0
+    sha256: str = ""
+
+
+class DataFiles:
+    """Writes rows below `folder`: a file for each format and split that has rows. Use it with `with`."""
+
+    def __init__(self, folder: Path, form: FileType, common: Sequence[Feature]) -> None:
+        self._folder, self._form, self._common = folder, form, tuple(common)
+        self._open: dict[tuple[str, str, bool], tuple[DataFile, JsonlFile | ParquetFile | None]] = {}
+
+    def __enter__(self) -> "DataFiles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """After an error the files are let go of, however that ends: their folder is about to be removed."""
+        for _, file in self._open.values():
+            if file is not None:
+                with contextlib.suppress(Exception):
+                    file.close()
+
+    def add(self, made_by: Format, split: str, common: Row, own: Row) -> None:
+        """Append a row; where a format's own column has the name of a common one, the format's counts."""
+        if made_by.bare:
+            self._add(made_by, split, common, beside=True)
+        if made_by.apart:
+            self._add_apart(made_by, split, own)
+        else:
+            self._add(made_by, split, own if made_by.bare else common | own)
+
+    def _add(self, made_by: Format, split: str, row: Row, *, beside: bool = False) -> None:
+        key = (made_by.name, split, beside)
+        if key not in self._open:
+            columns = self._common if beside else None if made_by.bare else all_columns(made_by, self._common)
+            form: FileType = "jsonl" if columns is None else self._form
+            folder = "provenance" if beside else "data"
+            known = DataFile(made_by.name, split, f"{folder}/{made_by.name}/{split}-00000-of-00001.{form}", beside)
+            path = self._folder / known.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open[key] = (known, open_file(path, columns, form))
+        known, file = self._open[key]
+        known.rows += 1
+        if file is not None:
+            file.add(row)
+
+    def _add_apart(self, made_by: Format, split: str, own: Row) -> None:
+        known, _ = self._open.setdefault(
+            (made_by.name, split, False),
+            (DataFile(made_by.name, split, f"data/{made_by.name}/{split}", beside=False, apart=True), None),
+        )
+        path = self._folder / known.path / str(own["file"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = b"".join(dumps(line) + b"\n" for line in own["lines"])
+        path.write_bytes(text)
+        known.rows += 1
+        known.bytes += len(text)
+
+    def finish(self) -> list[DataFile]:
+        """Close all files; what they hold, by format and split."""
+        for known, file in self._open.values():
+            if file is not None:
+                file.close()
+                path = self._folder / known.path
+                known.bytes = path.stat().st_size
+                with path.open("rb") as written:
+                    known.sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+        return [known for _, (known, _) in sorted(self._open.items(), key=lambda item: item[0])]
+
+
+def all_columns(made_by: Format, common: Iterable[Feature]) -> tuple[Feature, ...]:
+    """A format's own columns, then those that every row has."""
+    own = {c.name for c in made_by.columns}
+    return (*made_by.columns, *(c for c in common if c.name not in own))
+
+
+# A folder written aside, then renamed -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A folder to write into, which becomes `target` when all went well, and is removed otherwise. `overwrite` replaces
+    an earlier export, and nothing else. Raises UsageError when the place is taken, StoreError when the disk fails."""
+    target = target.resolve()
+    if not target.name:
+        raise UsageError(f"{target} cannot be an export; give a folder of its own to -o")
+    try:
+        target.name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"-o {str(target)!r}: a name in UTF-8 is wanted") from error
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        with _locked(aside, target):
+            try:
+                _check_free(target, overwrite=overwrite)
+                for path in aside.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                yield aside
+                _sync(aside)
+                _check_free(target, overwrite=overwrite)  # much may have happened in an hour
+                _put(aside, target)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise StoreError(f"{target}: {error.strerror or error}; nothing was left there") from error
+
+
+def _check_free(target: Path, *, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir() or (any(target.iterdir()) and not _is_export(target)):
+        raise UsageError(f"{target} is there already and is no export of ours; give another place to -o")
+    if any(target.iterdir()) and not overwrite:
+        raise UsageError(f"{target} holds an export already; give --overwrite to replace it, or another place to -o")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        found: Json = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "kerneltune_export" in found
+
+
+@contextlib.contextmanager
+def _locked(aside: Path, target: Path) -> Iterator[None]:
+    """A lock on the folder aside, which the system takes back when the process dies."""
+    while True:
+        aside.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(aside, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):  # else it was renamed between our two steps
+                if os.path.samestat(os.fstat(descriptor), aside.stat()):
+                    break
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UsageError(f"another export is writing {target} right now; wait for it, or give another -o") from None
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    """On the disk, all of it: a rename must not outlive what it names."""
+    for path in (*folder.rglob("*"), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _put(aside: Path, target: Path) -> None:
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    aside.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

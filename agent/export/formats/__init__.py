@@ -1,1 +1,0 @@
-"""What rows look like: a file for each family of formats."""

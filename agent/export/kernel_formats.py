@@ -1,0 +1,420 @@
+"""Formats made of attempts: `sft-best`, `fim`, `convert`, `fix`, `dpo`, `kto`. Only what is known counts; see
+docs/formats.md."""
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar, Literal
+
+from agent.export import instructions
+from agent.export.base import ExportRow, Feature, Format, Row
+from agent.export.instructions import ENTRY_POINT, error_told, repo_name, stable_uuid, visible
+from agent.export.outcome import Descendant, Lineage, fails, right, stage
+from agent.export.selection import Champions, Per, Preference, Quota, preferences
+from agent.export.similarity import parse
+from agent.record.events import RunStarted
+from agent.record.trajectory import AttemptRecord, Trajectory
+from tools.errors import UsageError
+from tools.ptx.loader import language_of, ptx_texts
+
+PYTORCH_TO_TRITON, TRITON_TO_PTX, PTX_TO_TRITON = "pytorch_to_triton", "triton_to_ptx", "ptx_to_triton"
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+# sft-best -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SftBest(Format):
+    """`per`: the best of each task over all runs, of each task on each GPU, or of each run; `top`: how many.
+    Where nothing was timed they are the first that were right, without a place: nobody knows which is fast."""
+
+    per: Per = "task"
+    top: int = 1
+
+    name: ClassVar[str] = "sft-best"
+    about: ClassVar[str] = "prompt and completion: the best kernel of each task (TRL SFT)"
+    columns: ClassVar[tuple[Feature, ...]] = (
+        instructions.ASKED,
+        instructions.ANSWERED,
+        Feature("place", "int", "1 for the best of its task (or GPU, or run), 2 for the next, …; null: not timed"),
+    )
+    surveys: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._champions = Champions(self.per, self.top)
+
+    def survey(self, trajectory: Trajectory) -> None:
+        """Remember who leads each task."""
+        self._champions.see(trajectory)
+
+    def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
+        """A row for each attempt of this run that is among the best."""
+        for place, attempt in self._champions.chosen(trajectory):
+            values = {
+                "prompt": instructions.solve(trajectory.run),
+                "completion": instructions.answer(attempt.source),
+                "place": place,
+            }
+            yield ExportRow(values, attempt)
+
+
+# fim ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Fim(Format):
+    """There is no `text` column: trainers would take it for the whole of a row."""
+
+    name: ClassVar[str] = "fim"
+    about: ClassVar[str] = "fill in the middle: the body of each kernel, from its signature and the rest of the file"
+    columns: ClassVar[tuple[Feature, ...]] = (
+        Feature("prefix", "text", "the file up to the body: imports, other kernels, signature, docstring"),
+        Feature("middle", "text", "the body; prefix + middle + suffix is the file, to the byte"),
+        Feature("suffix", "text", "the rest of the file"),
+        Feature("kernel", "text", "the kernel's name"),
+        Feature(
+            "prompt", "structs", "the same as a question: prefix and suffix in blocks of code", instructions.MESSAGE
+        ),
+        Feature("completion", "structs", "one assistant message: the body", instructions.MESSAGE),
+    )
+
+    def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
+        """A row for each kernel of each right attempt."""
+        for attempt in trajectory.attempts:
+            if right(attempt):
+                for body in kernel_bodies(attempt.source):
+                    source = attempt.source
+                    prefix, middle, suffix = source[: body.start], source[body.start : body.end], source[body.end :]
+                    values = {
+                        "prefix": prefix,
+                        "middle": middle,
+                        "suffix": suffix,
+                        "kernel": body.kernel,
+                        "prompt": instructions.fim(body.kernel, prefix, suffix),
+                        "completion": instructions.plain(middle),
+                    }
+                    yield ExportRow(values, attempt)
+
+
+@dataclass(frozen=True)
+class KernelBody:
+    """A kernel's body is source[start:end]: from its first statement, a docstring left out if anything follows it, to
+    the end of the last one's line. A body on the line of its signature begins there."""
+
+    kernel: str
+    start: int
+    end: int
+
+
+def kernel_bodies(source: str) -> list[KernelBody]:
+    """The bodies of all functions under @triton.jit, in order. What does not parse has none that can be relied on."""
+    tree = parse(source) if "jit" in source else None
+    if tree is None:
+        return []
+    starts = [0, *(m.end() for m in _LINE_END.finditer(source))]
+    return [KernelBody(node.name, *_span(source, starts, node)) for node in _kernels(tree.body)]
+
+
+def _kernels(statements: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    """However deep: in classes, functions and branches."""
+    for node in statements:
+        if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
+            yield node
+            continue
+        for part in ("body", "orelse", "finalbody"):
+            yield from _kernels(getattr(node, part, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _kernels(handler.body)
+
+
+def _is_jit(decorator: ast.expr) -> bool:
+    name = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if isinstance(name, ast.Attribute):
+        return name.attr == "jit" and isinstance(name.value, ast.Name) and name.value.id == "triton"
+    return isinstance(name, ast.Name) and name.id == "jit"
+
+
+def _span(source: str, starts: list[int], node: ast.FunctionDef) -> tuple[int, int]:
+    skipped = int(ast.get_docstring(node) is not None and len(node.body) > 1)
+    last = node.body[-1]
+    ends = _LINE_END.search(source, starts[(last.end_lineno or last.lineno) - 1])
+    return _begin(source, starts, node.body[skipped]), ends.start() if ends else len(source)
+
+
+def _begin(source: str, starts: list[int], first: ast.stmt) -> int:
+    """Of its line, unless something else stands before it there."""
+    line = starts[first.lineno - 1]
+    before = source[line : line + first.col_offset].encode()[: first.col_offset].decode()  # the offset counts bytes
+    return line if before.isspace() else line + len(before)
+
+
+# convert --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Convert(Format):
+    """`which`: every right attempt, or the best of each task over all runs."""
+
+    which: Literal["all", "best"] = "all"
+
+    name: ClassVar[str] = "convert"
+    about: ClassVar[str] = "PyTorch to Triton, Triton to PTX and back: pairs in KernelBook's columns"
+    columns: ClassVar[tuple[Feature, ...]] = (
+        Feature("python_code", "text", "the task's file: class Model, get_inputs, get_init_inputs"),
+        Feature("triton_code", "text", "an accepted attempt's file: class ModelNew"),
+        Feature(
+            "ptx_code", "text", "the PTX of an accepted attempt's kernels; empty where PyTorch is turned into Triton"
+        ),
+        Feature("direction", "text", "what is turned into what: pytorch_to_triton, triton_to_ptx, ptx_to_triton"),
+        Feature("entry_point", "text", "the module in python_code; in triton_code it is called <entry_point>New"),
+        Feature("module_name", "text", "the task's name"),
+        Feature("uuid", "text", "of the pair of texts: the same pair has the same one in every export"),
+        Feature("repo_name", "text", "kerneltune for tasks that ship with it; else empty"),
+    )
+    surveys: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._champions = Champions() if self.which == "best" else None
+
+    def survey(self, trajectory: Trajectory) -> None:
+        """Remember who leads each task, if only the best are wanted."""
+        if self._champions is not None:
+            self._champions.see(trajectory)
+
+    def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
+        """A row for each right attempt, or for those that are the best of their task; two for one in PTX."""
+        python_code = visible(trajectory.run.task_source)
+        for attempt in self._wanted(trajectory) if python_code else ():
+            if language_of(attempt.source) == "triton":
+                yield ExportRow(_pair(trajectory.run, PYTORCH_TO_TRITON, python_code, attempt.source), attempt)
+            elif (origin := _triton_of(trajectory, attempt)) and (ptx := "\n".join(ptx_texts(attempt.source))):
+                for direction in (TRITON_TO_PTX, PTX_TO_TRITON):
+                    yield ExportRow(_pair(trajectory.run, direction, python_code, origin.source, ptx), attempt)
+
+    def _wanted(self, trajectory: Trajectory) -> Iterator[AttemptRecord]:
+        if self._champions is not None:
+            return (attempt for _, attempt in self._champions.chosen(trajectory))
+        return filter(right, trajectory.attempts)
+
+
+def _triton_of(trajectory: Trajectory, attempt: AttemptRecord) -> AttemptRecord | None:
+    """The nearest right attempt in Triton that one in PTX was derived from."""
+    seen = {attempt.attempt_id}
+    origin = trajectory.parent(attempt)
+    while origin is not None and origin.attempt_id not in seen:
+        if right(origin) and language_of(origin.source) == "triton":
+            return origin
+        seen.add(origin.attempt_id)
+        origin = trajectory.parent(origin)
+    return None
+
+
+def _pair(run: RunStarted, direction: str, python_code: str, triton_code: str, ptx_code: str = "") -> Row:
+    texts = (python_code, triton_code) if direction == PYTORCH_TO_TRITON else (triton_code, ptx_code, direction)
+    return {
+        "python_code": python_code,
+        "triton_code": triton_code,
+        "ptx_code": ptx_code,
+        "direction": direction,
+        "entry_point": ENTRY_POINT,
+        "module_name": run.task,
+        "uuid": stable_uuid(*texts),
+        "repo_name": repo_name(run),
+    }
+
+
+# fix ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Fix(Format):
+    """`progress`: where nothing right came of an attempt, take the nearest that got further (from a compile error to a
+    wrong answer); `most_hops`: how many derivations may lie between."""
+
+    progress: bool = False
+    most_hops: int | None = None
+
+    name: ClassVar[str] = "fix"
+    about: ClassVar[str] = "a failing attempt with its error, and the nearest descendant that is right"
+    cases: ClassVar[bool] = True
+    columns: ClassVar[tuple[Feature, ...]] = (
+        Feature("prompt", "structs", "system and user: the task, the failing file, the error", instructions.MESSAGE),
+        Feature(
+            "completion", "structs", "one assistant message: the repaired file in a block of code", instructions.MESSAGE
+        ),
+        Feature("broken", "text", "the failing attempt's file"),
+        Feature("error", "text", "what its author was told, at most 2,000 characters"),
+        Feature("fixed", "text", "the descendant's file"),
+        Feature("diff", "text", "unified diff from broken to fixed"),
+        Feature("hops", "int", "derivations between the two; 1 for a child"),
+        Feature("status_before", "text", "verdict on broken"),
+        Feature("status_after", "text", "verdict on fixed"),
+        Feature("broken_attempt", "text", "id of the failing attempt; provenance is that of fixed"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.most_hops is not None and self.most_hops < 1:
+            raise UsageError(f"most_hops={self.most_hops}: at least 1 derivation lies between an attempt and its child")
+
+    def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
+        """A row for each failing attempt that something came of."""
+        lineage = Lineage(trajectory.attempts)
+        for attempt in trajectory.attempts:
+            found = self._repaired(lineage, attempt) if fails(attempt) else None
+            if found is not None and found.attempt.source != attempt.source:
+                yield _fix_row(trajectory, attempt, found)
+
+    def _repaired(self, lineage: Lineage, attempt: AttemptRecord) -> Descendant | None:
+        found = lineage.nearest(attempt)
+        if self.progress and not self._near(found):
+            found = lineage.nearest(attempt, (stage(attempt) or 0) + 1)
+        return found if self._near(found) else None
+
+    def _near(self, found: Descendant | None) -> bool:
+        return found is not None and (self.most_hops is None or found.hops <= self.most_hops)
+
+
+def _fix_row(trajectory: Trajectory, broken: AttemptRecord, found: Descendant) -> ExportRow:
+    fixed, error = found.attempt, error_told(trajectory.run, broken)
+    before, after = str(broken.status), str(fixed.status)
+    values = {
+        "prompt": instructions.fix(trajectory.run, broken.source, before, error),
+        "completion": instructions.answer(fixed.source),
+        "broken": broken.source,
+        "error": error,
+        "fixed": fixed.source,
+        "diff": unified_diff(broken.source, fixed.source),
+        "hops": found.hops,
+        "status_before": before,
+        "status_after": after,
+        "broken_attempt": broken.attempt_id,
+    }
+    return ExportRow(values, fixed)
+
+
+def unified_diff(before: str, after: str) -> str:
+    """What changed between two sources, as `patch` applies it; "" when nothing changed."""
+    lines = difflib.unified_diff(_lines(before), _lines(after), "before", "after")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """With their ends; nothing but a line feed ends one, as in files."""
+    *whole, last = text.split("\n")
+    return [f"{line}\n" for line in whole] + [last] * bool(last)
+
+
+# dpo ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Dpo(Format):
+    """Both answers are of one run: the same task, the same machine. `over`: which pairs; `per_run` and `per_task`: how
+    many at most; `least_margin`: how many times faster a faster one must be; the same `seed` makes the same pairs."""
+
+    over: Literal["both", "right", "faster"] = "both"
+    per_run: int = 16
+    per_task: int = 256
+    least_margin: float = 1.0
+    seed: int = 0
+
+    name: ClassVar[str] = "dpo"
+    about: ClassVar[str] = "preference pairs: right over failing, faster over slower (TRL DPO)"
+    columns: ClassVar[tuple[Feature, ...]] = (
+        instructions.ASKED,
+        Feature("chosen", "structs", "one assistant message: the better kernel's file", instructions.MESSAGE),
+        Feature("rejected", "structs", "one assistant message: the worse kernel's file", instructions.MESSAGE),
+        Feature("better_by", "text", "right: chosen is right and rejected is not; faster: both are right and timed"),
+        Feature(
+            "margin",
+            "float",
+            "times faster at least: low end of rejected's time / high end of chosen's; null if untimed",
+        ),
+        Feature("related", "bool", "whether one was derived from the other, so that they differ by what was changed"),
+        Feature("rejected_status", "text", "verdict on rejected"),
+        Feature("rejected_attempt", "text", "id of the rejected attempt; provenance is that of chosen"),
+    )
+    surveys: ClassVar[bool] = True
+    whole_runs: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.least_margin >= 1.0:
+            raise UsageError(f"least_margin={self.least_margin}: it is at least 1, where intervals just do not overlap")
+        self._quota = Quota(self.per_run, self.per_task)
+
+    def survey(self, trajectory: Trajectory) -> None:
+        """Count the pairs of each run, so that the runs of a task share what it may have."""
+        self._quota.count(trajectory.run.task_sha256, trajectory.run.run_id, len(self._pairs(trajectory)))
+
+    def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
+        """A row for each pair of this run, up to its share."""
+        run, pairs = trajectory.run, [p for p in self._pairs(trajectory) if p.better.source != p.worse.source]
+        share = self._quota.share(run.task_sha256, run.run_id, len(pairs))
+        for pair in _drawn(pairs, share, Random(f"{self.seed} {run.run_id} share")):
+            values = {
+                "prompt": instructions.solve(run),
+                "chosen": instructions.answer(pair.better.source),
+                "rejected": instructions.answer(pair.worse.source),
+                "better_by": pair.by,
+                "margin": pair.margin,
+                "related": pair.related,
+                "rejected_status": str(pair.worse.status),
+                "rejected_attempt": pair.worse.attempt_id,
+            }
+            yield ExportRow(values, pair.better)
+
+    def _pairs(self, trajectory: Trajectory) -> list[Preference]:
+        found = preferences(trajectory, self.seed, self.least_margin)
+        return found if self.over == "both" else [pair for pair in found if pair.by == self.over]
+
+
+def _drawn(pairs: list[Preference], share: int, rng: Random) -> list[Preference]:
+    """Those of related attempts first, the others at random; in the order of the run."""
+    if len(pairs) <= share:
+        return pairs
+    order = sorted(range(len(pairs)), key=lambda i: (not pairs[i].related, rng.random()))
+    return [pairs[i] for i in sorted(order[:share])]
+
+
+# kto ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Kto(Format):
+    """Good is right; with `least_speedup`, right and that many times as fast as the fastest baseline, by the lower end
+    of the interval. What is not known makes no row."""
+
+    least_speedup: float | None = None
+
+    name: ClassVar[str] = "kto"
+    about: ClassVar[str] = "single answers labelled good or bad (TRL KTO)"
+    columns: ClassVar[tuple[Feature, ...]] = (
+        instructions.ASKED,
+        instructions.ANSWERED,
+        Feature("label", "bool", "true for a good answer"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.least_speedup is not None and not self.least_speedup > 0.0:
+            raise UsageError(f"least_speedup={self.least_speedup}: it is above 0, such as 1.0")
+
+    def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
+        """A row for each attempt that is known to be good or bad."""
+        for attempt in trajectory.attempts:
+            label = self._label(attempt)
+            if label is not None:
+                prompt, completion = instructions.solve(trajectory.run), instructions.answer(attempt.source)
+                yield ExportRow({"prompt": prompt, "completion": completion, "label": label}, attempt)
+
+    def _label(self, attempt: AttemptRecord) -> bool | None:
+        if fails(attempt):
+            return False
+        if not right(attempt):
+            return None
+        if self.least_speedup is None:
+            return True
+        return None if attempt.speedup_low is None else attempt.speedup_low >= self.least_speedup
