@@ -423,6 +423,7 @@ def _verdict(attempt: AttemptRecord) -> Verdict:
         attempt.sol_fraction,
         attempt.variant,
         attempt.tier,
+        lines=attempt.lines,
     )
 
 
