@@ -22,15 +22,17 @@ MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, 
 _THOROUGH = {"judged": ("judged", "confirmed"), "confirmed": ("confirmed",)}
 
 
-def next_finalist(attempts: Sequence[Attempt], tiers: Tiers, tried: int) -> Attempt | None:
+def next_finalist(attempts: Sequence[Attempt], tiers: Tiers, tried: Collection[str]) -> Attempt | None:
     """The next of the best to be judged in full: one that was only screened and may be better than all that were, while
-    there are tries left. Another file with the plans of one that was judged in full, or refused, is not another one."""
-    if tried >= tiers.finalists:
+    there are tries left. Another file with the plans of one that was tried, judged in full, or refused, is not another
+    one."""
+    if len(tried) >= tiers.finalists:
         return None
     leader = _fastest([a for a in attempts if a.verdict.tier in _THOROUGH])
-    known = {a.plans_sha256 for a in attempts if a.plans_sha256 and a.verdict.tier != "screened"}
-    open_ones = [a for a in attempts if a.verdict.tier == "screened" and deserves_judging(a.verdict, leader)]
-    return best([a for a in open_ones if a.plans_sha256 not in known])
+    untried = [a.verdict.tier == "screened" and a.attempt_id not in tried for a in attempts]
+    known = {a.plans_sha256 for a, is_open in zip(attempts, untried, strict=True) if a.plans_sha256 and not is_open}
+    open_ones = [a for a, is_open in zip(attempts, untried, strict=True) if is_open and a.plans_sha256 not in known]
+    return best([a for a in open_ones if deserves_judging(a.verdict, leader)])
 
 
 def next_to_confirm(attempts: Sequence[Attempt], tried: Collection[str]) -> Attempt | None:

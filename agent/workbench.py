@@ -24,14 +24,14 @@ from agent.policy import (
     rank_key,
     rank_order,
 )
-from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified
-from agent.repeat import repeated
+from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified, Warned
+from agent.repeat import repeated, unfinished
 from tools.codec import Json, encode
 from tools.reflect import evidence, outcome
 from tools.spec import TaskSpec
 from tools.tooling import Tools
 from tools.update import Update
-from tools.verdict import Tier, Verdict
+from tools.verdict import Status, Tier, Verdict
 
 Emit = Callable[[Event], None]
 Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt id, source, …: keeps the receipt
@@ -172,20 +172,25 @@ class Workbench:
             with self._judging:
                 self._insist(draft.attempt_id)
                 started = time.perf_counter()
-                verdict = draft.update.failure or self._judge(draft)
+                looks = [draft.update.failure] if draft.update.failure else self._judge(draft)
                 bench_s = time.perf_counter() - started
                 self.bench_s += bench_s
-            return self._finish(draft, verdict, bench_s)
+            left = len(looks) > 1 and unfinished(looks[0], looks[-1])
+            attempt = self._finish(draft, looks[0] if left else looks[-1], bench_s)
+            if left:
+                self._stands_beside(attempt, looks[-1], draft.update, 0.0)
+            return attempt
 
-    def _judge(self, draft: Draft) -> Verdict:
+    def _judge(self, draft: Draft) -> list[Verdict]:
+        """The verdicts of the tiers that it was put through, one or two."""
         self.emit(Progress(self.run_id, self.tools.bench_stage, attempt_id=draft.attempt_id))
         if self.tools.bench_stage == "timing":
             with self._numbering:
                 self._busy.discard(draft.attempt_id)
         verdict = self.tools.bench(draft.update, self.tiers.first or "judged")
         if self.tiers.promote and deserves_judging(verdict, self.best):
-            return self.tools.bench(draft.update, "judged")
-        return verdict
+            return [verdict, self.tools.bench(draft.update, "judged")]
+        return [verdict]
 
     def _finish(self, draft: Draft, verdict: Verdict, bench_s: float) -> Attempt:
         update, proposal = draft.update, draft.proposal
@@ -230,7 +235,7 @@ class Workbench:
         if attempt.verdict.timing and parent.verdict.timing:
             speedup = round(parent.verdict.timing.median_us / attempt.verdict.timing.median_us, 4)
         numbers = {"predicted_speedup": expected.evidence["predicted_speedup"], "measured_speedup": speedup}
-        held = outcome(attempt.rank_key, parent.rank_key)
+        held = self._outcome(attempt, parent)
         said = self._reflected(attempt, expected.hypothesis, expected.prediction, numbers, held)
         self.predictions.append(said)
         self.emit(said)
@@ -238,10 +243,16 @@ class Workbench:
     def reflect(self, attempt: Attempt, hypothesis: str, prediction: str) -> Reflected:
         """Hold a hypothesis about an attempt against what happened."""
         parent = self.find(attempt.parent_id)
-        held = outcome(attempt.rank_key, parent.rank_key if parent else ())
+        held = self._outcome(attempt, parent)
         reflected = self._reflected(attempt, hypothesis, prediction, {}, held)
         self.emit(reflected)
         return reflected
+
+    def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Literal["open", "confirmed", "refuted"]:
+        """Whether an attempt is faster than its parent; open where nobody could look."""
+        if parent is None or attempt.verdict.status is Status.UNCHECKED:
+            return "open"
+        return outcome(attempt.rank_key, parent.rank_key)
 
     def _reflected(
         self,
@@ -262,11 +273,12 @@ class Workbench:
 
     def conclude(self) -> None:
         """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
-        ends, tried, took_s = time.perf_counter() + self.tiers.final_s, 0, 0.0
+        ends, took_s = time.perf_counter() + self.tiers.final_s, 0.0
+        tried: set[str] = set()
         while (attempt := next_finalist(self.attempts, self.tiers, tried)) is not None:
             if time.perf_counter() + took_s * (1 + CONFIRMATION * self.tiers.confirm) > ends:
                 break
-            tried += 1
+            tried.add(attempt.attempt_id)
             took_s = max(took_s, self._judge_again(attempt, "judged", "judging"))
         if self.tiers.confirm:
             self.confirm(ends)
@@ -283,7 +295,8 @@ class Workbench:
             took_s = self._judge_again(attempt, "confirmed", "confirming")
 
     def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
-        """More thoroughly than before; that verdict counts from now on. Returns the seconds that it took."""
+        """More thoroughly than before; that verdict counts from now on, if the look came to an end. Returns its
+        seconds."""
         self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
         source = attempt.proposal.source
         update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
@@ -292,6 +305,9 @@ class Workbench:
             verdict = update.failure or self.tools.bench(update, tier)
             bench_s = time.perf_counter() - started
             self.bench_s += bench_s
+        if unfinished(attempt.verdict, verdict):
+            self._stands_beside(attempt, verdict, update, bench_s)
+            return bench_s
         self.keep(attempt.attempt_id, source, update, verdict, tier)
         self._count(attempt, verdict, update, bench_s)
         for twin in twins(self.attempts, attempt) if not verdict.accepted else ():
@@ -302,22 +318,36 @@ class Workbench:
     def _count(self, attempt: Attempt, verdict: Verdict, update: Update, bench_s: float) -> None:
         again = judged_again(self.attempts, attempt, verdict, update, self.tiers)
         self.attempts[self.attempts.index(attempt)] = again
-        self.emit(self._confirmed(attempt, again, bench_s))
+        self.emit(self._verified(attempt, "confirm", verdict, again.rank_key, bench_s))
 
-    def _confirmed(self, before: Attempt, after: Attempt, bench_s: float) -> Verified:
-        found = repeated(before.verdict, after.verdict)
+    def _stands_beside(self, attempt: Attempt, verdict: Verdict, update: Update, bench_s: float) -> None:
+        """A later look that came to no end takes nothing away: it is kept beside what counts, and a person is told."""
+        said = self._verified(attempt, "unfinished", verdict, rank_key(verdict, update), bench_s)
+        self.emit(said)
+        counts = attempt.verdict.tier or attempt.verdict.status.value
+        self.emit(Warned(self.run_id, f"attempt {attempt.number} {said.why}; its {counts} verdict counts"))
+
+    def _verified(
+        self,
+        before: Attempt,
+        purpose: Literal["confirm", "unfinished"],
+        verdict: Verdict,
+        key: tuple[float, ...],
+        bench_s: float,
+    ) -> Verified:
+        found = repeated(before.verdict, verdict)
         return Verified(
             self.run_id,
             before.attempt_id,
-            "confirm",
-            after.verdict,
+            purpose,
+            verdict,
             round(bench_s, 4),
             found.held,
             found.why,
             self.place.gpu,
             self.place.machine,
             self.place.versions,
-            after.rank_key,
+            key,
         )
 
 

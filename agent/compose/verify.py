@@ -16,7 +16,7 @@ from agent.record.alive import folder_of
 from agent.record.events import Event, Progress, Verified
 from agent.record.receipts import ReceiptBook
 from agent.record.store import Store, StoredAttempt
-from agent.repeat import repeated
+from agent.repeat import repeated, unfinished
 from agent.settings import Environment, Settings
 from agent.view.choose import choose_view
 from agent.view.verification import Side, Verification, print_verification, verification_json
@@ -91,7 +91,7 @@ class _Verify:
             Verified(
                 run.run_id,
                 self._id,
-                "verify",
+                "unfinished" if unfinished(self._old, verdict) else "verify",
                 verdict,
                 round(bench_s, 4),
                 outcome.held,

@@ -3,9 +3,12 @@
 import time
 from dataclasses import dataclass, replace
 
+import pytest
+
 from agent.loop import Run, optimize
-from agent.policy import Limits, search_tiers
+from agent.policy import Limits, Tiers, search_tiers, tiers_for
 from agent.record.attempts import finished
+from agent.record.events import Verified, Warned
 from agent.workbench import Workbench
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteUpdater, TieredBench, tiered, timed
 from tests.agent.test_loop_order import search
@@ -121,3 +124,35 @@ def test_when_time_is_up_the_confirmed_one_stays_the_best() -> None:
     leader = running.bench.best
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
+
+
+class OutOfMemoryInFull(TieredBench):
+    """Has the memory for a screening, and for nothing more."""
+
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        found = super().bench(update, tier)
+        return found if tier == "screened" else Verdict(Status.UNCHECKED, "compiled; out of memory")
+
+
+@pytest.mark.parametrize("tiers", [tiers_for(gpu=True), search_tiers(gpu=True)])
+def test_a_later_look_that_comes_to_no_end_takes_nothing_away(tiers: Tiers) -> None:
+    bench = OutOfMemoryInFull()
+    running, log = tiered(bench, ["10", "9", "8", "7", "6", "5"], tiers)
+    optimize(running)
+    leader = running.bench.best
+    assert leader is not None
+    assert (leader.attempt_id, leader.verdict.tier) == ("r/6", "screened")
+    assert {a.verdict.status for a in running.bench.attempts} == {Status.CORRECT}
+    assert finished(log.events) == running.bench.attempts
+    beside = [e for e in log.events if isinstance(e, Verified)]
+    assert len(beside) == len([tier for _, tier in bench.asked if tier != "screened"]) > 3
+    assert {(e.purpose, e.verdict.status, e.held) for e in beside} == {("unfinished", Status.UNCHECKED, False)}
+    told = [e.text for e in log.events if isinstance(e, Warned)]
+    assert told[-1] == ("attempt 6 could not be judged in full: compiled; out of memory; its screened verdict counts")
+
+
+def test_each_finalist_that_cannot_be_judged_in_full_is_tried_once() -> None:
+    bench = OutOfMemoryInFull()
+    running, _ = tiered(bench, ["10", "9.9", "9.8", "9.7", "9.6"], search_tiers(gpu=True))
+    optimize(running)
+    assert bench.asked[5:] == [(9.6, "judged"), (9.7, "judged"), (9.8, "judged"), (9.6, "confirmed")]

@@ -12,6 +12,7 @@ from agent.policy import Limits, Tiers, best, deserves_judging, rank_key, tiers_
 from agent.record.attempts import finished
 from agent.record.events import Event, Judged, Proposed, Reflected, Updated, Verified
 from agent.workbench import Workbench
+from tools.reflect import outcome
 from tools.spec import CaseSpec, TaskSpec
 from tools.tooling import Tools
 from tools.update import Update
@@ -107,6 +108,26 @@ def test_hypotheses_are_confirmed_or_refuted_by_the_measurement() -> None:
     optimize(running)
     outcomes = [e.outcome for e in log.events if isinstance(e, Reflected)]
     assert outcomes == ["open", "confirmed", "refuted", "refuted", "open"]
+
+
+@dataclass
+class NoClock:
+    """Right and not timed; a negative number is wrong."""
+
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        """Each is better than the one before it, by what a compiler says."""
+        return Verdict(Status.WRONG, "no") if update.trace_s < 0 else Verdict(Status.CHECKED, "right")
+
+
+def test_without_a_clock_a_hypothesis_about_speed_stays_open() -> None:
+    running, log = run(["4", "2", "-1", "broken"])
+    running.bench.tools = Tools(NoteUpdater(), NoClock(), "checking")  # type: ignore[arg-type]
+    optimize(running)
+    assert {e.outcome for e in log.events if isinstance(e, Reflected)} == {"open"}
+    static = (1e6, 0.0, -0.5, 40.0)
+    assert {outcome(key, static) for key in [(2e6, *static[1:]), (1e3, *static[1:]), ()]} == {"open"}
+    assert outcome((5.0,), static) == outcome(static, (5.0,)) == "open"
+    assert (outcome((5.0,), (6.0,)), outcome((), (6.0,))) == ("confirmed", "refuted")
 
 
 def test_ctrl_c_passes_through_and_keeps_what_is_finished() -> None:

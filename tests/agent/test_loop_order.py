@@ -232,7 +232,7 @@ def test_a_best_that_lasts_is_judged_once() -> None:
 def test_there_are_no_finalists_where_none_are_wanted() -> None:
     running, _ = search(TieredBench(), ["5", "6"])
     optimize(running)
-    assert next_finalist(running.bench.attempts, Tiers("screened"), 0) is None
+    assert next_finalist(running.bench.attempts, Tiers("screened"), ()) is None
     assert lasting(running.bench.attempts, Tiers("screened")) is None
     assert search_tiers(gpu=False) == Tiers()
     assert search_tiers(gpu=True, tier="judged") == Tiers("judged", confirm=True)
