@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from agent.authors.base import Proposal
+from agent.attempt import Proposal
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.lowering import Lowering
 from agent.compose.session import open_task

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Limits, Proposal, Tiers, search_tiers
 from agent.authors.offline.author import OfflineAuthor
 from agent.authors.offline.library import experts
 from agent.authors.offline.sketch import CannotLower, Sketch
 from agent.loop import Run, optimize
-from agent.policy import Limits, Tiers
-from agent.workbench import Workbench
+from agent.tracker import AttemptTracker
 from benchmarks.landscapes import MadeUp, Point, Recorded
 from tools.codec import Json
 from tools.judge.reference import describe, expanded
@@ -134,7 +133,7 @@ def replay(landscape: Landscape, task: TaskSpec, spaces: Mapping[str, Any], give
     author = Watched(OfflineAuthor(_no_inductor, 90, given.seed))
     simulator = Simulator(landscape, author, random.Random(f"{landscape.task}/{given.seed}"))
     tools = Tools(simulator, simulator, "timing")  # type: ignore[arg-type]
-    bench = Workbench("r", task, tools, lambda _: None, tiers=tiers())
+    bench = AttemptTracker("r", task, tools, lambda _: None, tiers=tiers())
     optimize(Run(bench, author, Limits(given.attempts), given.width))
     best_us = landscape.optimum_us(spaces)
     true = [_true_us(landscape, a) for a in sorted(bench.attempts, key=lambda a: a.number)]
@@ -147,11 +146,7 @@ def replay(landscape: Landscape, task: TaskSpec, spaces: Mapping[str, Any], give
 
 def tiers() -> Tiers:
     """As the product judges a search on a GPU."""
-    from agent import policy
-
-    make: Any = getattr(policy, "search_tiers", None) or policy.tiers_for
-    found: Tiers = make(gpu=True)
-    return found
+    return search_tiers(gpu=True)
 
 
 def _no_inductor(source: str, overrides: dict[str, Json], arch: int) -> list[str]:

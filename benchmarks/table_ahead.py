@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from agent.authors.offline.author import OfflineAuthor, through
+from agent.compose.author import LOWER_TIMEOUT_S
 from agent.compose.session import Patience, Session, Workshop, open_task, updater_for
-from agent.compose.writers import LOWER_TIMEOUT_S
 from tools.children import Children
 from tools.codec import Json
 from tools.gpu_bench import GpuBench

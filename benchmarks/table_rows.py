@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from agent.authors.base import Attempt
-from agent.policy import best
+from agent.attempt import Attempt, best
 from agent.record.alive import folder_of
 from agent.record.events import RunEnded, RunStarted
 from agent.record.listing import Filter, RunSummary

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from agent.compose.author import OFFLINE, chosen
 from agent.compose.ceilings import measure_with
-from agent.compose.choice import OFFLINE, chosen
 from agent.compose.files import bench_opened
 from agent.compose.run import fan_out, run_opened
 from agent.compose.session import Session, Workshop, session, workshop

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.authors.base import Proposal
+from agent.attempt import Proposal
 from benchmarks.kernelbench_ahead import Ahead
 from benchmarks.kernelbench_judge import Judging
 from benchmarks.kernelbench_lines import Line

@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt, rank_key
 from agent.compose.session import Session, session, workshop
 from agent.compose.stored_task import stored_task
-from agent.policy import rank_key
 from agent.record.alive import folder_of
 from agent.record.events import Event, Progress, Verified
 from agent.record.receipts import ReceiptBook

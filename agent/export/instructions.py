@@ -5,7 +5,7 @@ A task is put into words once per target and kept, since a row may cost no more 
 
 from functools import lru_cache
 
-from agent.converse.facts import PRECISIONS
+from agent.authors.llm.prompts import PRECISIONS
 from agent.export.base import Column, Row
 from agent.export.told import constants, visible
 from agent.record.events import RunStarted

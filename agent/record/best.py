@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt
 from agent.record.aside import write_whole
 from agent.record.events import RunStarted
 from agent.record.receipts import receipt_path

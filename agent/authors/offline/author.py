@@ -5,9 +5,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Earlier, Proposal
 from agent.authors.offline.clean import clean
-from agent.authors.offline.earlier import Earlier, Remembered
+from agent.authors.offline.earlier import Remembered
 from agent.authors.offline.library import experts
 from agent.authors.offline.search import SHARED_LIMIT_BYTES, Found, Move, View, search
 from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint

@@ -5,27 +5,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.attempt import Earlier
 from agent.authors.offline.sketch import Sketch
 from agent.authors.offline.space import Tried
 
 BEGIN_WITH = 3  # of the best points of earlier runs on this task
 OF_OTHER_SHAPES = 3
 _NOISE = 0.02  # of a time from another session, with other clocks and other luck
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """An attempt of an earlier run. `median_us` is None where it failed. `same_task`: the task file is the same one,
-    byte for byte; `same_versions`: so are torch, Triton and the evaluator."""
-
-    attempt_id: str
-    same_task: bool
-    same_versions: bool
-    sketch: str
-    params: Mapping[str, int]
-    source_sha256: str
-    median_us: float | None
-    task: str = ""
 
 
 @dataclass(frozen=True)

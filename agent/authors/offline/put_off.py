@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt
 from agent.authors.offline.model import Floats, Levels, as_levels
 from agent.authors.offline.space import Level, Space, Tried
 from tools.verdict import Status

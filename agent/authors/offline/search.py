@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agent.authors.base import Attempt
-from agent.authors.offline.earlier import OF_OTHER_SHAPES, Earlier, Remembered
+from agent.attempt import Attempt, Earlier
+from agent.authors.offline.earlier import OF_OTHER_SHAPES, Remembered
 from agent.authors.offline.model import Expected, Floats, Levels, as_levels, expected, improvement, likely_fine
 from agent.authors.offline.put_off import Judge
 from agent.authors.offline.sketch import Sketch

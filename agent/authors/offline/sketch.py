@@ -5,8 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tools.codec import Json
-
 Params = Mapping[str, int]
 
 
@@ -41,8 +39,3 @@ def fingerprint(source: str) -> str:
     lines = (line.split("  # ")[0].rstrip() for line in source.splitlines())
     kept = [line for line in lines if line and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join(kept).encode()).hexdigest()
-
-
-def as_params(data: Mapping[str, Json]) -> dict[str, int]:
-    """The launch parameters among a proposal's params."""
-    return {name: value for name, value in data.items() if isinstance(value, int) and not isinstance(value, bool)}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from agent.authors.base import Attempt
-from agent.authors.offline.sketch import Sketch, as_params
+from agent.attempt import Attempt, as_params
+from agent.authors.offline.sketch import Sketch
 
 Level = tuple[int, ...]
 

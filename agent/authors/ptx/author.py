@@ -6,7 +6,7 @@ What is proposed has other machine code than all before it: rewrites that the co
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Proposal
 from agent.authors.ptx.ahead import Ahead, Assemble
 from agent.authors.ptx.base import Base, Choices, base_of
 from agent.authors.ptx.search import Move, Tried, merit, moves

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt
 from agent.authors.ptx.base import Choices
 
 Options = Mapping[str, Sequence[str]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, Literal
 
-from agent.converse.toolset import TOOLS
+from agent.authors.llm.tool_schemas import TOOLS
 from agent.export.base import Column, Format, Made, Row
 from agent.export.formats.summary import COLUMNS, judged_talks, summary
 from agent.export.formats.synthetic import synthetic_conversation

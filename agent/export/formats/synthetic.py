@@ -1,15 +1,16 @@
 """A run without a model, told as if one had called the tools. Nobody said this: every row that is made of it says so.
 
 Told is what is stored: sources, rationales, predictions, what the compiler and the judge found, in the words of
-`agent.converse.feedback`. What is not stored (bytes touched, instruction counts, hints of the roofline) is not spoken
-of, and no `reflect` call is made up. Nothing of a held-out case is told: the stored task lists the visible ones. Pure.
+`agent.authors.llm.feedback`. What is not stored (bytes touched, instruction counts, hints of the roofline) is not
+spoken of, and no `reflect` call is made up. Nothing of a held-out case is told: the stored task lists the visible ones.
+Pure.
 """
 
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from agent.converse.feedback import compiled_words, verdict_words
+from agent.authors.llm.feedback import compiled_words, verdict_words
 from agent.llm.dialogue import Call
 from agent.record.events import Reflected
 from agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory

@@ -116,7 +116,7 @@ _NOTHING = _Block("words")
 
 
 class _Reading:
-    """Plays a conversation again, by the rules of `agent.converse.conversation`."""
+    """Plays a conversation again, by the rules of `agent.authors.llm.conversation`."""
 
     def __init__(self, key: str, seen: bool) -> None:
         self._key, self._seen = key, seen

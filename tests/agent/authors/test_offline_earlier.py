@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from agent.attempt import Earlier
 from agent.authors.offline.author import OfflineAuthor
-from agent.authors.offline.earlier import Earlier, Remembered
+from agent.authors.offline.earlier import Remembered
 from agent.authors.offline.library import experts
 from agent.authors.offline.sketch import CannotLower, Sketch
 from agent.authors.offline.space import Space

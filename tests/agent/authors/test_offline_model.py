@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Proposal
 from agent.authors.offline.model import as_levels, expected, improvement, likely_fine
 from agent.authors.offline.put_off import FAILING, SPILLS, TOO_LARGE, Judge
 from agent.authors.offline.search import View, search

@@ -1,8 +1,7 @@
 """What a model hears of its PTX: the assembled lines around an error, notes, and nothing of a held-out shape."""
 
-from agent.authors.base import Proposal
-from agent.converse.feedback import update_words
-from agent.workbench import Draft
+from agent.attempt import Draft, Proposal
+from agent.authors.llm.feedback import update_words
 from tests.agent.converse.run_parts import TASK
 from tools.plan.messages import Compiled
 from tools.plan.schema import Kernel, Plan

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.converse.toolset import TOOLS
+from agent.authors.llm.tool_schemas import TOOLS
 from agent.export.formats.openai import OpenAi
 from agent.export.formats.sft_chat import Reasoning, SftChat
 from agent.export.formats.sharegpt import BETWEEN_RESULTS, ShareGpt

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt
 from agent.authors.ptx.ahead import Ahead
 from agent.authors.ptx.author import PtxAuthor
 from agent.authors.ptx.base import base_of

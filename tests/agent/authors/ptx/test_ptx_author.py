@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Proposal
 from agent.authors.ptx.author import PtxAuthor
 from agent.authors.ptx.base import FOR_THESE_SHAPES, base_of
 from agent.authors.ptx.launches import launches_of

@@ -1,28 +1,29 @@
-"""The three tool calls of one run, as everybody makes them: update, bench, reflect.
+"""Tracks the attempts of one run through update, bench and reflect: numbers, verdicts, predictions, cost, events.
 
-Each says what happens as events and remembers what it led to. Any number of threads may work side by side: updates
-overlap, and one bench at a time has the judge.
+Each call says what happens as events and remembers what it led to. Any number of threads may work side by side: updates
+overlap, and one bench at a time has the judge. When they are made is the loop's business.
 """
 
 import contextlib
-import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agent.authors.base import Attempt, Proposal
-from agent.finals import judged_again, next_finalist, next_to_confirm, twins
-from agent.policy import (
-    CONFIRMATION,
+from agent.attempt import (
     FINALISTS,
+    Attempt,
+    Draft,
+    Proposal,
     Tiers,
     best,
     deserves_judging,
-    lasting,
+    judged_again,
     rank_key,
     rank_order,
+    twins,
 )
 from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified, Warned
 from agent.repeat import repeated, unfinished
@@ -35,6 +36,10 @@ from tools.verdict import Status, Tier, Verdict
 
 Emit = Callable[[Event], None]
 Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt id, source, …: keeps the receipt
+
+
+_RECENT = 4  # replies
+_GROWTH = 1.5  # prompts grow from reply to reply
 
 
 class GivenUp(Exception):
@@ -51,19 +56,33 @@ class Place:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A candidate that was traced and compiled, or failed to be."""
+class CostTracker:
+    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add."""
 
-    attempt_id: str
-    number: int
-    proposal: Proposal
-    update: Update
-    plans_sha256: str = ""  # where attempts are judged again: it takes milliseconds
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self.replies = 0
+        self.cost_usd = 0.0
+        self.unpriced = 0
+
+    def add(self, cost_usd: float | None) -> None:
+        """Count a reply of that cost; None when it is unknown."""
+        with self._lock:
+            self.replies += 1
+            self.unpriced += cost_usd is None
+            self.cost_usd += cost_usd or 0.0
+            self._recent.append(cost_usd or 0.0)
+
+    @property
+    def next_usd(self) -> float:
+        """Half as much again as the dearest of the last few replies: what should be left when another is asked for."""
+        with self._lock:
+            return _GROWTH * max(self._recent, default=0.0)
 
 
 @dataclass
-class Workbench:
+class AttemptTracker:
     """`attempts` are the finished ones in the order of their verdicts, also those of an earlier process."""
 
     run_id: str
@@ -75,6 +94,7 @@ class Workbench:
     tiers: Tiers = field(default_factory=Tiers)
     keep: Keep = lambda *_: None
     place: Place = field(default_factory=Place)
+    cost: CostTracker = field(default_factory=CostTracker)
 
     def __post_init__(self) -> None:
         self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
@@ -139,9 +159,11 @@ class Workbench:
             number = attempt_id.rpartition("/")[2]
             raise GivenUp(f"attempt {number} was skipped by a person and has no verdict; try something else")
 
-    def propose(self, proposal: Proposal) -> tuple[str, int]:
-        """Give a candidate its number; returns the attempt's id and number."""
+    def propose(self, proposal: Proposal, most: int | None = None) -> tuple[str, int] | None:
+        """Give a candidate its number; returns the attempt's id and number, or None when `most` have begun."""
         with self._numbering:
+            if most is not None and len(self.attempts) + len(self._open) >= most:
+                return None
             number = self.next_number
             self.next_number += 1
             attempt_id = f"{self.run_id}/{number}"
@@ -155,13 +177,18 @@ class Workbench:
     def update(self, proposal: Proposal, named: tuple[str, int] | None = None) -> Draft:
         """Trace and compile; a failure is part of the draft. `named`: what `propose` gave it, if it was called. Raises
         GivenUp."""
-        attempt_id, number = named or self.propose(proposal)
+        named = named or self.propose(proposal)
+        assert named is not None
+        attempt_id, number = named
 
         def told(stage: str) -> None:
             self.emit(Progress(self.run_id, stage, attempt_id=attempt_id))
 
         with self._at_work(attempt_id):
-            update = self.tools.update(proposal.source, told)
+            if proposal.problem:
+                update = Update(failure=Verdict(Status.REJECTED, proposal.problem))
+            else:
+                update = self.tools.update(proposal.source, told)
             self._insist(attempt_id)
             self.emit(updated(self.run_id, attempt_id, update))
         return Draft(attempt_id, number, proposal, update, update.plans_sha256 if self.tiers.again else "")
@@ -266,35 +293,7 @@ class Workbench:
         facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
         return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
 
-    def settle(self) -> None:
-        """Between two attempts of a search: judge a best in full when much has been built on it."""
-        if (attempt := lasting(self.attempts, self.tiers)) is not None:
-            self._judge_again(attempt, "judged", "judging")
-
-    def conclude(self) -> None:
-        """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
-        ends, took_s = time.perf_counter() + self.tiers.final_s, 0.0
-        tried: set[str] = set()
-        while (attempt := next_finalist(self.attempts, self.tiers, tried)) is not None:
-            if time.perf_counter() + took_s * (1 + CONFIRMATION * self.tiers.confirm) > ends:
-                break
-            tried.add(attempt.attempt_id)
-            took_s = max(took_s, self._judge_again(attempt, "judged", "judging"))
-        if self.tiers.confirm:
-            self.confirm(ends)
-
-    def confirm(self, ends: float = math.inf) -> None:
-        """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best, if
-        that too ends in time (by perf_counter)."""
-        tried: set[str] = set()
-        took_s = 0.0
-        while (attempt := next_to_confirm(self.attempts, tried)) is not None:
-            if tried and time.perf_counter() + took_s > ends:
-                break
-            tried.add(attempt.attempt_id)
-            took_s = self._judge_again(attempt, "confirmed", "confirming")
-
-    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
+    def judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
         """More thoroughly than before; that verdict counts from now on, if the look came to an end. Returns its
         seconds."""
         self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
