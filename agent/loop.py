@@ -1,57 +1,62 @@
-"""One run of an author that proposes and looks at results, but holds no conversation: the page to read first.
+"""THE loop, for every author: the page to read first.
 
     author -> update -> bench -> reflect -> author … -> conclude
 
-The workbench emits events and nothing else; the store, the screen and the exports are folds over them.
+An author proposes candidates, which the loop has updated, benched and reflected on; or lines of work (a conversation
+with a model), which ask for these three themselves and are told what came of them. Limits, what a person asks for while
+a run is going on, and what is judged again at its end are the loop's, whoever writes the kernels. The tracker emits
+events and nothing else does; the store, the screen and the exports are folds over them.
 """
 
+import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from agent.authors.base import Author
+from agent.attempt import (
+    CONFIRMATION,
+    NO_ROOM,
+    Action,
+    ActionResult,
+    Actions,
+    Attempt,
+    Author,
+    BenchAction,
+    Declined,
+    Draft,
+    Limits,
+    Proposal,
+    ReflectAction,
+    StopReason,
+    UpdateAction,
+    lasting,
+    next_finalist,
+    next_to_confirm,
+)
 from agent.controls import Controls
-from agent.policy import Limits
-from agent.workbench import Draft, GivenUp, Workbench
+from agent.tracker import AttemptTracker, GivenUp
 
-
-@dataclass
-class _Line:
-    """Candidates under way: in the order of their numbers, and those that kept the judge waiting for too long, once.
-    Waiting again at each turn for the same one cost 10 s a verdict while it was compiled, 96 s of a search of 120."""
-
-    overtaken_after_s: float
-    waiting: list[Future[Draft]] = field(default_factory=list)
-    overtaken: list[Future[Draft]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.waiting) + len(self.overtaken)
-
-    def pop(self) -> Future[Draft] | None:
-        """Whose turn it is: an overtaken one that is ready by now, else the first. None when that one is overtaken now,
-        so that its place is free; where nobody takes it, the first overtaken one to be ready."""
-        if not self.waiting or any(late.done() for late in self.overtaken):
-            ready = wait(self.overtaken, return_when=FIRST_COMPLETED).done
-            return self.overtaken.pop(next(at for at, late in enumerate(self.overtaken) if late in ready))
-        first = self.waiting.pop(0)
-        if wait([first], self.overtaken_after_s).done:
-            return first
-        self.overtaken.append(first)
-        return None
+T = TypeVar("T")
 
 
 @dataclass
 class Run:
-    """A run in progress. `width`: candidates that are under way at a time: compiled, waiting for the judge, judged."""
+    """A run in progress. `width`: candidates or conversations that are under way at a time; `start`: what is made
+    before the author is asked."""
 
-    bench: Workbench
+    tracker: AttemptTracker
     author: Author
     limits: Limits
     width: int = 1
     controls: Controls = field(default_factory=Controls)
     overtaken_after_s: float = 10.0  # tracing and compiling take 1.1 s; a minute is a kernel of thousands of steps
+    start: Actions | None = None
 
     def __post_init__(self) -> None:
         self.started = self.controls.clock_s
+        self.halted = threading.Event()  # by Ctrl-C or an error: nobody asks a model again
 
     @property
     def limits_now(self) -> Limits:
@@ -63,69 +68,234 @@ class Run:
         """Seconds since the start, without pauses."""
         return self.controls.clock_s - self.started
 
-    def why_stop(self) -> str | None:
-        """The limit that is reached, "stopped" when a person wants no more, or None."""
-        return "stopped" if self.controls.stopping else self.limits_now.why_stop(self.bench.attempts, self.elapsed_s)
+    @property
+    def room(self) -> int:
+        """How many attempts may still begin."""
+        return self.limits_now.max_attempts - self.tracker.begun
+
+    def why_stop(self) -> StopReason | None:
+        """The limit that is reached, STOPPED when a person wants no more, or None."""
+        if self.halted.is_set():
+            return StopReason.INTERRUPTED
+        if self.controls.stopping:
+            return StopReason.STOPPED
+        cost = self.tracker.cost
+        return self.limits_now.why_stop(list(self.tracker.attempts), self.elapsed_s, cost.cost_usd, cost.next_usd)
 
 
-def optimize(run: Run) -> str:
+def optimize(run: Run) -> StopReason:
     """Drive a run until a limit is reached or the author has nothing left, and conclude it; returns why it ended.
 
-    KeyboardInterrupt passes through: every finished attempt has been emitted by then.
+    KeyboardInterrupt and a model's LlmError pass through: every finished attempt has been emitted by then.
     """
-    why = _attempt_all(run)
-    run.bench.conclude()
+    try:
+        why = (_hold(run, run.start) if run.start else None) or _attempt_all(run)
+    except BaseException:
+        run.halted.set()
+        raise
+    conclude(run.tracker)
     return why
 
 
-def _attempt_all(run: Run) -> str:
-    """Keep `width` candidates under way, and judge them in the order of their numbers.
+@dataclass
+class _UnderWay:
+    """What was begun and is not finished. Candidates: in the order of their numbers, and those that kept the judge
+    waiting for too long, once. (Waiting again at each turn for the same one cost 10 s a verdict while it was compiled,
+    96 s of a search of 120.) Lines of work: in no order. `ended`: why the last of these did."""
+
+    overtaken_after_s: float
+    waiting: list[Future[Draft]] = field(default_factory=list)
+    overtaken: list[Future[Draft]] = field(default_factory=list)
+    held: list[Future[StopReason | None]] = field(default_factory=list)
+    ended: StopReason | None = None
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.overtaken) + len(self.held)
+
+    def pop(self) -> Future[Draft] | Future[StopReason | None] | None:
+        """Whose turn it is: a line of work that has ended; an overtaken candidate that is ready by now, else the first.
+        None when that one is overtaken now, so that its place is free; where nobody takes it, the first overtaken one
+        to be ready."""
+        if self.held:
+            return _first_done(self.held)
+        if not self.waiting or any(late.done() for late in self.overtaken):
+            return _first_done(self.overtaken)
+        first = self.waiting.pop(0)
+        if wait([first], self.overtaken_after_s).done:
+            return first
+        self.overtaken.append(first)
+        return None
+
+    def room(self, left: int, width: int) -> int:
+        """How many more may begin, where `left` attempts may."""
+        held = len(self.held)
+        return min(left - held, width - held - len(self.waiting), 2 * width - len(self))
+
+
+def _first_done(futures: list[Future[T]]) -> Future[T]:
+    ready = wait(futures, return_when=FIRST_COMPLETED).done
+    return futures.pop(next(at for at, future in enumerate(futures) if future in ready))
+
+
+def _attempt_all(run: Run) -> StopReason:
+    """Keep `width` candidates or conversations under way, and judge candidates in the order of their numbers.
 
     So the judge works while the next ones are compiled, and what is proposed depends on no clock: the n-th proposal
     knows the verdicts of all but the `width - 1` before it, however long each takes. Only a candidate that keeps the
     judge waiting for `overtaken_after_s` leaves the line: another takes its place, and it is judged once it is ready.
+    Conversations share the judge as they come: the GPU works on the candidates of one while the model thinks about
+    another.
     """
-    pool = ThreadPoolExecutor(2 * run.width, thread_name_prefix="update")
-    line = _Line(run.overtaken_after_s)
+    pool = ThreadPoolExecutor(2 * run.width, thread_name_prefix="attempt")
+    under_way = _UnderWay(run.overtaken_after_s)
     try:
         while True:
-            if (why := _next_stop(run)) is None:
-                line.waiting += _proposed(run, pool, _room(run, line))
-            elif why == "time":
+            run.controls.wait()
+            if (why := run.why_stop()) is None:
+                _begin(run, pool, under_way)
+            elif why is StopReason.TIME and not under_way.held:
                 run.controls.skip()  # what is still being compiled might take minutes
-            if not line:
-                return why or "author_done"
-            if (draft := line.pop()) is not None:
-                _judge(run, draft)
+            if not under_way:
+                return why or under_way.ended or StopReason.AUTHOR_DONE
+            if (ready := under_way.pop()) is not None:
+                _finish(run, ready, under_way)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for what is being compiled
 
 
-def _next_stop(run: Run) -> str | None:
-    """Between two attempts: wait while the run is paused, then ask whether it is over."""
-    run.controls.wait()
-    return run.why_stop()
+def _begin(run: Run, pool: ThreadPoolExecutor, under_way: _UnderWay) -> None:
+    """Begin what the author wants next, as far as there is room."""
+    room = under_way.room(run.room, run.width)
+    proposed = run.author.propose(run.tracker.task, run.tracker.attempts, room) if room > 0 else []
+    named = [(p, run.tracker.propose(p)) for p in proposed[:room] if isinstance(p, Proposal)]
+    under_way.waiting += [pool.submit(run.tracker.update, proposal, name) for proposal, name in named]
+    under_way.held += [pool.submit(_hold, run, work) for work in proposed[:room] if not isinstance(work, Proposal)]
 
 
-def _room(run: Run, line: "_Line") -> int:
-    left = run.limits_now.max_attempts - len(run.bench.attempts) - len(line)
-    return min(left, run.width - len(line.waiting), 2 * run.width - len(line))
-
-
-def _proposed(run: Run, pool: ThreadPoolExecutor, room: int) -> list[Future[Draft]]:
-    """What the author wants next, being traced and compiled."""
-    proposals = run.author.propose(run.bench.task, run.bench.attempts, room) if room > 0 else []
-    named = [(proposal, run.bench.propose(proposal)) for proposal in proposals[:room]]
-    return [pool.submit(run.bench.update, proposal, name) for proposal, name in named]
-
-
-def _judge(run: Run, draft: Future[Draft]) -> None:
-    """Bench a candidate and reflect on it. One given up is left."""
+def _finish(run: Run, ready: Future[Draft] | Future[StopReason | None], under_way: _UnderWay) -> None:
+    """Bench a candidate and reflect on it; one given up is left. Or note why a line of work has ended."""
     try:
-        attempt = run.bench.bench(draft.result())
+        done = ready.result()
+        if not isinstance(done, Draft):
+            under_way.ended = done
+            return
+        attempt = run.tracker.bench(done)
     except GivenUp:
         return
     proposal = attempt.proposal
     if proposal.hypothesis:  # without one there is nothing to reflect on
-        run.bench.reflect(attempt, proposal.hypothesis, proposal.prediction)
-    run.bench.settle()
+        run.tracker.reflect(attempt, proposal.hypothesis, proposal.prediction)
+    if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
+        run.tracker.judge_again(best, "judged", "judging")
+
+
+def _hold(run: Run, work: Actions) -> StopReason | None:
+    """Carry out what a line of work wants until it ends or the run does, which is the reason that is returned; what it
+    had compiled and never benched is judged then, so that nothing is lost."""
+    drafts: dict[str, Draft] = {}
+    results: Sequence[ActionResult] = ()
+    try:
+        wanted = next(work)
+        while wanted or (why := _between(run)) is None:
+            results = carry_out(run, wanted, drafts)
+            wanted = work.send(results)
+    except StopIteration as end:
+        why = end.value
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        if not run.halted.is_set():
+            bench_rest(run, drafts)
+        raise
+    finally:
+        work.close()
+    bench_rest(run, drafts)
+    return why
+
+
+def _between(run: Run) -> StopReason | None:
+    """Between two requests to a model: wait while the run is paused, then ask whether it is over."""
+    run.controls.wait(run.halted.is_set)
+    return run.why_stop()
+
+
+def carry_out(run: Run, wanted: Sequence[Action], drafts: dict[str, Draft]) -> tuple[ActionResult, ...]:
+    """A result for every action, in order. Updates run side by side, before the others. `drafts`: not benched yet."""
+    updated = _updated(run, [action.proposal for action in wanted if isinstance(action, UpdateAction)])
+    results: list[ActionResult] = []
+    for action in wanted:
+        match action:
+            case UpdateAction():
+                made = updated.pop(0)
+                if isinstance(made, Draft):
+                    drafts[made.attempt_id] = made
+                    if made.update.failure:  # there is nothing to wait for
+                        made = made if isinstance(done := _benched(run, made, drafts), Attempt) else done
+                results.append(made)
+            case BenchAction():
+                results.append(_benched(run, action.draft, drafts))
+            case ReflectAction():
+                run.tracker.expect(action.attempt, action.hypothesis, action.prediction, action.predicted_speedup)
+                results.append(action.attempt)
+    return tuple(results)
+
+
+def _updated(run: Run, proposals: Sequence[Proposal]) -> list[Draft | Declined]:
+    """Each compiled, or why not. Numbers are given before the threads begin; Ctrl-C does not wait for those."""
+    named = [(p, run.tracker.propose(p, run.limits_now.max_attempts)) for p in proposals]
+    if len(named) <= 1:
+        return [_updated_one(run, p, name) for p, name in named]
+    pool = ThreadPoolExecutor(max(1, run.width), thread_name_prefix="update")
+    try:
+        return [f.result() for f in [pool.submit(_updated_one, run, p, name) for p, name in named]]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _updated_one(run: Run, proposal: Proposal, name: tuple[str, int] | None) -> Draft | Declined:
+    if name is None:
+        return Declined(NO_ROOM)
+    try:
+        return run.tracker.update(proposal, name)
+    except GivenUp as given_up:
+        return Declined(str(given_up), name[1])
+
+
+def _benched(run: Run, draft: Draft, drafts: dict[str, Draft]) -> Attempt | Declined:
+    drafts.pop(draft.attempt_id, None)
+    try:
+        return run.tracker.bench(draft)
+    except GivenUp as given_up:
+        return Declined(str(given_up), draft.number)
+
+
+def bench_rest(run: Run, drafts: dict[str, Draft]) -> None:
+    """Judge what was written and never benched."""
+    while drafts:
+        _benched(run, next(iter(drafts.values())), drafts)
+
+
+def conclude(tracker: AttemptTracker) -> None:
+    """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
+    tiers, took_s = tracker.tiers, 0.0
+    ends = time.perf_counter() + tiers.final_s
+    tried: set[str] = set()
+    while (attempt := next_finalist(tracker.attempts, tiers, tried)) is not None:
+        if time.perf_counter() + took_s * (1 + CONFIRMATION * tiers.confirm) > ends:
+            break
+        tried.add(attempt.attempt_id)
+        took_s = max(took_s, tracker.judge_again(attempt, "judged", "judging"))
+    if tiers.confirm:
+        _confirm(tracker, ends)
+
+
+def _confirm(tracker: AttemptTracker, ends: float) -> None:
+    """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best, if that
+    too ends in time (by perf_counter)."""
+    tried: set[str] = set()
+    took_s = 0.0
+    while (attempt := next_to_confirm(tracker.attempts, tried)) is not None:
+        if tried and time.perf_counter() + took_s > ends:
+            break
+        tried.add(attempt.attempt_id)
+        took_s = tracker.judge_again(attempt, "confirmed", "confirming")

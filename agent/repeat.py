@@ -19,8 +19,15 @@ class Repeated:
     why: str
 
 
+def unfinished(old: Verdict, new: Verdict) -> bool:
+    """Whether a later look at what was accepted came to no end, as for want of memory: that says nothing against it."""
+    return old.accepted and new.status is Status.UNCHECKED
+
+
 def repeated(old: Verdict, new: Verdict, *, same_gpu: bool = True) -> Repeated:
     """Compare an old verdict with a new one of the same source on the same task."""
+    if unfinished(old, new):
+        return Repeated(False, f"could not be judged in full: {new.detail}")
     if old.accepted != new.accepted:
         return Repeated(False, f"was {old.status.value}, is {new.status.value} now: {new.detail}")
     if not new.accepted:

@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Protocol, TypeVar
 
-from agent.authors.base import Proposal
+from agent.attempt import Proposal
 from agent.authors.offline.author import OfflineAuthor, through
 from agent.compose.lowering import Lowering
 from agent.compose.session import open_task

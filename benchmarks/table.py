@@ -34,18 +34,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt, best
 from agent.authors.offline.author import OfflineAuthor, through
+from agent.compose.author import LOWER_TIMEOUT_S, chosen
 from agent.compose.ceilings import measure_with
-from agent.compose.choice import chosen
 from agent.compose.files import bench_opened
 from agent.compose.run import fan_out, run_opened
 from agent.compose.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
 from agent.compose.sources import read_candidates
 from agent.compose.start import checked
-from agent.compose.writers import LOWER_TIMEOUT_S
 from agent.llm.providers import OFFLINE
-from agent.policy import best
 from agent.record.events import Event, Judged, RunEnded, RunStarted
 from agent.record.folder import folder_of, receipt_path
 from agent.record.query import Filter, RunSummary

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.authors.base import Proposal
+from agent.attempt import Proposal
 from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, worth_trying
 from tools import machine as machines
 from tools.codec import decode, encode

@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 
-from agent.policy import Limits
+from agent.attempt import Limits
 from agent.settings import Settings
 from tools.errors import UsageError
 

@@ -3,27 +3,32 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from agent.authors.base import Attempt, Proposal
-from agent.compose.run import fan_out, run_started, warn
+from agent.attempt import Attempt, Limits, Proposal, StopReason, tiers_for
+from agent.compose.run import ended, fan_out, run_started, warn
 from agent.compose.session import Session, session, workshop
 from agent.compose.sources import read_candidates
-from agent.policy import best, rank_key
-from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, RunStarted, Warned
+from agent.loop import Run, optimize
+from agent.record.events import Event, Judged, Progress, Proposed, RunStarted, Warned
 from agent.record.folder import ReceiptBook, alive, receipt_path
 from agent.record.store import Store
 from agent.settings import Environment, Settings
+from agent.tracker import AttemptTracker, Emit
 from agent.view.output import choose_view
 from agent.view.verdicts import FilesEnd, FilesView, JudgedFile
-from agent.workbench import Emit, updated
 from tools.codec import Json
 from tools.errors import UsageError
-from tools.pipeline import Candidate, Judgement, judge_all
+from tools.pipeline import Candidate
+from tools.spec import TaskSpec
 from tools.task import find_task
-from tools.verdict import Tier
+from tools.update import Update
+from tools.verdict import Tier, Verdict
 
 AUTHOR = "files"
+_STAGES = ("tracing", "checking", "timing")  # that are shown
 
 
 def bench_files(
@@ -49,14 +54,6 @@ def bench_files(
         return bench_opened(opened, candidates, settings, view, store)
 
 
-def bench_opened(
-    opened: Session, candidates: Sequence[Candidate], settings: Settings, view: FilesView, store: Store | None
-) -> int:
-    """Judge candidates on a task that is open, and keep them as a run, if there is a store; the exit code of
-    `bench_files`."""
-    return _Bench(opened, settings, view, store).run(candidates)
-
-
 def _view(environment: Environment, *, json: bool, plain: bool, total: int) -> FilesView:
     out, err = (
         choose_view(
@@ -76,99 +73,97 @@ def _starting(view: FilesView, event: Event) -> None:
         view.note(f"… {event.stage}: {event.detail}")
 
 
-class _Bench:
-    """One pass over the candidates."""
+class FilesAuthor:
+    """Proposes candidates that are written already, in their order."""
 
-    def __init__(self, opened: Session, settings: Settings, view: FilesView, store: Store | None) -> None:
-        self._opened, self._settings, self._view = opened, settings, view
-        self._tier: Tier = settings.tier or "judged"
-        self._asked = self._tier if opened.gpu else None
-        self._attempts: list[Attempt] = []
-        self._stored = store is not None
-        self._emit: Emit = fan_out(store.write if store else _forget, self._show)
+    name = AUTHOR
 
-    def run(self, candidates: Sequence[Candidate]) -> int:
-        """Judge all; whatever ends it, the end is an event and the last thing that is shown."""
-        limits: dict[str, Json] = {"max_attempts": len(candidates)}
-        event = run_started(self._opened, AUTHOR, f"optimize bench, {len(candidates)} files", limits)
-        self._run_id, self._started = event.run_id, time.monotonic()
-        folder = self._settings.runs_dir / event.run_id if self._stored else None
-        self._folder, self._book = folder, ReceiptBook(folder, self._opened.setting)
-        with alive(folder) if folder else contextlib.nullcontext():
-            return self._judge(event, candidates)
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self._left = list(candidates)
 
-    def _judge(self, event: RunStarted, candidates: Sequence[Candidate]) -> int:
-        self._emit(event)
-        warn(self._opened, event.run_id, self._emit)
-        why = "failed"
-        try:
-            for judgement in self._judgements(candidates):
-                self._finished(judgement)
-            why = "author_done"
-        except KeyboardInterrupt:
-            why = "interrupted"
-        finally:
-            self._end(why)
-        if why == "interrupted":
-            return 130
-        return int(not all(a.verdict.accepted for a in self._attempts))
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        """The next ones."""
+        taken, self._left = self._left[:width], self._left[width:]
+        return [Proposal(c.source, c.name, params=_facts(c), problem=c.problem) for c in taken]
 
-    def _judgements(self, candidates: Sequence[Candidate]) -> Iterator[Judgement]:
-        width = self._opened.workshop.width
-        return judge_all(
-            self._opened.tools, self._proposed(candidates), width=width, tier=self._tier, progress=self._view.stage
+
+def _facts(candidate: Candidate) -> dict[str, Json]:
+    return {"file": candidate.name} | ({"problem": candidate.problem} if candidate.problem else {})
+
+
+def bench_opened(
+    opened: Session, candidates: Sequence[Candidate], settings: Settings, view: FilesView, store: Store | None
+) -> int:
+    """Judge candidates on a task that is open, and keep them as a run, if there is a store; the exit code of
+    `bench_files`."""
+    event = run_started(opened, AUTHOR, f"optimize bench, {len(candidates)} files", {"max_attempts": len(candidates)})
+    folder = settings.runs_dir / event.run_id if store else None
+    shown = _Shown(view, folder, ReceiptBook(folder, opened.setting))
+    emit: Emit = fan_out(*([store.write] if store else []), shown)
+    tracker = AttemptTracker(
+        event.run_id, opened.task, opened.tools, emit, keep=shown.keep, place=opened.workshop.place,
+        tiers=tiers_for(opened.gpu is not None, settings.tier or "judged", confirm=False),
+    )  # fmt: skip
+    # One more than are compiled side by side: the one that is being judged.
+    run = Run(tracker, FilesAuthor(candidates), Limits(len(candidates)), opened.workshop.width + 1)
+    with alive(folder) if folder else contextlib.nullcontext():
+        why = _judged(run, event, opened, view, is_stored=store is not None)
+    if why is StopReason.INTERRUPTED:
+        return 130
+    return int(not all(a.verdict.accepted for a in tracker.attempts))
+
+
+def _judged(run: Run, event: RunStarted, opened: Session, view: FilesView, *, is_stored: bool) -> StopReason:
+    """Judge all; whatever ends it, the end is an event and the last thing that is shown."""
+    tracker, began_s, why = run.tracker, time.monotonic(), StopReason.FAILED
+    tracker.emit(event)
+    warn(opened, event.run_id, tracker.emit)
+    try:
+        optimize(run)
+        why = StopReason.AUTHOR_DONE
+    except KeyboardInterrupt:
+        why = StopReason.INTERRUPTED
+    finally:
+        tracker.close()
+        elapsed_s = round(time.monotonic() - began_s, 3)
+        tracker.emit(ended(tracker, why, elapsed_s))
+        gpu = opened.gpu.name if opened.gpu else None
+        view.finish(FilesEnd(event.run_id if is_stored else None, opened.task.name, gpu, why.value, elapsed_s))
+    return why
+
+
+class _Shown:
+    """Shows what happens to the files, and keeps their receipts in `folder`, if there is one."""
+
+    def __init__(self, view: FilesView, folder: Path | None, book: ReceiptBook) -> None:
+        self._view, self._folder, self._book = view, folder, book
+        self._names: dict[str, str] = {}
+        self._files: dict[str, JudgedFile] = {}  # by attempt, until the event says that it is judged
+
+    def keep(self, attempt_id: str, source: str, update: Update, verdict: Verdict, asked: Tier | None) -> None:
+        """Keep a receipt."""
+        receipt = self._book.keep(attempt_id, source, update, verdict, asked)
+        self._files[attempt_id] = JudgedFile(
+            index=int(attempt_id.rpartition("/")[2]) - 1,
+            name=self._names[attempt_id],
+            attempt_id=attempt_id if self._folder else None,
+            verdict=verdict,
+            kernels=update.kernels_of(update.judged_plan(verdict.variant)),
+            rank_key=(),
+            seconds=update.trace_s + update.compile_s,
+            receipt=receipt,
+            receipt_path=str(receipt_path(self._folder, attempt_id)) if self._folder else None,
         )
 
-    def _proposed(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Each candidate becomes an attempt when its turn comes."""
-        for number, candidate in enumerate(candidates, 1):
-            facts: dict[str, Json] = {"file": candidate.name}
-            if candidate.problem:
-                facts["problem"] = candidate.problem
-            self._emit(Proposed(self._run_id, self._id(number), number, None, candidate.source, candidate.name, facts))
-            yield candidate
-
-    def _id(self, number: int) -> str:
-        return f"{self._run_id}/{number}"
-
-    def _finished(self, judgement: Judgement) -> None:
-        attempt_id, update, verdict = self._id(judgement.index + 1), judgement.update, judgement.verdict
-        receipt = self._book.keep(attempt_id, judgement.source, update, verdict, self._asked)
-        kernels = update.kernels_of(update.judged_plan(verdict.variant))
-        proposal = Proposal(judgement.source, judgement.name)
-        key = rank_key(verdict, update)
-        attempt = Attempt(attempt_id, judgement.index + 1, None, proposal, verdict, kernels, key)
-        self._attempts.append(attempt)
-        self._emit(updated(self._run_id, attempt_id, update))
-        is_best = best(self._attempts) is attempt
-        self._emit(Judged(self._run_id, attempt_id, verdict, round(judgement.bench_s, 4), is_best, key))
-        path = str(receipt_path(self._folder, attempt_id)) if self._folder else None
-        known = attempt_id if self._stored else None
-        self._view.judged(
-            JudgedFile(judgement.index, judgement.name, known, verdict, kernels, key, judgement.seconds, receipt, path)
-        )
-
-    def _show(self, event: Event) -> None:
-        if isinstance(event, Warned):
-            self._view.note(f"warning: {event.text}")
-
-    def _end(self, why: str) -> None:
-        leader, elapsed_s = best(self._attempts), round(time.monotonic() - self._started, 3)
-        self._emit(
-            RunEnded(
-                self._run_id,
-                why,
-                attempts=len(self._attempts),
-                accepted=sum(a.verdict.accepted for a in self._attempts),
-                best_attempt_id=leader.attempt_id if leader else None,
-                best_path=None,
-                elapsed_s=elapsed_s,
-            )
-        )
-        gpu = self._opened.gpu.name if self._opened.gpu else None
-        end = FilesEnd(self._run_id if self._stored else None, self._opened.task.name, gpu, why, elapsed_s)
-        self._view.finish(end)
-
-
-def _forget(event: Event) -> None:
-    """Where events go that are not to be stored."""
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        match event:
+            case Warned():
+                self._view.note(f"warning: {event.text}")
+            case Proposed():
+                self._names[event.attempt_id] = event.rationale
+            case Progress(attempt_id=str() as attempt_id) if event.stage in _STAGES:
+                self._view.stage(self._names[attempt_id], event.stage)
+            case Judged():
+                file = self._files.pop(event.attempt_id)
+                self._view.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))

@@ -9,24 +9,22 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt, Limits, StopReason, search_tiers, tiers_for
+from agent.compose.author import Choice, Work, chosen, named, ready, require_price
 from agent.compose.budget import USUAL_ATTEMPTS, budgeted, limits_of
-from agent.compose.choice import Choice, chosen, named, require_price
 from agent.compose.session import Session, session, workshop
-from agent.compose.start import NOTHING, Start, Where, checked, found
-from agent.compose.starting import Beginning
-from agent.compose.writers import Work, writing
+from agent.compose.start import NOTHING, Beginning, Start, Where, checked, found
 from agent.controls import Change, Controls
 from agent.llm.errors import LlmError
 from agent.llm.providers import OFFLINE, PROVIDERS
-from agent.policy import Limits, search_tiers, tiers_for
+from agent.loop import optimize
 from agent.record.best import write_best
 from agent.record.events import Event, Progress, RunEnded, RunResumed, RunStarted, Warned
 from agent.record.folder import ReceiptBook, alive, is_plain
 from agent.record.store import Store
 from agent.settings import Environment, Settings
+from agent.tracker import AttemptTracker, Emit
 from agent.view.live import gpu_samples
-from agent.workbench import Emit, Workbench
 from tools.codec import Json, encode
 from tools.errors import TaskError, UsageError
 from tools.task import find_task
@@ -38,14 +36,14 @@ class Outcome:
 
     run_id: str
     task: str
-    why: str
+    why: StopReason
     best_path: Path | None
     best_id: str | None = None
 
     @property
     def exit_code(self) -> int:
         """0 when something was accepted, 1 when nothing was, 130 after Ctrl-C."""
-        return 130 if self.why == "interrupted" else int(self.best_path is None)
+        return 130 if self.why is StopReason.INTERRUPTED else int(self.best_path is None)
 
 
 @dataclass
@@ -163,9 +161,9 @@ def limits_as_then(settings: Settings, event: RunStarted, attempts: list[Attempt
         then["max_attempts"] = most if len(attempts) < most else max(USUAL_ATTEMPTS, len(attempts) + most)
     kept = replace(settings, **then)
     match limits_of(kept).why_stop(attempts, 0.0):
-        case "goal":
+        case StopReason.GOAL:
             return replace(kept, target_speedup=settings.target_speedup, target_sol=settings.target_sol)
-        case "patience":
+        case StopReason.PATIENCE:
             return replace(kept, patience=settings.patience)
         case _:
             return kept
@@ -223,7 +221,7 @@ def _drive(
     if started.events:
         show(Progress(event.run_id, "raised", data=encode(asdict(limits))))  # what counts now; the start says what did
     warn(opened, event.run_id, emit)
-    bench = Workbench(
+    tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
         tiers=(search_tiers if choice.model is None else tiers_for)(
             opened.gpu is not None, settings.tier, confirm=settings.confirm
@@ -231,27 +229,28 @@ def _drive(
         keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
         place=opened.workshop.place,
     )  # fmt: skip
-    listen(controls, bench, opened, limits, show)
+    listen(controls, tracker, opened, limits, show)
     known = store.earlier(event) if settings.warm_start else []
-    work = Work(opened, bench, limits, settings, event.seed, started.events, controls, started.beginning, known)
-    begun_s, why = controls.clock_s, "failed"
+    work = Work(opened, tracker, limits, settings, event.seed, started.events, controls, started.beginning, known)
+    begun_s, why = controls.clock_s, StopReason.FAILED
     try:
-        with gpu_samples(opened.gpu, event.run_id, show), writing(choice, work) as drive:
-            why = drive()
+        with gpu_samples(opened.gpu, event.run_id, show), ready(choice, work) as run:
+            why = optimize(run)
     except KeyboardInterrupt:
-        why = "interrupted"
+        why = StopReason.INTERRUPTED
     except LlmError as error:
         emit(Warned(event.run_id, str(error)))
-        why = "model_error"
+        why = StopReason.MODEL_ERROR
     finally:
-        bench.close()  # the workers end soon, which must not look like failures of the candidates in their hands
+        tracker.close()  # the workers end soon, which must not look like failures of the candidates in their hands
         if controls.raises:
             emit(
                 Warned(event.run_id, f"limits raised during the run: {_raised(limits, limits.raised(controls.raises))}")
             )
-        elapsed_s = round(controls.clock_s - begun_s, 3)
-        outcome = _finish(bench, why, event, settings, elapsed_s)
-    return outcome
+        leader = tracker.best
+        path = write_best(settings.runs_dir / event.run_id, leader, event, tracker.task) if leader else None
+        tracker.emit(ended(tracker, why, round(controls.clock_s - begun_s, 3), path))
+    return Outcome(event.run_id, event.task, why, path, leader.attempt_id if leader else None)
 
 
 def _raised(before: Limits, after: Limits) -> str:
@@ -259,17 +258,17 @@ def _raised(before: Limits, after: Limits) -> str:
     return told if before.max_time_s is None else f"{told}, {before.max_time_s:g} to {after.max_time_s:g} s"
 
 
-def listen(controls: Controls, bench: Workbench, opened: Session, limits: Limits, show: Emit) -> None:
+def listen(controls: Controls, tracker: AttemptTracker, opened: Session, limits: Limits, show: Emit) -> None:
     """Let a person's wishes reach this run, and show that they did."""
 
     def tell(change: Change) -> None:
         now = limits.raised(controls.raises)
         raised: dict[str, Json] = {"max_attempts": now.max_attempts, "max_time_s": now.max_time_s}
-        show(Progress(bench.run_id, change, data=raised if change == "raised" else {}))
+        show(Progress(tracker.run_id, change, data=raised if change == "raised" else {}))
 
     def skip() -> int:
         workers = opened.children.now()  # before the attempts are marked: one that begins later keeps its worker
-        skipped = bench.skip()
+        skipped = tracker.skip()
         for worker in workers if skipped else ():
             threading.Thread(target=worker.kill, daemon=True).start()  # waits until the process is gone
         return skipped
@@ -308,19 +307,15 @@ def fan_out(*sinks: Callable[[Event], None]) -> Emit:
     return emit
 
 
-def _finish(bench: Workbench, why: str, event: RunStarted, settings: Settings, elapsed_s: float) -> Outcome:
-    leader = bench.best
-    path = write_best(settings.runs_dir / event.run_id, leader, event, bench.task) if leader else None
-    best_id = leader.attempt_id if leader else None
-    bench.emit(
-        RunEnded(
-            event.run_id,
-            why,
-            attempts=len(bench.attempts),
-            accepted=sum(a.verdict.accepted for a in bench.attempts),
-            best_attempt_id=best_id,
-            best_path=str(path) if path else None,
-            elapsed_s=elapsed_s,
-        )
+def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path: Path | None = None) -> RunEnded:
+    """The last event of a run of whatever kind."""
+    leader = tracker.best
+    return RunEnded(
+        tracker.run_id,
+        why.value,
+        attempts=len(tracker.attempts),
+        accepted=sum(a.verdict.accepted for a in tracker.attempts),
+        best_attempt_id=leader.attempt_id if leader else None,
+        best_path=str(best_path) if best_path else None,
+        elapsed_s=elapsed_s,
     )
-    return Outcome(event.run_id, event.task, why, path, best_id)

@@ -10,7 +10,7 @@ from agent.compose.ceilings import stored
 from agent.compose.lowering import Lowering
 from agent.record.events import Progress
 from agent.settings import Settings
-from agent.workbench import Emit, Place
+from agent.tracker import Emit, Place
 from tools import machine as machines
 from tools.bench import Bench, CpuBench
 from tools.children import Children

@@ -1,23 +1,42 @@
-"""Where a run starts, as --from says: nothing, the best stored attempt, any stored attempt, or a file."""
+"""Where a run starts, as --from says: nothing, the best stored attempt, any stored attempt, or a file; and the first
+attempts that come of it: the start, and its PTX where that is wanted."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.authors.base import Attempt
-from agent.policy import best
+from agent.attempt import (
+    Action,
+    ActionResult,
+    Actions,
+    Attempt,
+    Author,
+    BenchAction,
+    Draft,
+    Proposal,
+    UpdateAction,
+    best,
+)
+from agent.record.events import Warned
 from agent.record.query import Filter, RunSummary
 from agent.record.store import Store
 from agent.settings import Language
+from agent.tracker import AttemptTracker
+from tools.codec import Json
 from tools.errors import UsageError
 from tools.ptx.ir import PtxError
 from tools.ptx.loader import PtxLaunchError, language_of
 from tools.ptx_files.guess import guessed_candidate
+from tools.ptx_files.host_code import CannotSay
 from tools.spec import TaskSpec
 from tools.task import TaskFile
+from tools.update import Update
 
 NOTHING, BEST = "nothing", "best"
+FROM, AS = "from", "as"  # the parameters that mark the attempts of a start, and the one that says it in PTX
+MOST_TRIES = 6  # of the offline author, until one of its kernels is accepted
+_PTX_RATIONALE = "the same kernels as PTX: what Triton made of them, with names; other shapes go through Triton"
 _SUFFIXES = (".py", ".ptx")
 _MOST_RUNS = 200  # whose best are compared
 
@@ -116,3 +135,89 @@ def _file(path: Path) -> Start:
         raise UsageError(f"--from {path}: it is no UTF-8 text") from error
     except OSError as error:
         raise UsageError(f"--from {path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a run begins with. `wanted` is --from, `start` what it was found to mean."""
+
+    wanted: str = ""
+    language: Language = "triton"
+    start: Start | None = None
+
+
+def start_of(tracker: AttemptTracker) -> Attempt | None:
+    """The attempt that the work begins at: the last accepted one of the start, else the last one, if there is one."""
+    made = [a for a in tracker.attempts if FROM in a.proposal.params]
+    return next((a for a in reversed(made) if a.verdict.accepted), made[-1] if made else None)
+
+
+def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callable[[], Author]) -> Actions:
+    """Make the attempts of the start, as far as the limits go. PTX without a start begins with the first kernel of the
+    offline author that is accepted."""
+    if (earlier := start_of(tracker)) is not None:
+        if beginning.language == "ptx" and _is_all(earlier, tracker):
+            yield ()
+            yield from _as_ptx(earlier, tracker.tools.update(earlier.proposal.source), tracker)
+        return None
+    if beginning.start is not None:
+        start = beginning.start
+        params: dict[str, Json] = {FROM: beginning.wanted or BEST}
+        proposal = Proposal(start.source, f"the start: {start.name}", start.parent_id, params)
+        made_of = yield from _made(tracker, proposal)
+    elif beginning.language == "ptx" and not beginning.wanted:
+        made_of = yield from _first_offline(tracker, offline())
+    else:
+        return None
+    if made_of and beginning.language == "ptx":
+        yield ()
+        yield from _as_ptx(made_of[1], made_of[0].update, tracker)
+    return None
+
+
+_Made = Generator[Sequence[Action], Sequence[ActionResult], tuple[Draft, Attempt] | None]
+
+
+def _is_all(start: Attempt, tracker: AttemptTracker) -> bool:
+    """Whether the process that made the start ended before it said it in PTX."""
+    return tracker.attempts[-1] is start and AS not in start.proposal.params
+
+
+def _first_offline(tracker: AttemptTracker, author: Author) -> _Made:
+    """The first kernel of the offline author that is accepted."""
+    for _ in range(MOST_TRIES):
+        yield ()
+        proposals = author.propose(tracker.task, tracker.attempts, 1)
+        if not proposals or not isinstance(proposal := proposals[0], Proposal):
+            return None
+        params: dict[str, Json] = {**proposal.params, FROM: "offline"}
+        made = yield from _made(tracker, Proposal(proposal.source, proposal.rationale, proposal.parent_id, params))
+        if made and made[1].verdict.accepted:
+            return made
+    return None
+
+
+def _made(tracker: AttemptTracker, proposal: Proposal) -> _Made:
+    """The candidate as it was compiled and as it was judged; None where a person skipped it."""
+    (draft,) = yield [UpdateAction(proposal)]
+    if not isinstance(draft, Draft):
+        return None
+    if draft.update.failure is None:
+        yield [BenchAction(draft)]
+    attempt = tracker.find(draft.attempt_id)
+    return (draft, attempt) if attempt else None
+
+
+def _as_ptx(attempt: Attempt, update: Update, tracker: AttemptTracker) -> Actions:
+    """The kernels of an accepted attempt as PTX, an attempt of its own; a warning where they cannot be said."""
+    source = attempt.proposal.source
+    if language_of(source) == "ptx" or not attempt.verdict.accepted:
+        return None
+    try:
+        ptx = tracker.tools.as_ptx(source, update, attempt.verdict.variant or "default")
+    except CannotSay as error:
+        tracker.emit(Warned(tracker.run_id, f"attempt {attempt.number} cannot be the start in PTX: {error}"))
+        return None
+    params: dict[str, Json] = {FROM: attempt.proposal.params[FROM], AS: "ptx"}
+    yield from _made(tracker, Proposal(ptx, _PTX_RATIONALE, attempt.attempt_id, params))
+    return None

@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt, rank_key
 from agent.compose.session import Session, session, workshop
 from agent.compose.stored_task import stored_task
-from agent.policy import rank_key
 from agent.record.events import Event, Progress, Verified
 from agent.record.folder import ReceiptBook, folder_of
 from agent.record.store import Store, StoredAttempt
-from agent.repeat import repeated
+from agent.repeat import repeated, unfinished
 from agent.settings import Environment, Settings
 from agent.view.output import choose_view
 from agent.view.verdicts import Side, Verification, print_verification, verification_json
@@ -90,7 +89,7 @@ class _Verify:
             Verified(
                 run.run_id,
                 self._id,
-                "verify",
+                "unfinished" if unfinished(self._old, verdict) else "verify",
                 verdict,
                 round(bench_s, 4),
                 outcome.held,

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from agent.converse.toolset import TOOLS
+from agent.authors.llm.tool_schemas import TOOLS
 from agent.export.base import ExportRow, Feature, Format, Row
 from agent.export.conversations import (
     COLUMNS,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from agent.converse.feedback import compiled_words, verdict_words
+from agent.authors.llm.feedback import compiled_words, verdict_words
 from agent.export.base import Feature, Row
 from agent.export.instructions import declared_cases
 from agent.export.outcome import leading, outcome
@@ -126,7 +126,7 @@ _NOTHING = _Block("words")
 
 
 class _Replay:
-    """Plays a conversation again, by the rules of `agent.converse.conversation`."""
+    """Plays a conversation again, by the rules of `agent.authors.llm.conversation`."""
 
     def __init__(self, key: str, seen: bool) -> None:
         self._key, self._seen = key, seen
@@ -350,7 +350,7 @@ def _total(replies: Sequence[Message], name: str) -> int | None:
 # A run without a model, told as if one had called the tools ---------------------------------------------------------
 #
 # Nobody said this: every row that is made of it says so. Told is what is stored: sources, rationales, predictions, what
-# the compiler and the judge found, in the words of `agent.converse.feedback`. What is not stored (bytes touched,
+# the compiler and the judge found, in the words of `agent.authors.llm.feedback`. What is not stored (bytes touched,
 # instruction counts, hints of the roofline) is not spoken of, and no `reflect` call is made up. Nothing of a held-out
 # case is told: the stored task lists the visible ones.
 

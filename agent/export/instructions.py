@@ -12,7 +12,7 @@ import uuid
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from agent.converse.facts import PRECISIONS
+from agent.authors.llm.prompts import PRECISIONS
 from agent.export.base import Feature, Row
 from agent.record.events import RunStarted
 from agent.record.trajectory import AttemptRecord

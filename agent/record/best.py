@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt
 from agent.record.events import RunStarted
 from agent.record.folder import receipt_path, write_whole
 from tools.spec import TaskSpec

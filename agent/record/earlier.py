@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from agent.authors.offline.sketch import Earlier, as_params
+from agent.attempt import Earlier, as_params
 from agent.record.events import RunStarted
 from tools.codec import Json
 

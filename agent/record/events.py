@@ -141,12 +141,13 @@ class Judged:
 @dataclass(frozen=True)
 class Verified:
     """A finished attempt was judged again, with fresh seeds. A confirmation counts from then on instead of the verdict
-    in `Judged`; a verification, perhaps by another machine, stands beside it. `held`: the new verdict bears the old one
+    in `Judged`; a verification, perhaps by another machine, and a look that came to no end ("unfinished": `unchecked`
+    after the attempt was accepted) stand beside it. `held`: the new verdict bears the old one
     out, and `why` says by how much, or what differs."""
 
     run_id: str
     attempt_id: str
-    purpose: Literal["confirm", "verify"]
+    purpose: Literal["confirm", "verify", "unfinished"]
     verdict: Verdict
     bench_s: float
     held: bool

@@ -21,9 +21,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from agent.authors.base import Attempt
-from agent.authors.offline.sketch import Earlier
-from agent.policy import best
+from agent.attempt import Attempt, Earlier, best
 from agent.record import attempts as folds
 from agent.record import query
 from agent.record import tables as t

@@ -235,7 +235,7 @@ def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
     spent = {"trace": record.trace_s, "compile": record.compile_s, "judge": record.bench_s}
     yield "took", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds is not None) or "-"
     for verified in shown.verifications:
-        held = "held" if verified.held else "did not hold"
+        held = "not decided" if verified.purpose == "unfinished" else "held" if verified.held else "did not hold"
         yield "verified", f"{_time(verified.at)} on {verified.gpu or 'no GPU'}: {held}: {verified.why}"
     yield "receipt", shown.receipt_path or "no file here; the record keeps its evidence"
 

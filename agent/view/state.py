@@ -434,7 +434,7 @@ def _finished(row: AttemptState, event: Judged) -> AttemptState:
 
 
 def _verified(state: ViewState, event: Verified) -> ViewState:
-    """A confirmation counts from now on; a verification stands beside the verdict."""
+    """A confirmation counts from now on; a verification and an unfinished look stand beside the verdict."""
     if event.purpose == "confirm":
         state = _change(
             state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, rank_key=event.rank_key)
@@ -456,6 +456,8 @@ def _best_id(state: ViewState) -> str | None:
 
 def verification(event: Verified) -> str:
     """What became of a verdict that was repeated."""
+    if event.purpose == "unfinished":
+        return "unchanged"
     counts = "judged in full" if event.held and event.verdict.tier == "judged" else "confirmed"  # a search's finalist
     return f"{'' if event.held else 'not '}{counts if event.purpose == 'confirm' else 'verified'}"
 

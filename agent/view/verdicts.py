@@ -227,6 +227,8 @@ def print_verification(found: Verification, *, colour: bool) -> None:
     for line in found.differs:
         console.print(Text(words.one_line(f"differs: {line}"), style="yellow"))
     word, style = ("held", "green") if found.held else ("did not hold", "red")
+    if found.old.verdict.accepted and found.new.verdict.status is Status.UNCHECKED:
+        word, style = "not decided", "yellow"
     console.print(Text.assemble((f"{word}: ", f"bold {style}"), words.one_line(found.why)))
     console.print(Text(f"receipt {found.receipt_path}"))
 

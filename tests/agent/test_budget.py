@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from agent.attempt import search_tiers
 from agent.compose.budget import budgeted, limits_of, width_of
-from agent.policy import search_tiers
 from agent.settings import Settings
 from tools.errors import UsageError
 

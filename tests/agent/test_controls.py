@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.authors.base import Proposal
+from agent.attempt import Limits, Proposal
 from agent.controls import Change, Controls
 from agent.loop import Run, optimize
-from agent.policy import Limits
 from agent.record.events import Judged, Progress, Reflected, Updated
-from agent.workbench import GivenUp, Workbench
+from agent.tracker import AttemptTracker, GivenUp
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, run
 from tools.tooling import Tools
 from tools.update import Update
@@ -31,13 +30,13 @@ class HeldUpdater:
         return Update(failure=Verdict(Status.COMPILE_FAILED, "the compiler is gone"))
 
 
-def held() -> tuple[HeldUpdater, Workbench, Log]:
+def held() -> tuple[HeldUpdater, AttemptTracker, Log]:
     updater, log = HeldUpdater(), Log()
     tools = Tools(updater, NoteBench(), "checking")  # type: ignore[arg-type]
-    return updater, Workbench("r", TASK, tools, log), log
+    return updater, AttemptTracker("r", TASK, tools, log), log
 
 
-def in_background(bench: Workbench, ends: list[BaseException]) -> threading.Thread:
+def in_background(bench: AttemptTracker, ends: list[BaseException]) -> threading.Thread:
     def work() -> None:
         try:
             bench.bench(bench.update(Proposal("1", "")))
@@ -86,7 +85,7 @@ def test_the_loop_goes_on_after_a_skip() -> None:
 
     updater = HoldsOne()
     tools = Tools(updater, NoteBench(), "checking")  # type: ignore[arg-type]
-    bench = Workbench("r", TASK, tools, log)
+    bench = AttemptTracker("r", TASK, tools, log)
 
     def skip() -> None:
         assert updater.begun.wait(10)
@@ -111,7 +110,7 @@ def test_what_the_gpu_is_timing_is_not_skipped() -> None:
         def update(self, source: str, told: object = None) -> Update:
             return Update(trace_s=1.0)
 
-    bench = Workbench("r", TASK, Tools(Notes(), Asks(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker("r", TASK, Tools(Notes(), Asks(), "timing"), log)  # type: ignore[arg-type]
     bench.bench(bench.update(Proposal("1", "")))
     assert seen == [0]
     assert len(bench.attempts) == 1
@@ -127,7 +126,7 @@ def test_a_paused_run_begins_nothing_until_it_goes_on() -> None:
     assert running.controls.paused_s >= 0.3
     running.controls.pause()
     thread.join(10)
-    assert len(running.bench.attempts) == 2
+    assert len(running.tracker.attempts) == 2
 
 
 def test_the_time_limit_does_not_count_pauses() -> None:
@@ -150,14 +149,14 @@ def test_a_run_that_shall_stop_does_so_also_when_it_is_paused() -> None:
     running.controls.stop()
     thread.join(10)
     assert ends == ["stopped"]
-    assert running.bench.attempts == []
+    assert running.tracker.attempts == []
 
 
 def test_raised_limits_let_a_run_go_on() -> None:
     running, _ = run([str(n) for n in range(1, 9)], max_attempts=4)
     running.controls.raise_limits()
     assert optimize(running) == "attempts"
-    assert len(running.bench.attempts) == 5
+    assert len(running.tracker.attempts) == 5
     assert Limits(2, max_time_s=100).raised(2) == Limits(4, max_time_s=150)
     assert Limits(24, max_cost_usd=1.0).raised(1) == Limits(30, max_cost_usd=1.0)
 
@@ -187,7 +186,7 @@ def test_the_time_limit_does_not_count_what_came_before_the_run_nor_suspensions(
     controls.pause()
     time.sleep(0.3)
     controls.pause()
-    running = Run(run(["1"])[0].bench, ListAuthor(["1"]), Limits(5, max_time_s=5), controls=controls)
+    running = Run(run(["1"])[0].tracker, ListAuthor(["1"]), Limits(5, max_time_s=5), controls=controls)
     assert abs(running.elapsed_s) < 0.2
     running.started -= 4.9
     controls.suspended(3.0)

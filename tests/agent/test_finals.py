@@ -3,10 +3,13 @@
 import time
 from dataclasses import dataclass, replace
 
+import pytest
+
+from agent.attempt import Limits, Tiers, search_tiers, tiers_for
 from agent.loop import Run, optimize
-from agent.policy import Limits, search_tiers
 from agent.record.attempts import finished
-from agent.workbench import Workbench
+from agent.record.events import Verified, Warned
+from agent.tracker import AttemptTracker
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteUpdater, TieredBench, tiered, timed
 from tests.agent.test_loop_order import search
 from tools.plan.schema import Kernel, Plan
@@ -30,18 +33,18 @@ def test_a_longer_measurement_s_time_is_not_held_against_what_was_only_screened(
     bench = Hot()
     running, log = search(bench, ["10", "10.1", "10.2", "10.3", "10.4"])
     optimize(running)
-    leader = running.bench.best
+    leader = running.tracker.best
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
     assert [us for us, tier in bench.asked if tier == "confirmed"] == [10.0]
-    assert finished(log.events) == running.bench.attempts
+    assert finished(log.events) == running.tracker.attempts
 
 
 def test_a_best_that_was_judged_in_between_gives_way_to_one_that_was_screened_as_faster() -> None:
     bench = Hot()
     running, _ = search(bench, ["10", *(str(20 + n) for n in range(30)), "9.5"])
     optimize(running)
-    leader = running.bench.best
+    leader = running.tracker.best
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/32", "confirmed")
     assert [asked for asked in bench.asked if asked[1] == "judged"] == [(10.0, "judged"), (9.5, "judged")]
@@ -62,7 +65,7 @@ class PlanningUpdater(NoteUpdater):
 
 def planned(bench: TieredBench, sources: list[str]) -> Run:
     tools = Tools(PlanningUpdater(), bench, "timing")  # type: ignore[arg-type]
-    made = Workbench("r", TASK, tools, Log(), tiers=search_tiers(gpu=True))
+    made = AttemptTracker("r", TASK, tools, Log(), tiers=search_tiers(gpu=True))
     return Run(made, ListAuthor(sources), Limits(len(sources)))
 
 
@@ -85,11 +88,11 @@ def test_what_is_refused_in_full_is_refused_in_every_file() -> None:
     bench = WrongInFull()
     running = planned(bench, ["10", "10 # again", "10 # and again", "10 # once more", "11"])
     optimize(running)
-    leader = running.bench.best
+    leader = running.tracker.best
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/5", "confirmed")
     assert [asked for asked in bench.asked if asked[0] == 10.0 and asked[1] != "screened"] == [(10.0, "judged")]
-    assert "as attempt 1, which has the same plans: one element" in running.bench.attempts[2].verdict.detail
+    assert "as attempt 1, which has the same plans: one element" in running.tracker.attempts[2].verdict.detail
 
 
 def test_a_run_that_goes_on_sees_what_is_faster_than_its_confirmed_best() -> None:
@@ -98,7 +101,7 @@ def test_a_run_that_goes_on_sees_what_is_faster_than_its_confirmed_best() -> Non
     optimize(running)
     tools = Tools(NoteUpdater(), bench, "timing")  # type: ignore[arg-type]
     tiers = search_tiers(gpu=True)
-    on = Workbench("r", TASK, tools, Log(), attempts=list(running.bench.attempts), next_number=3, tiers=tiers)
+    on = AttemptTracker("r", TASK, tools, Log(), attempts=list(running.tracker.attempts), next_number=3, tiers=tiers)
     again = Run(on, ListAuthor(["9.9", "9.8", "12", "9.5"]), Limits(6, patience=3))
     assert optimize(again) == "attempts"
     assert on.best is not None
@@ -118,6 +121,38 @@ def test_when_time_is_up_the_confirmed_one_stays_the_best() -> None:
 
     running, _ = tiered(SlowerAtLast(), ["10", "10.2", "10.4"], replace(search_tiers(gpu=True), final_s=0.3))
     optimize(running)
-    leader = running.bench.best
+    leader = running.tracker.best
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
+
+
+class OutOfMemoryInFull(TieredBench):
+    """Has the memory for a screening, and for nothing more."""
+
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        found = super().bench(update, tier)
+        return found if tier == "screened" else Verdict(Status.UNCHECKED, "compiled; out of memory")
+
+
+@pytest.mark.parametrize("tiers", [tiers_for(gpu=True), search_tiers(gpu=True)])
+def test_a_later_look_that_comes_to_no_end_takes_nothing_away(tiers: Tiers) -> None:
+    bench = OutOfMemoryInFull()
+    running, log = tiered(bench, ["10", "9", "8", "7", "6", "5"], tiers)
+    optimize(running)
+    leader = running.tracker.best
+    assert leader is not None
+    assert (leader.attempt_id, leader.verdict.tier) == ("r/6", "screened")
+    assert {a.verdict.status for a in running.tracker.attempts} == {Status.CORRECT}
+    assert finished(log.events) == running.tracker.attempts
+    beside = [e for e in log.events if isinstance(e, Verified)]
+    assert len(beside) == len([tier for _, tier in bench.asked if tier != "screened"]) > 3
+    assert {(e.purpose, e.verdict.status, e.held) for e in beside} == {("unfinished", Status.UNCHECKED, False)}
+    told = [e.text for e in log.events if isinstance(e, Warned)]
+    assert told[-1] == ("attempt 6 could not be judged in full: compiled; out of memory; its screened verdict counts")
+
+
+def test_each_finalist_that_cannot_be_judged_in_full_is_tried_once() -> None:
+    bench = OutOfMemoryInFull()
+    running, _ = tiered(bench, ["10", "9.9", "9.8", "9.7", "9.6"], search_tiers(gpu=True))
+    optimize(running)
+    assert bench.asked[5:] == [(9.6, "judged"), (9.7, "judged"), (9.8, "judged"), (9.6, "confirmed")]

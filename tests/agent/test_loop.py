@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.authors.base import Attempt, Proposal
-from agent.finals import next_to_confirm
+from agent.attempt import Attempt, Limits, Proposal, Tiers, best, deserves_judging, next_to_confirm, rank_key, tiers_for
 from agent.loop import Run, optimize
-from agent.policy import Limits, Tiers, best, deserves_judging, rank_key, tiers_for
 from agent.record.attempts import finished
 from agent.record.events import Event, Judged, Proposed, Reflected, Updated, Verified
-from agent.workbench import Workbench
+from agent.tracker import AttemptTracker
+from tools.reflect import outcome
 from tools.spec import CaseSpec, TaskSpec
 from tools.tooling import Tools
 from tools.update import Update
@@ -71,13 +70,13 @@ def run(sources: list[str], **limits: int) -> tuple[Run, Log]:
     log = Log()
     tools = Tools(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
     limit = Limits(**{"max_attempts": 10, **limits})
-    return Run(Workbench("r", TASK, tools, log), ListAuthor(sources), limit), log
+    return Run(AttemptTracker("r", TASK, tools, log), ListAuthor(sources), limit), log
 
 
 def test_a_run_ends_at_its_limit_and_knows_the_best() -> None:
     running, log = run(["5", "3", "4", "1"], max_attempts=3)
     assert optimize(running) == "attempts"
-    leader = best(running.bench.attempts)
+    leader = best(running.tracker.attempts)
     assert leader is not None
     assert leader.attempt_id == "r/2"
     assert [e.best for e in log.events if isinstance(e, Judged)] == [True, True, False]
@@ -93,13 +92,13 @@ def test_every_attempt_is_proposed_updated_judged_and_reflected_in_that_order() 
 def test_a_candidate_that_fails_does_not_end_the_run() -> None:
     running, _ = run(["broken", "2"])
     assert optimize(running) == "author_done"
-    assert [a.verdict.status for a in running.bench.attempts] == [Status.CRASHED, Status.CORRECT]
+    assert [a.verdict.status for a in running.tracker.attempts] == [Status.CRASHED, Status.CORRECT]
 
 
 def test_patience_counts_attempts_since_the_best() -> None:
     running, _ = run(["1", "2", "3", "4", "5"], patience=2)
     assert optimize(running) == "patience"
-    assert len(running.bench.attempts) == 3
+    assert len(running.tracker.attempts) == 3
 
 
 def test_hypotheses_are_confirmed_or_refuted_by_the_measurement() -> None:
@@ -107,6 +106,26 @@ def test_hypotheses_are_confirmed_or_refuted_by_the_measurement() -> None:
     optimize(running)
     outcomes = [e.outcome for e in log.events if isinstance(e, Reflected)]
     assert outcomes == ["open", "confirmed", "refuted", "refuted", "open"]
+
+
+@dataclass
+class NoClock:
+    """Right and not timed; a negative number is wrong."""
+
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        """Each is better than the one before it, by what a compiler says."""
+        return Verdict(Status.WRONG, "no") if update.trace_s < 0 else Verdict(Status.CHECKED, "right")
+
+
+def test_without_a_clock_a_hypothesis_about_speed_stays_open() -> None:
+    running, log = run(["4", "2", "-1", "broken"])
+    running.tracker.tools = Tools(NoteUpdater(), NoClock(), "checking")  # type: ignore[arg-type]
+    optimize(running)
+    assert {e.outcome for e in log.events if isinstance(e, Reflected)} == {"open"}
+    static = (1e6, 0.0, -0.5, 40.0)
+    assert {outcome(key, static) for key in [(2e6, *static[1:]), (1e3, *static[1:]), ()]} == {"open"}
+    assert outcome((5.0,), static) == outcome(static, (5.0,)) == "open"
+    assert (outcome((5.0,), (6.0,)), outcome((), (6.0,))) == ("confirmed", "refuted")
 
 
 def test_ctrl_c_passes_through_and_keeps_what_is_finished() -> None:
@@ -145,7 +164,7 @@ class TieredBench:
 def tiered(bench: TieredBench, sources: list[str], tiers: Tiers) -> tuple[Run, Log]:
     log = Log()
     tools = Tools(NoteUpdater(), bench, "timing")  # type: ignore[arg-type]
-    return Run(Workbench("r", TASK, tools, log, tiers=tiers), ListAuthor(sources), Limits(len(sources))), log
+    return Run(AttemptTracker("r", TASK, tools, log, tiers=tiers), ListAuthor(sources), Limits(len(sources))), log
 
 
 def test_what_cannot_be_the_best_is_only_screened() -> None:
@@ -165,7 +184,7 @@ def test_the_best_is_confirmed_once_at_the_end_and_its_verdict_counts() -> None:
     assert [a for a in bench.asked if a[1] == "confirmed"] == [(5.0, "confirmed")]
     (again,) = [e for e in log.events if isinstance(e, Verified)]
     assert (again.attempt_id, again.purpose, again.held) == ("r/2", "confirm", True)
-    leader = best(running.bench.attempts)
+    leader = best(running.tracker.attempts)
     assert leader is not None
     assert leader.verdict.timing is not None
     assert (leader.verdict.tier, leader.verdict.timing.median_us) == ("confirmed", 5.05)
@@ -178,7 +197,7 @@ def test_when_the_best_is_not_confirmed_the_next_best_is_tried(found: Verdict) -
     running, log = tiered(bench, ["10", "5"], tiers_for(gpu=True))
     optimize(running)
     assert [e.held for e in log.events if isinstance(e, Verified)] == [False, True]
-    leader = best(running.bench.attempts)
+    leader = best(running.tracker.attempts)
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
 
@@ -201,13 +220,13 @@ def test_ctrl_c_while_confirming_keeps_the_verdict_that_was_there() -> None:
     running, _ = tiered(Interrupted(), ["10", "5"], tiers_for(gpu=True))
     with pytest.raises(KeyboardInterrupt):
         optimize(running)
-    assert [a.verdict.tier for a in running.bench.attempts] == ["judged", "judged"]
+    assert [a.verdict.tier for a in running.tracker.attempts] == ["judged", "judged"]
 
 
 def test_a_confirmed_best_is_not_confirmed_again_when_its_run_goes_on() -> None:
     running, _ = tiered(TieredBench(), ["10"], tiers_for(gpu=True))
     optimize(running)
-    assert next_to_confirm(running.bench.attempts, ()) is None
+    assert next_to_confirm(running.tracker.attempts, ()) is None
 
 
 def test_without_a_gpu_there_is_one_way_to_judge() -> None:
@@ -227,7 +246,7 @@ def test_a_tier_that_was_asked_for_is_every_attempt_s() -> None:
 def test_a_screened_time_is_promising_when_its_interval_reaches_the_best() -> None:
     running, _ = run(["10"])
     optimize(running)
-    leader = best(running.bench.attempts)
+    leader = best(running.tracker.attempts)
     assert deserves_judging(timed(10.05, width=0.1), leader)
     assert not deserves_judging(timed(10.2, width=0.1), leader)
     assert deserves_judging(timed(99.0), None)
@@ -237,7 +256,7 @@ def test_a_screened_time_is_promising_when_its_interval_reaches_the_best() -> No
 def test_every_verdict_leaves_a_receipt_also_that_of_a_confirmation() -> None:
     kept: list[tuple[str, Status, Tier | None]] = []
     running, _ = tiered(TieredBench(), ["10", "broken"], tiers_for(gpu=True))
-    running.bench.keep = lambda attempt, _source, _update, verdict, tier: kept.append((attempt, verdict.status, tier))
+    running.tracker.keep = lambda attempt, _source, _update, verdict, tier: kept.append((attempt, verdict.status, tier))
     optimize(running)
     assert kept == [
         ("r/1", Status.CORRECT, "screened"),

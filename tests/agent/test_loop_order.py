@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.authors.base import Attempt, Proposal
-from agent.finals import next_finalist
+from agent.attempt import Attempt, Limits, Proposal, Tiers, lasting, next_finalist, search_tiers
 from agent.loop import Run, optimize
-from agent.policy import Limits, Tiers, lasting, search_tiers
 from agent.record.attempts import finished
 from agent.record.events import Judged, Progress, Proposed, Verified
-from agent.workbench import Workbench
+from agent.tracker import AttemptTracker
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, TieredBench, run, tiered, timed
 from tools.spec import TaskSpec
 from tools.tooling import Tools
@@ -59,7 +57,7 @@ def slow(author: object, width: int, updater: SlowUpdater | None = None, **more:
     log = Log()
     tools = Tools(updater or SlowUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
     limits = Limits(40, max_time_s=more.pop("max_time_s", None))
-    return Run(Workbench("r", TASK, tools, log), author, limits, width, **more), log  # type: ignore[arg-type]
+    return Run(AttemptTracker("r", TASK, tools, log), author, limits, width, **more), log  # type: ignore[arg-type]
 
 
 def order(log: Log) -> list[str]:
@@ -92,7 +90,7 @@ def test_the_next_ones_are_compiled_while_one_is_judged() -> None:
             return super().bench(update, tier)
 
     tools = Tools(SlowUpdater(), SlowBench(), "timing")  # type: ignore[arg-type]
-    bench = Workbench("r", TASK, tools, Log())
+    bench = AttemptTracker("r", TASK, tools, Log())
     began = time.monotonic()
     optimize(Run(bench, ListAuthor(["1 0.1"] * 10), Limits(10), 4))
     assert time.monotonic() - began < 1.6  # one after the other it takes 2 s; the judge alone 1 s
@@ -141,8 +139,8 @@ def test_no_more_are_begun_than_the_limit_allows() -> None:
 
 def test_what_is_still_being_compiled_when_the_time_is_up_is_given_up() -> None:
     running, log = slow(ListAuthor(["9 0.0", "8 0.0", "7 1.5"]), 3, max_time_s=0.3)
-    running.controls.connect(lambda _: None, running.bench.skip)
-    running.bench.tools.benches.bench = lambda update, tier="judged": _after(0.35, update)  # type: ignore[method-assign]
+    running.controls.connect(lambda _: None, running.tracker.skip)
+    running.tracker.tools.benches.bench = lambda update, tier="judged": _after(0.35, update)  # type: ignore[method-assign]
     began = time.monotonic()
     assert optimize(running) == "time"
     assert order(log) == ["1", "2"]
@@ -158,7 +156,7 @@ def _after(seconds: float, update: Update) -> Verdict:
 def test_a_run_that_goes_on_proposes_with_all_verdicts_that_there_are() -> None:
     author = CountingAuthor([0.0] * 3)
     running, _ = slow(author, 3)
-    running.bench.attempts += slow_history()
+    running.tracker.attempts += slow_history()
     optimize(running)
     assert author.known == [2, 2, 2]
 
@@ -166,7 +164,7 @@ def test_a_run_that_goes_on_proposes_with_all_verdicts_that_there_are() -> None:
 def slow_history() -> list[Attempt]:
     before, _ = slow(ListAuthor(["9 0.0", "8 0.0"]), 1)
     optimize(before)
-    return list(before.bench.attempts)
+    return list(before.tracker.attempts)
 
 
 def search(bench: TieredBench, sources: list[str], *, confirm: bool = True) -> tuple[Run, Log]:
@@ -179,10 +177,10 @@ def test_a_search_screens_all_and_judges_a_few_of_the_best_at_its_end() -> None:
     optimize(running)
     assert [tier for _, tier in bench.asked[:6]] == ["screened"] * 6
     assert bench.asked[6:] == [(9.7, "judged"), (9.8, "judged"), (9.9, "judged")]  # the fourth could be as fast, too
-    leader = running.bench.best
+    leader = running.tracker.best
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/4", "judged")
-    assert finished(log.events) == running.bench.attempts
+    assert finished(log.events) == running.tracker.attempts
 
 
 def test_what_was_only_lucky_when_it_was_screened_gives_way_to_the_next_best() -> None:
@@ -217,7 +215,7 @@ def test_the_best_that_is_wrong_on_other_inputs_is_found_out_before_the_end() ->
     running, _ = search(bench, ["7", "5", *(str(10 + n) for n in range(30))])
     optimize(running)
     assert bench.asked.index((5.0, "judged")) < len(bench.asked) - 6
-    leader = running.bench.best
+    leader = running.tracker.best
     assert leader is not None
     assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
 
@@ -232,8 +230,8 @@ def test_a_best_that_lasts_is_judged_once() -> None:
 def test_there_are_no_finalists_where_none_are_wanted() -> None:
     running, _ = search(TieredBench(), ["5", "6"])
     optimize(running)
-    assert next_finalist(running.bench.attempts, Tiers("screened"), 0) is None
-    assert lasting(running.bench.attempts, Tiers("screened")) is None
+    assert next_finalist(running.tracker.attempts, Tiers("screened"), ()) is None
+    assert lasting(running.tracker.attempts, Tiers("screened")) is None
     assert search_tiers(gpu=False) == Tiers()
     assert search_tiers(gpu=True, tier="judged") == Tiers("judged", confirm=True)
 
@@ -267,7 +265,7 @@ def test_the_best_are_not_compiled_again_when_they_are_judged_again() -> None:
             return super().update(source, told)
 
     tools = Tools(Noting(), TieredBench(), "timing")  # type: ignore[arg-type]
-    bench = Workbench("r", TASK, tools, Log(), tiers=search_tiers(gpu=True))
+    bench = AttemptTracker("r", TASK, tools, Log(), tiers=search_tiers(gpu=True))
     optimize(Run(bench, ListAuthor(["9 0.0", "8 0.0", "7 0.0"]), Limits(3)))
     assert asked == ["9 0.0", "8 0.0", "7 0.0"]
     assert bench.best is not None

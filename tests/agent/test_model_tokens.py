@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from agent.converse.prompts import RunPrompts
-from agent.converse.toolbox import Toolbox
-from agent.converse.toolset import TOOLS
+from agent.attempt import Limits
+from agent.authors.llm.author import LlmAuthor
+from agent.authors.llm.prompts import RunPrompts
 from agent.llm.anthropic import AnthropicModel
 from agent.llm.types import ModelOptions
-from agent.policy import Limits
+from agent.loop import Run, optimize
 from agent.record.events import Replied
-from agent.strategies.refine import refine
-from agent.strategies.studio import Studio
-from agent.workbench import Workbench
+from agent.tracker import AttemptTracker
 from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
 from tests.agent.llm.server import LlmServer
 from tests.agent.test_loop import Log
@@ -37,12 +35,11 @@ def story() -> list[dict[str, Any]]:
 
 def test_the_prompt_of_turn_50_is_at_most_half_as_long_again_as_that_of_turn_10() -> None:
     log = Log()
-    bench = Workbench("r", TASKS, Tools(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker("r", TASKS, Tools(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     with LlmServer(story(), "anthropic") as server:
         model = AnthropicModel(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
         prompts = RunPrompts(bench, "sm_90", "NVIDIA H200", outcomes=lambda: bench.predictions)
-        hands = lambda key, room: Toolbox(bench, key, room, 1, "sm_90")  # noqa: E731
-        refine(Studio(bench, model, TOOLS, prompts, Limits(TURNS), hands))
+        optimize(Run(bench, LlmAuthor(bench, model, prompts, "sm_90"), Limits(TURNS)))
         model.close()
     assert server.refused == []
     assert len(bench.attempts) == TURNS

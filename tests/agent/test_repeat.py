@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.repeat import repeated
+from agent.repeat import repeated, unfinished
 from tools.verdict import Comparison, Status, Timing, Verdict
 
 CHECKED = Verdict(Status.CHECKED, "right")
@@ -32,7 +32,13 @@ def test_a_failure_holds_when_it_is_the_same_failure() -> None:
 
 
 def test_what_cannot_be_run_here_is_not_said_to_hold() -> None:
-    assert not repeated(CHECKED, Verdict(Status.UNCHECKED, "no case is small enough")).held
+    unchecked = Verdict(Status.UNCHECKED, "no case is small enough")
+    found = repeated(CHECKED, unchecked)
+    assert (found.held, found.why) == (False, "could not be judged in full: no case is small enough")
+    assert unfinished(CHECKED, unchecked)
+    assert unfinished(timed(10.0), unchecked)
+    assert not unfinished(unchecked, unchecked)  # there was nothing to take away
+    assert not any(unfinished(CHECKED, Verdict(s, "")) for s in Status if s not in (Status.UNCHECKED, Status.CORRECT))
 
 
 def test_a_time_is_not_repeated_without_a_gpu_but_the_answer_is() -> None:

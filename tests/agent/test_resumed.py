@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from agent.attempt import Limits
 from agent.compose.run import limits_as_then
 from agent.loop import optimize
-from agent.policy import Limits
 from agent.settings import Settings
 from tests.agent.test_loop import run
 from tests.agent.view.scripts import started
@@ -21,7 +21,7 @@ def again(given: Settings, then: Limits, finished: int) -> dict[str, Any]:
     event = replace(started(None), limits=encode(asdict(then)))
     running, _ = run([str(n) for n in range(1, finished + 1)], max_attempts=finished)
     optimize(running)
-    return asdict(limits_as_then(given, event, running.bench.attempts))
+    return asdict(limits_as_then(given, event, running.tracker.attempts))
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,17 @@
 """What a run begins with: --from and --language."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.authors.base import Attempt, Proposal
-from agent.compose.start import Start, Where, checked, found
-from agent.compose.starting import FROM, Beginning, begin, start_of
-from agent.policy import Limits
+from agent import loop
+from agent.attempt import Attempt, Author, Limits, Proposal
+from agent.compose.start import FROM, Beginning, Start, Where, checked, found, start_actions, start_of
 from agent.record.events import Event, Judged, Proposed, RunStarted, Updated, Warned
 from agent.record.store import Store
-from agent.workbench import Workbench
+from agent.tracker import AttemptTracker
 from tests.agent.shell import optimize
 from tests.agent.test_loop import ListAuthor, Log, NoteBench, NoteUpdater
 from tests.agent.test_model_runs import result
@@ -146,24 +145,32 @@ class SaysUpdater(NoteUpdater):
         return str(float(source) - 0.01)
 
 
-def bench(updater: NoteUpdater | None = None) -> tuple[Workbench, Log]:
+def bench(updater: NoteUpdater | None = None) -> tuple[AttemptTracker, Log]:
     log = Log()
     tools = Tools(updater or SaysUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
-    return Workbench("r", TASK, tools, log), log
+    return AttemptTracker("r", TASK, tools, log), log
 
 
-def no_author() -> ListAuthor:
-    raise AssertionError("nobody needs an author here")
+class NoAuthor(ListAuthor):
+    """Nobody needs an author here."""
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        raise AssertionError("nobody asks")
 
 
 def begun(
     beginning: Beginning, sources: list[str] | None = None, most: int = 9
-) -> tuple[Attempt | None, Workbench, Log]:
+) -> tuple[Attempt | None, AttemptTracker, Log]:
     its, log = bench()
-    limits = Limits(most)
     author = ListAuthor(sources or [])
-    start = begin(beginning, its, lambda: author, lambda: limits.why_stop(its.attempts, 0.0))
-    return start, its, log
+    return again(beginning, its, author, most), its, log
+
+
+def again(beginning: Beginning, its: AttemptTracker, author: Author, most: int = 9) -> Attempt | None:
+    """The start of a run that makes nothing else."""
+    start = start_actions(beginning, its, lambda: author)
+    loop.optimize(loop.Run(its, ListAuthor([]), Limits(most), start=start))
+    return start_of(its)
 
 
 def test_the_start_is_the_first_attempt_and_keeps_the_stored_one_as_its_parent() -> None:
@@ -205,16 +212,16 @@ def test_the_start_keeps_to_the_limits() -> None:
 def test_a_run_that_is_taken_up_again_begins_at_the_start_that_it_made() -> None:
     start, its, _ = begun(Beginning("", "ptx", Start("5", "f.py")))
     its.bench(its.update(Proposal("1", "later")))
-    assert begin(Beginning("nothing"), its, no_author, lambda: None) is start is start_of(its)
+    assert again(Beginning("nothing"), its, NoAuthor([])) is start
 
 
 def test_a_run_that_ended_between_the_start_and_its_ptx_goes_on_there() -> None:
     start, its, _ = begun(Beginning("", "ptx", Start("5", "f.py")), most=1)
     assert start is its.attempts[0]
-    again = begin(Beginning("nothing", "ptx"), its, no_author, lambda: None)
+    found = again(Beginning("nothing", "ptx"), its, NoAuthor([]))
     assert [(a.proposal.source, a.parent_id) for a in its.attempts] == [("5", None), ("4.99", "r/1")]
-    assert again is its.attempts[1]
-    assert begin(Beginning("nothing", "ptx"), its, no_author, lambda: None) is again
+    assert found is its.attempts[1]
+    assert again(Beginning("nothing", "ptx"), its, NoAuthor([])) is found
     assert len(its.attempts) == 2
 
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from agent.converse.conversation import Trouble
-from agent.converse.prompts import RunPrompts
+from agent.authors.llm.prompts import RunPrompts, Trouble
 from agent.export import instructions
 from prompts import render
 from tests.agent.converse.run_parts import REJECTED, SOURCE, THOUGHTS, attempt, checked, story, workbench

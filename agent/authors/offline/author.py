@@ -5,11 +5,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Earlier, Proposal, as_params
 from agent.authors.offline.clean import CaseArguments, LoweringFacts, clean, split
 from agent.authors.offline.library import experts, ptx_experts
 from agent.authors.offline.search import SHARED_LIMIT_BYTES, Move, View, describe, search
-from agent.authors.offline.sketch import CannotLower, Earlier, Remembered, Sketch, as_params, fingerprint
+from agent.authors.offline.sketch import CannotLower, Remembered, Sketch, fingerprint
 from tools.codec import Json, decode, encode
 from tools.errors import WorkerError
 from tools.gpus import GPUS

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.authors.base import Attempt
-from agent.authors.offline.sketch import Earlier, Params, Remembered, Sketch, as_params
+from agent.attempt import Attempt, Earlier, as_params
+from agent.authors.offline.sketch import Params, Remembered, Sketch
 
 JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill
 OF_OTHER_SHAPES = 3  # points that were best on other tasks

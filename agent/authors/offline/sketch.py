@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tools.codec import Json
+from agent.attempt import Earlier
 
 # ---
 # A candidate with its launch parameters left open: a complete file whose parameters are `NAME = value` lines.
@@ -47,30 +47,10 @@ def fingerprint(source: str) -> str:
     return hashlib.sha256("\n".join(kept).encode()).hexdigest()
 
 
-def as_params(data: Mapping[str, Json]) -> dict[str, int]:
-    """The launch parameters among a proposal's params."""
-    return {name: value for name, value in data.items() if isinstance(value, int) and not isinstance(value, bool)}
-
-
 # ---
 # What earlier runs on the same GPU found, as a search may use it: points to begin with, and points to leave.
 
 BEGIN_WITH = 3  # of the best points of earlier runs on this task
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """An attempt of an earlier run. `median_us` is None where it failed. `same_task`: the task file is the same one,
-    byte for byte; `same_versions`: so are torch, Triton and the evaluator."""
-
-    attempt_id: str
-    same_task: bool
-    same_versions: bool
-    sketch: str
-    params: Mapping[str, int]
-    source_sha256: str
-    median_us: float | None
-    task: str = ""
 
 
 @dataclass(frozen=True)

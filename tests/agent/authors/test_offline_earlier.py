@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from agent.attempt import Earlier
 from agent.authors.offline.author import OfflineAuthor
 from agent.authors.offline.library import experts
-from agent.authors.offline.sketch import CannotLower, Earlier, Remembered, Sketch
+from agent.authors.offline.sketch import CannotLower, Remembered, Sketch
 from agent.record.events import Event, Judged, Proposed, RunStarted, Verified
 from agent.record.store import Store
 from tests.agent.authors.test_offline_search import TASK, judged, refuse

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Proposal
 from agent.authors.offline.author import OfflineAuthor, overrides, through
 from agent.authors.offline.library import experts
 from agent.authors.offline.module_source import model_parts

@@ -1,9 +1,12 @@
 """Small real parts of a conversation: a model that reads replies from a list, hands that write down what they do."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from agent.attempt import Actions, Attempt
 from agent.llm.types import Delta, Listen, ModelFacts, ModelRequest, Reply, ToolCall, ToolResult, Usage
+from tools.spec import TaskSpec
 
 PRICE_USD = 1e-6  # a token
 
@@ -55,18 +58,29 @@ class ListModel:
 
 
 @dataclass
-class NoteHands:
-    """Says of every call that it was done; an `update` makes an attempt."""
+class NoteExecutor:
+    """Says of every call that it was done, and wants nothing of the loop; an `update` makes an attempt."""
 
     made: int = 0
     done: list[tuple[str, int]] = field(default_factory=list)
-    finished: int = 0
     answer: str = "ok"
+    is_error: bool = False
+    is_full: bool = False
 
-    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
+    def run(self, calls: Sequence[ToolCall], turn: int) -> Generator[Any, Any, tuple[ToolResult, ...]]:
         self.done += [(c.name, turn) for c in calls]
         self.made += sum(c.name == "update" for c in calls)
-        return tuple(ToolResult(c.call_id, f"{c.name}: {self.answer}") for c in calls)
+        yield from ()
+        return tuple(ToolResult(c.call_id, f"{c.name}: {self.answer}", self.is_error) for c in calls)
 
-    def finish(self) -> None:
-        self.finished += 1
+
+@dataclass
+class OneLine:
+    """An author with one line of work."""
+
+    work: list[Actions]
+    name: str = "one"
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Actions]:
+        taken, self.work = self.work, []
+        return taken

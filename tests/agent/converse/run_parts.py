@@ -1,8 +1,8 @@
 """Attempts of a run as prompts see them: made by hand, with a held-out case whose name and sizes must never show."""
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Proposal
 from agent.record.events import Event, Reflected
-from agent.workbench import Workbench
+from agent.tracker import AttemptTracker
 from tests.agent.test_loop import NoteBench, NoteUpdater
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.tooling import Tools
@@ -53,11 +53,11 @@ TASK = TaskSpec(
 )
 
 
-def workbench(*attempts: Attempt) -> Workbench:
+def workbench(*attempts: Attempt) -> AttemptTracker:
     """A bench that these attempts were made on."""
     events: list[Event] = []
     tools = Tools(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
-    return Workbench("r", TASK, tools, events.append, list(attempts), len(attempts) + 1)
+    return AttemptTracker("r", TASK, tools, events.append, list(attempts), len(attempts) + 1)
 
 
 def attempt(number: int, verdict: Verdict, parent: int | None = None, rationale: str = "", source: str = "") -> Attempt:

@@ -1,68 +1,80 @@
 """A conversation with a model that reads its replies from a list."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from agent.converse.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, Words
-from agent.converse.ledger import Ledger
+from agent.attempt import Limits
+from agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, ConversationTexts
 from agent.llm.errors import ContextOverflow, Unavailable
-from agent.llm.types import Reply, ToolCall, ToolResult, ToolResults, Usage, User
+from agent.llm.types import Reply, ToolResult, ToolResults, Usage, User
+from agent.loop import Run, optimize
 from agent.record.events import Event, Replied, Said
-from tests.agent.converse.parts import ListModel, NoteHands, call, calling
+from agent.tracker import AttemptTracker, CostTracker
+from tests.agent.converse.parts import ListModel, NoteExecutor, OneLine, call, calling
+from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
+from tools.tooling import Tools
 
 UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a kernel.")
 
 
-def conversation(
-    *script: Reply | Exception, why_stop: Callable[[], str | None] = lambda: None, **more: Any
-) -> tuple[Conversation, ListModel, NoteHands, list[Event]]:
-    model, hands, events = ListModel(list(script)), NoteHands(), list[Event]()
-    words = Words("system", "begin", lambda: "what was", lambda trouble: f"nudge: {trouble}")
-    made = Conversation("r", "1", model, (), hands, words, Ledger(), events.append, why_stop, **more)
-    return made, model, hands, events
+def conversation(*script: Reply | Exception, **more: Any) -> tuple[Conversation, ListModel, NoteExecutor, list[Event]]:
+    model, executor, events = ListModel(list(script)), NoteExecutor(), list[Event]()
+    texts = ConversationTexts("system", "begin", lambda: "what was", lambda trouble: f"nudge: {trouble}")
+    made = Conversation("r", "1", model, (), executor, texts, CostTracker(), events.append, **more)  # type: ignore[arg-type]
+    return made, model, executor, events
+
+
+def hold(made: Conversation, **limits: Any) -> str:
+    """As the loop does it."""
+    tracker = AttemptTracker("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), Log(), cost=made.cost)  # type: ignore[arg-type]
+    return optimize(Run(tracker, OneLine([made.actions()]), Limits(99, **limits)))
 
 
 def test_results_of_tool_calls_go_back_until_the_model_has_no_more_to_say() -> None:
-    made, model, hands, events = conversation(UPDATE, calling(call("bench", attempt=1)))
-    assert made.hold() == "author_done"
-    assert hands.done == [("update", 1), ("bench", 2)]
-    assert hands.finished == 1
+    made, model, executor, events = conversation(UPDATE, calling(call("bench", attempt=1)))
+    assert hold(made) == "author_done"
+    assert executor.done == [("update", 1), ("bench", 2)]
     second = model.asked[1].messages
     assert isinstance(second[1], Reply)
-    assert second[2] == ToolResults(hands.run((UPDATE.calls[0],), 0))
+    assert second[2] == ToolResults((ToolResult("c1", "update: ok"),))
     told = [(e.role, e.text) for e in events if isinstance(e, Said) and e.final]
     assert told[:3] == [("user", "begin"), ("tool", "update: ok"), ("tool", "bench: ok")]
 
 
 def test_every_reply_is_an_event_with_its_calls_and_its_cost() -> None:
     made, _, _, events = conversation(UPDATE)
-    made.hold()
+    hold(made)
     replies = [e for e in events if isinstance(e, Replied)]
     assert [e.turn for e in replies] == [1, 2, 3, 4]
     assert replies[0].calls[0]["name"] == "update"
     assert replies[0].cost_usd
-    assert made.ledger.cost_usd == pytest.approx(sum(e.cost_usd or 0 for e in replies))
+    assert made.cost.cost_usd == pytest.approx(sum(e.cost_usd or 0 for e in replies))
 
 
 def test_a_limit_ends_it_before_the_next_request() -> None:
-    limits = iter([None, "cost"])
-    made, model, hands, _ = conversation(UPDATE, UPDATE, why_stop=lambda: next(limits))
-    assert made.hold() == "cost"
-    assert (len(model.asked), hands.made, hands.finished) == (1, 1, 1)
+    made, model, executor, _ = conversation(UPDATE, UPDATE)
+    assert hold(made, max_cost_usd=1e-9) == "cost"
+    assert (len(model.asked), executor.made) == (1, 1)
+
+
+def test_a_conversation_ends_when_it_has_made_its_share() -> None:
+    made, model, executor, _ = conversation(UPDATE, UPDATE)
+    executor.is_full = True
+    assert hold(made) == "author_done"
+    assert len(model.asked) == 1
 
 
 def test_a_model_that_only_talks_is_nudged_and_then_left() -> None:
     made, model, _, _ = conversation(Reply("well", "end"), Reply("I could", "end"), UPDATE, Reply("so", "end"))
-    assert made.hold() == "author_done"
+    assert hold(made) == "author_done"
     assert model.asked[1].messages[-1] == User("nudge: talk")
     assert len(model.asked) == 6  # two words, a call, three words
 
 
 def test_an_empty_reply_is_no_message_and_the_nudge_joins_what_was_said_last() -> None:
     made, model, _, _ = conversation(Reply("", "end"), UPDATE, Reply(" ", "end"))
-    made.hold()
+    hold(made)
     assert model.asked[1].messages == (User("begin\n\nnudge: empty"),)
     assert isinstance(model.asked[3].messages[-1], ToolResults)
     assert model.asked[3].messages[-1].text == "nudge: empty"
@@ -71,37 +83,36 @@ def test_an_empty_reply_is_no_message_and_the_nudge_joins_what_was_said_last() -
 def test_a_refusal_is_not_sent_back_and_three_end_the_conversation() -> None:
     refusal = Reply("I can", "refusal", detail="frontier_llm")
     made, model, _, events = conversation(refusal, refusal, refusal)
-    assert made.hold() == "refused"
+    assert hold(made) == "refused"
     assert all(isinstance(m, User) for m in model.asked[-1].messages)
     assert [e.detail for e in events if isinstance(e, Replied)] == ["frontier_llm"] * 3
 
 
 def test_a_reply_that_was_cut_off_is_told_so() -> None:
     made, model, _, _ = conversation(Reply("first I would", "max_tokens"), Reply("", "max_tokens"))
-    made.hold()
+    hold(made)
     assert model.asked[1].messages[-1] == User("nudge: cut_off")
     assert model.asked[2].messages[-1] == User("nudge: cut_off\n\nnudge: cut_off")
 
 
 def test_an_overflow_makes_history_of_everything_and_asks_again() -> None:
     made, model, _, _ = conversation(UPDATE, UPDATE, ContextOverflow("too long"), UPDATE)
-    made.hold()
+    hold(made)
     assert model.asked[3].messages == (User("what was"),)
 
 
-def test_a_second_overflow_and_whatever_else_a_provider_cannot_do_is_raised_after_drafts_are_judged() -> None:
+def test_a_second_overflow_and_whatever_else_a_provider_cannot_do_is_raised() -> None:
     for errors in ([ContextOverflow("a"), ContextOverflow("b")], [Unavailable("busy", 3.0)]):
-        made, _, hands, _ = conversation(UPDATE, *errors)
+        made, _, _, _ = conversation(UPDATE, *errors)
         with pytest.raises(type(errors[-1])):
-            made.hold()
-        assert hands.finished == 1
+            hold(made)
 
 
 def test_a_prompt_stays_within_its_bound_however_long_the_conversation() -> None:
     long = calling(call("update", source="x" * 2_000), text="thought " * 100)
-    made, model, hands, _ = conversation(*[long] * 60, context_tokens=6_000)
-    hands.answer = "y" * 1_000
-    made.hold()
+    made, model, executor, _ = conversation(*[long] * 60, context_tokens=6_000)
+    executor.answer = "y" * 1_000
+    hold(made)
     lengths = [len(str(r.messages)) // 4 for r in model.asked[:60]]
     assert max(lengths) <= 6_000 + 2_000
     assert max(lengths[45:55]) <= 1.5 * max(lengths[5:15])
@@ -122,34 +133,20 @@ def test_without_a_count_of_tokens_the_length_is_estimated() -> None:
     made, _, _, _ = conversation(context_tokens=3_000)
     model = Uncounted([calling(call("update", source="x" * 2_000))] * 40)
     made.model = model
-    made.hold()
+    hold(made)
     assert max(len(str(r.messages)) for r in model.asked) < 40_000
-    assert made.ledger.unpriced == len(model.asked)
-
-
-def test_ctrl_c_passes_through_at_once() -> None:
-    def interrupted() -> str | None:
-        raise KeyboardInterrupt
-
-    made, _, hands, _ = conversation(UPDATE, why_stop=interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        made.hold()
-    assert hands.finished == 0
+    assert made.cost.unpriced == len(model.asked)
 
 
 def test_a_reply_that_fills_the_window_is_followed_by_a_shorter_prompt() -> None:
     usage = Usage(29_000, 2_000)
     made, model, _, _ = conversation(*[UPDATE] * 6, Reply("", "context", usage=usage), UPDATE)
-    made.hold()
+    hold(made)
     assert len(model.asked[7].messages) < len(model.asked[6].messages)
 
 
 def test_a_model_whose_calls_are_all_mistakes_is_left() -> None:
-    class Refusing(NoteHands):
-        def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
-            return tuple(ToolResult(c.call_id, "no such attempt", is_error=True) for c in calls)
-
-    made, model, _, _ = conversation(*[UPDATE] * 40)
-    made.hands = Refusing()
-    assert made.hold() == "author_done"
+    made, model, executor, _ = conversation(*[UPDATE] * 40)
+    executor.is_error = True
+    assert hold(made) == "author_done"
     assert len(model.asked) == MOST_VAIN

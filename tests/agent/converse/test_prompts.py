@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.converse import facts
-from agent.converse.conversation import Trouble
-from agent.converse.prompts import RunPrompts
-from agent.strategies.studio import Prompts
+from agent.authors.llm import prompts as texts
+from agent.authors.llm.author import Prompts
+from agent.authors.llm.prompts import RunPrompts, Trouble
 from tests.agent.converse.run_parts import (
     REJECTED,
     SECRETS,
@@ -205,14 +204,14 @@ def test_every_trouble_is_answered_in_its_own_words() -> None:
 
 def test_trees_of_inputs_are_told_in_short() -> None:
     tensor = {"$tensor": TensorSpec((2, 3), "float32")}
-    assert facts.tree({"$tuple": [tensor, True, None]}) == "(float32[2, 3], True, None)"
-    assert facts.tree({"$dict": {"mask": tensor}}) == "{mask: float32[2, 3]}"
-    assert facts.tree({"$dtype": "bfloat16"}) == "bfloat16"
-    assert facts.tree({"$float": "inf"}) == "inf"
-    assert facts.tree({"$tensor": {"shape": [2, 3], "dtype": "int64", "stride": [1, 2]}}) == "int64[2, 3] stride [1, 2]"
-    assert facts.tree({"$tensor": TensorSpec((2, 3), "int8", (3, 1))}) == "int8[2, 3]"
-    assert facts.tree({"$tensor": TensorSpec((), "float32")}) == "float32[]"
-    assert len(facts.tree([tensor] * 1000)) <= facts.MOST_OF_A_TREE
+    assert texts.tree({"$tuple": [tensor, True, None]}) == "(float32[2, 3], True, None)"
+    assert texts.tree({"$dict": {"mask": tensor}}) == "{mask: float32[2, 3]}"
+    assert texts.tree({"$dtype": "bfloat16"}) == "bfloat16"
+    assert texts.tree({"$float": "inf"}) == "inf"
+    assert texts.tree({"$tensor": {"shape": [2, 3], "dtype": "int64", "stride": [1, 2]}}) == "int64[2, 3] stride [1, 2]"
+    assert texts.tree({"$tensor": TensorSpec((2, 3), "int8", (3, 1))}) == "int8[2, 3]"
+    assert texts.tree({"$tensor": TensorSpec((), "float32")}) == "float32[]"
+    assert len(texts.tree([tensor] * 1000)) <= texts.MOST_OF_A_TREE
 
 
 def test_many_cases_and_parameters_are_counted_and_not_listed() -> None:

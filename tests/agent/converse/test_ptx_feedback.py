@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from agent.authors.base import Proposal
-from agent.converse.feedback import update_words
-from agent.workbench import Draft
+from agent.attempt import Draft, Proposal
+from agent.authors.llm.feedback import update_words
 from tests.agent.converse.run_parts import TASK
 from tools.plan.messages import Compiled
 from tools.plan.schema import Kernel, Plan

@@ -1,17 +1,21 @@
 """Tool calls on a workbench without workers: what is done, what is said, and what every mistake teaches."""
 
+import contextlib
 import threading
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from agent.converse.toolbox import Toolbox
-from agent.converse.toolset import TOOLS
+from agent.attempt import Draft, Limits
+from agent.authors.llm.tool_calls import ToolExecutor
+from agent.authors.llm.tool_schemas import TOOLS
 from agent.llm.types import ToolCall, ToolResult
+from agent.loop import Run, bench_rest, carry_out, optimize
 from agent.record.events import Event, Judged, Proposed, Reflected
-from agent.workbench import Workbench
-from tests.agent.converse.parts import call
+from agent.tracker import AttemptTracker
+from tests.agent.converse.parts import OneLine, call
 from tests.agent.test_loop import TASK, Log
 from tools.compiling import Artefact
 from tools.plan.messages import Compiled, SassReply
@@ -62,19 +66,44 @@ class WordBench:
 TASKS = replace(TASK, cases=(*TASK.cases, CaseSpec("secret", (), (), None, held_out=True)))
 
 
+@dataclass
+class Box:
+    """The tools of one conversation, with the loop behind them."""
+
+    executor: ToolExecutor
+    going: Run
+    drafts: dict[str, Draft] = field(default_factory=dict)
+
+    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
+        """A result for every call."""
+        work = self.executor.run(calls, turn)
+        try:
+            wanted = next(work)
+            while True:
+                wanted = work.send(carry_out(self.going, wanted, self.drafts))
+        except StopIteration as end:
+            results: tuple[ToolResult, ...] = end.value
+            return results
+
+    def finish(self) -> None:
+        """What the loop does at the end of a line of work."""
+        bench_rest(self.going, self.drafts)
+
+
 def toolbox(
-    most: int = 10, updater: WordUpdater | None = None, width: int = 1
-) -> tuple[Toolbox, Workbench, list[Event]]:
+    most: int = 10, updater: WordUpdater | None = None, width: int = 1, share: int | None = None
+) -> tuple[Box, AttemptTracker, list[Event]]:
     log = Log()
-    bench = Workbench("r", TASKS, Tools(updater or WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
-    return Toolbox(bench, "1", lambda made: most - made, width, "sm_90"), bench, log.events
+    bench = AttemptTracker("r", TASKS, Tools(updater or WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
+    going = Run(bench, OneLine([]), Limits(most), width)
+    return Box(ToolExecutor(bench, "1", "sm_90", share), going), bench, log.events
 
 
 def write(source: str | None, **more: Any) -> ToolCall:
     return call("update", **{"parent": None, "rationale": "why", "source": source, "edits": None} | more)
 
 
-def one(box: Toolbox, wanted: ToolCall) -> ToolResult:
+def one(box: Box, wanted: ToolCall) -> ToolResult:
     (result,) = box.run([wanted], 1)
     return result
 
@@ -186,6 +215,30 @@ def test_when_the_budget_is_used_up_an_update_says_so() -> None:
     assert [r.is_error for r in results] == [False, False, True]
     assert "no attempts are left" in results[2].text
     assert bench.next_number == 3
+
+
+def test_a_conversation_makes_no_more_than_its_share() -> None:
+    box, bench, _ = toolbox(share=2)
+    results = box.run([write("5"), write("6"), write("7")], 1)
+    assert [r.is_error for r in results] == [False, False, True]
+    assert box.executor.is_full
+    assert bench.next_number == 3
+
+
+@pytest.mark.parametrize("end", [None, KeyError("the provider is gone")])
+def test_what_was_compiled_is_judged_whatever_ends_the_work(end: Exception | None) -> None:
+    box, bench, _ = toolbox()
+
+    def work() -> Generator[Any, Any, None]:
+        yield from box.executor.run([write("5"), write("broken"), write("4")], 1)
+        assert [a.number for a in bench.attempts] == [2]
+        if end:
+            raise end
+
+    box.going.author = OneLine([work()])
+    with pytest.raises(KeyError) if end else contextlib.nullcontext():
+        optimize(box.going)
+    assert [a.number for a in bench.attempts] == [2, 1, 3]
 
 
 def test_a_prediction_is_held_against_the_next_attempt_with_that_parent() -> None:

@@ -3,16 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.converse.prompts import RunPrompts
-from agent.converse.toolbox import Toolbox
-from agent.converse.toolset import TOOLS
+from agent.attempt import Limits
+from agent.authors.llm.author import LlmAuthor
+from agent.authors.llm.prompts import RunPrompts
 from agent.llm.types import Listen, ModelFacts, ModelRequest, Reply, ToolCall, Usage
-from agent.policy import Limits
+from agent.loop import Run, optimize
 from agent.record.events import Event, Replied, RunEnded, Said
 from agent.record.trajectory import Trajectory, trajectory
-from agent.strategies.refine import refine
-from agent.strategies.studio import Studio
-from agent.workbench import Workbench
+from agent.tracker import AttemptTracker
 from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
 from tests.agent.record.samples import started
 from tests.agent.test_loop import Log
@@ -24,7 +22,7 @@ RUN = "20261121-093000-softmax-1a2b"
 
 @dataclass
 class Speaker:
-    """Events of one conversation, as `agent.converse.conversation` would emit them."""
+    """Events of one conversation, as `agent.authors.llm.conversation` would emit them."""
 
     key: str = "1"
     events: list[Event] = field(default_factory=list)
@@ -104,12 +102,12 @@ class Asked:
 
 
 def held(script: list[Reply], context_tokens: int = 30_000, attempts: int = 100) -> tuple[Trajectory, Asked]:
-    """A run of the real strategy, conversation and tools over a workbench that judges by words."""
+    """A run of the real strategy, conversation and tools over a tracker whose judge goes by words."""
     log, model = Log([started(RUN)]), Asked(script)
-    bench = Workbench(RUN, TASKS, Tools(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker(RUN, TASKS, Tools(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     prompts = RunPrompts(bench, "sm_90", "NVIDIA H200", outcomes=lambda: bench.predictions)
-    hands = lambda key, room: Toolbox(bench, key, room, 1, "sm_90")  # noqa: E731
-    why = refine(Studio(bench, model, TOOLS, prompts, Limits(attempts), hands, context_tokens=context_tokens))
+    author = LlmAuthor(bench, model, prompts, "sm_90", context_tokens=context_tokens)
+    why = optimize(Run(bench, author, Limits(attempts)))
     best = bench.best
     log(RunEnded(RUN, why, len(bench.attempts), 1, best.attempt_id if best else None, None, 1.0))
     return trajectory(log.events), model

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.converse.toolset import TOOLS
+from agent.authors.llm.tool_schemas import TOOLS
 from agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt, Sts
 from agent.llm.types import ToolCall, Usage
 from agent.record.events import Event, Judged, Proposed

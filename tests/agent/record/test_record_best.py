@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Proposal
 from agent.record.best import write_best
 from agent.record.events import RunStarted
 from tests.agent.record.samples import started

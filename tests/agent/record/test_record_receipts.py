@@ -8,6 +8,7 @@ import pytest
 from agent.record.events import RunEnded, Verified
 from agent.record.folder import ReceiptBook, receipt_path
 from agent.record.store import Store
+from agent.record.trajectory import trajectory
 from tests.agent.record.samples import RUN, attempt, started
 from tools.errors import StoreError
 from tools.receipt import ReceiptContext
@@ -32,7 +33,9 @@ def test_a_confirmation_counts_and_a_verification_does_not(tmp_path: Path) -> No
             store.write(event)
         store.write(verified(1, "confirm", held=False, verdict=wrong))
         store.write(verified(2, "verify", held=False, verdict=wrong))
+        store.write(verified(2, "unfinished", held=False, verdict=Verdict(Status.UNCHECKED, "no memory")))
         first, second = store.attempts(RUN)
+        assert trajectory(store.load_events(RUN)).attempts[1].accepted
         assert (first.verdict, first.rank_key) == (wrong, (0.5,))
         assert second.verdict.accepted
 
@@ -46,6 +49,7 @@ def test_the_listing_says_what_the_run_ended_with_and_whether_it_was_verified(tm
         store.write(RunEnded(RUN, "attempts", 2, 1, f"{RUN}/2", None, 9.0))
         store.write(verified(2, "verify", held=False, at=2e9 + 1))
         store.write(verified(2, "verify", held=True, at=2e9 + 2))
+        store.write(verified(2, "unfinished", held=False, verdict=Verdict(Status.UNCHECKED, "no memory"), at=2e9 + 3))
         summary = store.runs()[0]
         assert (summary.best_attempt_id, summary.best_us, summary.verified) == (f"{RUN}/2", 134.5, True)
 

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from agent.authors.base import Attempt, Proposal
-from agent.strategies.population import SIZE, Parents, choose, residents, similarity
+from agent.attempt import Attempt, Proposal
+from agent.authors.llm.author import SIZE, Parents, choose, residents, similarity
 from tools.verdict import Status, Timing, Verdict
 
 WORDS = "load store exp max sum row col mask block warp stage tile".split()

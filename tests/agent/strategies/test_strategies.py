@@ -1,53 +1,26 @@
-"""The strategies on a real workbench, with a model that reads from a list and hands that make every call an attempt."""
+"""The strategies, with the loop, the tools and a model that reads from a list."""
 
 import itertools
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from agent.authors.base import Attempt, Proposal
+from agent.attempt import Attempt, Limits
+from agent.authors.llm.author import BEST_OF_SHARE, LlmAuthor
 from agent.llm.errors import KeyRejected, Unavailable
-from agent.llm.types import Listen, ModelRequest, Reply, ToolCall, ToolResult, User
-from agent.policy import Limits
+from agent.llm.types import Listen, ModelRequest, Reply, ToolCall, ToolResults, User
+from agent.loop import Run, optimize
 from agent.record.events import Event, Replied, Said
-from agent.strategies.best_of import SHARE, best_of
-from agent.strategies.evolve import evolve
-from agent.strategies.refine import refine
-from agent.strategies.studio import Studio
-from agent.workbench import Workbench
+from agent.settings import Strategy
+from agent.tracker import AttemptTracker
 from tests.agent.converse.parts import ListModel, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 from tools.tooling import Tools
-
-
-@dataclass
-class BenchHands:
-    """Every call is an attempt, whose source says how long it takes."""
-
-    bench: Workbench
-    key: str
-    room: Callable[[int], int]
-    made: int = 0
-
-    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
-        return tuple(self._one(c) for c in calls)
-
-    def _one(self, call: ToolCall) -> ToolResult:
-        if self.room(self.made) <= 0:
-            return ToolResult(call.call_id, "no attempts left", is_error=True)
-        self.made += 1
-        source = str(call.arguments["source"])
-        draft = self.bench.update(Proposal(source, "", params={"conversation": self.key}))
-        return ToolResult(call.call_id, self.bench.bench(draft).verdict.status.value)
-
-    def finish(self) -> None:
-        pass
 
 
 class PlainPrompts:
@@ -66,23 +39,30 @@ class PlainPrompts:
         return trouble
 
 
+def written(us: float) -> ToolCall:
+    return call("update", rationale="", source=str(us))
+
+
 class Endless(ListModel):
-    """Always another kernel; times fall and rise."""
+    """Always another kernel, once those before it are benched; times fall and rise."""
 
     numbers = itertools.count()
 
     def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
         number = next(self.numbers)
-        self.script.append(calling(call("update", source=str(10 + number * 7 % 13))))
+        last = request.messages[-1]
+        told = last.results if isinstance(last, ToolResults) else ()
+        made = [int(m[1]) for m in (re.match(r"#(\d+) compiled", r.text) for r in told) if m]
+        benches = [call("bench", f"b{n}", attempt=n) for n in made]
+        self.script.append(calling(*benches, written(10 + number * 7 % 13 + number / 1000)))
         return super().ask(request, listen)
 
 
-def studio(model: ListModel, width: int = 1, **limits: Any) -> tuple[Studio, list[Event]]:
+def going(model: ListModel, strategy: Strategy = "refine", width: int = 1, **limits: Any) -> tuple[Run, list[Event]]:
     log = Log()
-    bench = Workbench("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]
     limit = Limits(**{"max_attempts": 8, **limits})
-    new_hands = lambda key, room: BenchHands(bench, key, room)  # noqa: E731
-    return Studio(bench, model, (), PlainPrompts(), limit, new_hands, width), log.events
+    return Run(bench, LlmAuthor(bench, model, PlainPrompts(), "sm_90", strategy), limit, width), log.events
 
 
 def openings(events: list[Event]) -> list[str]:
@@ -95,47 +75,47 @@ def openings(events: list[Event]) -> list[str]:
 
 
 def test_refine_holds_one_conversation_until_the_limit() -> None:
-    room, events = studio(Endless([]))
-    assert refine(room) == "attempts"
-    assert len(room.bench.attempts) == 8
+    room, events = going(Endless([]))
+    assert optimize(room) == "attempts"
+    assert len(room.tracker.attempts) == 8
     assert {e.conversation for e in events if isinstance(e, Replied)} == {"1"}
 
 
 def test_refine_begins_again_with_the_history_when_the_model_says_that_it_is_done() -> None:
-    update = calling(call("update", source="5"))
-    room, events = studio(ListModel([update, *[Reply("done", "end")] * 3, update]), max_attempts=2)
-    assert refine(room) == "attempts"
+    update, other = calling(written(5)), calling(written(4))
+    room, events = going(ListModel([update, *[Reply("done", "end")] * 3, other]), max_attempts=2)
+    assert optimize(room) == "attempts"
     assert openings(events) == ["opening ", "history"]
 
 
 def test_refine_gives_up_on_a_model_that_makes_nothing() -> None:
-    room, _ = studio(ListModel([]))
-    assert refine(room) == "author_done"
-    assert len(room.model.asked) == 6  # type: ignore[attr-defined]
+    room, _ = going(ListModel([]))
+    assert optimize(room) == "author_done"
+    assert len(room.author.model.asked) == 6  # type: ignore[attr-defined]
 
 
 def test_the_system_prompt_is_said_once_and_is_the_same_in_all_requests() -> None:
     model = Endless([])
-    room, events = studio(model)
-    refine(room)
+    room, events = going(model)
+    optimize(room)
     assert [e.text for e in events if isinstance(e, Said) and e.role == "system"] == ["system"]
     assert {r.system for r in model.asked} == {"system"}
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_best_of_begins_every_conversation_with_the_task_alone(width: int) -> None:
-    room, events = studio(Endless([]), width)
-    assert best_of(room) == "attempts"
-    assert len(room.bench.attempts) == 8
+    room, events = going(Endless([]), "best-of", width)
+    assert optimize(room) == "attempts"
+    assert len(room.tracker.attempts) == 8
     assert set(openings(events)) == {"opening "}
-    keys = [a.proposal.params["conversation"] for a in room.bench.attempts]
-    assert all(keys.count(key) <= SHARE for key in keys)
+    keys = [a.proposal.params["conversation"] for a in room.tracker.attempts]
+    assert all(keys.count(key) <= BEST_OF_SHARE for key in keys)
 
 
 def test_evolve_begins_conversations_at_attempts_and_joins_some() -> None:
-    room, events = studio(Endless([]), 2, max_attempts=60)
-    assert evolve(room) == "attempts"
-    assert len(room.bench.attempts) == 60
+    room, events = going(Endless([]), "evolve", 2, max_attempts=60)
+    assert optimize(room) == "attempts"
+    assert len(room.tracker.attempts) == 60
     begun = openings(events)
     assert begun[0] == "opening "
     assert any(text.startswith("opening #") for text in begun)
@@ -151,44 +131,45 @@ def test_conversations_side_by_side_are_under_way_at_once() -> None:
                 meeting.wait()
             return super().ask(request, listen)
 
-    room, _ = studio(Meeting([]), 3, max_attempts=3 * SHARE)
-    best_of(room)
-    assert len(room.bench.attempts) == 3 * SHARE
+    room, _ = going(Meeting([]), "best-of", 3, max_attempts=3 * BEST_OF_SHARE)
+    optimize(room)
+    assert len(room.tracker.attempts) == 3 * BEST_OF_SHARE
 
 
 def test_a_budget_is_looked_at_before_money_is_spent() -> None:
-    room, _ = studio(Endless([]), max_attempts=100, max_cost_usd=0.001)
-    assert refine(room) == "cost"
-    assert room.ledger.cost_usd <= 0.001
+    room, _ = going(Endless([]), max_attempts=100, max_cost_usd=0.001)
+    assert optimize(room) == "cost"
+    assert room.tracker.cost.cost_usd <= 0.001
 
 
-@pytest.mark.parametrize("strategy", [refine, best_of, evolve])
-def test_an_error_of_the_provider_ends_the_run_and_loses_nothing(strategy: Callable[[Studio], str]) -> None:
-    update = calling(call("update", source="5"))
-    room, _ = studio(ListModel([update, update, KeyRejected("expired")]), 2)
+@pytest.mark.parametrize("strategy", ["refine", "best-of", "evolve"])
+def test_an_error_of_the_provider_ends_the_run_and_loses_nothing(strategy: Strategy) -> None:
+    room, _ = going(ListModel([calling(written(5)), calling(written(4)), KeyRejected("expired")]), strategy, 2)
     with pytest.raises(KeyRejected):
-        strategy(room)
-    assert len(room.bench.attempts) == 2
-    assert room.why_stop() == ("interrupted" if strategy is not refine else None)
+        optimize(room)
+    own = 2 if strategy == "refine" else 1  # side by side, another's reply may be on its way for minutes
+    assert len(room.tracker.attempts) >= own
+    assert room.why_stop() == "interrupted"  # no other conversation asks again
 
 
-@pytest.mark.parametrize("strategy", [best_of, evolve])
-def test_a_model_that_makes_nothing_is_given_up(strategy: Callable[[Studio], str]) -> None:
-    room, _ = studio(ListModel([]), 2)
-    assert strategy(room) == "author_done"
+@pytest.mark.parametrize("strategy", ["best-of", "evolve"])
+def test_a_model_that_makes_nothing_is_given_up(strategy: Strategy) -> None:
+    room, _ = going(ListModel([]), strategy, 2)
+    assert optimize(room) == "author_done"
+    assert len(room.author.model.asked) <= 4 * 3  # type: ignore[attr-defined]  # of three words each
 
 
 def test_what_a_process_that_was_killed_left_unjudged_takes_no_room() -> None:
-    room, _ = studio(Endless([]), max_attempts=4)
-    room.bench.next_number = 4  # three were proposed by a process that is gone
-    assert refine(room) == "attempts"
-    assert [a.number for a in room.bench.attempts] == [4, 5, 6, 7]
+    room, _ = going(Endless([]), max_attempts=4)
+    room.tracker.next_number = 4  # three were proposed by a process that is gone
+    assert optimize(room) == "attempts"
+    assert [a.number for a in room.tracker.attempts] == [4, 5, 6, 7]
 
 
-def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply() -> None:
+@pytest.mark.parametrize("strategy", ["refine", "best-of"])
+def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply(strategy: Strategy) -> None:
     class Silent(Endless):
-        closed = threading.Event()
-        asking = threading.Event()
+        closed, asking = threading.Event(), threading.Event()
 
         def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
             self.asking.set()
@@ -199,7 +180,7 @@ def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply() -> None:
             self.closed.set()
 
     model = Silent([])
-    room, _ = studio(model, 2)
+    room, _ = going(model, strategy, 2)
 
     def interrupt() -> None:
         model.asking.wait(10)
@@ -208,6 +189,7 @@ def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply() -> None:
     threading.Thread(target=interrupt).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        best_of(room)
+        optimize(room)
     assert time.monotonic() - started < 5
     assert room.why_stop() == "interrupted"
+    model.close()  # as the command does

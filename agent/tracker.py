@@ -1,40 +1,45 @@
-"""The three tool calls of one run, as everybody makes them: update, bench, reflect.
+"""Tracks the attempts of one run through update, bench and reflect: numbers, verdicts, predictions, cost, events.
 
-Each says what happens as events and remembers what it led to. Any number of threads may work side by side: updates
-overlap, and one bench at a time has the judge.
+Each call says what happens as events and remembers what it led to. Any number of threads may work side by side: updates
+overlap, and one bench at a time has the judge. When they are made is the loop's business.
 """
 
 import contextlib
-import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agent.authors.base import Attempt, Proposal
-from agent.finals import judged_again, next_finalist, next_to_confirm, twins
-from agent.policy import (
-    CONFIRMATION,
+from agent.attempt import (
     FINALISTS,
+    Attempt,
+    Draft,
+    Proposal,
     Tiers,
     best,
     deserves_judging,
-    lasting,
+    judged_again,
     rank_key,
     rank_order,
+    twins,
 )
-from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified
-from agent.repeat import repeated
+from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified, Warned
+from agent.repeat import repeated, unfinished
 from tools.codec import Json, encode
 from tools.reflect import evidence, outcome
 from tools.spec import TaskSpec
 from tools.tooling import Tools
 from tools.update import Update
-from tools.verdict import Tier, Verdict
+from tools.verdict import Status, Tier, Verdict
 
 Emit = Callable[[Event], None]
 Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt id, source, …: keeps the receipt
+
+
+_RECENT = 4  # replies
+_GROWTH = 1.5  # prompts grow from reply to reply
 
 
 class GivenUp(Exception):
@@ -51,19 +56,33 @@ class Place:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A candidate that was traced and compiled, or failed to be."""
+class CostTracker:
+    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add."""
 
-    attempt_id: str
-    number: int
-    proposal: Proposal
-    update: Update
-    plans_sha256: str = ""  # where attempts are judged again: it takes milliseconds
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self.replies = 0
+        self.cost_usd = 0.0
+        self.unpriced = 0
+
+    def add(self, cost_usd: float | None) -> None:
+        """Count a reply of that cost; None when it is unknown."""
+        with self._lock:
+            self.replies += 1
+            self.unpriced += cost_usd is None
+            self.cost_usd += cost_usd or 0.0
+            self._recent.append(cost_usd or 0.0)
+
+    @property
+    def next_usd(self) -> float:
+        """Half as much again as the dearest of the last few replies: what should be left when another is asked for."""
+        with self._lock:
+            return _GROWTH * max(self._recent, default=0.0)
 
 
 @dataclass
-class Workbench:
+class AttemptTracker:
     """`attempts` are the finished ones in the order of their verdicts, also those of an earlier process."""
 
     run_id: str
@@ -75,6 +94,7 @@ class Workbench:
     tiers: Tiers = field(default_factory=Tiers)
     keep: Keep = lambda *_: None
     place: Place = field(default_factory=Place)
+    cost: CostTracker = field(default_factory=CostTracker)
 
     def __post_init__(self) -> None:
         self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
@@ -139,9 +159,11 @@ class Workbench:
             number = attempt_id.rpartition("/")[2]
             raise GivenUp(f"attempt {number} was skipped by a person and has no verdict; try something else")
 
-    def propose(self, proposal: Proposal) -> tuple[str, int]:
-        """Give a candidate its number; returns the attempt's id and number."""
+    def propose(self, proposal: Proposal, most: int | None = None) -> tuple[str, int] | None:
+        """Give a candidate its number; returns the attempt's id and number, or None when `most` have begun."""
         with self._numbering:
+            if most is not None and len(self.attempts) + len(self._open) >= most:
+                return None
             number = self.next_number
             self.next_number += 1
             attempt_id = f"{self.run_id}/{number}"
@@ -155,13 +177,18 @@ class Workbench:
     def update(self, proposal: Proposal, named: tuple[str, int] | None = None) -> Draft:
         """Trace and compile; a failure is part of the draft. `named`: what `propose` gave it, if it was called. Raises
         GivenUp."""
-        attempt_id, number = named or self.propose(proposal)
+        named = named or self.propose(proposal)
+        assert named is not None
+        attempt_id, number = named
 
         def told(stage: str) -> None:
             self.emit(Progress(self.run_id, stage, attempt_id=attempt_id))
 
         with self._at_work(attempt_id):
-            update = self.tools.update(proposal.source, told)
+            if proposal.problem:
+                update = Update(failure=Verdict(Status.REJECTED, proposal.problem))
+            else:
+                update = self.tools.update(proposal.source, told)
             self._insist(attempt_id)
             self.emit(updated(self.run_id, attempt_id, update))
         return Draft(attempt_id, number, proposal, update, update.plans_sha256 if self.tiers.again else "")
@@ -172,20 +199,25 @@ class Workbench:
             with self._judging:
                 self._insist(draft.attempt_id)
                 started = time.perf_counter()
-                verdict = draft.update.failure or self._judge(draft)
+                looks = [draft.update.failure] if draft.update.failure else self._judge(draft)
                 bench_s = time.perf_counter() - started
                 self.bench_s += bench_s
-            return self._finish(draft, verdict, bench_s)
+            left = len(looks) > 1 and unfinished(looks[0], looks[-1])
+            attempt = self._finish(draft, looks[0] if left else looks[-1], bench_s)
+            if left:
+                self._stands_beside(attempt, looks[-1], draft.update, 0.0)
+            return attempt
 
-    def _judge(self, draft: Draft) -> Verdict:
+    def _judge(self, draft: Draft) -> list[Verdict]:
+        """The verdicts of the tiers that it was put through, one or two."""
         self.emit(Progress(self.run_id, self.tools.bench_stage, attempt_id=draft.attempt_id))
         if self.tools.bench_stage == "timing":
             with self._numbering:
                 self._busy.discard(draft.attempt_id)
         verdict = self.tools.bench(draft.update, self.tiers.first or "judged")
         if self.tiers.promote and deserves_judging(verdict, self.best):
-            return self.tools.bench(draft.update, "judged")
-        return verdict
+            return [verdict, self.tools.bench(draft.update, "judged")]
+        return [verdict]
 
     def _finish(self, draft: Draft, verdict: Verdict, bench_s: float) -> Attempt:
         update, proposal = draft.update, draft.proposal
@@ -230,7 +262,7 @@ class Workbench:
         if attempt.verdict.timing and parent.verdict.timing:
             speedup = round(parent.verdict.timing.median_us / attempt.verdict.timing.median_us, 4)
         numbers = {"predicted_speedup": expected.evidence["predicted_speedup"], "measured_speedup": speedup}
-        held = outcome(attempt.rank_key, parent.rank_key)
+        held = self._outcome(attempt, parent)
         said = self._reflected(attempt, expected.hypothesis, expected.prediction, numbers, held)
         self.predictions.append(said)
         self.emit(said)
@@ -238,10 +270,16 @@ class Workbench:
     def reflect(self, attempt: Attempt, hypothesis: str, prediction: str) -> Reflected:
         """Hold a hypothesis about an attempt against what happened."""
         parent = self.find(attempt.parent_id)
-        held = outcome(attempt.rank_key, parent.rank_key if parent else ())
+        held = self._outcome(attempt, parent)
         reflected = self._reflected(attempt, hypothesis, prediction, {}, held)
         self.emit(reflected)
         return reflected
+
+    def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Literal["open", "confirmed", "refuted"]:
+        """Whether an attempt is faster than its parent; open where nobody could look."""
+        if parent is None or attempt.verdict.status is Status.UNCHECKED:
+            return "open"
+        return outcome(attempt.rank_key, parent.rank_key)
 
     def _reflected(
         self,
@@ -255,35 +293,9 @@ class Workbench:
         facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
         return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
 
-    def settle(self) -> None:
-        """Between two attempts of a search: judge a best in full when much has been built on it."""
-        if (attempt := lasting(self.attempts, self.tiers)) is not None:
-            self._judge_again(attempt, "judged", "judging")
-
-    def conclude(self) -> None:
-        """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
-        ends, tried, took_s = time.perf_counter() + self.tiers.final_s, 0, 0.0
-        while (attempt := next_finalist(self.attempts, self.tiers, tried)) is not None:
-            if time.perf_counter() + took_s * (1 + CONFIRMATION * self.tiers.confirm) > ends:
-                break
-            tried += 1
-            took_s = max(took_s, self._judge_again(attempt, "judged", "judging"))
-        if self.tiers.confirm:
-            self.confirm(ends)
-
-    def confirm(self, ends: float = math.inf) -> None:
-        """Judge the best again, in fresh processes; when it does not hold, or is no longer the best, the next best, if
-        that too ends in time (by perf_counter)."""
-        tried: set[str] = set()
-        took_s = 0.0
-        while (attempt := next_to_confirm(self.attempts, tried)) is not None:
-            if tried and time.perf_counter() + took_s > ends:
-                break
-            tried.add(attempt.attempt_id)
-            took_s = self._judge_again(attempt, "confirmed", "confirming")
-
-    def _judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
-        """More thoroughly than before; that verdict counts from now on. Returns the seconds that it took."""
+    def judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
+        """More thoroughly than before; that verdict counts from now on, if the look came to an end. Returns its
+        seconds."""
         self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
         source = attempt.proposal.source
         update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
@@ -292,6 +304,9 @@ class Workbench:
             verdict = update.failure or self.tools.bench(update, tier)
             bench_s = time.perf_counter() - started
             self.bench_s += bench_s
+        if unfinished(attempt.verdict, verdict):
+            self._stands_beside(attempt, verdict, update, bench_s)
+            return bench_s
         self.keep(attempt.attempt_id, source, update, verdict, tier)
         self._count(attempt, verdict, update, bench_s)
         for twin in twins(self.attempts, attempt) if not verdict.accepted else ():
@@ -302,22 +317,36 @@ class Workbench:
     def _count(self, attempt: Attempt, verdict: Verdict, update: Update, bench_s: float) -> None:
         again = judged_again(self.attempts, attempt, verdict, update, self.tiers)
         self.attempts[self.attempts.index(attempt)] = again
-        self.emit(self._confirmed(attempt, again, bench_s))
+        self.emit(self._verified(attempt, "confirm", verdict, again.rank_key, bench_s))
 
-    def _confirmed(self, before: Attempt, after: Attempt, bench_s: float) -> Verified:
-        found = repeated(before.verdict, after.verdict)
+    def _stands_beside(self, attempt: Attempt, verdict: Verdict, update: Update, bench_s: float) -> None:
+        """A later look that came to no end takes nothing away: it is kept beside what counts, and a person is told."""
+        said = self._verified(attempt, "unfinished", verdict, rank_key(verdict, update), bench_s)
+        self.emit(said)
+        counts = attempt.verdict.tier or attempt.verdict.status.value
+        self.emit(Warned(self.run_id, f"attempt {attempt.number} {said.why}; its {counts} verdict counts"))
+
+    def _verified(
+        self,
+        before: Attempt,
+        purpose: Literal["confirm", "unfinished"],
+        verdict: Verdict,
+        key: tuple[float, ...],
+        bench_s: float,
+    ) -> Verified:
+        found = repeated(before.verdict, verdict)
         return Verified(
             self.run_id,
             before.attempt_id,
-            "confirm",
-            after.verdict,
+            purpose,
+            verdict,
             round(bench_s, 4),
             found.held,
             found.why,
             self.place.gpu,
             self.place.machine,
             self.place.versions,
-            after.rank_key,
+            key,
         )
 
 

@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt, Draft
 from agent.record.events import Reflected
-from agent.workbench import Draft, Workbench
+from agent.tracker import AttemptTracker
 from prompts import render
 from tools.metrics import Roofline
 from tools.plan.messages import SassReply
@@ -81,9 +81,9 @@ def same_words(number: int, status: str, notes: Sequence[str]) -> str:
     return render("results/update.j2", same_as=number, same_status=status, notes=notes).strip()
 
 
-def bench_words(attempt: Attempt, bench: Workbench, held: Reflected | None, place: Roofline | None) -> str:
+def bench_words(attempt: Attempt, tracker: AttemptTracker, held: Reflected | None, place: Roofline | None) -> str:
     """Of a `bench`. `held`: what became of a prediction about it; `place`: where the attempt lies, if it is right."""
-    verdict, leader = author_view(attempt.verdict, bench.task), bench.best
+    verdict, leader = author_view(attempt.verdict, tracker.task), tracker.best
     return verdict_words(attempt.number, verdict, leader.number if leader else None, held, place.hints if place else ())
 
 
@@ -141,20 +141,20 @@ class Disassembled:
 
 def reflect_words(
     attempt: Attempt,
-    bench: Workbench,
+    tracker: AttemptTracker,
     compiled: Disassembled,
     predictions: Sequence[Reflected],
     place: Roofline,
 ) -> str:
     """Of a `reflect`. `compiled`: what the attempt's kernels are made of, and the best attempt's; `predictions`: those
     that were decided, oldest first."""
-    leader = bench.best
+    leader = tracker.best
     other = leader if leader is not None and leader.attempt_id != attempt.attempt_id else None
     return render(
         "results/reflect.j2",
         number=attempt.number,
         status=attempt.verdict.status.value,
-        facts=_facts(attempt, bench.task, place),
+        facts=_facts(attempt, tracker.task, place),
         kernels=compiled.lines,
         best=other.number if other else None,
         diff=_diff(attempt.proposal.source, other.proposal.source) if other else "",

@@ -8,11 +8,12 @@ so providers can cache them.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
 
-from agent.converse.ledger import Ledger
+from agent.attempt import Action, ActionResult, Actions, StopReason
+from agent.authors.llm.prompts import Trouble
+from agent.authors.llm.tool_calls import ToolExecutor
 from agent.llm.errors import ContextOverflow
 from agent.llm.types import (
     Delta,
@@ -21,12 +22,11 @@ from agent.llm.types import (
     ModelRequest,
     Reply,
     Tool,
-    ToolCall,
-    ToolResult,
     ToolResults,
     User,
 )
 from agent.record.events import Event, Progress, Replied, Said
+from agent.tracker import CostTracker
 from tools.codec import Json, encode
 
 KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
@@ -34,26 +34,10 @@ YARDSTICK_TURN, MOST_GROWTH = 10, 1.35  # later prompts are hardly longer than t
 MOST_VAIN = 8  # replies in a row of whose calls none could be carried out, after which it is over too
 MOST_SILENT = 3  # replies in a row that call no tool, after which the conversation is over
 _CHARACTERS_PER_TOKEN = 4  # where a server does not count
-Trouble = Literal["talk", "empty", "cut_off", "refused"]
-
-
-class Hands(Protocol):
-    """Runs tool calls. `made`: how many attempts came of them."""
-
-    @property
-    def made(self) -> int: ...
-
-    def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
-        """A result for every call, in order; what a model did wrong is a result too."""
-        ...
-
-    def finish(self) -> None:
-        """Judge what was written and never judged."""
-        ...
 
 
 @dataclass(frozen=True)
-class Words:
+class ConversationTexts:
     """What the model is told. `history` replaces what was forgotten; `nudge` answers a reply that called no tool."""
 
     system: str
@@ -64,17 +48,16 @@ class Words:
 
 @dataclass
 class Conversation:
-    """A conversation of a run. `key` names it in the record; `why_stop` is asked before every request."""
+    """A conversation of a run. `key` names it in the record. Before every request the loop may end it."""
 
     run_id: str
     key: str
     model: LanguageModel
     tools: tuple[Tool, ...]
-    hands: Hands
-    words: Words
-    ledger: Ledger
+    executor: ToolExecutor
+    texts: ConversationTexts
+    cost: CostTracker
     emit: Callable[[Event], None]
-    why_stop: Callable[[], str | None]
     context_tokens: int = 30_000
     max_tokens: int = 32_000
     turn: int = 0
@@ -85,21 +68,15 @@ class Conversation:
     def __post_init__(self) -> None:
         self._longest = self.context_tokens
 
-    def hold(self) -> str:
-        """Until a limit is reached (its name), or the model has no more to say ("author_done", "refused"). Raises
-        LlmError; what was written by then is judged all the same."""
-        self._hear(self.words.opening)
-        try:
-            while not (why := self.why_stop() or self._exchange()):
-                pass
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            if self.why_stop() != "interrupted":
-                self.hands.finish()
-            raise
-        self.hands.finish()
-        return why
+    def actions(self) -> Actions:
+        """Ask, and want done what the model calls for, until it has no more to say or has made its share. Raises
+        LlmError."""
+        self._hear(self.texts.opening)
+        while True:
+            yield ()
+            why = yield from self._exchange()
+            if why is not None or self.executor.is_full:
+                return why
 
     def _hear(self, text: str, raw: Json = None) -> None:
         """Words to the model, after whatever comes last."""
@@ -110,15 +87,15 @@ class Conversation:
         else:
             self._messages.append(User(text))
 
-    def _exchange(self) -> str | None:
+    def _exchange(self) -> Actions:
         """One reply and what it leads to; why the conversation is over, or None."""
         reply = self._ask()
         if reply.calls or (reply.text.strip() and reply.stop != "refusal"):
             self._messages.append(reply)
         if reply.calls:
             self._silent = 0
-            if self._answer(reply) >= MOST_VAIN:
-                return "author_done"
+            if (yield from self._answer(reply)) >= MOST_VAIN:
+                return StopReason.AUTHOR_DONE
         elif reply.stop == "context":
             self._compact(KEPT_EXCHANGES - 1)
         elif over := self._prod(reply):
@@ -130,13 +107,13 @@ class Conversation:
             self._compact(KEPT_EXCHANGES)
         return None
 
-    def _prod(self, reply: Reply) -> str | None:
+    def _prod(self, reply: Reply) -> StopReason | None:
         """Answer a reply that called no tool, or give up on the model."""
         self._silent += 1
         trouble = _trouble(reply)
         if self._silent >= MOST_SILENT:
-            return "refused" if trouble == "refused" else "author_done"
-        self._hear(self.words.nudge(trouble))
+            return StopReason.REFUSED if trouble == "refused" else StopReason.AUTHOR_DONE
+        self._hear(self.texts.nudge(trouble))
         return None
 
     def _ask(self) -> Reply:
@@ -148,13 +125,13 @@ class Conversation:
             self._compact(0)
             reply = self._reply()
         self.turn += 1
-        self.ledger.add(reply)
+        self.cost.add(reply.cost_usd)
         self.emit(self._replied(reply, time.perf_counter() - started))
         return reply
 
     def _reply(self) -> Reply:
         key = f"{self.run_id}/{self.key}"
-        request = ModelRequest(self.words.system, tuple(self._messages), self.tools, self.max_tokens, key)
+        request = ModelRequest(self.texts.system, tuple(self._messages), self.tools, self.max_tokens, key)
         return self.model.ask(request, self._overheard)
 
     def _overheard(self, delta: Delta) -> None:
@@ -178,9 +155,9 @@ class Conversation:
             raw=reply.raw,
         )
 
-    def _answer(self, reply: Reply) -> int:
-        """Carry out the calls; how many replies in a row have been in vain."""
-        results = self.hands.run(reply.calls, self.turn)
+    def _answer(self, reply: Reply) -> Generator[Sequence[Action], Sequence[ActionResult], int]:
+        """Have the calls carried out; how many replies in a row have been in vain."""
+        results = yield from self.executor.run(reply.calls, self.turn)
         for result in results:
             raw = {"call_id": result.call_id, "is_error": result.is_error}
             self.emit(Said(self.run_id, "tool", result.text, raw=raw, conversation=self.key))
@@ -193,7 +170,7 @@ class Conversation:
         last = self._messages[-1]
         new = sum(len(r.text) for r in last.results) if isinstance(last, ToolResults) else 0
         if reply.usage is None:
-            known = sum(map(_characters, self._messages)) + len(self.words.system)
+            known = sum(map(_characters, self._messages)) + len(self.texts.system)
             return known // _CHARACTERS_PER_TOKEN
         return reply.usage.input_tokens + reply.usage.output_tokens + new // _CHARACTERS_PER_TOKEN
 
@@ -204,7 +181,7 @@ class Conversation:
         if tail == self._messages[1:] and tail:
             return
         self._messages = []
-        self._hear(self.words.history(), {"history": True, "kept": len(tail)})
+        self._hear(self.texts.history(), {"history": True, "kept": len(tail)})
         self._messages += tail
 
 

@@ -1,16 +1,27 @@
-"""What templates say of a task, a GPU and an attempt, as plain values: short words and rounded numbers. Pure."""
+"""What a model is told of a run: the values of the templates in prompts/, and the texts that they make.
 
-from collections.abc import Mapping, Sequence
+Short words and rounded numbers; what a run has learned so far is small enough to be told again and again whatever the
+number of attempts. Nothing here may tell of a held-out case: cases are those with `held_out` False, verdicts are
+`author_view`s.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Literal, TypeGuard
 
-from agent.authors.base import Attempt
+from agent.attempt import Attempt, best
+from agent.record.events import Reflected
+from agent.tracker import AttemptTracker
+from prompts import render
 from tools.codec import Json
-from tools.gpus import Gpu
+from tools.gpus import GPUS, Gpu, gpu_named
 from tools.receipt import HIDDEN, author_view
 from tools.roofline import speed_of_light
 from tools.spec import CaseSpec, TaskSpec, TensorSpec
 from tools.verdict import KernelReport, Verdict
 
+Trouble = Literal["talk", "empty", "cut_off", "refused"]  # of a reply that calls no tool
 Values = dict[str, object]
 MOST_CASES = 8  # that a prompt lists
 MOST_PARAMETERS = 12  # of one case
@@ -26,9 +37,76 @@ PRECISIONS = {
     "float16": "float16: operands may be float16 (11 bits), sums are float32",
     "bfloat16": "bfloat16: operands may be bfloat16 (8 bits), sums are float32",
 }
+MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 8  # rows of a history
+_LANGUAGES = {"triton": "Triton", "ptx": "PTX"}
 
 
-def task(spec: TaskSpec) -> Values:
+class RunPrompts:
+    """`arch`: what is compiled for ("sm_90"); `gpu`: what the driver calls the GPU that times, or None where nothing is
+    timed; `outcomes`: what has been reflected in this run so far, oldest first. Raises ValueError for an unknown
+    `language`; an unknown GPU or target gets words without numbers."""
+
+    def __init__(
+        self,
+        tracker: AttemptTracker,
+        arch: str,
+        gpu: str | None,
+        language: str = "triton",
+        outcomes: Callable[[], Sequence[Reflected]] = lambda: (),
+    ) -> None:
+        if language not in _LANGUAGES:
+            raise ValueError(f"no prompts for language {language!r}; known: {', '.join(_LANGUAGES)}")
+        self._tracker, self._outcomes, self._timed = tracker, outcomes, gpu is not None
+        hardware = _hardware(arch, gpu)
+        self.system = render(
+            "system.j2",
+            arch=arch,
+            gpu_name=_bare(gpu) if gpu else "a GPU that is not at hand",
+            timed=self._timed,
+            language=language,
+            language_name=_LANGUAGES[language],
+            hardware=hardware_values(hardware) if hardware else None,
+            task=task_values(tracker.task),
+            light=light_values(tracker.task, hardware) if hardware and gpu else None,
+        )
+
+    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
+        """The first words of a conversation; `seeds` are attempts to start from."""
+        return render("opening.j2", timed=self._timed, seeds=[self._whole(a) for a in seeds])
+
+    def history(self) -> str:
+        """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
+        attempts = list(self._tracker.attempts)
+        return render("history.j2", timed=self._timed, **history_values(self._tracker.task, attempts, self._outcomes()))
+
+    def crossover(self, first: Attempt, second: Attempt) -> str:
+        """The first words of a conversation that shall join two attempts."""
+        return render("crossover.j2", timed=self._timed, first=self._whole(first), second=self._whole(second))
+
+    def nudge(self, trouble: Trouble) -> str:
+        """The answer to a reply that called no tool."""
+        return render("nudge.j2", trouble=trouble)
+
+    def _whole(self, attempt: Attempt) -> dict[str, object]:
+        numbers = {a.attempt_id: a.number for a in list(self._tracker.attempts)}
+        return attempt_values(self._tracker.task, attempt, numbers)
+
+
+def _bare(gpu: str) -> str:
+    return gpu if gpu.startswith("NVIDIA ") else f"NVIDIA {gpu}"
+
+
+def _hardware(arch: str, gpu: str | None) -> Gpu | None:
+    """The GPU that times; where there is none, the first known one of the target. None if nothing is known."""
+    if gpu is None:
+        return next((g for g in GPUS if f"sm_{g.arch}" == arch), None)
+    try:
+        return gpu_named(gpu)
+    except KeyError:
+        return None
+
+
+def task_values(spec: TaskSpec) -> Values:
     """The task without its held-out cases."""
     shown = [case for case in spec.cases if not case.held_out]
     return {
@@ -90,7 +168,7 @@ def _tensor(shape: Sequence[int], dtype: str, stride: Sequence[int] | None) -> s
     return f"{dtype}{list(shape)}{strides}"
 
 
-def hardware(gpu: Gpu) -> Values:
+def hardware_values(gpu: Gpu) -> Values:
     """The numbers of a GPU."""
     return {
         "name": gpu.name,
@@ -108,7 +186,7 @@ def hardware(gpu: Gpu) -> Values:
     }
 
 
-def light(spec: TaskSpec, gpu: Gpu) -> Values | None:
+def light_values(spec: TaskSpec, gpu: Gpu) -> Values | None:
     """How fast the timed case could be; None when the rates of its precision are not known."""
     try:
         floor = speed_of_light(spec.main, gpu, spec.precision)
@@ -118,7 +196,7 @@ def light(spec: TaskSpec, gpu: Gpu) -> Values | None:
     return {"us": _short(floor.us), "bound": floor.bound, "measured_us": measured}
 
 
-def attempt(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
+def attempt_values(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
     """An attempt in full, as an author may see it. `numbers`: of the attempts that may be its parent."""
     verdict = author_view(made.verdict, spec)
     return {
@@ -128,7 +206,7 @@ def attempt(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values
         "accepted": verdict.accepted,
         "tried": made.proposal.rationale,
         "source": made.proposal.source,
-        "result": result(made, verdict),
+        "result": result_words(made, verdict),
         "detail": "" if verdict.accepted else verdict.detail[:MOST_OF_A_DETAIL],
         "failed": "" if verdict.accepted else _failed(verdict),
         "sol_percent": f"{100 * verdict.sol_fraction:.0f}" if verdict.sol_fraction is not None else "",
@@ -138,7 +216,7 @@ def attempt(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values
     }
 
 
-def result(made: Attempt, verdict: Verdict) -> str:
+def result_words(made: Attempt, verdict: Verdict) -> str:
     """What counts about an accepted attempt: its time and speed-ups, or its rank; else ""."""
     if verdict.timing is not None:
         gains = "".join(f", {c.speedup:.3g}x {c.baseline}" for c in verdict.comparisons)
@@ -186,3 +264,75 @@ def _amount(count: int, unit: str) -> str:
     while size >= 999.5 and len(prefixes) > 1:
         size, prefixes = size / 1000, prefixes[1:]
     return f"{size:.3g} {prefixes[0]}{unit}".strip()
+
+
+def history_values(task: TaskSpec, attempts: Sequence[Attempt], outcomes: Sequence[Reflected]) -> Values:
+    """What history.j2 needs: rows of the best and the newest, one source, the latest failure, scored hypotheses."""
+    numbers = {a.attempt_id: a.number for a in attempts}
+    ordered = sorted(attempts, key=lambda a: a.number)
+    shown, leader = _worth_telling(ordered), best(ordered)
+    failure = next((a for a in reversed(ordered) if not a.verdict.accepted), None)
+    told = leader or (ordered[-1] if ordered else None)
+    counts = Counter(a.verdict.status.value for a in ordered)
+    return {
+        "count": len(ordered),
+        "counts": ", ".join(f"{n} {status}" for status, n in counts.most_common()),
+        "rows": [_row(task, a, numbers) for a in shown],
+        "unlisted": len(ordered) - len(shown),
+        "leader": attempt_values(task, leader, numbers) if leader else None,
+        "told": attempt_values(task, told, numbers) if told else None,
+        "failure": attempt_values(task, failure, numbers) if failure else None,
+        **_scores(numbers, outcomes),
+    }
+
+
+def _worth_telling(ordered: Sequence[Attempt]) -> list[Attempt]:
+    """The best and the newest, by number."""
+    accepted = sorted((a for a in ordered if a.verdict.accepted), key=lambda a: (a.rank_key, a.number))
+    chosen = {a.attempt_id for a in [*accepted[:MOST_BEST], *ordered[-MOST_NEWEST:]]}
+    return [a for a in ordered if a.attempt_id in chosen]
+
+
+def _row(task: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
+    verdict = author_view(made.verdict, task)
+    return {
+        "number": made.number,
+        "parent": numbers.get(made.parent_id or ""),
+        "status": verdict.status.value,
+        "result": result_words(made, verdict),
+        "tried": made.proposal.rationale,
+        "why": "" if verdict.accepted else verdict.detail,
+    }
+
+
+def _scores(numbers: Mapping[str, int], outcomes: Sequence[Reflected]) -> Values:
+    """The latest word on each attempt; how many of those that could be scored held."""
+    latest = {r.attempt_id: r for r in outcomes if r.attempt_id in numbers}
+    held, refuted = (sum(r.outcome == o for r in latest.values()) for o in ("confirmed", "refuted"))
+    newest = sorted(latest.values(), key=lambda r: numbers[r.attempt_id])[-MOST_SCORES:]
+    return {
+        "scores": [_score(numbers, r) for r in newest],
+        "held": held,
+        "scored": held + refuted,
+        "hit_rate": f"{100 * held / (held + refuted):.0f}" if held + refuted else "",
+    }
+
+
+def _score(numbers: Mapping[str, int], reflected: Reflected) -> Values:
+    ratio = reflected.evidence.get("time_ratio_to_parent")
+    return {
+        "number": numbers[reflected.attempt_id],
+        "hypothesis": reflected.hypothesis,
+        "prediction": reflected.prediction,
+        "predicted": _times(reflected.evidence.get("predicted_speedup")),
+        "measured": _times(1 / ratio if _positive(ratio) else None),
+        "outcome": reflected.outcome,
+    }
+
+
+def _times(speedup: Json) -> str:
+    return f"{speedup:.3g}x" if _positive(speedup) else ""
+
+
+def _positive(value: Json) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

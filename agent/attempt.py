@@ -1,0 +1,341 @@
+"""An attempt, who proposes it, which is the best, how thoroughly it is judged, and when a run is over. Pure.
+
+A search ranks its attempts by their screenings. The time of a longer measurement does not compare with those: a product
+that runs for seconds makes the GPU hot, so that what was confirmed at 790 µs had been screened at 759, others at 760.
+So an attempt that is judged again keeps its place, unless it is now told from another one that was judged as
+thoroughly. (A model's attempts are judged in full when they may be the best, and rank by that time.)
+"""
+
+import math
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from tools.codec import Json
+from tools.spec import TaskSpec
+from tools.verdict import KernelReport, Tier, Verdict
+
+if TYPE_CHECKING:
+    from tools.update import Update  # with it comes numpy, which a list of runs need not wait for
+
+FINALISTS = 3  # of a search
+LASTING = 24  # attempts without a better one, 8 s of screening, after which a best is judged in full for 3 s
+FINAL_S = 45.0  # for all that a search judges at its end; a matmul takes 6 s in full and 18 s to be confirmed
+CONFIRMATION = 3.0  # times as long as judging in full takes: in three fresh processes
+MOST_CONFIRMATIONS = 3  # of a run: when the best does not hold, the next best, and the one after it
+_THOROUGH = {"judged": ("judged", "confirmed"), "confirmed": ("confirmed",)}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate source and why. `parent_id` is the attempt it was derived from, `params` a search's choices."""
+
+    source: str
+    rationale: str
+    parent_id: str | None = None
+    params: dict[str, Json] = field(default_factory=dict)
+    hypothesis: str = ""
+    prediction: str = ""
+    problem: str = ""  # why there is no source that could be traced: it is rejected with these words
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A finished attempt, as authors and policies see it."""
+
+    attempt_id: str
+    number: int
+    parent_id: str | None
+    proposal: Proposal
+    verdict: Verdict
+    kernels: tuple[KernelReport, ...]
+    rank_key: tuple[float, ...]  # smaller is better; () when not accepted
+    plans_sha256: str = ""  # of all cases' plans: `tools.update.Update`; "" when it is of an earlier process
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An attempt of an earlier run. `median_us` is None where it failed. `same_task`: the task file is the same one,
+    byte for byte; `same_versions`: so are torch, Triton and the evaluator."""
+
+    attempt_id: str
+    same_task: bool
+    same_versions: bool
+    sketch: str
+    params: Mapping[str, int]
+    source_sha256: str
+    median_us: float | None
+    task: str = ""
+
+
+def as_params(data: Mapping[str, Json]) -> dict[str, int]:
+    """The launch parameters among a proposal's params."""
+    return {name: value for name, value in data.items() if isinstance(value, int) and not isinstance(value, bool)}
+
+
+class StopReason(StrEnum):
+    """Why a run is over."""
+
+    ATTEMPTS = "attempts"
+    TIME = "time"
+    PATIENCE = "patience"
+    COST = "cost"
+    GOAL = "goal"
+    STOPPED = "stopped"  # a person wanted no more
+    INTERRUPTED = "interrupted"  # Ctrl-C
+    AUTHOR_DONE = "author_done"
+    REFUSED = "refused"  # the model will not write kernels
+    MODEL_ERROR = "model_error"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A candidate that was traced and compiled, or failed to be."""
+
+    attempt_id: str
+    number: int
+    proposal: Proposal
+    update: "Update"
+    plans_sha256: str = ""  # where attempts are judged again: it takes milliseconds
+
+
+@dataclass(frozen=True)
+class UpdateAction:
+    """Trace and compile a candidate; it becomes an attempt. Those of one step are carried out side by side."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True)
+class BenchAction:
+    """Check and time what was compiled."""
+
+    draft: Draft
+
+
+@dataclass(frozen=True)
+class ReflectAction:
+    """Note what is expected of the next attempt that is derived from this one."""
+
+    attempt: Attempt
+    hypothesis: str
+    prediction: str
+    predicted_speedup: float | None = None
+
+
+NO_ROOM = "no attempts are left in this run's budget; bench what is not benched yet, then stop"
+
+
+@dataclass(frozen=True)
+class Declined:
+    """An action that was not carried out, and why. `number`: of the attempt that it cost, if it did."""
+
+    why: str
+    number: int | None = None
+
+
+Action = UpdateAction | BenchAction | ReflectAction
+ActionResult = Draft | Attempt | Declined  # of an update, of the two others, of any
+Actions = Generator[Sequence[Action], Sequence[ActionResult], StopReason | None]
+"""A line of work that learns from every result: it yields steps, is sent what came of each, and returns why it ends
+(None: no reason to end the run). An empty step says that it is about to ask a model, or to begin anew: there a run may
+end, or wait."""
+
+
+class Author(Protocol):
+    """Writes kernels: the LLM in its conversations, a search, a list of files."""
+
+    name: str
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> "Sequence[Proposal | Actions]":
+        """Up to `width` candidates or lines of work to begin next. An empty list: nothing before more is known, and
+        nothing ever when nothing is under way."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """How a run judges. `first`: the tier of every attempt; `promote`: those that may be the best are judged in full at
+    once; `finalists`: at the end so many of the best are, and before it a best that lasts; `confirm`: at the end the
+    best is confirmed. `final_s`: what comes at the end takes so long at most, but the best is confirmed all the same.
+    Without a GPU there is one way to judge, and `first` is None."""
+
+    first: Tier | None = None
+    promote: bool = False
+    finalists: int = 0
+    confirm: bool = False
+    final_s: float = math.inf
+
+    @property
+    def again(self) -> bool:
+        """Whether some attempts are judged again."""
+        return self.confirm or self.finalists > 0
+
+
+def tiers_for(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -> Tiers:
+    """Screen all, judge the promising, confirm the best; with `tier`, that tier for every attempt."""
+    if not gpu:
+        return Tiers()
+    return Tiers(tier or "screened", promote=tier is None, confirm=confirm and tier != "confirmed")
+
+
+def search_tiers(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -> Tiers:
+    """The same for a search of many cheap attempts, of which a new best is nothing special: judging takes ten times as
+    long as screening and tells no other order (an A/A resolution of 0.1 % against one of 0.3 %)."""
+    found = tiers_for(gpu, tier, confirm=confirm)
+    return replace(found, promote=False, finalists=FINALISTS, final_s=FINAL_S) if found.promote else found
+
+
+def deserves_judging(screened: Verdict, leader: Attempt | None) -> bool:
+    """Whether a screened attempt may be better than the best: its interval reaches that one's time."""
+    if screened.timing is None:
+        return False
+    best_so_far = leader.verdict.timing if leader else None
+    return best_so_far is None or screened.timing.low_us <= best_so_far.median_us
+
+
+def lasting(attempts: Sequence[Attempt], tiers: Tiers) -> Attempt | None:
+    """The best, when it was only screened and has been the best for so long that what comes next builds on it."""
+    leader = best(attempts)
+    if leader is None or not tiers.finalists or leader.verdict.tier != "screened":
+        return None
+    return leader if since_improvement(attempts) == LASTING else None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run ends. None: no limit. `patience` counts attempts since the last improvement."""
+
+    max_attempts: int
+    max_time_s: float | None = None
+    patience: int | None = None
+    max_cost_usd: float | None = None
+    target_speedup: float | None = None  # over the fastest baseline, by the lower end of its interval
+    target_sol: float | None = None  # fraction of the speed of light
+
+    def raised(self, times: int) -> "Limits":
+        """With a quarter more attempts and time than were given, so many times. Dollars are never raised."""
+        time_s = None if self.max_time_s is None else self.max_time_s * (1 + 0.25 * times)
+        more = times * max(1, self.max_attempts // 4)
+        return replace(self, max_attempts=self.max_attempts + more, max_time_s=time_s)
+
+    def why_stop(
+        self, attempts: Sequence[Attempt], elapsed_s: float, cost_usd: float = 0.0, next_usd: float = 0.0
+    ) -> StopReason | None:
+        """The first limit that is reached, or None. `next_usd`: what the next request is likely to cost."""
+        if self._reached(best(attempts)):
+            return StopReason.GOAL
+        if self.max_cost_usd is not None and cost_usd + next_usd > self.max_cost_usd:
+            return StopReason.COST
+        if len(attempts) >= self.max_attempts:
+            return StopReason.ATTEMPTS
+        if self.max_time_s is not None and elapsed_s >= self.max_time_s:
+            return StopReason.TIME
+        if self.patience is not None and since_improvement(attempts) >= self.patience:
+            return StopReason.PATIENCE
+        return None
+
+    def _reached(self, leader: Attempt | None) -> bool:
+        if leader is None:
+            return False
+        lows = [c.low for c in leader.verdict.comparisons]
+        faster = self.target_speedup is not None and bool(lows) and min(lows) >= self.target_speedup
+        fraction = leader.verdict.sol_fraction
+        return faster or (self.target_sol is not None and fraction is not None and fraction >= self.target_sol)
+
+
+def best(attempts: Sequence[Attempt]) -> Attempt | None:
+    """The accepted attempt with the smallest rank key; the earlier one on a tie."""
+    return min((a for a in attempts if a.verdict.accepted), key=rank_order, default=None)
+
+
+def rank_order(attempt: Attempt) -> tuple[tuple[float, ...], int]:
+    """Smaller is better, among accepted ones."""
+    return attempt.rank_key, attempt.number
+
+
+def since_improvement(attempts: Sequence[Attempt]) -> int:
+    """How many attempts have finished since the best one; 0 while nothing is accepted yet."""
+    leader = best(attempts)
+    return 0 if leader is None else sum(a.number > leader.number for a in attempts)
+
+
+def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
+    """Smaller is better; () when the attempt is not accepted.
+
+    Timed: the median. Without a GPU nothing is timed, so the order is what the plan and the compiler say: bytes that
+    the plan's steps move at least, then spills, then resident warps, then registers. It is an order, not a time.
+    """
+    if not verdict.accepted:
+        return ()
+    if verdict.timing is not None:
+        return (verdict.timing.median_us,)
+    return (float(update.traffic_bytes), *_static_key(update.kernels))
+
+
+def _static_key(kernels: Sequence[KernelReport]) -> tuple[float, ...]:
+    spills = sum(k.spill_store_bytes + k.spill_load_bytes for k in kernels)
+    occupancy = min((k.occupancy for k in kernels), default=0.0)
+    return (float(spills), -occupancy, float(sum(k.registers for k in kernels)))
+
+
+def next_finalist(attempts: Sequence[Attempt], tiers: Tiers, tried: Collection[str]) -> Attempt | None:
+    """The next of the best to be judged in full: one that was only screened and may be better than all that were, while
+    there are tries left. Another file with the plans of one that was tried, judged in full, or refused, is not another
+    one."""
+    if len(tried) >= tiers.finalists:
+        return None
+    leader = _fastest([a for a in attempts if a.verdict.tier in _THOROUGH])
+    untried = [a.verdict.tier == "screened" and a.attempt_id not in tried for a in attempts]
+    known = {a.plans_sha256 for a, is_open in zip(attempts, untried, strict=True) if a.plans_sha256 and not is_open}
+    open_ones = [a for a, is_open in zip(attempts, untried, strict=True) if is_open and a.plans_sha256 not in known]
+    return best([a for a in open_ones if deserves_judging(a.verdict, leader)])
+
+
+def next_to_confirm(attempts: Sequence[Attempt], tried: Collection[str]) -> Attempt | None:
+    """The best attempt, when it still needs to be confirmed and there are tries left; when that was slower than another
+    one's time in full, that one."""
+    leader = best(attempts)
+    if leader is None or leader.verdict.timing is None or len(tried) >= MOST_CONFIRMATIONS:
+        return None
+    if leader.verdict.tier == "confirmed":
+        rivals = [a for a in attempts if a.verdict.tier == "judged" and a.attempt_id not in tried]
+        leader = _fastest([a for a in rivals if a.verdict.accepted and _us(a.verdict) < _us(leader.verdict)])
+    return None if leader is None or leader.attempt_id in tried else leader
+
+
+def judged_again(
+    attempts: Sequence[Attempt], attempt: Attempt, verdict: Verdict, update: "Update", tiers: Tiers
+) -> Attempt:
+    """The attempt with the verdict that counts from now on, and its place among the others."""
+    key = rank_key(verdict, update)
+    if key and verdict.timing is not None and tiers.finalists:
+        key = _place([a for a in attempts if a.attempt_id != attempt.attempt_id], attempt, verdict)
+    return replace(attempt, verdict=verdict, rank_key=key)
+
+
+def twins(attempts: Sequence[Attempt], attempt: Attempt) -> list[Attempt]:
+    """Those of other files with the same plans that still count as right."""
+    same = [a for a in attempts if a.plans_sha256 == attempt.plans_sha256 and a.attempt_id != attempt.attempt_id]
+    return [a for a in same if a.plans_sha256 and a.verdict.accepted]
+
+
+def _place(others: Sequence[Attempt], attempt: Attempt, verdict: Verdict) -> tuple[float, ...]:
+    """Its own among those that were only screened; before all others where it is the fastest of what was judged as
+    thoroughly, else behind the one that is."""
+    own = attempt.rank_key
+    rival = _fastest([a for a in others if a.verdict.tier in _THOROUGH.get(verdict.tier or "", ())])
+    if rival is not None and _us(rival.verdict) <= _us(verdict):
+        return max(own, (math.nextafter(rival.rank_key[0], math.inf),))
+    thorough = [a.rank_key for a in others if a.verdict.accepted and a.verdict.tier in _THOROUGH]
+    return min([own, *((math.nextafter(key[0], 0.0),) for key in thorough)])
+
+
+def _fastest(attempts: Sequence[Attempt]) -> Attempt | None:
+    return min((a for a in attempts if a.verdict.accepted), key=lambda a: (_us(a.verdict), a.number), default=None)
+
+
+def _us(verdict: Verdict) -> float:
+    return verdict.timing.median_us if verdict.timing else math.inf

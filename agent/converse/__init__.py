@@ -1,1 +1,0 @@
-"""One conversation with a model about one task: its tools, its memory, its end."""

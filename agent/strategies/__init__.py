@@ -1,1 +1,0 @@
-"""Which conversations a run holds, and what each begins with."""
