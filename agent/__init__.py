@@ -1,0 +1,1 @@
+"""Decides: who writes the next kernel, in what order, within which budget."""

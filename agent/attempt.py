@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from tools.codec import Json
-from tools.spec import TaskSpec
-from tools.verdict import KernelReport, Tier, Verdict
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
 if TYPE_CHECKING:
-    from tools.update import Update  # with it comes numpy, which a list of runs need not wait for
+    from kerneltune.tools.update import Update  # with it comes numpy, which a list of runs need not wait for
 
 FINALISTS = 3  # of a search
 LASTING = 24  # attempts without a better one, 8 s of screening, after which a best is judged in full for 3 s

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from cyclopts import App, Group, Parameter
 
-from agent import cli_export, cli_query, cli_report, cli_setup, cli_watch, complete
-from agent.cli_exit import exit_code
-from agent.cli_parameters import Arch, AsJson, AsLines, NoColour, RunsDir, Task, Tier, Unsandboxed, Width
-from agent.cli_words import refuse_flags
-from agent.llm.providers import SPELLINGS
-from agent.llm.types import Effort
-from agent.settings import Language, Strategy, chosen_settings, environment
-from tools.errors import UsageError
+from kerneltune.agent import cli_export, cli_query, cli_report, cli_setup, cli_watch, complete
+from kerneltune.agent.cli_exit import exit_code
+from kerneltune.agent.cli_parameters import Arch, AsJson, AsLines, NoColour, RunsDir, Task, Tier, Unsandboxed, Width
+from kerneltune.agent.cli_words import refuse_flags
+from kerneltune.agent.models.providers import SPELLINGS
+from kerneltune.agent.models.types import Effort
+from kerneltune.agent.settings import Language, Strategy, chosen_settings, environment
+from kerneltune.tools.schema.errors import UsageError
 
 app = App(
     name="optimize",
@@ -144,13 +144,13 @@ def run(
         "confirm": confirm, "language": language, "from_": from_, "warm_start": warm_start,
     }  # fmt: skip
     if task is None and resume is None and not (json or plain or any(v is not None for v in flags.values())):
-        from agent.compose.teach import teach
+        from kerneltune.agent.commands.teach import teach
 
         return teach(chosen_settings({}), environment())
     if (task is None) == (resume is None):
         raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
     settings = chosen_settings(flags)
-    from agent.compose.shown import show_run
+    from kerneltune.agent.commands.shown import show_run
 
     return show_run(task, resume, settings, environment(), json=json, plain=plain)
 
@@ -185,7 +185,7 @@ def bench(
     refuse_flags(files, app["bench"])
     flags = {"tier": tier, "width": width, "arch": arch, "runs_dir": runs_dir}
     settings = chosen_settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
-    from agent.compose.files import bench_files
+    from kerneltune.agent.commands.files import bench_files
 
     return bench_files(files, task, settings, environment(), json=json, plain=plain, keep=not no_store)
 
@@ -223,7 +223,7 @@ def verify(
     """
     flags = {"tier": tier, "arch": arch, "runs_dir": runs_dir, "allow_unsandboxed": allow_unsandboxed or None}
     settings = chosen_settings(flags)
-    from agent.compose.verify import verify_attempt
+    from kerneltune.agent.commands.verify import verify_attempt
 
     return verify_attempt(attempt, task, settings, environment(), json=json, plain=plain)
 
@@ -255,8 +255,8 @@ def selftest(
     Exit code 0: every attack was stopped and no honest kernel rejected; 1: not so; 2: bad input.
     """
     settings = chosen_settings({"tier": tier, "width": width, "allow_unsandboxed": allow_unsandboxed or None})
-    from agent.compose.selftest import selftest as run_selftest
-    from agent.compose.selftest import shipped_corpus
+    from kerneltune.agent.commands.selftest import selftest as run_selftest
+    from kerneltune.agent.commands.selftest import shipped_corpus
 
     return run_selftest(shipped_corpus(), settings, families=family, json=json, only_list=list_only)
 

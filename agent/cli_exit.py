@@ -8,9 +8,9 @@ from typing import Any
 
 from cyclopts import CycloptsError
 
-from agent.cli_words import words_of
-from agent.llm.errors import LlmError
-from tools.errors import KerneltuneError, Unfit, UsageError
+from kerneltune.agent.cli_words import words_of
+from kerneltune.agent.models.errors import LlmError
+from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
 
 CODES = {
     0: "done: something was accepted, held, was written, or there was nothing against it",
@@ -66,6 +66,6 @@ def _reader_gone() -> int:
 
 
 def _silence_stdout() -> None:
-    from agent.view.output import silence  # rich, which takes 50 ms
+    from kerneltune.agent.view.output import silence  # rich, which takes 50 ms
 
     silence(sys.stdout)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from agent import complete
-from agent.cli_parameters import AsJson, RunsDir
-from agent.export.base import FORMATS
-from agent.settings import chosen_settings
+from kerneltune.agent import complete
+from kerneltune.agent.cli_parameters import AsJson, RunsDir
+from kerneltune.agent.export.base import FORMATS
+from kerneltune.agent.settings import chosen_settings
 
 
 def register(app: App) -> None:
@@ -99,7 +99,7 @@ def export(
     Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.export import ExportRequest, export_runs
+    from kerneltune.agent.commands.export import ExportRequest, export_runs
 
     asked = ExportRequest(
         format, output, form, task, author, where, only_providers, reward, rejection_sampling,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from agent import complete
+from kerneltune.agent import complete
 
 Task = Annotated[
     str,

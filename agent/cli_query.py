@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from agent import complete
-from agent.cli_parameters import AsJson, MinSpeedup, RunsDir, Verdict
-from agent.settings import chosen_settings, environment
+from kerneltune.agent import complete
+from kerneltune.agent.cli_parameters import AsJson, MinSpeedup, RunsDir, Verdict
+from kerneltune.agent.settings import chosen_settings, environment
 
 
 def register(app: App) -> None:
@@ -45,8 +45,8 @@ def runs(
     --verdict asks for at least one such attempt, --min-speedup for the best.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.runs import list_runs
-    from agent.record.query import Filter
+    from kerneltune.agent.commands.runs import list_runs
+    from kerneltune.agent.record.query import Filter
 
     return list_runs(settings.runs_dir, Filter(task, model, verdict, min_speedup, limit), json=json)
 
@@ -93,8 +93,8 @@ def show(
     kernels are compiled again, on any machine, and it is said whether they are those that were judged.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.show import Parts, show_stored
-    from agent.record.query import Filter
+    from kerneltune.agent.commands.show import Parts, show_stored
+    from kerneltune.agent.record.query import Filter
 
     parts = Parts(source, diff, conversation, receipt, sass, ptx, against)
     wanted = Filter(verdict=verdict, min_speedup=min_speedup)
@@ -121,6 +121,6 @@ def merge(
     Exit code 0: all is here; 1: some runs contradict what is here and were left out; 2: bad input.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.merge import merge_databases
+    from kerneltune.agent.commands.merge import merge_databases
 
     return merge_databases(others, settings.runs_dir, dry_run=dry_run, json=json)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from agent import complete
-from agent.cli_parameters import AsJson, RunsDir
-from agent.settings import chosen_settings
+from kerneltune.agent import complete
+from kerneltune.agent.cli_parameters import AsJson, RunsDir
+from kerneltune.agent.settings import chosen_settings
 
 
 def register(app: App) -> None:
@@ -51,6 +51,6 @@ def report(
     It needs runs.db and, for the distribution of timings and the facts of the measurement, the receipts beside it.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.report import Wanted, write_report
+    from kerneltune.agent.commands.report import Wanted, write_report
 
     return write_report(Wanted(runs, output, suite, open, json), settings.runs_dir)

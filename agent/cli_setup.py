@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from agent import complete
-from agent.cli_parameters import Arch, AsJson, RunsDir
-from agent.settings import chosen_settings, environment
-from tools.errors import UsageError
+from kerneltune.agent import complete
+from kerneltune.agent.cli_parameters import Arch, AsJson, RunsDir
+from kerneltune.agent.settings import chosen_settings, environment
+from kerneltune.tools.schema.errors import UsageError
 
 
 def register(app: App) -> None:
@@ -52,7 +52,7 @@ def tasks(
     """
     if task is None and check:
         raise UsageError("tasks --check: name the task to check, as in: optimize tasks mytask.py --check")
-    from agent.compose.listing import check_task, list_tasks, show_task
+    from kerneltune.agent.commands.listing import check_task, list_tasks, show_task
 
     if task is None:
         return list_tasks(json=json)
@@ -94,7 +94,7 @@ def init(
 
     Exit code 0: written, and the check found nothing; 1: written, and there is something to mend; 2: bad input.
     """
-    from agent.compose.init import init_task
+    from kerneltune.agent.commands.init import init_task
 
     return init_task(source, output, overwrite=overwrite, check=check, json=json)
 
@@ -121,7 +121,7 @@ def doctor(
     without a GPU.
     """
     settings = chosen_settings({"runs_dir": runs_dir, "arch": arch})
-    from agent.compose.doctor import examine
+    from kerneltune.agent.commands.doctor import examine
 
     return examine(settings, environment(), calibrate=calibrate, json=json)
 
@@ -141,7 +141,7 @@ API keys are no settings: they stay in the environment.
 
 def config(*, json: AsJson = False) -> int:
     """Show every setting, its value, and where it came from."""
-    from agent.compose.config import show_config
+    from kerneltune.agent.commands.config import show_config
 
     return show_config(Path.cwd(), json=json)
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from agent import complete
-from agent.cli_parameters import AsLines, RunsDir
-from agent.settings import chosen_settings, environment
+from kerneltune.agent import complete
+from kerneltune.agent.cli_parameters import AsLines, RunsDir
+from kerneltune.agent.settings import chosen_settings, environment
 
 
 def register(app: App) -> None:
@@ -60,8 +60,8 @@ def watch(
     interrupted); 0 when you leave before; 2 bad input.
     """
     settings = chosen_settings({"runs_dir": runs_dir})
-    from agent.compose.watch import WatchRequest
-    from agent.compose.watch import watch as watch_run
+    from kerneltune.agent.commands.watch import WatchRequest
+    from kerneltune.agent.commands.watch import watch as watch_run
 
     asked = WatchRequest(run, speed, idle_limit, svg, width, height, json, plain)
     return watch_run(asked, settings, environment())

@@ -7,7 +7,7 @@ from typing import get_args
 from cyclopts import App, CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError
 from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
-from tools.errors import UsageError
+from kerneltune.tools.schema.errors import UsageError
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -85,7 +85,7 @@ def _one_too_many(token: str, error: CycloptsError) -> str:
     """A word that nothing asked for: a command misspelt, or a task or a run without its flag."""
     if error.command_chain:
         return f"{_chain(error)}: {token!r} is one word too many; see {_page(error)}"
-    from tools.task import builtin_names
+    from kerneltune.tools.task.load import builtin_names
 
     tasks, commands = builtin_names(), sorted(name for name in (error.app or ()) if not name.startswith("-"))
     if token in tasks or token.endswith(".py"):

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agent.export.base import FORMATS
-from agent.llm.providers import OFFLINE, PROVIDERS
-from agent.settings import load_settings
-from tools.errors import UsageError
+from kerneltune.agent.export.base import FORMATS
+from kerneltune.agent.models.providers import OFFLINE, PROVIDERS
+from kerneltune.agent.settings import load_settings
+from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent.record.query import RunSummary
+    from kerneltune.agent.record.query import RunSummary
 
 Offers = Iterator[tuple[str, str]]  # a word, and what it is
 
@@ -42,7 +42,7 @@ class Typed(Protocol):
 
 def tasks(context: Typed) -> Offers:
     """Built-in tasks, and Python files."""
-    from tools.task import builtin_names
+    from kerneltune.tools.task.load import builtin_names
 
     if "/" not in context.incomplete:
         yield from ((name, "built-in task") for name in builtin_names())
@@ -86,7 +86,7 @@ def definitions(context: Typed) -> Offers:
     if not colon:
         yield from python_files(context)
         return
-    from tools.skeleton.parts import names_in
+    from kerneltune.tools.task.module_source import names_in
 
     with contextlib.suppress(OSError, UnicodeDecodeError, UsageError):
         path = _at_home(file)
@@ -104,7 +104,7 @@ def attempts(context: Typed) -> Offers:
     if "/" not in context.incomplete:
         yield from runs(context)
         return
-    from agent.record.query import attempts_starting
+    from kerneltune.agent.record.query import attempts_starting
 
     yield from ((name, "attempt") for name in attempts_starting(_database(context), context.incomplete))
 
@@ -142,7 +142,7 @@ def models(context: Typed) -> Offers:
 
 
 def _latest(context: Typed) -> "list[RunSummary]":
-    from agent.record.query import latest_runs
+    from kerneltune.agent.record.query import latest_runs
 
     return latest_runs(_database(context), _MOST_RUNS)
 

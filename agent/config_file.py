@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.llm.providers import KEY_VARIABLES
-from tools.errors import UsageError
+from kerneltune.agent.models.providers import KEY_VARIABLES
+from kerneltune.tools.schema.errors import UsageError
 
 NAME = "kerneltune.toml"
 _KEY_LIKE = re.compile(r"api[-_]?key|secret|password|credential|(^|[-_])(token|key)s?$", re.IGNORECASE)

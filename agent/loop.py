@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from agent.attempt import (
+from kerneltune.agent.attempt import (
     CONFIRMATION,
     NO_ROOM,
     Action,
@@ -35,8 +35,8 @@ from agent.attempt import (
     next_finalist,
     next_to_confirm,
 )
-from agent.controls import Controls
-from agent.tracker import AttemptTracker, GivenUp
+from kerneltune.agent.controls import Controls
+from kerneltune.agent.tracker import AttemptTracker, GivenUp
 
 T = TypeVar("T")
 

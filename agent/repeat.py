@@ -7,8 +7,8 @@ measured better than absolute times across sessions; and by the times themselves
 import math
 from dataclasses import dataclass
 
-from tools.reflect import NOISE
-from tools.verdict import Comparison, Status, Verdict
+from kerneltune.tools.reflect import NOISE
+from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
 
-from agent import config_file
-from agent.config_file import Entry
-from agent.llm.providers import KEY_VARIABLES
-from agent.llm.types import Effort
-from tools.errors import UsageError
+from kerneltune.agent import config_file
+from kerneltune.agent.config_file import Entry
+from kerneltune.agent.models.providers import KEY_VARIABLES
+from kerneltune.agent.models.types import Effort
+from kerneltune.tools.schema.errors import UsageError
 
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.verdict, which takes 10 ms to import
@@ -122,7 +122,7 @@ def _settings(sourced: Mapping[str, Sourced]) -> Settings:
 
 def _target(text: str, source: str) -> str:
     """The compile target that a person named, as everything else spells it."""
-    from tools.gpus import target_arch
+    from kerneltune.tools.schema.gpus import target_arch
 
     try:
         return target_arch(text)

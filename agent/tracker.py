@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agent.attempt import (
+from kerneltune.agent.attempt import (
     FINALISTS,
     Attempt,
     Draft,
@@ -25,14 +25,14 @@ from agent.attempt import (
     rank_order,
     twins,
 )
-from agent.record.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified, Warned
-from agent.repeat import repeated, unfinished
-from tools.codec import Json, encode
-from tools.reflect import evidence, outcome
-from tools.spec import TaskSpec
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Status, Tier, Verdict
+from kerneltune.agent.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified, Warned
+from kerneltune.agent.repeat import repeated, unfinished
+from kerneltune.tools.reflect import evidence, outcome
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 
 Emit = Callable[[Event], None]
 Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt id, source, …: keeps the receipt

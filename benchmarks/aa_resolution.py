@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools import machine as machines
-from tools.codec import decode, encode
-from tools.gpu_bench import GpuBench, gpu_bench
-from tools.judge.service.protocol import Open, Opened, Resolved
-from tools.machine import Machine
-from tools.task import find_task
-from tools.update import Update, Updater
+from kerneltune.tools.gpu_bench import GpuBench, gpu_bench
+from kerneltune.tools.judge.service.protocol import Open, Opened, Resolved
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.task.load import find_task
+from kerneltune.tools.update import Update, Updater
 
 SIZES = ((128, 1024), (2048, 1024), (2048, 8192), (8192, 8192), (32768, 8192))
 TASK = """
@@ -70,7 +70,7 @@ def opened(machine: Machine, rows: int, columns: int) -> Iterator[tuple[GpuBench
         path = Path(folder) / "double.py"
         path.write_text(TASK.format(rows=rows, columns=columns))
         task_file = find_task(str(path))
-        with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
             body = judge.call(encode(Open(task_file.name, str(path))), timeout_s=120).body
         task = decode(Opened, body).task
         assert task is not None, body

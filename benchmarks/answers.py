@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.record.events import Judged, RunStarted, Updated
-from agent.record.store import Store
-from tools.task import find_task, visible_source
+from kerneltune.agent.events import Judged, RunStarted, Updated
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.task.load import find_task, visible_source
 
 Groups = Mapping[str, Sequence["Answer"]]
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:^```|\Z)", re.DOTALL | re.MULTILINE)
@@ -100,7 +100,7 @@ def _benched(task: str, sources: Sequence[str]) -> list[tuple[Updated, Judged]]:
         (folder / "answers").mkdir()
         for i, source in enumerate(sources):
             (folder / "answers" / f"{i:04}.py").write_text(source, errors="replace")
-        code = "from agent.cli import main; main()"
+        code = "from kerneltune.agent.cli import main; main()"
         where = ("--task", task, "--runs-dir", str(folder / "runs"), "--json")
         done = subprocess.run(
             [sys.executable, "-c", code, "bench", str(folder / "answers"), *where], capture_output=True, text=True

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.cli_exit import exit_code
-from tools.codec import Json
-from tools.workers import describe_exit
+from kerneltune.agent.cli_exit import exit_code
+from kerneltune.tools.sandbox.workers import describe_exit
+from kerneltune.tools.schema.codec import Json
 
 Request = dict[str, Any]
 More = dict[str, Json]

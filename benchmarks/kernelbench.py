@@ -32,26 +32,26 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Protocol, TypeVar
 
-from agent.attempt import Proposal
-from agent.authors.offline.author import OfflineAuthor, through
-from agent.compose.lowering import Lowering
-from agent.compose.session import open_task
 from benchmarks.gpu_fleet import Answer, Fleet, GpuWorker, More, Request, Step, ended_of_itself, gpus_of, served
-from tools import machine as machines
-from tools.bench import CpuBench
-from tools.children import Children
-from tools.codec import Json, decode, encode
-from tools.device import GpuInfo, Sampler, gpu_info
-from tools.errors import GpuLost, KerneltuneError, TaskError, Unfit
-from tools.gpu_bench import EARLY_JUDGE, GpuBench, waiting_judge
-from tools.gpus import DEFAULT_ARCH, arch_number
-from tools.machine import Machine
-from tools.spec import TaskSpec
-from tools.task import TaskFile, find_task
-from tools.update import Update, UpdateLimits, Updater
-from tools.verdict import Status, Verdict
-from tools.versions import versions
-from tools.workers import Worker
+from kerneltune.agent.attempt import Proposal
+from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.commands.lowering import Lowering
+from kerneltune.agent.commands.session import open_task
+from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
+from kerneltune.tools.bench import CpuBench
+from kerneltune.tools.gpu_bench import EARLY_JUDGE, GpuBench, waiting_judge
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox.children import Children
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, TaskError, Unfit
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH, arch_number
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.task.load import TaskFile, find_task
+from kerneltune.tools.update import Update, UpdateLimits, Updater
 
 Line = dict[str, Any]
 LEVELS = ("level1", "level2")
@@ -401,7 +401,7 @@ class Problem:
             yield Candidate(opened, proposal, update)
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
-        desk = self._hold(self._place.machine.trusted("tools.judge.desk:main"))
+        desk = self._hold(self._place.machine.trusted("kerneltune.tools.judge.desk:main"))
         with _parsing:
             file = find_task(str(self.path))
         task, _ = open_task(desk, file, deadline.left_s)

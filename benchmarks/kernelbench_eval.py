@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.throughput import HEADER, Candidate, Limits, candidates, measure
-from tools.device import gpu_info
-from tools.errors import KerneltuneError
-from tools.task import find_task
+from kerneltune.tools.backends.cuda.device import gpu_info
+from kerneltune.tools.schema.errors import KerneltuneError
+from kerneltune.tools.task.load import find_task
 
 CORRECTNESS_TRIALS, TIMING_TRIALS = 5, 100
 TIMEOUT_S = 180.0

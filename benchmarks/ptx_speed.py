@@ -9,12 +9,12 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import machine as machines
-from tools.gpus import DEFAULT_ARCH
-from tools.judge.correctness.problem import describe
-from tools.task import find_task
-from tools.update import Update, UpdateLimits, Updater
-from tools.versions import versions
+from kerneltune.tools.judge.correctness.problem import describe
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.task.load import find_task
+from kerneltune.tools.update import Update, UpdateLimits, Updater
 
 
 def measured(file: Path, task: str, repeats: int) -> list[Update]:

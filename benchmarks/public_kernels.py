@@ -5,7 +5,7 @@
 
 A file of `public/` is named TASK__SOURCE.py, or TASK__SOURCE_WHICH.py. It holds the `class ModelNew` that calls a
 public kernel for that task, and PUBLIC: of each source's files the definitions that it needs (as in
-tests/exploits/public). Host code is the source's own wherever the task leaves room for it; where not, the file says
+tests/corpus/public). Host code is the source's own wherever the task leaves room for it; where not, the file says
 what it does instead. `public/stand_ins` takes the place of what a source asks about the machine and of its caches;
 tables of launch parameters are the source's own, and TUNED names them, with the values that are tried where the judge
 would not try all (it takes 16 of a kernel). EDITS, texts and what replaces them, make a kernel
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.exploits.public.inline import InlineError, Inliner, Module
+from tests.corpus.public.inline import InlineError, Inliner, Module
 
 PublicFolders = Mapping[str, Path]
 FOLDER = Path(__file__).with_name("public")

@@ -34,23 +34,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agent.attempt import Attempt, best
-from agent.authors.offline.author import OfflineAuthor, through
-from agent.compose.author import LOWER_TIMEOUT_S, chosen
-from agent.compose.ceilings import measure_with
-from agent.compose.files import bench_opened
-from agent.compose.run import fan_out, run_opened
-from agent.compose.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
-from agent.compose.sources import read_candidates
-from agent.compose.start import checked
-from agent.llm.providers import OFFLINE
-from agent.record.events import Event, Judged, RunEnded, RunStarted
-from agent.record.folder import folder_of, receipt_path
-from agent.record.query import Filter, RunSummary
-from agent.record.store import Store
-from agent.settings import Settings, chosen_settings, environment
-from agent.view.plain import PlainView, summary_text
-from agent.view.verdicts import FilesView
 from benchmarks.gpu_fleet import (
     GRACE_S,
     Answer,
@@ -68,15 +51,32 @@ from benchmarks.gpu_fleet import (
     tenths,
 )
 from benchmarks.public_kernels import OURS, SOURCES, PublicFolders, source_of, written
-from tools.children import Children
-from tools.codec import Json
-from tools.errors import UsageError
-from tools.gpu_bench import GpuBench
-from tools.gpus import arch_number
-from tools.task import TaskFile, builtin_names, find_task
-from tools.tooling import Tools
-from tools.update import Update, Updater
-from tools.verdict import Comparison, Tier, Timing, Verdict
+from kerneltune.agent.attempt import Attempt, best
+from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.commands.author import LOWER_TIMEOUT_S, chosen
+from kerneltune.agent.commands.ceilings import measure_with
+from kerneltune.agent.commands.files import bench_opened
+from kerneltune.agent.commands.run import fan_out, run_opened
+from kerneltune.agent.commands.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
+from kerneltune.agent.commands.sources import read_candidates
+from kerneltune.agent.commands.start import checked
+from kerneltune.agent.events import Event, Judged, RunEnded, RunStarted
+from kerneltune.agent.models.providers import OFFLINE
+from kerneltune.agent.record.folder import folder_of, receipt_path
+from kerneltune.agent.record.query import Filter, RunSummary
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Settings, chosen_settings, environment
+from kerneltune.agent.view.plain import PlainView, summary_text
+from kerneltune.agent.view.verdicts import FilesView
+from kerneltune.tools.gpu_bench import GpuBench
+from kerneltune.tools.sandbox.children import Children
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.gpus import arch_number
+from kerneltune.tools.schema.verdict import Comparison, Tier, Timing, Verdict
+from kerneltune.tools.task.load import TaskFile, builtin_names, find_task
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update, Updater
 
 JOURNAL = "table.jsonl"
 FILES = "files"  # the author of runs of files that are judged as they are
@@ -582,7 +582,7 @@ class Ahead:
             self._shop.lowering.close()
 
     def _described(self, task_file: TaskFile) -> Updater:
-        with self._shop.machine.trusted("tools.judge.desk:main") as desk:
+        with self._shop.machine.trusted("kerneltune.tools.judge.desk:main") as desk:
             task, _ = open_task(desk, task_file)
         return updater_for(self._shop, task, self._children, Patience())
 

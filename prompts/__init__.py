@@ -22,7 +22,7 @@ def render(template: str, **values: object) -> str:
 
 @cache
 def _environment() -> "Environment":
-    return templates("prompts", ".", cell=cell, clip=clip, code=code)
+    return templates("kerneltune.prompts", ".", cell=cell, clip=clip, code=code)
 
 
 def templates(package: str, folder: str, **filters: Callable[..., object]) -> "Environment":

@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from tools import machine as machines
-from tools import wire, workers
-from tools.codec import Json
-from tools.machine import Machine
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox import wire, workers
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import Json
 
 
 class RemoteForkServer:
@@ -114,8 +114,8 @@ def served(prefix: str, kind: socket.SocketKind, start: Callable[[int, Path], "s
 
 def serve(listening: int, parent: int) -> NoReturn:
     """With the first call, load what all workers need; fork a fork server per call."""
-    from tools import fork_server
-    from tools.sandbox_linux import die_with_parent
+    from kerneltune.tools.sandbox import fork_server
+    from kerneltune.tools.sandbox.linux import die_with_parent
 
     die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -142,7 +142,7 @@ def reap() -> None:
 
 
 def _become_a_fork_server(line: socket.socket) -> NoReturn:
-    from tools import fork_server
+    from kerneltune.tools.sandbox import fork_server
 
     status = 1
     try:

@@ -12,14 +12,22 @@ from typing import Any
 
 import pytest
 
-from agent.attempt import Proposal
 from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, worth_trying
-from tools import machine as machines
-from tools.codec import decode, encode
-from tools.device import GpuInfo
-from tools.gpu_bench import EARLY_JUDGE
-from tools.judge.service.protocol import Baselines, BenchReply, BenchRequest, OpenTask, Ready, SupervisorMessage, Warm
-from tools.verdict import Comparison, Status, Timing, Verdict
+from kerneltune.agent.attempt import Proposal
+from kerneltune.tools.backends.cuda.device import GpuInfo
+from kerneltune.tools.gpu_bench import EARLY_JUDGE
+from kerneltune.tools.judge.service.protocol import (
+    Baselines,
+    BenchReply,
+    BenchRequest,
+    OpenTask,
+    Ready,
+    SupervisorMessage,
+    Warm,
+)
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
 
 PROBLEM = """
 import torch

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from agent.authors.offline.author import OfflineAuthor, through
-from agent.compose.session import session, workshop
-from agent.record.events import Judged, Proposed, RunEnded, RunStarted
-from agent.record.folder import receipt_path
-from agent.record.store import Store
-from agent.settings import Settings
 from benchmarks.public_kernels import FOLDER, SOURCES, _tables, candidate, public_kernels, source_of, written
 from benchmarks.table import JOURNAL, Ahead, Plan, Row, Table, line_of, main, parts_of, rows_of, table_text
-from tests.exploits.public.inline import InlineError
-from tools.task import builtin_names, find_task
-from tools.verdict import Comparison, Status, Timing, Verdict
+from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.commands.session import session, workshop
+from kerneltune.agent.events import Judged, Proposed, RunEnded, RunStarted
+from kerneltune.agent.record.folder import receipt_path
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Settings
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
+from kerneltune.tools.task.load import builtin_names, find_task
+from tests.corpus.public.inline import InlineError
 
 ROOT = Path(__file__).resolve().parents[1]
 LIGER_LIKE = """
@@ -684,7 +684,7 @@ def test_a_run_of_the_table_is_stored_as_the_command_stores_it(run_here: Path) -
     files = [str(runs_dir / "public" / "softmax" / name) for name in ("ours.py", "softmax__liger.py")]
     assert Path(files[0]).read_bytes() == (best_path or Path()).read_bytes()
     for command in (words, ["bench", *files, "--task", "softmax", "--tier", "judged", "--plain"]):
-        call = "import sys; from agent.cli import main; sys.exit(main())"
+        call = "import sys; from kerneltune.agent.cli import main; sys.exit(main())"
         subprocess.run(
             [sys.executable, "-c", call, *command, "--runs-dir", str(run_here / "told")], cwd=ROOT, check=True
         )

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tools.codec import DecodeError, Json, decode, encode
-from tools.errors import WorkerError, WorkerTimeout
-from tools.judge.correctness.batteries import HIDDEN_CASE, batteries_of, case_in_words
-from tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, PreparedInputs
-from tools.plan.messages import UNCHECKABLE, InterpretReply, InterpretRequest
-from tools.plan.schema import Launch, Plan, plan_hash
-from tools.spec import TaskSpec
-from tools.update import Update
-from tools.verdict import CaseResult, Status, Tier, Verdict, concluded
-from tools.words import plain
-from tools.workers import Worker
+from kerneltune.tools.judge.correctness.batteries import HIDDEN_CASE, batteries_of, case_in_words
+from kerneltune.tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, PreparedInputs
+from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
+from kerneltune.tools.schema.errors import WorkerError, WorkerTimeout
+from kerneltune.tools.schema.messages import UNCHECKABLE, InterpretReply, InterpretRequest
+from kerneltune.tools.schema.plan import Launch, Plan, plan_hash
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.verdict import CaseResult, Status, Tier, Verdict, concluded
+from kerneltune.tools.update import Update
 
 _LONG_S = 60.0
 

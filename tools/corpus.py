@@ -1,7 +1,7 @@
 """The attack corpus: candidates that try to fool the evaluator, and honest ones that it must not refuse. Pure data.
 
 A specimen is a candidate file whose docstring says what it does, with a module-level literal `SPECIMEN`. It is read
-with `ast` and never run here; `tests/exploits/README.md` describes the format.
+with `ast` and never run here; `corpus/README.md` describes the format.
 """
 
 import ast
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tools.errors import UsageError
-from tools.verdict import Status, Verdict
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status, Verdict
 
 ATTACK_FAMILIES = (
     "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration", "ptx",
@@ -63,8 +63,8 @@ class Twin:
 
 
 def corpus_root() -> Path | None:
-    """Where the corpus lies beside the packages; None where it was not installed."""
-    root = Path(__file__).resolve().parent.parent / "tests" / "exploits"
+    """Where the corpus lies in the package; None where it was not installed."""
+    root = Path(__file__).absolute().parents[1] / "corpus"
     return root if (root / "attacks").is_dir() else None
 
 

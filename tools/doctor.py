@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from tools import bubblewrap
-from tools.device import GpuInfo, gpu_info, gpu_setup
-from tools.gpus import DEFAULT_ARCH, gpu_named
-from tools.sandbox import JAILED, Enforced, Profile, available
+from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info, gpu_setup
+from kerneltune.tools.sandbox import bubblewrap
+from kerneltune.tools.sandbox.confine import JAILED, Enforced, Profile, available
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH, gpu_named
 
 _GIB = 1 << 30
 _TRITON_OF_TORCH = {"2.11": "3.6", "2.13": "3.7"}  # pairs that the whole test suite has passed with

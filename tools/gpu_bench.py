@@ -10,11 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tools.calibration import Ceilings
-from tools.codec import Json, decode, encode
-from tools.errors import GpuLost, TaskError, WorkerError
-from tools.judge.execution.runner_link import Runners
-from tools.judge.service.protocol import (
+from kerneltune.tools.backends.cuda.calibration import Ceilings
+from kerneltune.tools.judge.execution.runner_link import Runners
+from kerneltune.tools.judge.service.protocol import (
     Baselines,
     BenchReply,
     BenchRequest,
@@ -30,17 +28,19 @@ from tools.judge.service.protocol import (
     ScreenVariants,
     Warm,
 )
-from tools.judge.timing.statistics import BASELINE_LIMIT_S, BASELINES, SCREENING, Rules
-from tools.machine import Machine
-from tools.plan.schema import Plan, plan_hash
-from tools.spec import TaskSpec
-from tools.task import TaskFile
-from tools.update import Update
-from tools.verdict import Tier, Verdict
-from tools.workers import Worker
+from kerneltune.tools.judge.timing.statistics import BASELINE_LIMIT_S, BASELINES, SCREENING, Rules
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError
+from kerneltune.tools.schema.plan import Plan, plan_hash
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Tier, Verdict
+from kerneltune.tools.task.load import TaskFile
+from kerneltune.tools.update import Update
 
-JUDGE = "tools.judge.service.session:main"
-EARLY_JUDGE = "tools.judge.service.session:main_early"  # imports what torch.compile needs while it waits
+JUDGE = "kerneltune.tools.judge.service.session:main"
+EARLY_JUDGE = "kerneltune.tools.judge.service.session:main_early"  # imports what torch.compile needs while it waits
 OPEN_TIMEOUT_S = 180.0
 WARM_TIMEOUT_S = 900.0  # torch.compile of the baselines
 BENCH_TIMEOUT_S = 600.0
@@ -188,7 +188,7 @@ def waiting_judge(machine: Machine, target: str = JUDGE) -> Iterator[GpuBench]:
 def calibrate(machine: Machine) -> Ceilings:
     """Measure this GPU's ceilings in a worker; takes some ten seconds. Raises GpuLost when it cannot be done."""
     try:
-        with machine.trusted("tools.judge.timing.ceilings:main") as worker:
+        with machine.trusted("kerneltune.tools.judge.timing.ceilings:main") as worker:
             body = worker.call({"kind": "calibrate"}, timeout_s=CALIBRATE_TIMEOUT_S).body
     except WorkerError as error:
         raise GpuLost(f"the GPU could not be calibrated: {error}") from error

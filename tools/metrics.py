@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tools.gpus import Gpu
-from tools.plan.effects import traffic_bytes
-from tools.plan.schema import Launch, Plan
-from tools.roofline import rate_tflops, speed_of_light
-from tools.spec import TaskSpec
-from tools.update import Update
-from tools.verdict import KernelReport, Verdict
+from kerneltune.tools.replay.effects import traffic_bytes
+from kerneltune.tools.schema.gpus import Gpu
+from kerneltune.tools.schema.plan import Launch, Plan
+from kerneltune.tools.schema.roofline import rate_tflops, speed_of_light
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import KernelReport, Verdict
+from kerneltune.tools.update import Update
 
 Bound = Literal["memory", "compute", "latency"]
 BUSY = 0.6  # share of a ceiling from which on that ceiling is called the bound

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Status, Tier, Verdict
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 
 Progress = Callable[[str, str], None]  # name, stage: "tracing", then "checking" or "timing"
 

@@ -12,12 +12,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tools.codec import Json, encode
-from tools.judge.correctness.batteries import HIDDEN_CASE
-from tools.plan.schema import Plan, plan_hash
-from tools.spec import TaskSpec
-from tools.update import Update
-from tools.verdict import CaseResult, Comparison, Status, Tier, Verdict, limitations_by_sentence, limitations_in_words
+from kerneltune.tools.judge.correctness.batteries import HIDDEN_CASE
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.plan import Plan, plan_hash
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import (
+    CaseResult,
+    Comparison,
+    Status,
+    Tier,
+    Verdict,
+    limitations_by_sentence,
+    limitations_in_words,
+)
+from kerneltune.tools.update import Update
 
 _BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
 
@@ -117,7 +125,7 @@ _HIDDEN_WORDS = (HIDDEN_CASE, "a case with held-out shapes")  # in verdicts of o
 @dataclass(frozen=True)
 class ReceiptContext:
     """What holds for all verdicts of one session. `gpu` and the values of `sandbox` (by role) are JSON of
-    `tools.device.GpuInfo` and `tools.sandbox.Enforced`; `protocol` and `evaluator_sha256` are of `tools.versions`."""
+    `GpuInfo` and `Enforced`; `protocol` and `evaluator_sha256` are of `schema.versions`."""
 
     task: TaskSpec
     arch: str

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from tools.codec import Json
-from tools.spec import TaskSpec
-from tools.verdict import KernelReport, Verdict
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import KernelReport, Verdict
 
 NOISE = 0.005  # a change below this share of the parent's time is no evidence either way
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tools.bench import Bench
-from tools.plan.messages import SassReply
-from tools.ptx_files.host_code import CannotSay
-from tools.update import Update, Updater
-from tools.verdict import Tier, Verdict
+from kerneltune.tools.bench import Bench
+from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.schema.messages import SassReply
+from kerneltune.tools.schema.verdict import Tier, Verdict
+from kerneltune.tools.update import Update, Updater
 
 
 @dataclass(frozen=True)

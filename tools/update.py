@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tools.compiling import Artefact, Built, Compiling, needs_too_much
-from tools.output_shapes import mismatch
-from tools.plan.effects import traffic_bytes
-from tools.plan.messages import SassReply
-from tools.plan.schema import Kernel, Plan, plan_hash
-from tools.ptx import PtxError
-from tools.ptx.assemble import lines_ahead, with_candidate_lines
-from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
-from tools.spec import CaseSpec, TaskSpec
-from tools.tracing import Traced, Tracing
-from tools.verdict import KernelReport, Status, Verdict
-from tools.workers import Worker
+from kerneltune.tools.compile.service import Artefact, Built, Compiling, needs_too_much
+from kerneltune.tools.languages.ptx import PtxError
+from kerneltune.tools.languages.ptx.assemble import lines_ahead, with_candidate_lines
+from kerneltune.tools.languages.ptx.from_plan import CannotSay, ptx_candidate, short
+from kerneltune.tools.replay.effects import traffic_bytes
+from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.schema.messages import SassReply
+from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
+from kerneltune.tools.trace.output_shapes import mismatch
+from kerneltune.tools.trace.service import Traced, Tracing
 
 __all__ = ["MAX_SOURCE_BYTES", "Artefact", "Update", "UpdateLimits", "Updater"]
 

@@ -1,0 +1,1 @@
+"""Who writes kernels: language models, and a search that needs none."""

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tools.codec import Json
-from tools.errors import UsageError
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent.record.events import Event
-    from agent.record.trajectory import AttemptRecord, Trajectory
+    from kerneltune.agent.events import Event
+    from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
 
 Row = dict[str, Json]
 # `json`: any JSON value. `messages`: a list of {"role", "content", …} that need not have the same keys. `exact`: a JSON
@@ -109,7 +109,7 @@ class Format:
 def format_class(name: str) -> type[Format]:
     """The class of a format. Raises KeyError."""
     module, _, cls = FORMATS[name].partition(":")
-    found: type[Format] = getattr(importlib.import_module(f"agent.export.{module}"), cls)
+    found: type[Format] = getattr(importlib.import_module(f"kerneltune.agent.export.{module}"), cls)
     return found
 
 

@@ -16,16 +16,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.export.base import Feature, Format
-from agent.export.conversations import cost_usd, usage_totals
-from agent.export.files import MANIFEST, DataFile
-from agent.export.outcome import outcome
-from agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
-from agent.record.trajectory import AttemptRecord, Trajectory
-from prompts import cell, code, templates
-from tools.codec import Json
-from tools.verdict import Status
-from tools.words import plain
+from kerneltune.agent.export.base import Feature, Format
+from kerneltune.agent.export.conversations import cost_usd, usage_totals
+from kerneltune.agent.export.files import MANIFEST, DataFile
+from kerneltune.agent.export.outcome import outcome
+from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.prompts import cell, code, templates
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.verdict import Status
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -338,7 +338,7 @@ def _share(part: int, whole: int) -> str:
 @cache
 def _environment() -> "Environment":
     return templates(  # `name` and `prose` escape what is not ours
-        "agent.export",
+        "kerneltune.agent.export",
         "templates",
         name=name,
         prose=prose,

@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from agent.authors.llm.tool_schemas import TOOLS
-from agent.export.base import ExportRow, Feature, Format, Row
-from agent.export.conversations import (
+from kerneltune.agent.authors.llm.tool_schemas import TOOLS
+from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
+from kerneltune.agent.export.conversations import (
     COLUMNS,
     Exchange,
     Piece,
@@ -26,9 +26,9 @@ from agent.export.conversations import (
     synthetic_conversation,
     usage_totals,
 )
-from agent.export.outcome import leading
-from agent.record.trajectory import AttemptRecord, Message, Trajectory
-from tools.codec import Json
+from kerneltune.agent.export.outcome import leading
+from kerneltune.agent.record.trajectory import AttemptRecord, Message, Trajectory
+from kerneltune.tools.schema.codec import Json
 
 Reasoning = Literal["reasoning_content", "thinking", "inline", "none"]
 Weights = Literal["all", "improving"]

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from agent.authors.llm.feedback import compiled_words, verdict_words
-from agent.export.base import Feature, Row
-from agent.export.instructions import declared_cases
-from agent.export.outcome import leading, outcome
-from agent.llm.types import ToolCall
-from agent.record.events import Reflected
-from agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
-from prompts import render
-from tools.codec import Json
-from tools.receipt import author_view
-from tools.spec import CaseSpec, TaskSpec
-from tools.verdict import Status, Verdict
+from kerneltune.agent.authors.llm.feedback import compiled_words, verdict_words
+from kerneltune.agent.events import Reflected
+from kerneltune.agent.export.base import Feature, Row
+from kerneltune.agent.export.instructions import declared_cases
+from kerneltune.agent.export.outcome import leading, outcome
+from kerneltune.agent.models.types import ToolCall
+from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
+from kerneltune.prompts import render
+from kerneltune.tools.receipt import author_view
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Status, Verdict
 
 _WHOLE = ("", "end", "tools")  # why a reply ended that says all it meant to say
 

@@ -20,9 +20,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent.export.base import Feature, Format, Row
-from tools.codec import Json
-from tools.errors import StoreError, UsageError
+from kerneltune.agent.export.base import Feature, Format, Row
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import StoreError, UsageError
 
 FileType = Literal["parquet", "jsonl"]
 MANIFEST = "export.json"

@@ -12,15 +12,15 @@ import uuid
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from agent.authors.llm.prompts import PRECISIONS
-from agent.export.base import Feature, Row
-from agent.record.events import RunStarted
-from agent.record.trajectory import AttemptRecord
-from prompts import code, render
-from tools.receipt import author_view
-from tools.spec import CaseSpec, TaskSpec
-from tools.task import MAIN, CaseDef, TaskFile, assignments, visible_source
-from tools.verdict import Verdict
+from kerneltune.agent.authors.llm.prompts import PRECISIONS
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.export.base import Feature, Row
+from kerneltune.agent.record.trajectory import AttemptRecord
+from kerneltune.prompts import code, render
+from kerneltune.tools.receipt import author_view
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, assignments, visible_source
 
 Messages = list[Row]
 MESSAGE = (Feature("role", "text", "system, user or assistant"), Feature("content", "text", "its words"))

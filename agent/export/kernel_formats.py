@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Literal
 
-from agent.export import instructions
-from agent.export.base import ExportRow, Feature, Format, Row
-from agent.export.instructions import ENTRY_POINT, error_told, repo_name, stable_uuid, visible
-from agent.export.outcome import Descendant, Lineage, fails, right, stage
-from agent.export.selection import Champions, Per, Preference, Quota, preferences
-from agent.export.similarity import parse
-from agent.record.events import RunStarted
-from agent.record.trajectory import AttemptRecord, Trajectory
-from tools.errors import UsageError
-from tools.ptx.loader import language_of, ptx_texts
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.export import instructions
+from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
+from kerneltune.agent.export.instructions import ENTRY_POINT, error_told, repo_name, stable_uuid, visible
+from kerneltune.agent.export.outcome import Descendant, Lineage, fails, right, stage
+from kerneltune.agent.export.selection import Champions, Per, Preference, Quota, preferences
+from kerneltune.agent.export.similarity import parse
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.tools.languages.ptx.loader import language_of, ptx_texts
+from kerneltune.tools.schema.errors import UsageError
 
 PYTORCH_TO_TRITON, TRITON_TO_PTX, PTX_TO_TRITON = "pytorch_to_triton", "triton_to_ptx", "ptx_to_triton"
 _LINE_END = re.compile(r"\r\n|\r|\n")

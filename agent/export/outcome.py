@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from agent.record.trajectory import AttemptRecord, Expectation, Outcome
-from tools.verdict import Status
+from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Outcome
+from kerneltune.tools.schema.verdict import Status
 
 _RIGHT = (Status.CHECKED, Status.CORRECT)
 # How far each got. What is not here is unknown: not judged, not checkable, or with a time that cannot be.

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent.export.base import ExportRow, Format
-from agent.export.card import Statistics
-from agent.export.files import DataFile, DataFiles, FileType
-from agent.export.privacy import PrivateNames, Scrubber
-from agent.export.provenance import Provenance, columns, predicate
-from agent.export.rewards import RejectionSampling, rewards_of
-from agent.export.similarity import Duplicates, Placement
-from agent.record.query import ChosenRun
-from agent.record.store import Store
-from agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.export.base import ExportRow, Format
+from kerneltune.agent.export.card import Statistics
+from kerneltune.agent.export.files import DataFile, DataFiles, FileType
+from kerneltune.agent.export.privacy import PrivateNames, Scrubber
+from kerneltune.agent.export.provenance import Provenance, columns, predicate
+from kerneltune.agent.export.rewards import RejectionSampling, rewards_of
+from kerneltune.agent.export.similarity import Duplicates, Placement
+from kerneltune.agent.record.query import ChosenRun
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
 
 NO_NAMES = PrivateNames()
 Progress = Callable[[str, int], None]  # a stage, and attempts that are done in it

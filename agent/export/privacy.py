@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tools.codec import Json
+from kerneltune.tools.schema.codec import Json
 
 KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
 _MOST_TEXTS = 500  # clean ones, remembered whole: a prompt comes again with each row of its run

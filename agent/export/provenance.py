@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.export.base import Feature, Row
-from agent.export.outcome import labels
-from agent.export.privacy import Scrubber
-from agent.export.rewards import Reward
-from agent.export.similarity import Duplicate, Placement
-from agent.llm.providers import OFFLINE, SourceTerms
-from agent.llm.providers import PROVIDERS as MODEL_PROVIDERS
-from agent.record.events import RunStarted
-from agent.record.trajectory import AttemptRecord, Trajectory
-from tools.errors import UsageError
-from tools.verdict import Status
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.export.base import Feature, Row
+from kerneltune.agent.export.outcome import labels
+from kerneltune.agent.export.privacy import Scrubber
+from kerneltune.agent.export.rewards import Reward
+from kerneltune.agent.export.similarity import Duplicate, Placement
+from kerneltune.agent.models.providers import OFFLINE, SourceTerms
+from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 
 _TERMS = {name: provider.terms for name, provider in MODEL_PROVIDERS.items()} | {
     OFFLINE: SourceTerms(

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, cast, get_args
 
 import orjson
 
-from agent.export.base import ExportRow, Feature, Format
-from agent.record.events import Event
-from tools.codec import DecodeError, Json, decode
+from kerneltune.agent.events import Event
+from kerneltune.agent.export.base import ExportRow, Feature, Format
+from kerneltune.tools.schema.codec import DecodeError, Json, decode
 
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event)}
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from agent.export.base import near, option_types, options
-from agent.export.outcome import compilable, correct, outcome
-from agent.record.events import RunStarted
-from agent.record.trajectory import AttemptRecord, Expectation, Trajectory
-from tools.errors import UsageError
-from tools.verdict import Status
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.export.base import near, option_types, options
+from kerneltune.agent.export.outcome import compilable, correct, outcome
+from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Trajectory
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 
 FASTEST: Final = "fastest"
 Score = Callable[[AttemptRecord], float | None]

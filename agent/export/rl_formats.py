@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from agent.export import instructions
-from agent.export.base import ExportRow, Feature, Format, Row
-from agent.export.instructions import (
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.export import instructions
+from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
+from kerneltune.agent.export.instructions import (
     ENTRY_POINT,
     OURS,
     level,
@@ -20,7 +21,7 @@ from agent.export.instructions import (
     stable_uuid,
     visible,
 )
-from agent.export.rewards import (
+from kerneltune.agent.export.rewards import (
     GAMMA,
     Discount,
     How,
@@ -31,8 +32,7 @@ from agent.export.rewards import (
     reward_of,
     turns_of,
 )
-from agent.record.events import RunStarted
-from agent.record.trajectory import AttemptRecord, Message, Trajectory
+from kerneltune.agent.record.trajectory import AttemptRecord, Message, Trajectory
 
 _CREATE = (
     Feature("task", "text", "the task's name"),

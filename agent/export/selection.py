@@ -11,9 +11,9 @@ from heapq import nsmallest
 from random import Random
 from typing import Literal
 
-from agent.export.outcome import Lineage, fails, right
-from agent.record.trajectory import AttemptRecord, Trajectory
-from tools.errors import UsageError
+from kerneltune.agent.export.outcome import Lineage, fails, right
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.tools.schema.errors import UsageError
 
 Per = Literal["task", "target", "run"]  # `target`: a task on each GPU, or on each architecture where nothing is timed
 By = Literal["right", "faster"]

@@ -16,7 +16,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Literal
 
-from tools.errors import UsageError
+from kerneltune.tools.schema.errors import UsageError
 
 JACCARD = 0.8
 TRAIN, VALIDATION, TEST = "train", "validation", "test"

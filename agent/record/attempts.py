@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from agent.attempt import Attempt, Proposal
-from agent.record.events import Event, Judged, Proposed, Updated, Verified
+from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.events import Event, Judged, Proposed, Updated, Verified
 
 
 def finished(events: Iterable[Event]) -> list[Attempt]:

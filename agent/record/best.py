@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from agent.attempt import Attempt
-from agent.record.events import RunStarted
-from agent.record.folder import receipt_path, write_whole
-from tools.spec import TaskSpec
-from tools.verdict import Verdict
+from kerneltune.agent.attempt import Attempt
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.record.folder import receipt_path, write_whole
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Verdict
 
 
 def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) -> Path:

@@ -5,9 +5,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from agent.attempt import Earlier, as_params
-from agent.record.events import RunStarted
-from tools.codec import Json
+from kerneltune.agent.attempt import Earlier, as_params
+from kerneltune.agent.events import RunStarted
+from kerneltune.tools.schema.codec import Json
 
 MOST_RUNS = 40  # of this task first, then the latest: a search of 300 attempts loads 12,000 rows in 0.1 s
 

@@ -19,13 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tools.codec import Json
-from tools.errors import StoreError
-from tools.verdict import Tier, Verdict
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.verdict import Tier, Verdict
 
 if TYPE_CHECKING:
-    from tools.receipt import ReceiptContext
-    from tools.update import Update
+    from kerneltune.tools.receipt import ReceiptContext
+    from kerneltune.tools.update import Update
 
 RECEIPTS = "receipts"  # the folder in a run's
 PROCESS = "process.json"
@@ -165,7 +165,7 @@ class ReceiptBook:
     def _made(
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> dict[str, Json]:
-        from tools.receipt import receipt  # brings numpy; `optimize show` only asks where a receipt lies
+        from kerneltune.tools.receipt import receipt  # brings numpy; `optimize show` only asks where a receipt lies
 
         return receipt(
             self._setting(),

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from agent.record.events import Event, RunStarted
-from agent.record.folder import is_plain
-from agent.record.rows import DETAILS, digest_of, read_events
-from agent.record.schema import VERSION, convert, version
-from agent.record.store import BUSY_TIMEOUT_MS, FILE_NAME, Contradiction, Store
-from tools.errors import StoreError
+from kerneltune.agent.events import Event, RunStarted
+from kerneltune.agent.record.folder import is_plain
+from kerneltune.agent.record.rows import DETAILS, digest_of, read_events
+from kerneltune.agent.record.schema import VERSION, convert, version
+from kerneltune.agent.record.store import BUSY_TIMEOUT_MS, FILE_NAME, Contradiction, Store
+from kerneltune.tools.schema.errors import StoreError
 
 _PAGE_EVENTS = 200  # read at a time
 _MOST_BYTES = 1 << 29  # of the texts of such a part

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from tools.codec import Json
-from tools.errors import UsageError
-from tools.verdict import Status, Tier
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status, Tier
 
 ACCEPTED = "accepted"  # as good as a status, where one is asked for
 _ACCEPTED = (Status.CHECKED.value, Status.CORRECT.value)

@@ -17,8 +17,7 @@ from typing import Any, assert_never, cast, get_args
 from sqlalchemy import Boolean
 from sqlmodel import SQLModel
 
-from agent.record import tables as t
-from agent.record.events import (
+from kerneltune.agent.events import (
     Event,
     Judged,
     Progress,
@@ -33,8 +32,9 @@ from agent.record.events import (
     Verified,
     Warned,
 )
-from tools.codec import DecodeError, Json, decode, encode
-from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
+from kerneltune.agent.record import tables as t
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
 Values = dict[str, Any]
 Detail = tuple[type[SQLModel], list[Values]]

@@ -13,9 +13,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlmodel import SQLModel
 
-from agent.record import tables as _tables  # noqa: F401  registers the tables
-from agent.record.rows import digest_of, read_events
-from tools.errors import StoreError
+from kerneltune.agent.record import tables as _tables  # noqa: F401  registers the tables
+from kerneltune.agent.record.rows import digest_of, read_events
+from kerneltune.tools.schema.errors import StoreError
 
 VERSION = 1
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release

@@ -21,17 +21,17 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from agent.attempt import Attempt, Earlier, best
-from agent.record import attempts as folds
-from agent.record import query
-from agent.record import tables as t
-from agent.record.earlier import earlier
-from agent.record.events import Event, Proposed, RunStarted, Updated
-from agent.record.rows import is_stored, read_events, read_texts, to_rows
-from agent.record.schema import prepare
-from agent.record.trajectory import Trajectory, trajectory
-from tools.codec import Json
-from tools.errors import StoreError
+from kerneltune.agent.attempt import Attempt, Earlier, best
+from kerneltune.agent.events import Event, Proposed, RunStarted, Updated
+from kerneltune.agent.record import attempts as folds
+from kerneltune.agent.record import query
+from kerneltune.agent.record import tables as t
+from kerneltune.agent.record.earlier import earlier
+from kerneltune.agent.record.rows import is_stored, read_events, read_texts, to_rows
+from kerneltune.agent.record.schema import prepare
+from kerneltune.agent.record.trajectory import Trajectory, trajectory
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import StoreError
 
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000

@@ -15,7 +15,7 @@ from sqlalchemy import CheckConstraint, Dialect, Float, ForeignKeyConstraint, Ta
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
 
-from tools.codec import Json
+from kerneltune.tools.schema.codec import Json
 
 TIMING_COLUMNS = ("median_us", "low_us", "high_us", "n_blocks", "n_launches")
 

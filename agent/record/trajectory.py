@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from agent.llm.types import ToolCall
-from agent.record.events import (
+from kerneltune.agent.events import (
     Event,
     Judged,
     Proposed,
@@ -19,8 +18,9 @@ from agent.record.events import (
     Updated,
     Verified,
 )
-from tools.codec import Json, decode
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
+from kerneltune.agent.models.types import ToolCall
+from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
 
 Outcome = Literal["open", "confirmed", "refuted"]
 JUDGED_FILES = "files"  # the author of a run of `optimize bench`: nothing goes on, nothing repeats itself

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from agent.record.events import Event, RunResumed, Verified, Warned
-from agent.record.trajectory import AttemptRecord, Trajectory, ending
-from agent.view import text as words
-from tools.codec import Json
-from tools.gpus import Gpu, gpu_named
-from tools.verdict import Comparison, Status, Timing
+from kerneltune.agent.events import Event, RunResumed, Verified, Warned
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory, ending
+from kerneltune.agent.view import text as words
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.gpus import Gpu, gpu_named
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing
 
 _BASELINES = {
     "eager": "eager PyTorch",

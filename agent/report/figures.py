@@ -13,14 +13,24 @@ from typing import Final
 
 from markupsafe import Markup
 
-from agent.record.trajectory import AttemptRecord, Trajectory
-from agent.report import chart
-from agent.report.data import RunData, baseline_name, dig, finite, hardest, number, plausible, ranked, timing_of
-from agent.report.text import Sanitizer
-from agent.view import text as words
-from agent.view.text import verdict_style
-from tools.roofline import rate_tflops
-from tools.verdict import Comparison, Status
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.report import chart
+from kerneltune.agent.report.data import (
+    RunData,
+    baseline_name,
+    dig,
+    finite,
+    hardest,
+    number,
+    plausible,
+    ranked,
+    timing_of,
+)
+from kerneltune.agent.report.text import Sanitizer
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.text import verdict_style
+from kerneltune.tools.schema.roofline import rate_tflops
+from kerneltune.tools.schema.verdict import Comparison, Status
 
 # Marks differ for those who cannot tell the colours, on paper too.
 MARKS: Final = {

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from agent.report import chart
-from agent.report.data import RunData, claim, dig, finite, hardest, interval, timing_of
-from agent.report.figures import (
+from kerneltune.agent.report import chart
+from kerneltune.agent.report.data import RunData, claim, dig, finite, hardest, interval, timing_of
+from kerneltune.agent.report.figures import (
     ancestors,
     css_class,
     curve,
@@ -28,7 +28,7 @@ from agent.report.figures import (
     verdict_name,
     verdict_symbol,
 )
-from agent.report.tables import (
+from kerneltune.agent.report.tables import (
     baseline_lines,
     causes,
     cost_lines,
@@ -38,8 +38,8 @@ from agent.report.tables import (
     parent_name,
     steps,
 )
-from agent.report.text import Code, Sanitizer, diff, source, transcripts
-from agent.view import text as words
+from kerneltune.agent.report.text import Code, Sanitizer, diff, source, transcripts
+from kerneltune.agent.view import text as words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,7 +54,7 @@ def run_page(material: RunData, shown: Sanitizer, *, version: str) -> str:
 
 def render(template: str, shown: Sanitizer, version: str, values: dict[str, object]) -> str:
     """A page with its style. Raises jinja2.UndefinedError for a value that is missing."""
-    style = (resources.files("agent.report") / "templates" / "style.css").read_text()
+    style = (resources.files("kerneltune.agent.report") / "templates" / "style.css").read_text()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     made_by = f"kerneltune {version}" if version[:1].isdigit() else "kerneltune, from a checkout"
     fixed = {"style": Markup(style), "style_sha256": digest, "made_by": made_by}
@@ -66,7 +66,7 @@ def environment(shown: Sanitizer) -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
-        loader=PackageLoader("agent.report", "templates"),
+        loader=PackageLoader("kerneltune.agent.report", "templates"),
         undefined=StrictUndefined,
         autoescape=True,
         finalize=shown.finalize,

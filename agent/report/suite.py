@@ -16,15 +16,15 @@ from functools import partial
 
 from markupsafe import Markup
 
-from agent.export.rewards import FASTEST, fast_p, speedup_over
-from agent.record.trajectory import AttemptRecord, Trajectory
-from agent.report import chart
-from agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
-from agent.report.page import both, moment, render
-from agent.report.text import Sanitizer
-from agent.view import text as words
-from agent.view.text import plural
-from tools.verdict import Status
+from kerneltune.agent.export.rewards import FASTEST, fast_p, speedup_over
+from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.report import chart
+from kerneltune.agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
+from kerneltune.agent.report.page import both, moment, render
+from kerneltune.agent.report.text import Sanitizer
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.text import plural
+from kerneltune.tools.schema.verdict import Status
 
 _RESAMPLES = 4_000
 _FEWEST = 5  # tasks of which an interval means something

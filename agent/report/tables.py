@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
 
-from agent.record.events import RunStarted
-from agent.record.trajectory import JUDGED_FILES, AttemptRecord, Expectation, Message, Trajectory
-from agent.report.data import RunData, baseline_name, dig, finite, interval, number, ranked, tone_of
-from agent.report.figures import css_class, verdict_name, verdict_symbol
-from agent.report.text import Sanitizer
-from agent.view import text as words
-from tools.codec import Json
-from tools.verdict import NOT_IN_FULL, Status
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.record.trajectory import JUDGED_FILES, AttemptRecord, Expectation, Message, Trajectory
+from kerneltune.agent.report.data import RunData, baseline_name, dig, finite, interval, number, ranked, tone_of
+from kerneltune.agent.report.figures import css_class, verdict_name, verdict_symbol
+from kerneltune.agent.report.text import Sanitizer
+from kerneltune.agent.view import text as words
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import NOT_IN_FULL, Status
 
 UNKNOWN = "unknown"
 _RIGHT = (Status.CORRECT, Status.CHECKED, Status.UNCHECKED)

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from agent.view import text as words
-from agent.view.output import LineWriter
-from tools.codec import Json
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import LineWriter
+from kerneltune.tools.schema.codec import Json
 
 EVERY_S = 5.0
 

@@ -11,18 +11,18 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from agent.record.merge import Merged
-from agent.view import text as words
-from agent.view.output import LineWriter, columns, short, standard_page
-from tools.codec import Json, encode
-from tools.gpus import GPUS
-from tools.roofline import speed_of_light
-from tools.spec import CaseSpec, TaskSpec
+from kerneltune.agent.record.merge import Merged
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import LineWriter, columns, short, standard_page
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.gpus import GPUS
+from kerneltune.tools.schema.roofline import speed_of_light
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 
 SCHEMA_VERSION = 1  # of each entry
 
 if TYPE_CHECKING:
-    from agent.record.query import RunSummary
+    from kerneltune.agent.record.query import RunSummary
 
 
 def print_tasks(groups: Mapping[str, Sequence[TaskSpec]], *, json: bool) -> None:

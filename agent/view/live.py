@@ -15,16 +15,16 @@ from typing import Any, Protocol, Self
 
 from rich.console import Console
 
-from agent.controls import Controls
-from agent.record.events import Event, Progress
-from agent.view.ndjson import JsonView
-from agent.view.output import ViewChoice, while_there_is_a_terminal
-from agent.view.plain import NextCommand, PlainView, summary, summary_text
-from agent.view.render import Ui, Wish, page_lines, press, render
-from agent.view.state import GPU_STAGE, SUSPENDED_STAGE, ViewState, fold
-from agent.view.terminal import Keyboard, TerminalScreen, may_read
-from tools.codec import encode
-from tools.device import GpuInfo, GpuSample, Sampler
+from kerneltune.agent.controls import Controls
+from kerneltune.agent.events import Event, Progress
+from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.view.output import ViewChoice, while_there_is_a_terminal
+from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
+from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
+from kerneltune.agent.view.state import GPU_STAGE, SUSPENDED_STAGE, ViewState, fold
+from kerneltune.agent.view.terminal import Keyboard, TerminalScreen, may_read
+from kerneltune.tools.backends.cuda.device import GpuInfo, GpuSample, Sampler
+from kerneltune.tools.schema.codec import encode
 
 PERIOD_S = 0.25
 GPU_PERIOD_S = 1.0

@@ -7,12 +7,12 @@ from threading import Lock
 from types import TracebackType
 from typing import Literal, Self, TextIO
 
-from agent.record.events import Event, Progress, Said
-from agent.record.folder import receipt_path
-from agent.view import text as words
-from agent.view.output import LineWriter
-from agent.view.state import AttemptState, ViewState, fold
-from tools.codec import Json, encode
+from kerneltune.agent.events import Event, Progress, Said
+from kerneltune.agent.record.folder import receipt_path
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import LineWriter
+from kerneltune.agent.view.state import AttemptState, ViewState, fold
+from kerneltune.tools.schema.codec import Json, encode
 
 SCHEMA_VERSION = 1  # of every line; docs/commands.md says what may change without another
 Subtype = Literal["success", "interrupted", "error"]

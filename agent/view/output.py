@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agent.view import text as words
+from kerneltune.agent.view import text as words
 
 
 class LineWriter:

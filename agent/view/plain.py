@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agent.record.events import (
+from kerneltune.agent.events import (
     Event,
     Judged,
     Progress,
@@ -25,9 +25,9 @@ from agent.record.events import (
     Verified,
     Warned,
 )
-from agent.view import text as words
-from agent.view.output import LineWriter
-from agent.view.state import (
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import LineWriter
+from kerneltune.agent.view.state import (
     QUIET_STAGES,
     AttemptState,
     Spending,
@@ -37,8 +37,8 @@ from agent.view.state import (
     format_spending,
     verification,
 )
-from agent.view.text import verdict_label, verdict_style
-from tools.verdict import Status, Verdict
+from kerneltune.agent.view.text import verdict_label, verdict_style
+from kerneltune.tools.schema.verdict import Status, Verdict
 
 
 class PlainView:

@@ -19,10 +19,18 @@ from rich.layout import Layout
 from rich.segment import Segment
 from rich.text import Text
 
-from agent.view import text as words
-from agent.view.state import LEFT_STAGES, AttemptState, Budget, GpuReading, LogEntry, ViewState, format_spending
-from agent.view.text import LABEL_WIDTH, verdict_style
-from tools.verdict import Comparison, Verdict
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.state import (
+    LEFT_STAGES,
+    AttemptState,
+    Budget,
+    GpuReading,
+    LogEntry,
+    ViewState,
+    format_spending,
+)
+from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
+from kerneltune.tools.schema.verdict import Comparison, Verdict
 
 ScreenPage = Literal["run", "attempt", "source", "help"]
 Wish = Literal["pause", "skip", "raise", "slower", "stop"]

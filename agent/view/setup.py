@@ -9,14 +9,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agent.llm.providers import KEY_VARIABLES
-from agent.record.query import RunSummary
-from agent.settings import Sourced, flag_of
-from agent.view import text as words
-from agent.view.output import Page, columns, facts, heading, short, standard_page
-from tools.codec import Json, encode
-from tools.doctor import Finding
-from tools.spec import TaskSpec
+from kerneltune.agent.models.providers import KEY_VARIABLES
+from kerneltune.agent.record.query import RunSummary
+from kerneltune.agent.settings import Sourced, flag_of
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import Page, columns, facts, heading, short, standard_page
+from kerneltune.tools.doctor import Finding
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.task import TaskSpec
 
 SCHEMA_VERSION = 1
 _BEGIN = (

@@ -11,17 +11,17 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from agent.llm.types import ToolCall
-from agent.record.events import RunStarted, Verified
-from agent.record.query import AttemptSummary, RunSummary
-from agent.record.trajectory import AttemptRecord, Conversation, Message
-from agent.view import text as words
-from agent.view.listing import run_json, where
-from agent.view.output import Page, columns, facts, heading, short
-from agent.view.text import verdict_label
-from tools.codec import Json, encode
-from tools.plan.sass import LEGEND, Sass, changes, listing, numbered_ptx
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing
+from kerneltune.agent.events import RunStarted, Verified
+from kerneltune.agent.models.types import ToolCall
+from kerneltune.agent.record.query import AttemptSummary, RunSummary
+from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.listing import run_json, where
+from kerneltune.agent.view.output import Page, columns, facts, heading, short
+from kerneltune.agent.view.text import verdict_label
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbered_ptx
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing
 
 SCHEMA_VERSION = 1
 COMPILED_SCHEMA_VERSION = 2

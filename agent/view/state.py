@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, assert_never
 
-from agent.record.events import (
+from kerneltune.agent.events import (
     Event,
     Judged,
     Progress,
@@ -21,9 +21,9 @@ from agent.record.events import (
     Verified,
     Warned,
 )
-from agent.view import text as words
-from tools.codec import Json
-from tools.verdict import KernelReport, Verdict
+from kerneltune.agent.view import text as words
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import KernelReport, Verdict
 
 Who = Literal["author", "judge", "reflection", "warning", "run"]
 

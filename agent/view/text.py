@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from tools.verdict import Comparison, KernelReport, Status, Timing
+from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
 
 # C0 (but tab and newline), DEL, C1, soft hyphens, zero-width and bidirectional marks, variation selectors and tags (on
 # whose width terminals disagree), lone surrogates (they cannot be written)

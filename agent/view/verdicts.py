@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.view import text as words
-from agent.view.output import LineWriter
-from agent.view.text import LABEL_WIDTH, verdict_label, verdict_style
-from tools.codec import Json, encode
-from tools.corpus import Kind, Outcome, Specimen
-from tools.verdict import KernelReport, Status, Verdict
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import LineWriter
+from kerneltune.agent.view.text import LABEL_WIDTH, verdict_label, verdict_style
+from kerneltune.tools.corpus import Kind, Outcome, Specimen
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
 
 SCHEMA_VERSION = 1
 

@@ -12,14 +12,14 @@ from typing import TextIO
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from agent.controls import Controls
-from agent.record.events import Event, RunEnded, RunResumed
-from agent.record.folder import RunProcess
-from agent.view import text as words
-from agent.view.ndjson import JsonView
-from agent.view.plain import PlainView
-from agent.view.render import ScreenFrame, Wish
-from agent.view.state import ViewState
+from kerneltune.agent.controls import Controls
+from kerneltune.agent.events import Event, RunEnded, RunResumed
+from kerneltune.agent.record.folder import RunProcess
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.view.plain import PlainView
+from kerneltune.agent.view.render import ScreenFrame, Wish
+from kerneltune.agent.view.state import ViewState
 
 POLL_S = 0.4
 IDLE_LIMIT_S = 5.0

@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from agent.authors.offline.library import experts
-from agent.record.events import (
+from kerneltune.agent.authors.search.experts import experts
+from kerneltune.agent.events import (
     Event,
     Judged,
     Proposed,
@@ -30,11 +30,11 @@ from agent.record.events import (
     Verified,
     Warned,
 )
-from tools import tasks
-from tools.codec import Json
-from tools.judge.correctness.problem import describe
-from tools.task import find_task
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools import tasks
+from kerneltune.tools.judge.correctness.problem import describe
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.task.load import find_task
 
 _WORDS = (
     "row rows tile tiles block lane warp span part chunk strip band slab panel wide near far fast slow first last "

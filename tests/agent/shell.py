@@ -29,7 +29,7 @@ def optimize(
 
 def command(*arguments: str) -> list[str]:
     """Its argument vector."""
-    return [sys.executable, "-c", "from agent.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", *arguments]
 
 
 def env() -> dict[str, str]:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.attempt import search_tiers
-from agent.compose.budget import budgeted, limits_of, width_of
-from agent.settings import Settings
-from tools.errors import UsageError
+from kerneltune.agent.attempt import search_tiers
+from kerneltune.agent.commands.budget import budgeted, limits_of, width_of
+from kerneltune.agent.settings import Settings
+from kerneltune.tools.schema.errors import UsageError
 
 PLAIN = Settings()
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from agent import complete
-from agent.cli import app
-from agent.cli_exit import CODES, exit_code
-from agent.complete import VERDICTS
-from agent.export.base import FORMATS
-from agent.llm.errors import KeyRejected
-from agent.record.store import Store
-from agent.settings import FIELDS
+from kerneltune.agent import complete
+from kerneltune.agent.cli import app
+from kerneltune.agent.cli_exit import CODES, exit_code
+from kerneltune.agent.complete import VERDICTS
+from kerneltune.agent.export.base import FORMATS
+from kerneltune.agent.models.errors import KeyRejected
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import FIELDS
+from kerneltune.tools.backends.cuda.device import gpu_info
+from kerneltune.tools.schema.errors import GpuLost, Unfit, UsageError, WorkerError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.record.samples import started
 from tests.agent.shell import ROOT, command, env, optimize
-from tools.device import gpu_info
-from tools.errors import GpuLost, Unfit, UsageError, WorkerError
-from tools.verdict import Status
 
 MINE = """import math
 import torch
@@ -64,7 +64,7 @@ def test_the_first_page_loads_neither_torch_nor_the_store_nor_an_sdk(tmp_path: P
     heavy = ("torch", "triton", "numpy", "anthropic", "openai", "sqlalchemy", "pydantic")
     code = f"""
 import sys
-from agent.cli import app
+from kerneltune.agent.cli import app
 app([], result_action="return_value")
 print([m for m in {heavy!r} if m in sys.modules])
 """
@@ -77,8 +77,8 @@ def test_what_only_reads_does_without_numpy(tmp_path: Path, name: str) -> None:
     arguments = [name, *(["x"] if name == "show" else [])]
     code = f"""
 import sys
-from agent.cli import app
-from agent.cli_exit import exit_code
+from kerneltune.agent.cli import app
+from kerneltune.agent.cli_exit import exit_code
 exit_code(lambda: app({arguments!r}, result_action="return_value", exit_on_error=False, print_error=False))
 print([m for m in ("torch", "triton", "numpy") if m in sys.modules])
 """
@@ -351,7 +351,7 @@ def test_bash_completes_commands_tasks_and_runs(tmp_path: Path) -> None:
         store.write(started("20260101-120000-softmax-ab12"))
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "optimize"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from agent.cli import main; main()' \"$@\"\n")
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from kerneltune.agent.cli import main; main()' \"$@\"\n")
     program.chmod(0o755)
     script = """
 source <(optimize completion bash)

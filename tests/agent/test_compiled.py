@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.events import Judged, Updated
-from agent.record.store import Store
+from kerneltune.agent.events import Judged, Updated
+from kerneltune.agent.record.store import Store
 from tests.agent.shell import optimize
 
 TASK = """\

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.attempt import Limits, Proposal
-from agent.controls import Change, Controls
-from agent.loop import Run, optimize
-from agent.record.events import Judged, Progress, Reflected, Updated
-from agent.tracker import AttemptTracker, GivenUp
+from kerneltune.agent.attempt import Limits, Proposal
+from kerneltune.agent.controls import Change, Controls
+from kerneltune.agent.events import Judged, Progress, Reflected, Updated
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.tracker import AttemptTracker, GivenUp
+from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, run
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Status, Verdict
 
 
 @dataclass

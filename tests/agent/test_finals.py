@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from agent.attempt import Limits, Tiers, search_tiers, tiers_for
-from agent.loop import Run, optimize
-from agent.record.attempts import finished
-from agent.record.events import Verified, Warned
-from agent.tracker import AttemptTracker
+from kerneltune.agent.attempt import Limits, Tiers, search_tiers, tiers_for
+from kerneltune.agent.events import Verified, Warned
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.record.attempts import finished
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteUpdater, TieredBench, tiered, timed
 from tests.agent.test_loop_order import search
-from tools.plan.schema import Kernel, Plan
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Status, Tier, Verdict
 
 
 @dataclass

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.store import Store
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.shell import optimize
-from tools.verdict import Status
 
 MODULES = '''
 import torch

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.events import Proposed
-from agent.record.store import Store
+from kerneltune.agent.events import Proposed
+from kerneltune.agent.record.store import Store
 from tests.agent.shell import ROOT, command, env, optimize
 
 STORY = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"

@@ -5,16 +5,26 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.attempt import Attempt, Limits, Proposal, Tiers, best, deserves_judging, next_to_confirm, rank_key, tiers_for
-from agent.loop import Run, optimize
-from agent.record.attempts import finished
-from agent.record.events import Event, Judged, Proposed, Reflected, Updated, Verified
-from agent.tracker import AttemptTracker
-from tools.reflect import outcome
-from tools.spec import CaseSpec, TaskSpec
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Comparison, Status, Tier, Timing, Verdict
+from kerneltune.agent.attempt import (
+    Attempt,
+    Limits,
+    Proposal,
+    Tiers,
+    best,
+    deserves_judging,
+    next_to_confirm,
+    rank_key,
+    tiers_for,
+)
+from kerneltune.agent.events import Event, Judged, Proposed, Reflected, Updated, Verified
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.record.attempts import finished
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.reflect import outcome
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Comparison, Status, Tier, Timing, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 
 TASK = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.attempt import Attempt, Limits, Proposal, Tiers, lasting, next_finalist, search_tiers
-from agent.loop import Run, optimize
-from agent.record.attempts import finished
-from agent.record.events import Judged, Progress, Proposed, Verified
-from agent.tracker import AttemptTracker
+from kerneltune.agent.attempt import Attempt, Limits, Proposal, Tiers, lasting, next_finalist, search_tiers
+from kerneltune.agent.events import Judged, Progress, Proposed, Verified
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.record.attempts import finished
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, TieredBench, run, tiered, timed
-from tools.spec import TaskSpec
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Status, Tier, Verdict
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent.record.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated
-from agent.record.store import Store
+from kerneltune.agent.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated
+from kerneltune.agent.record.store import Store
 from tests.agent.llm.server import Faults, Format, LlmServer
 from tests.agent.llm.story import Fault
 from tests.agent.shell import command, env, optimize

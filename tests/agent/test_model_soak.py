@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from agent.record.events import Judged, Proposed, Replied, RunEnded
-from agent.record.store import Store
+from kerneltune.agent.events import Judged, Proposed, Replied, RunEnded
+from kerneltune.agent.record.store import Store
 from tests.agent.llm.server import Format, LlmServer
 from tests.agent.llm.story import Fault, FaultKind
 from tests.agent.shell import command, env

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from agent.attempt import Limits
-from agent.authors.llm.author import LlmAuthor
-from agent.authors.llm.prompts import RunPrompts
-from agent.llm.anthropic import AnthropicModel
-from agent.llm.types import ModelOptions
-from agent.loop import Run, optimize
-from agent.record.events import Replied
-from agent.tracker import AttemptTracker
+from kerneltune.agent.attempt import Limits
+from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.authors.llm.prompts import RunPrompts
+from kerneltune.agent.events import Replied
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.models.anthropic import AnthropicModel
+from kerneltune.agent.models.types import ModelOptions
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.tooling import Tools
 from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
 from tests.agent.llm.server import LlmServer
 from tests.agent.test_loop import Log
 from tests.agent.test_model_runs import LINES
-from tools.tooling import Tools
 
 TURNS = 50
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from agent import loop
-from agent.attempt import Author, Limits
-from agent.authors.llm.author import LlmAuthor
-from agent.compose.files import FilesAuthor
-from agent.loop import Run
-from agent.record.events import Event, Judged, Proposed, Updated
-from agent.settings import Strategy
-from agent.tracker import AttemptTracker
+from kerneltune.agent import loop
+from kerneltune.agent.attempt import Author, Limits
+from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.commands.files import FilesAuthor
+from kerneltune.agent.events import Event, Judged, Proposed, Updated
+from kerneltune.agent.loop import Run
+from kerneltune.agent.settings import Strategy
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.pipeline import Candidate
+from kerneltune.tools.tooling import Tools
 from tests.agent.strategies.test_strategies import Endless, PlainPrompts
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, NoteUpdater
-from tools.pipeline import Candidate
-from tools.tooling import Tools
 
 STRATEGIES: tuple[Strategy, ...] = ("refine", "best-of", "evolve")
 

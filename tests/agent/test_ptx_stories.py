@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.events import Judged, Proposed, Reflected, Said
-from agent.record.store import Store
+from kerneltune.agent.events import Judged, Proposed, Reflected, Said
+from kerneltune.agent.record.store import Store
 from tests.agent.shell import optimize
 
 STORIES = Path(__file__).parent / "stories"

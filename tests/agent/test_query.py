@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from agent.cli import app
-from agent.cli_exit import exit_code
-from agent.record.events import Event, Proposed, Replied, RunEnded, Said
-from agent.record.store import FILE_NAME, Store
-from agent.view.show import unified, worst
+from kerneltune.agent.cli import app
+from kerneltune.agent.cli_exit import exit_code
+from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
+from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.view.show import unified, worst
+from kerneltune.tools.schema.verdict import CaseResult, Status
 from tests.agent import warm
 from tests.agent.record.samples import attempt, started
 from tests.agent.record.test_record_receipts import verified
 from tests.agent.shell import command, env, optimize
-from tools.verdict import CaseResult, Status
 
 MODEL, FILES = "20261121-093000-softmax-1a2b", "20261122-093000-matmul-77aa"
 SOURCE = "import torch\n\nx = 'naïve ünïcode 核'\ttab\r\nno newline at the end"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.repeat import repeated, unfinished
-from tools.verdict import Comparison, Status, Timing, Verdict
+from kerneltune.agent.repeat import repeated, unfinished
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
 
 CHECKED = Verdict(Status.CHECKED, "right")
 WRONG = Verdict(Status.WRONG, "one element")

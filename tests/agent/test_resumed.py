@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from agent.attempt import Limits
-from agent.compose.run import limits_as_then
-from agent.loop import optimize
-from agent.settings import Settings
+from kerneltune.agent.attempt import Limits
+from kerneltune.agent.commands.run import limits_as_then
+from kerneltune.agent.loop import optimize
+from kerneltune.agent.settings import Settings
+from kerneltune.tools.schema.codec import encode
 from tests.agent.test_loop import run
 from tests.agent.view.scripts import started
-from tools.codec import encode
 
 THEN = Limits(4, max_time_s=90.0, patience=8, max_cost_usd=2.0, target_speedup=1.5)
 

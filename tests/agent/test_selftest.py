@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.compose.selftest import Corpus, selftest
-from agent.settings import Settings
-from agent.view.verdicts import SpecimenResult, is_clean, tallies
-from tools import corpus
-from tools.errors import UsageError
-from tools.verdict import Status, Verdict
+from kerneltune.agent.commands.selftest import Corpus, selftest
+from kerneltune.agent.settings import Settings
+from kerneltune.agent.view.verdicts import SpecimenResult, is_clean, tallies
+from kerneltune.tools import corpus
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status, Verdict
 
 TASK = '''"""Doubled."""
 import torch

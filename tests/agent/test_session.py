@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.compose.session import require_confinement, unconfined_warning
-from agent.compose.sources import from_bytes, read_candidates
-from agent.compose.stored_task import stored_task
-from agent.record.events import RunStarted
-from agent.settings import load_settings
+from kerneltune.agent.commands.session import require_confinement, unconfined_warning
+from kerneltune.agent.commands.sources import from_bytes, read_candidates
+from kerneltune.agent.commands.stored_task import stored_task
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.settings import load_settings
+from kerneltune.tools.sandbox.confine import Enforced, Profile
+from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
+from kerneltune.tools.schema.versions import evaluator_sha256
+from kerneltune.tools.task.load import find_task, visible_source
 from tests.agent.record.samples import started
-from tools.errors import TaskError, Unconfined, UsageError
-from tools.sandbox import Enforced, Profile
-from tools.task import find_task, visible_source
-from tools.versions import evaluator_sha256
 
 BARE = Enforced(Profile.TRACER, notes=("no Landlock in this kernel",))
 HELD = Enforced(Profile.TRACER, landlock_abi=7, seccomp=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.config_file import NAME
-from agent.settings import FIELDS, chosen_settings, load_settings, sourced_settings, unknown_variables
-from tools.errors import UsageError
+from kerneltune.agent.config_file import NAME
+from kerneltune.agent.settings import FIELDS, chosen_settings, load_settings, sourced_settings, unknown_variables
+from kerneltune.tools.schema.errors import UsageError
 
 
 @pytest.fixture(autouse=True)

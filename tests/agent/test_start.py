@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from agent import loop
-from agent.attempt import Attempt, Author, Limits, Proposal
-from agent.compose.start import FROM, Beginning, Start, Where, checked, found, start_actions, start_of
-from agent.record.events import Event, Judged, Proposed, RunStarted, Updated, Warned
-from agent.record.store import Store
-from agent.tracker import AttemptTracker
+from kerneltune.agent import loop
+from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal
+from kerneltune.agent.commands.start import FROM, Beginning, Start, Where, checked, found, start_actions, start_of
+from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Updated, Warned
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.languages.ptx.loader import language_of
+from kerneltune.tools.schema.errors import StoreError, UsageError
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Status, Timing, Verdict
+from kerneltune.tools.task.load import TaskFile
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 from tests.agent.shell import optimize
 from tests.agent.test_loop import ListAuthor, Log, NoteBench, NoteUpdater
 from tests.agent.test_model_runs import result
-from tools.errors import StoreError, UsageError
-from tools.ptx.loader import language_of
-from tools.ptx_files.host_code import CannotSay
-from tools.spec import CaseSpec, TaskSpec
-from tools.task import TaskFile
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Status, Timing, Verdict
 
 SOURCE = "class Model: ...\n"
 FILE = TaskFile("twice", Path("twice.py"), SOURCE, "1" * 64, ())
@@ -34,7 +34,7 @@ TASK = TaskSpec(
     (CaseSpec("main", (None,), (), None),),
 )
 H200, A100 = "NVIDIA H200", "NVIDIA A100"
-PTX = "from tools.ptx import PtxKernel\n"
+PTX = "from kerneltune import PtxKernel\n"
 
 
 def stored(

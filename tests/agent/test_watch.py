@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.events import Event, Progress, RunResumed, RunStarted
-from agent.record.folder import process_of
-from agent.record.store import FILE_NAME, Store
+from kerneltune.agent.events import Event, Progress, RunResumed, RunStarted
+from kerneltune.agent.record.folder import process_of
+from kerneltune.agent.record.store import FILE_NAME, Store
 from tests.agent.shell import ROOT, command, env, optimize
 from tests.agent.view.scripts import ENDED, NOW, many_attempts
 from tests.agent.view.test_playback import OVER, RUN
@@ -25,8 +25,8 @@ from tests.agent.view.test_playback import OVER, RUN
 WRITER = """
 import sys, time
 from pathlib import Path
-from agent.record.folder import alive
-from agent.record.store import Store
+from kerneltune.agent.record.folder import alive
+from kerneltune.agent.record.store import Store
 from tests.agent.test_watch import WRITTEN
 
 folder, pause_s, last = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _ROOT = Path(__file__).resolve().parents[2]
-_EXPORT = ("orjson", "pyarrow.parquet", "rensa", "agent.export.pipeline")
+_EXPORT = ("orjson", "pyarrow.parquet", "rensa", "kerneltune.agent.export.pipeline")
 _WORD = 20  # bytes of a number on the line
 
 
@@ -82,13 +82,13 @@ def _asked(
 def serve(listening: int, parent: int, workers: str) -> NoReturn:
     """Load what the commands load, and fork for each call; the children are nobody's to wait for. `workers`: where the
     process of theirs listens."""
-    import agent.cli
-    import agent.compose
+    import kerneltune.agent.cli
+    import kerneltune.agent.commands
+    from kerneltune.tools.sandbox.linux import die_with_parent
     from tests import shared_fork_server
-    from tools.sandbox_linux import die_with_parent
 
     die_with_parent(parent)
-    for module in pkgutil.iter_modules(agent.compose.__path__, "agent.compose."):
+    for module in pkgutil.iter_modules(kerneltune.agent.commands.__path__, "kerneltune.agent.commands."):
         importlib.import_module(module.name)
     if all(importlib.util.find_spec(name.partition(".")[0]) for name in _EXPORT):
         for name in _EXPORT:
@@ -131,7 +131,7 @@ def _become(arguments: list[str], cwd: str, variables: dict[str, str], streams: 
     sys.argv = ["-c", *arguments]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
-    from agent.cli import main
+    from kerneltune.agent.cli import main
 
     code = 0
     try:

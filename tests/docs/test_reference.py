@@ -7,15 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from agent.export.base import FORMATS, format_class, option_types
-from agent.record import events
-from agent.view.ndjson import result
-from agent.view.state import ViewState
+from kerneltune.agent import events
+from kerneltune.agent.export.base import FORMATS, format_class, option_types
+from kerneltune.agent.view.ndjson import result
+from kerneltune.agent.view.state import ViewState
+from kerneltune.tools.judge.correctness.batteries import BATTERIES
+from kerneltune.tools.schema import messages, verdict
 from tests.docs.documents import ROOT
 from tests.docs.schema_text import fields_of
-from tools import verdict
-from tools.judge.correctness.batteries import BATTERIES
-from tools.plan import messages
 
 SHARED = {"run_id", "attempt_id", "kind", "at"}  # told once, above the tables
 PARTS = ("Verdict", "CaseResult", "Limitation", "Timing", "Comparison", "KernelReport")

@@ -6,7 +6,7 @@ import shlex
 
 from cyclopts import CycloptsError
 
-from agent.cli import app
+from kerneltune.agent.cli import app
 from tests.docs.documents import ROOT
 
 _ENDS_A_COMMAND = {"|", "||", "&&", ";", "&"}

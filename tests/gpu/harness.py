@@ -1,6 +1,6 @@
 """A small supervisor for tests on a GPU: forks judge and runners from this process, which must not touch CUDA.
 
-Does by hand, and without confinement, what `tools.workers` does for the product.
+Does by hand, and without confinement, what `tools.sandbox.workers` does for the product.
 """
 
 import contextlib
@@ -16,10 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tools import wire
-from tools.codec import decode, encode
-from tools.judge.execution.runner_link import Runners
-from tools.judge.service.protocol import (
+from kerneltune.tools.judge.execution.runner_link import Runners
+from kerneltune.tools.judge.service.protocol import (
     BenchRequest,
     EndRunner,
     JudgeMessage,
@@ -29,11 +27,24 @@ from tools.judge.service.protocol import (
     Ready,
     SupervisorMessage,
 )
-from tools.judge.timing.statistics import Rules
-from tools.plan.schema import Aten, DescriptorArg, Kernel, Launch, LaunchArg, Plan, ScalarArg, Step, Storage, TensorArg
-from tools.plan.schema import TensorRef as Ref
-from tools.spec import TaskSpec
-from tools.verdict import Verdict
+from kerneltune.tools.judge.timing.statistics import Rules
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.plan import (
+    Aten,
+    DescriptorArg,
+    Kernel,
+    Launch,
+    LaunchArg,
+    Plan,
+    ScalarArg,
+    Step,
+    Storage,
+    TensorArg,
+)
+from kerneltune.tools.schema.plan import TensorRef as Ref
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Verdict
 
 WAIT_S = 600.0
 SOFTMAX_TASK = """
@@ -99,7 +110,7 @@ def forked(entry: Callable[[Channel], None], extra: Sequence[socket.socket]) -> 
 
 
 def _forked_runner(line: socket.socket) -> int:
-    from tools.runner.main import main
+    from kerneltune.tools.backends.cuda.main import main
 
     pid, sock = forked(main, [line])
     sock.close()
@@ -110,7 +121,7 @@ class Supervisor:
     """One judge and its runners; `entry` plays the judge."""
 
     def __init__(self, entry: Callable[[Any], None] | None = None) -> None:
-        from tools.judge.service.session import main
+        from kerneltune.tools.judge.service.session import main
 
         self._door, theirs = socket.socketpair()
         self._judge, self._sock = forked(entry or main, [theirs])
@@ -156,13 +167,13 @@ class Confined(Supervisor):
     """The same with the product's own processes: runners under Landlock and the system-call filter."""
 
     def __init__(self) -> None:
-        from tools.machine import started_base
-        from tools.workers import Worker
+        from kerneltune.tools.sandbox.machine import started_base
+        from kerneltune.tools.sandbox.workers import Worker
 
         self._stack = contextlib.ExitStack()
         machine = self._stack.enter_context(started_base())
         self._door, theirs = socket.socketpair()
-        self._worker = machine.trusted("tools.judge.service.session:main", extra=[theirs])
+        self._worker = machine.trusted("kerneltune.tools.judge.service.session:main", extra=[theirs])
         theirs.close()
         self._worker.enforced()  # its first word; what follows is the judge's
         self._sock = self._worker.detach()
@@ -296,8 +307,8 @@ def task_file(text: str) -> Path:
 
 def spec_of(path: Path) -> TaskSpec:
     """The task as the supervisor knows it; described in a child, so that nothing here touches CUDA."""
-    from tools.judge.correctness.problem import describe
-    from tools.task import find_task
+    from kerneltune.tools.judge.correctness.problem import describe
+    from kerneltune.tools.task.load import find_task
 
     pid, sock = forked(lambda channel: channel.send({"task": encode(describe(find_task(str(path))))}), [])
     with sock:

@@ -10,18 +10,18 @@ from typing import Any
 
 import torch
 
+from kerneltune.tools.backends.cuda.memory import DeviceBuffer
+from kerneltune.tools.judge.correctness.batteries import CORE
+from kerneltune.tools.judge.correctness.problem import describe, expanded
+from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
+from kerneltune.tools.judge.execution.guard_pages import Allocate
+from kerneltune.tools.judge.execution.runner_link import RunnerLink
+from kerneltune.tools.judge.service.protocol import EndRunner, NeedRunner, Screened
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.task.load import TaskFile, find_task
 from tests.gpu import harness
-from tools.codec import encode
-from tools.judge.correctness.batteries import CORE
-from tools.judge.correctness.problem import describe, expanded
-from tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
-from tools.judge.execution.guard_pages import Allocate
-from tools.judge.execution.runner_link import RunnerLink
-from tools.judge.service.protocol import EndRunner, NeedRunner, Screened
-from tools.plan.schema import Kernel, Plan
-from tools.runner.memory import DeviceBuffer
-from tools.task import TaskFile, find_task
-from tools.verdict import Status, Verdict
 
 SECRET = bytes(32)
 BACK_WITHIN_S = 1.0

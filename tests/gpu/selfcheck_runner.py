@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
+from kerneltune.tools.judge.service.protocol import KernelImage, ScreenVariants, Warm
+from kerneltune.tools.judge.timing.statistics import SCREENING, Rules
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.gpu import harness, kernels
 from tests.gpu.harness import SOFTMAX_TASK, Image, Supervisor
 from tests.gpu.recovery import Judge, answer, large, plain, recoveries, trials
-from tools.codec import encode
-from tools.judge.service.protocol import KernelImage, ScreenVariants, Warm
-from tools.judge.timing.statistics import SCREENING, Rules
-from tools.plan.schema import Kernel, Plan
-from tools.verdict import Status, Verdict
 
 ROW = {"x": "*fp32", "y": "*fp32", "n": "i32"}
 BUILT_IN = {"main": 8192, "ragged": 1024, "narrow": 256, "timed_columns": 8192, "prime": 4096}  # its cases, and BLOCK

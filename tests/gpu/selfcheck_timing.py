@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.aa_resolution import CANDIDATE, TASK
-from tools import machine as machines
-from tools.calibration import Ceilings
-from tools.codec import decode, encode
-from tools.gpu_bench import GpuBench, calibrate, gpu_bench
-from tools.judge.service.protocol import Open, Opened
-from tools.machine import Machine
-from tools.spec import TaskSpec
-from tools.task import TaskFile, find_task
-from tools.update import Update, Updater
-from tools.verdict import Status, Tier, Verdict
+from kerneltune.tools.backends.cuda.calibration import Ceilings
+from kerneltune.tools.gpu_bench import GpuBench, calibrate, gpu_bench
+from kerneltune.tools.judge.service.protocol import Open, Opened
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.task.load import TaskFile, find_task
+from kerneltune.tools.update import Update, Updater
 
 SOFTMAX = """
 import torch
@@ -139,7 +139,7 @@ class Bed:
 
 def spec_of(machine: Machine, task_file: TaskFile) -> TaskSpec:
     """The task as the supervisor knows it."""
-    with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+    with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
         body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=120).body
     task = decode(Opened, body).task
     assert task is not None, body

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from agent.authors.llm.prompts import RunPrompts, Trouble
-from agent.export import instructions
-from prompts import render
+from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
+from kerneltune.agent.export import instructions
+from kerneltune.prompts import render
 from tests.agent.converse.run_parts import REJECTED, SOURCE, THOUGHTS, attempt, checked, story, workbench
 from tests.agent.export.made_runs import run as made_run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from jinja2 import TemplateNotFound, UndefinedError
 
-from prompts import clip, code, render
+from kerneltune.prompts import clip, code, render
 from tests.prompts.renderings import GOLDEN, renderings
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "prompts"

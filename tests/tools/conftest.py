@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools import machine as machines
-from tools.machine import Machine
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox.machine import Machine
 
 
 @pytest.fixture(scope="session")

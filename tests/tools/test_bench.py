@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench import CpuBench
-from tools.codec import decode, encode
-from tools.judge.correctness.batteries import BATTERIES
-from tools.judge.correctness.inputs import derived
-from tools.judge.correctness.problem import Problem
-from tools.judge.service.protocol import Open, Opened
-from tools.machine import Machine
-from tools.task import read_task
-from tools.update import Updater
-from tools.verdict import LIMITATIONS, NOT_IN_FULL, LimitationKind, Status, Verdict
+from kerneltune.tools.bench import CpuBench
+from kerneltune.tools.judge.correctness.batteries import BATTERIES
+from kerneltune.tools.judge.correctness.inputs import derived
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.service.protocol import Open, Opened
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, LimitationKind, Status, Verdict
+from kerneltune.tools.task.load import read_task
+from kerneltune.tools.update import Updater
 
 Judge = Callable[[str, str], Verdict]
 
@@ -50,7 +50,7 @@ def judge(machine: Machine, tmp_path: Path) -> Judge:
     def verdict(task: str, candidate: str) -> Verdict:
         path = tmp_path / "task.py"
         path.write_text(task)
-        with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+        with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
             opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
             assert opened.task is not None, opened.problem
             update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + candidate)
@@ -114,7 +114,7 @@ def test_the_name_of_a_held_out_case_is_not_told(judge: Judge) -> None:
 def test_a_task_that_a_null_kernel_passes_is_opened_with_a_note(machine: Machine, tmp_path: Path) -> None:
     path = tmp_path / "task.py"
     path.write_text(MATMUL.replace("return a @ b", "return (a @ b) * 0"))
-    with machine.trusted("tools.judge.service.cpu_judge:main") as judge:
+    with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
         opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
     assert opened.task is not None
     assert opened.notes[0].startswith("a kernel that writes zeros passes case ")

@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
+from kerneltune.tools.sandbox import bubblewrap
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
+from kerneltune.tools.sandbox.confine import Enforced, Profile, available
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import ForkServer
+from kerneltune.tools.schema.errors import Unconfined
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.update import Updater
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
-from tools import bubblewrap
-from tools import machine as machines
-from tools.bubblewrap import NamespaceHolder
-from tools.errors import Unconfined
-from tools.machine import Machine
-from tools.sandbox import Enforced, Profile, available
-from tools.spec import CaseSpec, TaskSpec
-from tools.update import Updater
-from tools.workers import ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
+CONFINE = ROOT / "kerneltune/tools/sandbox/confine.py"
 BWRAP = bubblewrap.find()
 SECRET = "a secret that only the supervisor holds"
 pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
@@ -122,7 +123,9 @@ def test_candidates_are_traced_and_compiled_and_leave_nothing_behind(jailed: Mac
 
 
 def test_a_worker_that_times_out_is_ended_in_its_jail_too(jailed: Machine) -> None:
-    worker = jailed.tracers.spawn("tools.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS)
+    worker = jailed.tracers.spawn(
+        "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS
+    )
     worker.enforced()
     started = time.monotonic()
     worker.close()
@@ -163,12 +166,15 @@ def test_the_namespaces_alone_hide_files_and_processes_and_refuse_writing() -> N
         assert in_namespaces(keeper, lambda: [p for p in os.listdir("/proc") if p.isdigit()]) == "['1', '2']"
         assert in_namespaces(keeper, lambda: os.listdir("/home")) == "FileNotFoundError"
         assert in_namespaces(keeper, lambda: os.path.exists(ROOT / ".git")) == "False"
-        assert in_namespaces(keeper, lambda: (ROOT / "tools" / "sandbox.py").exists()) == "True"
+        assert in_namespaces(keeper, CONFINE.exists) == "True"
         assert in_namespaces(keeper, lambda: os.path.exists("/dev/nvidia0")) == "False"
         assert in_namespaces(keeper, lambda: os.open("/planted", os.O_CREAT | os.O_WRONLY)) == "OSError"
         in_namespaces(keeper, lambda: os.open(ROOT / "tools" / "x", os.O_CREAT | os.O_WRONLY))
         assert not (ROOT / "tools" / "x").exists()  # of a checkout below /tmp the namespace has a copy in memory
-        assert in_namespaces(keeper, lambda: os.open(ROOT / "tools" / "sandbox.py", os.O_WRONLY)) == "OSError"
+        assert (
+            in_namespaces(keeper, lambda: os.open(ROOT / "kerneltune/tools/sandbox/confine.py", os.O_WRONLY))
+            == "OSError"
+        )
         assert in_namespaces(keeper, survives_killing_1) == "True"
         assert in_namespaces(keeper, lambda: ctypes.CDLL(None).unshare(0x10000000)) == "-1"  # a user namespace
         assert in_namespaces(keeper, lambda: Path("/proc/net/dev").read_text().count(":")) == "1"  # lo, and it is down
@@ -179,7 +185,7 @@ def test_the_end_of_the_keeper_is_the_end_of_everybody_inside() -> None:
     with (
         machines.started(bwrap=BWRAP) as machine,
         machine.tracers.spawn(
-            "tools.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS
+            "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS
         ) as worker,
     ):
         worker.enforced()
@@ -197,12 +203,13 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
     script = """
         import sys, time
         from pathlib import Path
-        from tools import machine as machines
-        from tools.sandbox import Profile
+        from kerneltune.tools import machine as machines
+        from kerneltune.tools.sandbox.confine import Profile
         with machines.started(bwrap=Path(sys.argv[1])) as machine:
             spawn = machine.compilers.spawn
             limits = machines.COMPILER_LIMITS
-            worker = spawn("tools.fork_server:idle", profile=Profile.COMPILER, limits=limits, scratch=True)
+            idle = "kerneltune.tools.sandbox.fork_server:idle"
+            worker = spawn(idle, profile=Profile.COMPILER, limits=limits, scratch=True)
             worker.enforced()
             print(worker.pid, *(k.pid for k in machine.holders), flush=True)
             time.sleep(60)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
-from tools.codec import encode
-from tools.judge.timing.build_verdict import roofline_bound
-from tools.spec import CaseSpec, TaskSpec
+from kerneltune.tools.backends.cuda.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
+from kerneltune.tools.judge.timing.build_verdict import roofline_bound
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 
 H200 = Ceilings(
     gpu="NVIDIA H200",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.corpus import ATTACK_FAMILIES, CorpusError, Specimen, Twin, corpus_root, load_corpus, outcome
-from tools.verdict import Status, Timing, Verdict
+from kerneltune.tools.corpus import ATTACK_FAMILIES, CorpusError, Specimen, Twin, corpus_root, load_corpus, outcome
+from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 
 GOOD = (
     '"""Says what it does."""\n\nSPECIMEN = {"id": "K01", "task": "softmax", "expect": ["rejected"], '

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tools.device import GpuSample, Sampler, Watch, first_visible, foreign_processes, window
+from kerneltune.tools.backends.cuda.device import GpuSample, Sampler, Watch, first_visible, foreign_processes, window
 
 
 def sample(clock: int | None, reasons: int | None = 0) -> GpuSample:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.device import GpuInfo, gpu_info
-from tools.doctor import _OTHER_SCRATCH, Finding, Patient, _confine, _guarded, _others, _own, findings
-from tools.sandbox import Enforced, Profile, available
+from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
+from kerneltune.tools.doctor import _OTHER_SCRATCH, Finding, Patient, _confine, _guarded, _others, _own, findings
+from kerneltune.tools.sandbox.confine import Enforced, Profile, available
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,9 @@ def test_every_lack_comes_with_what_mends_it(tmp_path: Path) -> None:
 
 
 def test_a_look_takes_under_a_second_and_loads_neither_torch_nor_triton() -> None:
-    code = "import sys; from pathlib import Path; from tools.doctor import *; findings(Patient(Path('runs')))"
+    code = (
+        "import sys; from pathlib import Path; from kerneltune.tools.doctor import *; findings(Patient(Path('runs')))"
+    )
     before = os.times()
     done = subprocess.run(
         [sys.executable, "-c", code + "; print(*sys.modules)"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -48,7 +50,7 @@ def test_a_bubblewrap_that_fails_is_told_with_its_own_words(tmp_path: Path) -> N
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     program.chmod(0o755)
-    code = "from pathlib import Path; from tools.doctor import *\n"
+    code = "from pathlib import Path; from kerneltune.tools.doctor import *\n"
     code += "print(*[f for f in findings(Patient(Path('runs'))) if f.name == 'bubblewrap'])"
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=env, check=True)

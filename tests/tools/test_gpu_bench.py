@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tools import machine as machines
-from tools.codec import decode, encode
-from tools.errors import GpuLost
-from tools.gpu_bench import GpuBench, waiting_judge
-from tools.judge.service.protocol import BenchReply, BenchRequest, SupervisorMessage
-from tools.plan.schema import Plan
-from tools.update import Update
-from tools.verdict import Status, Tier, Verdict
+from kerneltune.tools.gpu_bench import GpuBench, waiting_judge
+from kerneltune.tools.judge.service.protocol import BenchReply, BenchRequest, SupervisorMessage
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.errors import GpuLost
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.update import Update
 
 UPDATE = Update({"main": (Plan("main", "default", "sm_90", (), (), (), (), []),)}, main_case="main")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tools.gpus import gpu_for_arch
-from tools.metrics import PlanWork, Roofline, roofline
-from tools.spec import CaseSpec, TaskSpec
-from tools.verdict import KernelReport, Status, Timing, Verdict
+from kerneltune.tools.metrics import PlanWork, Roofline, roofline
+from kerneltune.tools.schema.gpus import gpu_for_arch
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import KernelReport, Status, Timing, Verdict
 
 H200 = gpu_for_arch("sm_90")
 SPILLING = KernelReport("k", 255, 64, 64, 0, 1024, 4, 1, 0.1, "c", 0.1)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tools.pipeline import Candidate, in_order, judge_all
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import Status, Tier, Verdict
+from kerneltune.tools.pipeline import Candidate, in_order, judge_all
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 
 
 @dataclass

@@ -7,34 +7,31 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.sandbox import rules as sandbox_rules
+from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
+from kerneltune.tools.sandbox.confine import JAILED, Profile, available
 from tests.tools.test_bubblewrap import BWRAP, in_namespaces
 from tests.tools.test_sandbox import jailed
-from tools import sandbox_rules
-from tools.bubblewrap import NamespaceHolder
-from tools.sandbox import JAILED, Profile, available
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
+T = "kerneltune/tools"
 IMPORTED = {
-    Profile.TRACER: ("tools/wire.py", "tools/plan/trace.py", "tools/gpus.py"),
-    Profile.COMPILER: ("tools/wire.py", "tools/plan/compile.py", "tools/gpus.py"),
-    Profile.INTERPRETER: ("tools/wire.py", "tools/plan/replay.py", "tools/ttir/interpreter.py"),
-    Profile.RUNNER: ("tools/wire.py", "tools/plan/replay.py", "tools/runner/main.py"),
+    Profile.TRACER: (f"{T}/sandbox/wire.py", f"{T}/trace/tracer.py", f"{T}/schema/gpus.py"),
+    Profile.COMPILER: (f"{T}/sandbox/wire.py", f"{T}/compile/compiler.py", f"{T}/schema/gpus.py"),
+    Profile.INTERPRETER: (f"{T}/sandbox/wire.py", f"{T}/replay/replay.py", f"{T}/languages/triton/ttir/interpreter.py"),
+    Profile.RUNNER: (f"{T}/sandbox/wire.py", f"{T}/replay/replay.py", f"{T}/backends/cuda/main.py"),
 }
 PRIVATE = (
-    *(
-        "tools/tasks/softmax.py",
-        "tools/judge/service/cpu_judge.py",
-        "agent/authors/offline/library/softmax_row.py",
-        "README.md",
-    ),
-    *("tests/exploits/README.md", "tests/exploits/twins/softmax_rows.py", "tests/tools/conftest.py", "pyproject.toml"),
-    *("runs/README.md", ".git", "prompts/__init__.py", "benchmarks/throughput.py", "docs/evaluation.md"),
+    *(f"{T}/tasks/softmax.py", f"{T}/judge/service/cpu_judge.py", "tools/tasks/softmax.py", "README.md"),
+    *("kerneltune/agent/authors/search/experts/softmax_row.py", "kerneltune/corpus/twins/softmax_rows.py"),
+    *("corpus/README.md", "corpus/twins/softmax_rows.py", "tests/tools/conftest.py", "pyproject.toml"),
+    *("runs/README.md", ".git", "kerneltune/prompts/__init__.py", "benchmarks/throughput.py", "docs/evaluation.md"),
 )
 FOREIGN_PARTS = {
-    Profile.TRACER: "tools/ttir/ir.py",
-    Profile.COMPILER: "tools/runner/main.py",
-    Profile.RUNNER: "tools/ttir/ir.py",
+    Profile.TRACER: f"{T}/languages/triton/ttir/ir.py",
+    Profile.COMPILER: f"{T}/backends/cuda/main.py",
+    Profile.RUNNER: f"{T}/languages/triton/ttir/ir.py",
 }
 
 
@@ -76,7 +73,7 @@ def test_bubblewrap_shows_a_role_no_more(profile: Profile) -> None:
 
 def test_a_module_of_a_role_s_own_can_be_imported_late_in_its_jail() -> None:
     def late() -> str:
-        for name in ("tools.plan.schema", "tools.roofline"):
+        for name in ("kerneltune.tools.schema.plan", "kerneltune.tools.schema.roofline"):
             sys.modules.pop(name, None)
             __import__(name)
         return "imported"
@@ -96,7 +93,7 @@ def test_the_folder_of_the_script_that_runs_is_not_readable(tmp_path: Path, monk
 
 def site_with(folder: Path) -> Path:
     """A folder of installed packages, ours among them."""
-    for name in ("torch/__init__.py", "tools/sandbox_rules.py", "tools/tasks/softmax.py", "agent/cli.py", "six.py"):
+    for name in ("torch/__init__.py", "kerneltune/__init__.py", "kerneltune/tools/tasks/softmax.py", "six.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     return folder
@@ -105,7 +102,7 @@ def site_with(folder: Path) -> Path:
 def test_of_installed_packages_ours_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_with(tmp_path / "lib" / "site-packages")
     monkeypatch.syspath_prepend(site)
-    found = sandbox_rules.without([tmp_path / "lib"], sandbox_rules.private_places(site / "tools"))
+    found = sandbox_rules.without([tmp_path / "lib"], sandbox_rules.private_places(site / "kerneltune"))
     assert found.readable == (site / "six.py", site / "torch")
     assert found.listed == (tmp_path / "lib", site)
 
@@ -115,8 +112,8 @@ def test_an_older_copy_of_ours_beside_a_checkout_is_left_out_too(
 ) -> None:
     site = site_with(tmp_path / "site-packages")
     monkeypatch.syspath_prepend(site)
-    private = sandbox_rules.private_places(ROOT / "tools")
-    assert {site / "tools", site / "agent", ROOT} <= private
+    private = sandbox_rules.private_places(ROOT / "kerneltune")
+    assert {site / "kerneltune", ROOT} <= private
     assert site / "torch" not in private
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tools.codec import encode
-from tools.plan.messages import Compiled
-from tools.plan.schema import Kernel, Launch, Plan, plan_hash
-from tools.receipt import ReceiptContext, author_view, receipt, statement
-from tools.spec import CaseSpec, TaskSpec
-from tools.update import Artefact, Update
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.receipt import ReceiptContext, author_view, receipt, statement
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.messages import Compiled
+from kerneltune.tools.schema.plan import Kernel, Launch, Plan, plan_hash
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.update import Artefact, Update
 
 LEAF = {"$tensor": {"shape": [37, 2053], "dtype": "float32", "stride": None}}
 TASK = TaskSpec(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tools.gpus import GPUS, gpu_for_arch, gpu_named, occupancy, target_arch
-from tools.roofline import rate_tflops, speed_of_light
-from tools.spec import CaseSpec
+from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, gpu_named, occupancy, target_arch
+from kerneltune.tools.schema.roofline import rate_tflops, speed_of_light
+from kerneltune.tools.schema.task import CaseSpec
 
 
 def case(shape: tuple[int, ...], *, bytes_moved: int, flops: int = 0) -> CaseSpec:

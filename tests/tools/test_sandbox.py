@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import sandbox_linux
-from tools.sandbox import Profile, ResourceLimits, available, enter
-from tools.workers import describe_exit
+from kerneltune.tools.sandbox import linux as sandbox_linux
+from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, available, enter
+from kerneltune.tools.sandbox.workers import describe_exit
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = ResourceLimits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
@@ -170,7 +170,7 @@ def test_files_outside_stay_unread(profile: Profile, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["runs", "pyproject.toml", ".git/HEAD", "tests"])
 def test_of_our_own_checkout_only_the_sources_are_visible(place: str) -> None:
-    assert jailed(lambda: len((ROOT / "tools" / "sandbox.py").read_text()) > 0) == "True"
+    assert jailed(lambda: len((ROOT / "kerneltune/tools/sandbox/confine.py").read_text()) > 0) == "True"
     assert jailed(lambda: os.open(ROOT / place, os.O_RDONLY)) in ("EACCES", "ENOENT", "ENOTDIR")
 
 
@@ -283,7 +283,7 @@ def test_a_worker_dies_with_its_parent() -> None:
     script = f"""
         import os, sys, time
         sys.path.insert(0, {str(ROOT)!r})
-        from tools.sandbox import *
+        from kerneltune.tools.sandbox.confine import *
         if os.fork() == 0:
             enter(Profile.TRACER, scratch=None, limits=Limits(None, 0, 9, 16), keep_fds=[{write_end}])
             os.write({write_end}, b"up")
@@ -302,7 +302,7 @@ def test_a_worker_dies_with_its_parent() -> None:
 
 
 def test_a_process_whose_parent_ended_before_it_asked_ends_at_once() -> None:
-    words = "import os; from tools.sandbox_linux import die_with_parent as ask\n"
+    words = "import os; from kerneltune.tools.sandbox.linux import die_with_parent as ask\n"
     words += "ask(os.getppid()); print('lives', flush=True); ask(os.getpid()); print('too long')"
     done = subprocess.run([sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("lives\n", -signal.SIGKILL)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.sandbox import available
+from kerneltune.tools.sandbox.confine import available
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
@@ -31,7 +31,7 @@ sys.path[:0] = [{root!r}, {folder!r}]
 import torch, triton, kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
-from tools.sandbox import Limits, Profile, enter
+from kerneltune.tools.sandbox.confine import Limits, Profile, enter
 torch.set_num_threads(1)
 target = GPUTarget("cuda", 90, 32)
 source = ASTSource(kernel.double, dict(x="*fp32", n="i32", B="constexpr"), dict(B=128))
@@ -98,7 +98,7 @@ RUNNER = """
 import array, ctypes, os, pickle, socket, sys, threading
 sys.path.insert(0, {root!r})
 import torch
-from tools.sandbox import Limits, Profile, enter
+from kerneltune.tools.sandbox.confine import Limits, Profile, enter
 
 def driver():
     cu = ctypes.CDLL("libcuda.so.1")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tools.errors import TaskError
-from tools.skeleton.parts import names_in, parts_of
-from tools.skeleton.write import TEMPLATE, looks, task_source
-from tools.task import read_task
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.task.load import read_task
+from kerneltune.tools.task.module_source import names_in, parts_of
+from kerneltune.tools.task.write import TEMPLATE, looks, task_source
 
 FILE = '''from __future__ import annotations
 import json, math

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tools.errors import TaskError
-from tools.task import builtin_tasks, find_task, int_constants, read_task, visible_source, with_overrides
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.task.load import (
+    builtin_tasks,
+    find_task,
+    int_constants,
+    read_task,
+    visible_source,
+    with_overrides,
+)
 
 MINIMAL = """
 import torch
@@ -51,7 +58,7 @@ def test_reading_a_task_runs_nothing_of_it(tmp_path: Path) -> None:
 
 
 def test_reading_tasks_does_not_load_torch() -> None:
-    code = "import sys; sys.path.insert(0, '.'); from tools.task import builtin_tasks; builtin_tasks();"
+    code = "import sys; sys.path.insert(0, '.'); from kerneltune.tools.task.load import builtin_tasks; builtin_tasks();"
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-I", "-c", code], check=False).returncode == 0
 

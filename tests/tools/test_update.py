@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from kerneltune.tools.compile.service import Compiling
+from kerneltune.tools.receipt import author_view
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.update import HELD_OUT_FAILS, Update, UpdateLimits, Updater
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
-from tools.codec import Json
-from tools.compiling import Compiling
-from tools.machine import Machine
-from tools.receipt import author_view
-from tools.spec import CaseSpec, TaskSpec
-from tools.update import HELD_OUT_FAILS, Update, UpdateLimits, Updater
-from tools.verdict import Status
 
 PRODUCT = """\
     i = tl.arange(0, B)
@@ -168,7 +168,7 @@ def test_a_plan_that_the_candidate_edited_is_refused_where_it_makes_no_sense(upd
     edit, words = EDITS[name]
     source = f"""
 from dataclasses import replace
-from tools.plan import trace
+from kerneltune.tools.trace import trace
 real = trace.build_plan
 
 def edited(*args, **kwargs):

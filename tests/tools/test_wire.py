@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools import wire
+from kerneltune.tools.sandbox import wire
 
 
 @contextlib.contextmanager

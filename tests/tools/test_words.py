@@ -9,8 +9,8 @@ import unicodedata
 
 import pytest
 
-from tools.verdict import CaseResult, KernelReport, Status, Verdict
-from tools.words import MOST, plain
+from kerneltune.tools.schema.text import MOST, plain
+from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, Verdict
 
 HOSTILE = {
     "lone surrogates": "\ud800 and \udcff",

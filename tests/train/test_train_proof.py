@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.export.instructions import solve
 from benchmarks.answers import Answer, asked, judged
 from benchmarks.train_proof import IGNORED, cut, main
+from kerneltune.agent.export.instructions import solve
 from tests.train import parts
 
 RIGHT = """

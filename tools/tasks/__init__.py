@@ -1,4 +1,4 @@
-"""The built-in tasks, one op a file. `tools.task` reads them; here is in what order they are listed."""
+"""The built-in tasks, one op a file. `tools.task.load` reads them; here is in what order they are listed."""
 
 from collections.abc import Mapping
 

@@ -16,16 +16,16 @@ from functools import lru_cache
 from random import Random
 from typing import Protocol
 
-from agent.attempt import Actions, Attempt
-from agent.authors.llm.conversation import Conversation, ConversationTexts
-from agent.authors.llm.prompts import Trouble
-from agent.authors.llm.tool_calls import ToolExecutor
-from agent.authors.llm.tool_schemas import TOOLS
-from agent.llm.types import LanguageModel
-from agent.record.events import Said
-from agent.settings import Strategy
-from agent.tracker import AttemptTracker
-from tools.spec import TaskSpec
+from kerneltune.agent.attempt import Actions, Attempt
+from kerneltune.agent.authors.llm.conversation import Conversation, ConversationTexts
+from kerneltune.agent.authors.llm.prompts import Trouble
+from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
+from kerneltune.agent.authors.llm.tool_schemas import TOOLS
+from kerneltune.agent.events import Said
+from kerneltune.agent.models.types import LanguageModel
+from kerneltune.agent.settings import Strategy
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.schema.task import TaskSpec
 
 BEST_OF_SHARE = 4  # attempts of a conversation: the first idea, and repairs
 EVOLVE_SHARE = 2  # a child, and its repair

@@ -11,23 +11,14 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.attempt import Action, ActionResult, Actions, StopReason
-from agent.authors.llm.prompts import Trouble
-from agent.authors.llm.tool_calls import ToolExecutor
-from agent.llm.errors import ContextOverflow
-from agent.llm.types import (
-    Delta,
-    LanguageModel,
-    Message,
-    ModelRequest,
-    Reply,
-    Tool,
-    ToolResults,
-    User,
-)
-from agent.record.events import Event, Progress, Replied, Said
-from agent.tracker import CostTracker
-from tools.codec import Json, encode
+from kerneltune.agent.attempt import Action, ActionResult, Actions, StopReason
+from kerneltune.agent.authors.llm.prompts import Trouble
+from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
+from kerneltune.agent.events import Event, Progress, Replied, Said
+from kerneltune.agent.models.errors import ContextOverflow
+from kerneltune.agent.models.types import Delta, LanguageModel, Message, ModelRequest, Reply, Tool, ToolResults, User
+from kerneltune.agent.tracker import CostTracker
+from kerneltune.tools.schema.codec import Json, encode
 
 KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
 YARDSTICK_TURN, MOST_GROWTH = 10, 1.35  # later prompts are hardly longer than the one of that turn

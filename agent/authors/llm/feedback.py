@@ -4,16 +4,16 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.attempt import Attempt, Draft
-from agent.record.events import Reflected
-from agent.tracker import AttemptTracker
-from prompts import render
-from tools.metrics import Roofline
-from tools.plan.messages import SassReply
-from tools.plan.sass import Sass, changes, made_of
-from tools.receipt import author_view
-from tools.spec import TaskSpec
-from tools.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
+from kerneltune.agent.attempt import Attempt, Draft
+from kerneltune.agent.events import Reflected
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.prompts import render
+from kerneltune.tools.metrics import Roofline
+from kerneltune.tools.receipt import author_view
+from kerneltune.tools.schema.messages import SassReply
+from kerneltune.tools.schema.sass import Sass, changes, made_of
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
 _AROUND = 2  # lines shown on either side of one that is named
 _MOST_EXCERPTS = 2

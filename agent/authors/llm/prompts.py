@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Literal, TypeGuard
 
-from agent.attempt import Attempt, best
-from agent.record.events import Reflected
-from agent.tracker import AttemptTracker
-from prompts import render
-from tools.codec import Json
-from tools.gpus import GPUS, Gpu, gpu_named
-from tools.receipt import HIDDEN, author_view
-from tools.roofline import speed_of_light
-from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.verdict import KernelReport, Verdict
+from kerneltune.agent.attempt import Attempt, best
+from kerneltune.agent.events import Reflected
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.prompts import render
+from kerneltune.tools.receipt import HIDDEN, author_view
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named
+from kerneltune.tools.schema.roofline import speed_of_light
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.schema.verdict import KernelReport, Verdict
 
 Trouble = Literal["talk", "empty", "cut_off", "refused"]  # of a reply that calls no tool
 Values = dict[str, object]

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from agent.attempt import (
+from kerneltune.agent.attempt import (
     NO_ROOM,
     Action,
     ActionResult,
@@ -20,8 +20,8 @@ from agent.attempt import (
     ReflectAction,
     UpdateAction,
 )
-from agent.authors.llm.feedback import Disassembled, bench_words, reflect_words, same_words, update_words
-from agent.authors.llm.tool_schemas import (
+from kerneltune.agent.authors.llm.feedback import Disassembled, bench_words, reflect_words, same_words, update_words
+from kerneltune.agent.authors.llm.tool_schemas import (
     ARGUMENTS,
     BadArguments,
     BenchArguments,
@@ -29,11 +29,11 @@ from agent.authors.llm.tool_schemas import (
     UpdateArguments,
     read,
 )
-from agent.llm.types import ToolCall, ToolResult
-from agent.tracker import AttemptTracker
-from tools.gpus import gpu_for_arch
-from tools.metrics import PlanWork, Roofline, roofline, work_of
-from tools.update import Update
+from kerneltune.agent.models.types import ToolCall, ToolResult
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.metrics import PlanWork, Roofline, roofline, work_of
+from kerneltune.tools.schema.gpus import gpu_for_arch
+from kerneltune.tools.update import Update
 
 _MOST_NAMED = 12  # attempts that an error lists
 _MOST_NUMBER = 1_000_000

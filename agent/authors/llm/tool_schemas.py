@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent.llm.types import Tool
-from tools.codec import Json
+from kerneltune.agent.models.types import Tool
+from kerneltune.tools.schema.codec import Json
 
 _MOST_PROBLEMS = 4
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kerneltune.tools.sandbox.fork_server import Channel
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from tests import shared_fork_server
-from tools.codec import Json, decode, encode
-from tools.fork_server import Channel
-from tools.spec import CaseSpec, TaskSpec, TensorSpec
 
 CASE_KEYS = ("name", "cpu", "held_out")
 
@@ -58,8 +58,8 @@ def _case(source: str, case: dict[str, Json]) -> CaseSpec:
 
 def propose(tasks: dict[str, str]) -> Json:
     """{task: {sketch: source}} at default parameters, and what the author complained about."""
-    from agent.authors.offline.author import OfflineAuthor
-    from agent.authors.offline.inductor import lower
+    from kerneltune.agent.authors.search.author import OfflineAuthor
+    from kerneltune.agent.authors.search.inductor import lower
 
     found: dict[str, Json] = {}
     for name, source in tasks.items():
@@ -74,9 +74,9 @@ def propose(tasks: dict[str, str]) -> Json:
 
 def propose_inductor(tasks: dict[str, str]) -> Json:
     """The same of Inductor alone, as it comes."""
-    from agent.authors.offline.author import OfflineAuthor
-    from agent.authors.offline.inductor import in_words, lower
-    from agent.authors.offline.sketch import CannotLower
+    from kerneltune.agent.authors.search.author import OfflineAuthor
+    from kerneltune.agent.authors.search.inductor import in_words, lower
+    from kerneltune.agent.authors.search.sketch import CannotLower
 
     def lowered(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
         if overrides.get("config"):
@@ -97,8 +97,8 @@ def propose_inductor(tasks: dict[str, str]) -> Json:
 
 def starts(tasks: dict[str, str]) -> Json:
     """{task: the candidate's lines of launch parameters at each of its starts}"""
-    from agent.authors.offline.author import OfflineAuthor
-    from agent.authors.offline.inductor import lower
+    from kerneltune.agent.authors.search.author import OfflineAuthor
+    from kerneltune.agent.authors.search.inductor import lower
 
     found: dict[str, Json] = {}
     for name, source in tasks.items():
@@ -110,9 +110,9 @@ def starts(tasks: dict[str, str]) -> Json:
 
 def trace(work: dict[str, Json]) -> Json:
     """[[task, sketch, plan or failure]] for every case of every candidate."""
-    from tools.gpus import gpu_named
-    from tools.plan import trace as tracer
-    from tools.plan.messages import TraceRequest, traced_case
+    from kerneltune.tools.schema.gpus import gpu_named
+    from kerneltune.tools.schema.messages import TraceRequest, traced_case
+    from kerneltune.tools.trace import tracer
 
     gpu = gpu_named("H200")
     specs = {name: task_spec(name, job["source"]) for name, job in work.items()}
@@ -129,7 +129,7 @@ def trace(work: dict[str, Json]) -> Json:
 
 def check(traced: list[Json]) -> Json:
     """Compile every kernel to a cubin and compare every plan's result with torch's: [[task, sketch, case, problem]]."""
-    from tools.plan.schema import Plan
+    from kerneltune.tools.schema.plan import Plan
 
     found = []
     for name, source, sketch, plans, failure in traced:
@@ -141,8 +141,8 @@ def check(traced: list[Json]) -> Json:
 
 
 def _compile(plan: Any) -> str:
-    from tools.plan.compile import compile_kernels
-    from tools.plan.messages import CompileRequest
+    from kerneltune.tools.compile.compiler import compile_kernels
+    from kerneltune.tools.schema.messages import CompileRequest
 
     with tempfile.TemporaryDirectory() as folder:
         reply, cubins = compile_kernels(CompileRequest(plan.kernels, "sm_90"), Path(folder))
@@ -159,8 +159,8 @@ def _leaves(tree: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
 
 
 def _compare(source: str, plan: Any, precision: str = "float32") -> str:
-    from tools.plan.interpret import interpret
-    from tools.plan.messages import InterpretRequest
+    from kerneltune.tools.replay.interpret import interpret
+    from kerneltune.tools.schema.messages import InterpretRequest
 
     torch.manual_seed(0)
     cases = [{"name": "main"}, *getattr(module_of(source, {}), "CASES", [])]
@@ -186,10 +186,10 @@ def _compare(source: str, plan: Any, precision: str = "float32") -> str:
 
 def trace_experts(paths: list[str]) -> Json:
     """[[task, expert, source, precision, plan, failure]] of every expert for these files, on the first small case."""
-    from agent.authors.offline.library import experts
-    from tools.gpus import gpu_named
-    from tools.plan import trace as tracer
-    from tools.plan.messages import TraceRequest, traced_case
+    from kerneltune.agent.authors.search.experts import experts
+    from kerneltune.tools.schema.gpus import gpu_named
+    from kerneltune.tools.schema.messages import TraceRequest, traced_case
+    from kerneltune.tools.trace import tracer
 
     work = []
     for path in map(Path, paths):
@@ -212,7 +212,7 @@ def trace_experts(paths: list[str]) -> Json:
 
 def compare_experts(traced: list[Json]) -> Json:
     """[[task, expert, problem]] for what `trace_experts` found."""
-    from tools.plan.schema import Plan
+    from kerneltune.tools.schema.plan import Plan
 
     return [
         [task, expert, failure or _compare(source, decode(Plan, plan), precision)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.schema.codec import Json
 from tests.agent.authors.offline_bench import checked, run
-from tools.codec import Json
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"

@@ -4,13 +4,13 @@ import contextlib
 
 import pytest
 
-from agent.authors.offline.author import through
-from agent.authors.offline.clean import CaseArguments, split
-from agent.authors.offline.sketch import CannotLower
-from agent.compose.lowering import Lowering
-from tools.codec import Json
-from tools.errors import WorkerTimeout
-from tools.machine import started_base
+from kerneltune.agent.authors.search.author import through
+from kerneltune.agent.authors.search.clean import CaseArguments, split
+from kerneltune.agent.authors.search.sketch import CannotLower
+from kerneltune.agent.commands.lowering import Lowering
+from kerneltune.tools.sandbox.machine import started_base
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import WorkerTimeout
 
 SOURCE = """
 import torch
@@ -23,7 +23,7 @@ SIZE = 3
 
 
 def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
-    with started_base() as machine, machine.trusted("agent.authors.offline.inductor:main") as worker:
+    with started_base() as machine, machine.trusted("kerneltune.agent.authors.search.inductor:main") as worker:
 
         def call(body: dict[str, Json]) -> dict[str, Json]:
             return worker.call(body, timeout_s=120).body

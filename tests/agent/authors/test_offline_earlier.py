@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from agent.attempt import Earlier
-from agent.authors.offline.author import OfflineAuthor
-from agent.authors.offline.library import experts
-from agent.authors.offline.sketch import CannotLower, Remembered, Sketch
-from agent.record.events import Event, Judged, Proposed, RunStarted, Verified
-from agent.record.store import Store
+from kerneltune.agent.attempt import Earlier
+from kerneltune.agent.authors.search.author import OfflineAuthor
+from kerneltune.agent.authors.search.experts import experts
+from kerneltune.agent.authors.search.sketch import CannotLower, Remembered, Sketch
+from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Verified
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 from tests.agent.authors.test_offline_search import TASK, judged, refuse
 from tests.agent.record import samples
-from tools.verdict import Status, Timing, Verdict
 
 SKETCHES = {sketch.name: sketch for sketch in experts(TASK)}
 ROW = SKETCHES["softmax_row"]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.authors.offline.library import experts
-from agent.authors.offline.sketch import Sketch
+from kerneltune.agent.authors.search.experts import experts
+from kerneltune.agent.authors.search.sketch import Sketch
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.task.load import builtin_names
 from tests.agent.authors.offline_bench import run
-from tools.codec import Json
-from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.task import builtin_names
 
 ROOT = Path(__file__).resolve().parents[3]
 LIBRARY = ROOT / "agent" / "authors" / "offline" / "library"

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_candidates_of_built_in_tasks_are_right_in_float64(name: str, tmp_path: Path) -> None:
     import torch
 
-    from tools.judge.correctness.comparison import judge
-    from tools.judge.correctness.problem import Problem
-    from tools.task import find_task
+    from kerneltune.tools.judge.correctness.comparison import judge
+    from kerneltune.tools.judge.correctness.problem import Problem
+    from kerneltune.tools.task.load import find_task
 
     source = (ROOT / "tools" / "tasks" / f"{name}.py").read_text()
     script = Path(__file__).with_name("offline_bench.py")

@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
+from kerneltune.tools.schema.codec import Json
 from tests.agent.authors.offline_bench import checked, run
 from tests.agent.authors.test_offline_candidates import HEAD
-from tools.codec import Json
 
 PLAIN = "def get_init_inputs(): return []\n"
 RIGHT = {
@@ -181,7 +181,7 @@ def test_attributes_that_differ_between_cases_are_found_by_path() -> None:
     import torch
     from torch import nn
 
-    from agent.authors.offline.inductor import different_tensors, plain, varying
+    from kerneltune.agent.authors.search.inductor import different_tensors, plain, varying
 
     class Block(nn.Module):
         def __init__(self, groups: int, limit: float) -> None:

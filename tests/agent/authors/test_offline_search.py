@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from agent.attempt import Attempt, Proposal
-from agent.authors.offline.author import OfflineAuthor, overrides, through
-from agent.authors.offline.library import experts
-from agent.authors.offline.module_source import model_parts
-from agent.authors.offline.search import FAILING, SPILLS, TOO_LARGE, Outcomes, View, search
-from agent.authors.offline.sketch import CannotLower, Sketch, fingerprint
-from tools.codec import Json
-from tools.ptx_files.host_code import CannotSay
-from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.verdict import KernelReport, Status, Timing, Verdict
+from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.authors.search.author import OfflineAuthor, overrides, through
+from kerneltune.agent.authors.search.experts import experts
+from kerneltune.agent.authors.search.module_source import model_parts
+from kerneltune.agent.authors.search.neighbours import FAILING, SPILLS, TOO_LARGE, Outcomes, View, search
+from kerneltune.agent.authors.search.sketch import CannotLower, Sketch, fingerprint
+from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.schema.verdict import KernelReport, Status, Timing, Verdict
 
 SOURCE = """
 import torch

@@ -3,7 +3,16 @@
 import ast
 import textwrap
 
-from agent.authors.offline.clean import WIDTH, Hoist, Rewrite, Role, library_calls, readable_name, tidy, wrapped
+from kerneltune.agent.authors.search.clean import (
+    WIDTH,
+    Hoist,
+    Rewrite,
+    Role,
+    library_calls,
+    readable_name,
+    tidy,
+    wrapped,
+)
 
 
 def tidied(body: str, **names: str) -> str:

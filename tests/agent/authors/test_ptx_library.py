@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from agent.authors.offline.library import ptx_experts
+from kerneltune.agent.authors.search.experts import ptx_experts
+from kerneltune.tools.languages.ptx import loader, parse, sim
+from kerneltune.tools.languages.ptx.assemble import assemble
+from kerneltune.tools.languages.ptx.checks import findings, first_fatal
+from kerneltune.tools.languages.ptx.launch import PtxLaunch
+from kerneltune.tools.languages.ptx.loader import entry_of
+from kerneltune.tools.languages.triton.ttir import Pointer
 from tests.agent.shell import optimize
-from tools.ptx import loader, parse, sim
-from tools.ptx.assemble import assemble
-from tools.ptx.checks import findings, first_fatal
-from tools.ptx.launch import PtxLaunch
-from tools.ptx.loader import entry_of
-from tools.ttir import Pointer
 
 TASKS = ("softmax", "rms_norm", "swiglu")
 SHAPES = (

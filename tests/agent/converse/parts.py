@@ -4,9 +4,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.attempt import Actions, Attempt
-from agent.llm.types import Delta, Listen, ModelFacts, ModelRequest, Reply, ToolCall, ToolResult, Usage
-from tools.spec import TaskSpec
+from kerneltune.agent.attempt import Actions, Attempt
+from kerneltune.agent.models.types import Delta, Listen, ModelFacts, ModelRequest, Reply, ToolCall, ToolResult, Usage
+from kerneltune.tools.schema.task import TaskSpec
 
 PRICE_USD = 1e-6  # a token
 

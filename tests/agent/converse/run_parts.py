@@ -1,12 +1,12 @@
 """Attempts of a run as prompts see them: made by hand, with a held-out case whose name and sizes must never show."""
 
-from agent.attempt import Attempt, Proposal
-from agent.record.events import Event, Reflected
-from agent.tracker import AttemptTracker
+from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.events import Event, Reflected
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.tooling import Tools
 from tests.agent.test_loop import NoteBench, NoteUpdater
-from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.tooling import Tools
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 
 SOURCE = '''"""Rows times a weight."""
 

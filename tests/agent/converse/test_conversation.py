@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from agent.attempt import Limits
-from agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, ConversationTexts
-from agent.llm.errors import ContextOverflow, Unavailable
-from agent.llm.types import Reply, ToolResult, ToolResults, Usage, User
-from agent.loop import Run, optimize
-from agent.record.events import Event, Replied, Said
-from agent.tracker import AttemptTracker, CostTracker
+from kerneltune.agent.attempt import Limits
+from kerneltune.agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, ConversationTexts
+from kerneltune.agent.events import Event, Replied, Said
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.models.errors import ContextOverflow, Unavailable
+from kerneltune.agent.models.types import Reply, ToolResult, ToolResults, Usage, User
+from kerneltune.agent.tracker import AttemptTracker, CostTracker
+from kerneltune.tools.tooling import Tools
 from tests.agent.converse.parts import ListModel, NoteExecutor, OneLine, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
-from tools.tooling import Tools
 
 UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a kernel.")
 

@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from agent.authors.llm import prompts as texts
-from agent.authors.llm.author import Prompts
-from agent.authors.llm.prompts import RunPrompts, Trouble
+from kerneltune.agent.authors.llm import prompts as texts
+from kerneltune.agent.authors.llm.author import Prompts
+from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
+from kerneltune.tools.receipt import HIDDEN
+from kerneltune.tools.schema.gpus import GPUS
+from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
 from tests.agent.converse.run_parts import (
     REJECTED,
     SECRETS,
@@ -21,10 +25,6 @@ from tests.agent.converse.run_parts import (
     workbench,
     wrong,
 )
-from tools.gpus import GPUS
-from tools.receipt import HIDDEN
-from tools.spec import TensorSpec
-from tools.verdict import KernelReport, Status, Verdict
 
 _CHARACTERS_PER_TOKEN = 4
 MOST_OF_A_HISTORY = 3_000  # tokens, but for the source that it shows

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from agent.attempt import Draft, Proposal
-from agent.authors.llm.feedback import update_words
+from kerneltune.agent.attempt import Draft, Proposal
+from kerneltune.agent.authors.llm.feedback import update_words
+from kerneltune.tools.schema.messages import Compiled
+from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
+from kerneltune.tools.update import Artefact, Update
 from tests.agent.converse.run_parts import TASK
-from tools.plan.messages import Compiled
-from tools.plan.schema import Kernel, Plan
-from tools.update import Artefact, Update
-from tools.verdict import KernelReport, Status, Verdict
 
 SOURCE = "import torch\nfirst = 1\nsecond = 2\nthird = 3\n"
 REPORT = KernelReport("k", 20, 0, 0, 0, 0, 4, 0, 1.0, "0" * 64)

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from agent.attempt import Draft, Limits
-from agent.authors.llm.tool_calls import ToolExecutor
-from agent.authors.llm.tool_schemas import TOOLS
-from agent.llm.types import ToolCall, ToolResult
-from agent.loop import Run, bench_rest, carry_out, optimize
-from agent.record.events import Event, Judged, Proposed, Reflected
-from agent.tracker import AttemptTracker
+from kerneltune.agent.attempt import Draft, Limits
+from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
+from kerneltune.agent.authors.llm.tool_schemas import TOOLS
+from kerneltune.agent.events import Event, Judged, Proposed, Reflected
+from kerneltune.agent.loop import Run, bench_rest, carry_out, optimize
+from kerneltune.agent.models.types import ToolCall, ToolResult
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.compile.service import Artefact
+from kerneltune.tools.schema.messages import Compiled, SassReply
+from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.sass import SassInstruction, counted
+from kerneltune.tools.schema.task import CaseSpec
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import Update
 from tests.agent.converse.parts import OneLine, call
 from tests.agent.test_loop import TASK, Log
-from tools.compiling import Artefact
-from tools.plan.messages import Compiled, SassReply
-from tools.plan.sass import SassInstruction, counted
-from tools.plan.schema import Kernel, Plan
-from tools.spec import CaseSpec
-from tools.tooling import Tools
-from tools.update import Update
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
 
 REPORT = KernelReport("k", 40, 0, 8, 0, 1024, 4, 3, 0.5, "c", 0.1)
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.export.base import ExportRow, Feature
-from agent.export.files import FileType, open_file
+from kerneltune.agent.export.base import ExportRow, Feature
+from kerneltune.agent.export.files import FileType, open_file
 
 
 def write_lines(rows: Sequence[ExportRow], path: Path, columns: Sequence[Feature] = ()) -> Path:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agent.record.events import RunStarted
-from agent.record.trajectory import AttemptRecord, Expectation, Outcome, Trajectory
-from tools.verdict import Comparison, Status, Timing
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Outcome, Trajectory
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing
 
 RUN = "20261121-100000-softmax-77aa"
 

@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agent.export.base import Format, Row
-from agent.record.events import Event, Judged, Proposed, Replied, RunStarted, Said, Updated, Verified
-from agent.record.trajectory import Trajectory, trajectory
-from tools.task import builtin_tasks, visible_source
-from tools.verdict import CaseResult, Comparison, Status, Timing, Verdict
+from kerneltune.agent.events import Event, Judged, Proposed, Replied, RunStarted, Said, Updated, Verified
+from kerneltune.agent.export.base import Format, Row
+from kerneltune.agent.record.trajectory import Trajectory, trajectory
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, Status, Timing, Verdict
+from kerneltune.tools.task.load import builtin_tasks, visible_source
 
 AT = 1_800_000_000.0
 H200 = "NVIDIA H200"

@@ -3,19 +3,19 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.attempt import Limits
-from agent.authors.llm.author import LlmAuthor
-from agent.authors.llm.prompts import RunPrompts
-from agent.llm.types import Listen, ModelFacts, ModelRequest, Reply, ToolCall, Usage
-from agent.loop import Run, optimize
-from agent.record.events import Event, Replied, RunEnded, Said
-from agent.record.trajectory import Trajectory, trajectory
-from agent.tracker import AttemptTracker
+from kerneltune.agent.attempt import Limits
+from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.authors.llm.prompts import RunPrompts
+from kerneltune.agent.events import Event, Replied, RunEnded, Said
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.models.types import Listen, ModelFacts, ModelRequest, Reply, ToolCall, Usage
+from kerneltune.agent.record.trajectory import Trajectory, trajectory
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.tooling import Tools
 from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
 from tests.agent.record.samples import started
 from tests.agent.test_loop import Log
-from tools.codec import Json, encode
-from tools.tooling import Tools
 
 RUN = "20261121-093000-softmax-1a2b"
 

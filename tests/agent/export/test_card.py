@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from agent.export.base import format_of
-from agent.export.card import Card, Statistics, card, front_matter, name, prose, scalar
-from agent.export.files import DataFile
-from agent.export.privacy import Scrubber
-from agent.export.provenance import Provenance, columns
-from agent.export.similarity import Placement
-from agent.record.trajectory import Trajectory
+from kerneltune.agent.export.base import format_of
+from kerneltune.agent.export.card import Card, Statistics, card, front_matter, name, prose, scalar
+from kerneltune.agent.export.files import DataFile
+from kerneltune.agent.export.privacy import Scrubber
+from kerneltune.agent.export.provenance import Provenance, columns
+from kerneltune.agent.export.similarity import Placement
+from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, run, timed, tried
-from tools.verdict import Status
 
 yaml = pytest.importorskip("yaml")
 HOSTILE = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.export.chat_formats import Atif
-from agent.llm.types import Usage
+from kerneltune.agent.export.chat_formats import Atif
+from kerneltune.agent.models.types import Usage
 from tests.agent.export.json_schema import problems
 from tests.agent.export.talk_parts import RUN, Speaker, bench, ended, held, long_script, update
 

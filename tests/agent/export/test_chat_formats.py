@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from agent.authors.llm.tool_schemas import TOOLS
-from agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt, Sts
-from agent.llm.types import ToolCall, Usage
-from agent.record.events import Event, Judged, Proposed
-from agent.record.trajectory import Trajectory
+from kerneltune.agent.authors.llm.tool_schemas import TOOLS
+from kerneltune.agent.events import Event, Judged, Proposed
+from kerneltune.agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt, Sts
+from kerneltune.agent.models.types import ToolCall, Usage
+from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
 from tests.agent.export.talk_parts import RUN, Speaker, bench, ended, held, long_script, update
 from tests.agent.export.test_chat_talks import check_legal
-from tools.verdict import Comparison, Status, Timing, Verdict
 
 
 def made(number: int, turn: int, status: Status, us: float | None = None, best: bool = False) -> list[Event]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent.export.base import ExportRow, Format
-from agent.export.chat_formats import SftChat, ShareGpt
-from agent.export.raw import Raw, read_event
-from agent.llm.types import Usage
+from kerneltune.agent.export.base import ExportRow, Format
+from kerneltune.agent.export.chat_formats import SftChat, ShareGpt
+from kerneltune.agent.export.raw import Raw, read_event
+from kerneltune.agent.models.types import Usage
 from tests.agent.export.files import write_lines, write_parquet
 from tests.agent.export.talk_parts import Speaker, bench, held, long_script, update
 from tests.agent.record.samples import arbitrary_run

@@ -7,12 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
-from agent.export.raw import Raw, marked_json, plain_json, read_event
-from agent.record.events import Event, Judged, Progress, Warned
-from agent.record.store import Store
+from kerneltune.agent.events import Event, Judged, Progress, Warned
+from kerneltune.agent.export.raw import Raw, marked_json, plain_json, read_event
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.codec import DecodeError
+from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
-from tools.codec import DecodeError
-from tools.verdict import CaseResult, Status, Verdict
 
 
 def rows(events: list[Event]) -> list[dict[str, Any]]:

@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from agent.export.chat_formats import SftChat
-from agent.record.events import Event, Judged, Proposed, Reflected, RunEnded, Updated
-from agent.record.trajectory import Trajectory, trajectory
+from kerneltune.agent.events import Event, Judged, Proposed, Reflected, RunEnded, Updated
+from kerneltune.agent.export.chat_formats import SftChat
+from kerneltune.agent.record.trajectory import Trajectory, trajectory
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.export.test_chat_talks import check_legal
 from tests.agent.record.samples import RUN, started
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 
 TASK = """import torch
 CASES = [{"name": "ragged", "ROWS": 3}]

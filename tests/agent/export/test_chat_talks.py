@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from agent.export.chat_formats import chat_messages
-from agent.export.conversations import Transcript, transcripts
-from agent.llm.types import Message, Reply, ToolCall, ToolResults, User
+from kerneltune.agent.export.chat_formats import chat_messages
+from kerneltune.agent.export.conversations import Transcript, transcripts
+from kerneltune.agent.models.types import Message, Reply, ToolCall, ToolResults, User
 from tests.agent.export.talk_parts import Speaker, bench, held, long_script
 
 

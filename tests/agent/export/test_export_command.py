@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from agent.export.base import FORMATS, format_class
-from agent.record.events import Event, Judged, Reflected, RunEnded, RunStarted, Verified
-from agent.record.store import FILE_NAME, Store
+from kerneltune.agent.events import Event, Judged, Reflected, RunEnded, RunStarted, Verified
+from kerneltune.agent.export.base import FORMATS, format_class
+from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.random_runs import RunMaker
 from tests.agent.shell import command, env, optimize
-from tools.verdict import Status
 
 datasets = pytest.importorskip("datasets")
 RUNS, ATTEMPTS = 12, 10
@@ -170,7 +170,7 @@ def test_only_first_of_near_duplicates_are_compared(runs_dir: Path, tmp_path: Pa
 
 
 def test_a_task_that_is_a_benchmark_s_problem_is_for_testing_only(runs_dir: Path, tmp_path: Path) -> None:
-    from tools.task import builtin_tasks
+    from kerneltune.tools.task.load import builtin_tasks
 
     (tmp_path / "problems").mkdir()
     made = RunMaker(0, seed=7).task  # a built-in one, or a variant of it

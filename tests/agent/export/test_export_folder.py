@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.files import MANIFEST, made_whole
-from tools.errors import StoreError, UsageError
+from kerneltune.agent.export.files import MANIFEST, made_whole
+from kerneltune.tools.schema.errors import StoreError, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -88,7 +88,7 @@ def test_two_exports_into_one_folder_do_not_meet(tmp_path: Path) -> None:
 def test_what_a_killed_export_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
     code = """
         import os, pathlib, signal, sys
-        from agent.export.files import made_whole
+        from kerneltune.agent.export.files import made_whole
         with made_whole(pathlib.Path(sys.argv[1]), overwrite=False) as folder:
             (folder / "half").write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from agent.export.base import FORMATS, Feature, format_class
-from agent.export.files import FileType, open_file
+from kerneltune.agent.export.base import FORMATS, Feature, format_class
+from kerneltune.agent.export.files import FileType, open_file
 
 COLUMNS = (
     Feature("n", "int", ""),

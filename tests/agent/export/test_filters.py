@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.provenance import only_providers, predicate, where_fields, where_table
-from tools.errors import UsageError
+from kerneltune.agent.export.provenance import only_providers, predicate, where_fields, where_table
+from kerneltune.tools.schema.errors import UsageError
 
 ROW: dict[str, object] = {
     "task": "softmax",

@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.export.outcome import compilable, labels
-from agent.record.trajectory import AttemptRecord
+from kerneltune.agent.export.outcome import compilable, labels
+from kerneltune.agent.record.trajectory import AttemptRecord
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import graded, timed
-from tools.verdict import Status
 
 
 def test_a_right_attempt_without_a_gpu_is_right_and_untimed() -> None:

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from agent.export.kernel_formats import Convert, SftBest
-from agent.export.selection import Champions
+from kerneltune.agent.export.kernel_formats import Convert, SftBest
+from kerneltune.agent.export.selection import Champions
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, ids, rows, run, source, timed, tried
-from tools.errors import UsageError
-from tools.verdict import Status
 
 OTHER = "class Model: ...\ndef get_inputs(): return []\n"
 

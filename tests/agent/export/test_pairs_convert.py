@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from agent.export.kernel_formats import Convert
-from agent.record.events import Event, Proposed
+from kerneltune.agent.events import Event, Proposed
+from kerneltune.agent.export.kernel_formats import Convert
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import rows, run, source, tried
-from tools.verdict import Status
 
 PTX = (
-    source("one") + '\nfrom tools.ptx import PtxKernel\n\nfirst = PtxKernel(r"""\n.version 8.0\n""")\n'
+    source("one") + '\nfrom kerneltune import PtxKernel\n\nfirst = PtxKernel(r"""\n.version 8.0\n""")\n'
     'second = PtxKernel(".target sm_90a", configs=[{"N": 1}])\n'
 )
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.kernel_formats import Fim, kernel_bodies
+from kerneltune.agent.export.kernel_formats import Fim, kernel_bodies
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import rows, run, source, tried
-from tools.verdict import Status
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = "import triton\nfrom triton import jit\n\n\n"

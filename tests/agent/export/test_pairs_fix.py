@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.kernel_formats import Fix, unified_diff
-from agent.export.outcome import Lineage
+from kerneltune.agent.export.kernel_formats import Fix, unified_diff
+from kerneltune.agent.export.outcome import Lineage
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, ids, rows, run, source, timed, tried, wrong
-from tools.errors import UsageError
-from tools.verdict import Status
 
 STORY = (
     tried(1, Status.COMPILE_FAILED),

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from agent.export.base import Feature, Format
-from agent.export.files import open_file
-from agent.export.kernel_formats import Convert, Dpo, Fim, Fix, Kto, SftBest
-from agent.export.rl_formats import RlTurns, Verl
-from agent.record.store import Store
-from agent.record.trajectory import Trajectory, trajectory
+from kerneltune.agent.export.base import Feature, Format
+from kerneltune.agent.export.files import open_file
+from kerneltune.agent.export.kernel_formats import Convert, Dpo, Fim, Fix, Kto, SftBest
+from kerneltune.agent.export.rl_formats import RlTurns, Verl
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import Trajectory, trajectory
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, rows, run, timed, tried
 from tests.agent.shell import ROOT, optimize
-from tools.verdict import Status
 
 datasets = pytest.importorskip("datasets")
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from agent.export.kernel_formats import Dpo, Kto
-from agent.export.selection import Quota
-from agent.record.trajectory import Trajectory
+from kerneltune.agent.export.kernel_formats import Dpo, Kto
+from kerneltune.agent.export.selection import Quota
+from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.export.made_runs import H200, ids, rows, run, source, timed, tried
-from tools.errors import UsageError
-from tools.verdict import Status, Verdict
 
 
 def pairs(form: Dpo, *runs: Trajectory) -> list[tuple[str, str, str]]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.export.rl_formats import RlTurns
+from kerneltune.agent.export.rl_formats import RlTurns
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, conversation, ids, rows, run, source, timed, tried
-from tools.errors import UsageError
-from tools.verdict import Status
 
 
 def two() -> RlTurns:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from agent.export.instructions import operators
-from agent.export.rl_formats import Verl
+from kerneltune.agent.export.instructions import operators
+from kerneltune.agent.export.rl_formats import Verl
+from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.task.load import builtin_tasks
 from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, rows, run, tried
-from tools.task import builtin_tasks
-from tools.verdict import Status
 
 OTHER = "import torch\nclass Model(torch.nn.Module): ...\ndef get_inputs(): return []\n"
 DRKERNEL = {"entry_point", "level", "module_name", "ops", "original_prompt", "repo_name", "type", "uuid"}

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from agent.export import instructions
-from agent.export.instructions import MOST_OF_AN_ERROR, constants, error_told, visible
+from kerneltune.agent.export import instructions
+from kerneltune.agent.export.instructions import MOST_OF_AN_ERROR, constants, error_told, visible
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.export.made_runs import H200, SOFTMAX, TASK, run, source, tried, wrong
-from tools.verdict import Status, Verdict
 
 HIDDEN = [case.name for case in SOFTMAX.cases if case.held_out]
 

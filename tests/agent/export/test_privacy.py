@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.privacy import PrivateNames, Scrubber, names_here, names_in
-from tools.codec import Json
+from kerneltune.agent.export.privacy import PrivateNames, Scrubber, names_here, names_in
+from kerneltune.tools.schema.codec import Json
 
 ROOT = Path(__file__).resolve().parents[3]
 HOME, OWN = "/home", "/ro" + "ot"  # spelled so that no path of a machine stands in this file
@@ -80,7 +80,7 @@ def scrubber() -> Scrubber:
 
 
 def kernels() -> list[Path]:
-    folders = ("tests/exploits/honest", "tests/exploits/public/kernels", "tools/tasks", "agent/authors/offline/library")
+    folders = ("corpus/honest", "tests/corpus/public/kernels", "tools/tasks", "agent/authors/offline/library")
     return [p for f in folders for p in sorted((ROOT / f).rglob("*.py"))] + sorted((ROOT / "tests").rglob("*.jsonl"))
 
 

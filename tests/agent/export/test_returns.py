@@ -6,19 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.export.rewards import (
-    Discount,
-    ReturnGroups,
-    RewardedTurn,
-    group_of,
-    returns,
-    reward_of,
-    turns_of,
-)
-from agent.record.trajectory import AttemptRecord
+from kerneltune.agent.export.rewards import Discount, ReturnGroups, RewardedTurn, group_of, returns, reward_of, turns_of
+from kerneltune.agent.record.trajectory import AttemptRecord
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
-from tools.errors import UsageError
-from tools.verdict import Status
 
 
 def paying(

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.base import option_types
-from agent.export.rewards import REWARDS, reward_of, rewards_of, sol_score
-from agent.record.events import Replied
-from agent.record.trajectory import AttemptRecord, trajectory
+from kerneltune.agent.events import Replied
+from kerneltune.agent.export.base import option_types
+from kerneltune.agent.export.rewards import REWARDS, reward_of, rewards_of, sol_score
+from kerneltune.agent.record.trajectory import AttemptRecord, trajectory
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import documented, expected, graded, timed
 from tests.agent.record.samples import arbitrary_run
 from tests.agent.view.scripts import GPU_RUN
-from tools.errors import UsageError
-from tools.verdict import Status
 
 OUTCOME = [name for name in REWARDS if name not in ("hypothesis", "prediction")]
 FAILURES = [

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from agent.export.rewards import RejectionSampling, draw, rejection_sampling
+from kerneltune.agent.export.rewards import RejectionSampling, draw, rejection_sampling
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import graded, timed
-from tools.errors import UsageError
-from tools.verdict import Status
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.export.similarity import (
+from kerneltune.agent.export.similarity import (
     Benchmark,
     Duplicates,
     Fractions,
@@ -16,9 +16,9 @@ from agent.export.similarity import (
     placements,
     split_of,
 )
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.task.load import builtin_tasks
 from tests.agent.export.made_runs import TASK, source
-from tools.errors import UsageError
-from tools.task import builtin_tasks
 
 ODD = ["", "(" * 100_000, "x = 1\n" * 60_000, "def f(:", "\0", "\ud800", "-" * 5000 + "1", "[" * 90 + "]" * 90]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from agent.export.provenance import PROVIDERS, provider_of, terms_of
+from kerneltune.agent.export.provenance import PROVIDERS, provider_of, terms_of
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 
+from kerneltune.tools.schema.codec import Json
 from tests.agent.llm.story import Fault, Refused, Said, said, spoilt, sse
 from tests.agent.llm.wire_anthropic import Messages
 from tests.agent.llm.wire_chat import Chat
 from tests.agent.llm.wire_responses import Responses
-from tools.codec import Json
 
 Format = Literal["anthropic", "openai", "chat"]
 Faults = Mapping[int, Fault] | Callable[[int], Fault | None]

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tools.codec import Json
+from kerneltune.tools.schema.codec import Json
 
 FaultKind = Literal[
     "status",  # an error instead of an answer

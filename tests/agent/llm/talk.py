@@ -3,10 +3,20 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.llm.providers import open_model
-from agent.llm.types import Delta, LanguageModel, Message, ModelRequest, Reply, Tool, ToolResult, ToolResults, User
+from kerneltune.agent.models.providers import open_model
+from kerneltune.agent.models.types import (
+    Delta,
+    LanguageModel,
+    Message,
+    ModelRequest,
+    Reply,
+    Tool,
+    ToolResult,
+    ToolResults,
+    User,
+)
+from kerneltune.tools.schema.codec import Json
 from tests.agent.llm.server import LlmServer
-from tools.codec import Json
 
 
 def strict(properties: Mapping[str, Json]) -> dict[str, Json]:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agent.llm.errors import (
+from kerneltune.agent.models.errors import (
     ContextOverflow,
     KeyRejected,
     LlmError,
@@ -15,11 +15,11 @@ from agent.llm.errors import (
     RequestRejected,
     Unavailable,
 )
-from agent.llm.types import Delta, Reply, User
+from kerneltune.agent.models.types import Delta, Reply, User
+from kerneltune.tools.schema.codec import Json
 from tests.agent.llm.server import Format, LlmServer
 from tests.agent.llm.story import Fault
 from tests.agent.llm.talk import KERNEL, STORY, converse, model_of, plain, request, update
-from tools.codec import Json
 
 FORMATS: tuple[Format, ...] = ("anthropic", "openai", "chat")
 every_format = pytest.mark.parametrize("format", FORMATS)

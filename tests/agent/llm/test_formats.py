@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from agent.llm.errors import ContextOverflow
-from agent.llm.types import Delta, Message, Reply, ToolResult, ToolResults, Usage, User
+from kerneltune.agent.models.errors import ContextOverflow
+from kerneltune.agent.models.types import Delta, Message, Reply, ToolResult, ToolResults, Usage, User
+from kerneltune.tools.schema.codec import Json
 from tests.agent.llm.server import Format, LlmServer
 from tests.agent.llm.talk import KERNEL, STORY, bench, converse, model_of, plain, request, update
 from tests.agent.llm.wire_chat import QUIRKS
-from tools.codec import Json
 
 FORMATS: tuple[Format, ...] = ("anthropic", "openai", "chat")
 

@@ -14,9 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.errors import ContextOverflow
-from agent.llm.providers import open_model
-from agent.llm.types import Delta, LanguageModel, Message, ModelRequest, Reply, ToolResult, ToolResults, User
+from kerneltune.agent.models.errors import ContextOverflow
+from kerneltune.agent.models.providers import open_model
+from kerneltune.agent.models.types import (
+    Delta,
+    LanguageModel,
+    Message,
+    ModelRequest,
+    Reply,
+    ToolResult,
+    ToolResults,
+    User,
+)
 from tests.agent.llm.talk import BENCH
 
 pytestmark = pytest.mark.live

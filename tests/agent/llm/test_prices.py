@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.llm.http_api import list_price_usd
-from agent.llm.types import Usage
+from kerneltune.agent.models.http_api import list_price_usd
+from kerneltune.agent.models.types import Usage
 
 MILLION = 1_000_000
 

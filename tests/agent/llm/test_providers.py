@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent import complete
-from agent.compose.doctor import of_this_program
-from agent.export import provenance
-from agent.llm.errors import KeyRejected
-from agent.llm.providers import PROVIDERS, ModelName, open_model, parse
-from agent.llm.scripted import ScriptedModel
-from agent.settings import Environment
+from kerneltune.agent import complete
+from kerneltune.agent.commands.doctor import of_this_program
+from kerneltune.agent.export import provenance
+from kerneltune.agent.models.errors import KeyRejected
+from kerneltune.agent.models.providers import PROVIDERS, ModelName, open_model, parse
+from kerneltune.agent.models.scripted import ScriptedModel
+from kerneltune.agent.settings import Environment
+from kerneltune.tools.schema.errors import UsageError
 from tests.agent.llm.talk import write_lines
-from tools.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_script_needs_no_sdk_and_neither_does_choosing(tmp_path: Path) -> None
     path = write_lines(tmp_path / "story.jsonl", ['{"text": "Hello."}'])
     assert isinstance(open_model(f"scripted:{path}"), ScriptedModel)
     code = (
-        f"import sys; from agent.llm.providers import open_model; open_model('scripted:{path}'); "
+        f"import sys; from kerneltune.agent.authors.models.providers import open_model; open_model('scripted:{path}'); "
         "print({'anthropic', 'openai', 'httpx2', 'genai_prices'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

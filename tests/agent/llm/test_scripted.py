@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm.scripted import OVER, ScriptedModel
-from agent.llm.types import Delta, ModelOptions, ModelRequest, Reply, ToolCall, Usage, User
+from kerneltune.agent.models.scripted import OVER, ScriptedModel
+from kerneltune.agent.models.types import Delta, ModelOptions, ModelRequest, Reply, ToolCall, Usage, User
+from kerneltune.tools.schema.errors import UsageError
 from tests.agent.llm.server import LlmServer
 from tests.agent.llm.talk import STORY, converse, model_of, plain, write_lines
 from tests.agent.llm.test_faults import HALVES, without_halves
-from tools.errors import UsageError
 
 NO_JSON = "the arguments are not JSON: "
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.llm import tool_calls
-from agent.llm.tool_calls import parse_call, split_text
+from kerneltune.agent.models import tool_calls
+from kerneltune.agent.models.tool_calls import parse_call, split_text
+from kerneltune.tools.schema.codec import Json
 from tests.agent.llm.talk import BENCH, UPDATE
-from tools.codec import Json
 
 NAMES = {"bench", "update"}
 ONE = '{"name": "bench", "arguments": {"attempt": 1}}'

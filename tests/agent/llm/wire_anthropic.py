@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from kerneltune.tools.schema.codec import Json, encode
 from tests.agent.llm.story import Cache, Counted, Refused, Said, pieces, received, require, require_strict, sse
-from tools.codec import Json, encode
 
 MODELS: list[dict[str, Json]] = [
     {"id": "claude-opus-5-5", "line": "opus", "created_at": "2026-09-01T00:00:00Z", "lifecycle": "active"},

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator
 
+from kerneltune.tools.schema.codec import Json
 from tests.agent.llm.story import Cache, Counted, Refused, Said, pieces, require, require_strict, sse
-from tools.codec import Json
 
 QUIRKS = frozenset(
     [

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator
 
+from kerneltune.tools.schema.codec import Json
 from tests.agent.llm.story import Cache, Counted, Refused, Said, pieces, received, require, require_strict, sse
-from tools.codec import Json
 
 MODELS: list[dict[str, Json]] = [
     {"id": "gpt-6-sol", "created": 1_780_000_000, "object": "model", "owned_by": "openai"},

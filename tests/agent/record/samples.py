@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.record.events import (
+from kerneltune.agent.events import (
     Event,
     Judged,
     Proposed,
@@ -26,7 +26,7 @@ from agent.record.events import (
     Verified,
     Warned,
 )
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 
 RUN = "20261121-093000-softmax-1a2b"
 WORDS = (

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.folder import PROCESS, RunProcess, alive, folder_of, is_plain, process_of
+from kerneltune.agent.record.folder import PROCESS, RunProcess, alive, folder_of, is_plain, process_of
+from kerneltune.tools.schema.errors import StoreError
 from tests.agent.shell import ROOT, env
-from tools.errors import StoreError
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from agent.record.folder import alive
+from kerneltune.agent.record.folder import alive
 with alive(Path(sys.argv[1])):
     if sys.argv[2] == "fork" and os.fork() == 0:
         time.sleep(60)
@@ -102,7 +102,7 @@ def child(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 CHILD = """
 import os, resource, signal, sys
 from pathlib import Path
-from agent.record.folder import alive
+from kerneltune.agent.record.folder import alive
 folder = Path(sys.argv[1])
 """
 

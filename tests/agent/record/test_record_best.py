@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempt import Attempt, Proposal
-from agent.record.best import write_best
-from agent.record.events import RunStarted
+from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.record.best import write_best
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.record.samples import started
-from tools.spec import TaskSpec
-from tools.verdict import Comparison, KernelReport, Status, Timing, Verdict
 
 HOSTILE = [
     "first\nopen('/tmp/x', 'w').write('x')\n# last",

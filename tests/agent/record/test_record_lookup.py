@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.store import Store
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.record.samples import attempt, started
-from tools.errors import StoreError
-from tools.verdict import Status
 
 FIRST, SECOND, THIRD = "20261121-093000-softmax-1a2b", "20261121-100000-matmul-77aa", "20261122-080000-gelu-0f0f"
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from agent.record.events import Event, RunEnded, RunResumed, RunStarted, Warned
-from agent.record.merge import Merged, merge, opened_other
-from agent.record.store import FILE_NAME, Store
+from kerneltune.agent.events import Event, RunEnded, RunResumed, RunStarted, Warned
+from kerneltune.agent.record.merge import Merged, merge, opened_other
+from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.tools.schema.errors import StoreError
 from tests.agent.record.samples import arbitrary_run, attempt, made_old, started
 from tests.agent.record.test_record_processes import writer
 from tests.agent.record.test_record_receipts import verified
 from tests.agent.record.test_record_runs import lively_run
-from tools.errors import StoreError
 
 RUNS = [f"20261121-09{n:02}00-softmax-{n:04x}" for n in range(6)]
 
@@ -263,8 +263,8 @@ def test_both_databases_may_be_written_meanwhile(tmp_path: Path) -> None:
 MERGER = """
 import sys
 from pathlib import Path
-from agent.record.merge import merge
-from agent.record.store import Store
+from kerneltune.agent.record.merge import merge
+from kerneltune.agent.record.store import Store
 with Store.open(Path(sys.argv[1]).parent) as store:
     merge(store, Path(sys.argv[2]), progress=lambda so_far, events: print(len(so_far.new), flush=True))
 """
@@ -302,8 +302,8 @@ def test_a_database_in_a_folder_that_may_not_be_written_is_read(tmp_path: Path) 
 import os, sys
 from pathlib import Path
 import sqlalchemy.dialects.sqlite.pysqlite
-from agent.record.merge import merge, opened_other
-from agent.record.store import Store
+from kerneltune.agent.record.merge import merge, opened_other
+from kerneltune.agent.record.store import Store
 if os.geteuid() == 0: os.setuid(65534)
 with Store.open(Path(sys.argv[1]).parent) as ours, opened_other(Path(sys.argv[2]), ours.path) as source:
     print(len(merge(ours, source).new))
@@ -325,8 +325,8 @@ def test_a_disk_that_is_full_is_one_line_and_loses_nothing(tmp_path: Path) -> No
     code = """
 import resource, signal, sys
 from pathlib import Path
-from agent.record.merge import merge
-from agent.record.store import Store
+from kerneltune.agent.record.merge import merge
+from kerneltune.agent.record.store import Store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 try:

@@ -5,14 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agent.record.events import Judged, Proposed, Reflected, Updated
-from agent.record.store import Store
+from kerneltune.agent.events import Judged, Proposed, Reflected, Updated
+from kerneltune.agent.record.store import Store
 from tests.agent.record.samples import attempt
 
 WRITER = """
 import sys
 from pathlib import Path
-from agent.record.store import Store
+from kerneltune.agent.record.store import Store
 from tests.agent.record.samples import attempt, started
 folder, run_id, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 with Store.open(folder) as store:

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.events import RunEnded, Verified
-from agent.record.folder import ReceiptBook, receipt_path
-from agent.record.store import Store
-from agent.record.trajectory import trajectory
+from kerneltune.agent.events import RunEnded, Verified
+from kerneltune.agent.record.folder import ReceiptBook, receipt_path
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.tools.receipt import ReceiptContext
+from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.update import Update
 from tests.agent.record.samples import RUN, attempt, started
-from tools.errors import StoreError
-from tools.receipt import ReceiptContext
-from tools.spec import CaseSpec, TaskSpec
-from tools.update import Update
-from tools.verdict import Status, Verdict
 
 TASK = TaskSpec("softmax", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
 SETTING = ReceiptContext(TASK, "sm_90", None, {}, {}, "2", "e" * 64)

@@ -10,12 +10,12 @@ from typing import get_args
 
 import pytest
 
-from agent.record.events import Event, Judged, Progress, Proposed, RunEnded, RunResumed, Said, Updated, Warned
-from agent.record.query import Filter
-from agent.record.store import Store
+from kerneltune.agent.events import Event, Judged, Progress, Proposed, RunEnded, RunResumed, Said, Updated, Warned
+from kerneltune.agent.record.query import Filter
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, Status, Verdict
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
-from tools.errors import StoreError
-from tools.verdict import CaseResult, Comparison, Status, Verdict
 
 
 @pytest.fixture

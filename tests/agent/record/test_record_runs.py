@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from agent.record import query
-from agent.record.events import Event, Judged, Proposed, RunEnded, RunResumed
-from agent.record.query import Filter
-from agent.record.store import Store
-from agent.record.trajectory import trajectory
+from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunResumed
+from kerneltune.agent.record import query
+from kerneltune.agent.record.query import Filter
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
 from tests.agent.record.samples import attempt, started
 from tests.agent.record.test_record_receipts import verified
-from tools.errors import UsageError
-from tools.verdict import Comparison, Status, Verdict
 
 RUNS = [f"20261121-09{n:02}00-softmax-{n:04x}" for n in range(8)]
 

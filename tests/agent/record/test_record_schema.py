@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from agent.record.events import Event, Said
-from agent.record.schema import VERSION
-from agent.record.store import FILE_NAME, Store
-from agent.record.trajectory import trajectory
+from kerneltune.agent.events import Event, Said
+from kerneltune.agent.record.schema import VERSION
+from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.tools.schema.errors import StoreError
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, made_old, started
 from tests.agent.shell import ROOT
-from tools.errors import StoreError
 
 
 def stamp(folder: Path, version: int) -> None:

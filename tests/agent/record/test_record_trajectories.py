@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from agent.record import store as store_module
-from agent.record.events import Event, Judged, Proposed, Replied, RunEnded, Said, Verified
-from agent.record.store import Store
-from agent.record.trajectory import Trajectory, trajectory
+from kerneltune.agent.events import Event, Judged, Proposed, Replied, RunEnded, Said, Verified
+from kerneltune.agent.record import store as store_module
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import Trajectory, trajectory
+from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict
 from tests.agent.random_runs import RunMaker
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, started
-from tools.errors import StoreError
-from tools.verdict import CaseResult, Status, Verdict
 
 CALLS: tuple[Any, ...] = (
     [],

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.export.privacy import PrivateNames
-from agent.record.events import (
+from kerneltune.agent.events import (
     Event,
     Judged,
     Proposed,
@@ -18,11 +17,12 @@ from agent.record.events import (
     Verified,
     Warned,
 )
-from agent.record.trajectory import trajectory
-from agent.report.data import RunData
-from agent.report.text import Sanitizer
-from tools.codec import Json
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
+from kerneltune.agent.export.privacy import PrivateNames
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.agent.report.data import RunData
+from kerneltune.agent.report.text import Sanitizer
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
 
 RUN = "20261121-093000-softmax-1a2b"
 GPU = "NVIDIA H200"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.report.page import run_page
-from agent.report.suite import suite_page
+from kerneltune.agent.report.page import run_page
+from kerneltune.agent.report.suite import suite_page
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.report.browser import CHROMIUM, Browser, browser
 from tests.agent.report.made import CHECKED, RUN, SANITIZER, correct, events, failed, hostile, material, receipt
-from tools.verdict import Status
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 WIDTHS = (320, 390, 720, 872, 1280)

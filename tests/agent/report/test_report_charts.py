@@ -7,11 +7,21 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
-from agent.record.events import Event
-from agent.report import chart
-from agent.report.figures import TimingSeries, ancestors, curve, family, is_relative, lineage, roof, series, spread
+from kerneltune.agent.events import Event
+from kerneltune.agent.report import chart
+from kerneltune.agent.report.figures import (
+    TimingSeries,
+    ancestors,
+    curve,
+    family,
+    is_relative,
+    lineage,
+    roof,
+    series,
+    spread,
+)
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, material, receipt
-from tools.verdict import Status, Verdict
 
 
 def texts(drawing: Markup) -> list[str]:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.events import Event, RunResumed, RunStarted
-from agent.record.store import Store
-from agent.record.trajectory import trajectory
-from agent.report.data import Claim, RunData, claim, number
-from agent.report.figures import roof
-from agent.report.page import moment, run_page
-from agent.report.tables import Evidence, baseline_lines, facts, steps
+from kerneltune.agent.events import Event, RunResumed, RunStarted
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.agent.report.data import Claim, RunData, claim, number
+from kerneltune.agent.report.figures import roof
+from kerneltune.agent.report.page import moment, run_page
+from kerneltune.agent.report.tables import Evidence, baseline_lines, facts, steps
+from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, hostile, material, receipt, verified
-from tools.verdict import Comparison, Status, Verdict
 
 
 def of(*course: Verdict, **facts: object) -> Claim:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.record.store import Store
-from agent.record.trajectory import Trajectory
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import Trajectory
 from tests.agent import shell
 from tests.agent.report.reading import Reading
 from tests.agent.shell import ROOT

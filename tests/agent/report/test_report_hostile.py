@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from agent.compose.report import Wanted, write_report
-from agent.export.privacy import PrivateNames
-from agent.record.events import Event, Replied, RunStarted
-from agent.record.folder import receipt_path
-from agent.record.store import Store
-from agent.report.page import run_page
-from agent.report.suite import suite_page
-from agent.report.text import MOST_OF_A_SOURCE, Sanitizer, diff, source
+from kerneltune.agent.commands.report import Wanted, write_report
+from kerneltune.agent.events import Event, Replied, RunStarted
+from kerneltune.agent.export.privacy import PrivateNames
+from kerneltune.agent.record.folder import receipt_path
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.report.page import run_page
+from kerneltune.agent.report.suite import suite_page
+from kerneltune.agent.report.text import MOST_OF_A_SOURCE, Sanitizer, diff, source
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.verdict import Timing
 from tests.agent.record.samples import arbitrary_run
 from tests.agent.report.made import GPU, RUN, SANITIZER, correct, events, hostile, material, receipt
 from tests.agent.report.reading import Reading
 from tests.agent.shell import optimize
-from tools.codec import Json
-from tools.errors import StoreError
-from tools.verdict import Timing
 
 WORDS = [
     "</style></title></pre><script>alert(1)</script>",

@@ -1,8 +1,8 @@
 """A report stays small however long the run was."""
 
-from agent.record.trajectory import trajectory
-from agent.report.data import RunData
-from agent.report.page import run_page
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.agent.report.data import RunData
+from kerneltune.agent.report.page import run_page
 from tests.agent.random_runs import RunMaker
 from tests.agent.report.made import SANITIZER
 from tests.agent.report.reading import Reading

@@ -8,15 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from agent.compose.report import Wanted, write_report
-from agent.record.events import RunStarted
-from agent.record.store import Store
-from agent.report import chart
-from agent.report.data import RunData
-from agent.report.suite import Suite, fast_p_chart, fast_p_curve, fast_p_share, mean, suite, suite_claim, suite_page
+from kerneltune.agent.commands.report import Wanted, write_report
+from kerneltune.agent.events import RunStarted
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.report import chart
+from kerneltune.agent.report.data import RunData
+from kerneltune.agent.report.suite import (
+    Suite,
+    fast_p_chart,
+    fast_p_curve,
+    fast_p_share,
+    mean,
+    suite,
+    suite_claim,
+    suite_page,
+)
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, material, receipt, verified
 from tests.agent.report.reading import Reading
-from tools.verdict import Status, Verdict
 
 WRONG, UNCHECKED = failed(Status.WRONG, "no"), failed(Status.UNCHECKED, "nothing can run it")
 

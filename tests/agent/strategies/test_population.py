@@ -2,9 +2,9 @@
 
 from random import Random
 
-from agent.attempt import Attempt, Proposal
-from agent.authors.llm.author import SIZE, Parents, choose, residents, similarity
-from tools.verdict import Status, Timing, Verdict
+from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.authors.llm.author import SIZE, Parents, choose, residents, similarity
+from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 
 WORDS = "load store exp max sum row col mask block warp stage tile".split()
 

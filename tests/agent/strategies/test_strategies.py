@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from agent.attempt import Attempt, Limits
-from agent.authors.llm.author import BEST_OF_SHARE, LlmAuthor
-from agent.llm.errors import KeyRejected, Unavailable
-from agent.llm.types import Listen, ModelRequest, Reply, ToolCall, ToolResults, User
-from agent.loop import Run, optimize
-from agent.record.events import Event, Replied, Said
-from agent.settings import Strategy
-from agent.tracker import AttemptTracker
+from kerneltune.agent.attempt import Attempt, Limits
+from kerneltune.agent.authors.llm.author import BEST_OF_SHARE, LlmAuthor
+from kerneltune.agent.events import Event, Replied, Said
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.models.errors import KeyRejected, Unavailable
+from kerneltune.agent.models.types import Listen, ModelRequest, Reply, ToolCall, ToolResults, User
+from kerneltune.agent.settings import Strategy
+from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.tooling import Tools
 from tests.agent.converse.parts import ListModel, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
-from tools.tooling import Tools
 
 
 class PlainPrompts:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from agent.record.events import (
+from kerneltune.agent.events import (
     Event,
     Judged,
     Progress,
@@ -15,8 +15,8 @@ from agent.record.events import (
     Updated,
     Warned,
 )
-from tools.codec import Json
-from tools.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 
 START = 1_800_000_000.0
 SOURCE = '''"""{what}: one program a row, the row stays in registers."""

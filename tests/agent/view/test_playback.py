@@ -11,13 +11,13 @@ from threading import Timer
 
 import pytest
 
-from agent.controls import Controls
-from agent.record.events import Event, Progress, RunResumed, RunStarted, Said
-from agent.record.folder import RunProcess
-from agent.view.live import Steering
-from agent.view.render import render
-from agent.view.state import ViewState, fold
-from agent.view.watch import MAX_SPEED, EventSource, Playback, picture
+from kerneltune.agent.controls import Controls
+from kerneltune.agent.events import Event, Progress, RunResumed, RunStarted, Said
+from kerneltune.agent.record.folder import RunProcess
+from kerneltune.agent.view.live import Steering
+from kerneltune.agent.view.render import render
+from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.agent.view.watch import MAX_SPEED, EventSource, Playback, picture
 from tests.agent.view.scripts import ENDED, GPU_RUN, NOW, START
 
 RUN: list[Event] = [e for e in GPU_RUN if not isinstance(e, Progress) and not (isinstance(e, Said) and not e.final)]

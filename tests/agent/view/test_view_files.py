@@ -6,11 +6,11 @@ from io import StringIO
 
 import pytest
 
-from agent.record.events import RunEnded, Verified
-from agent.view.ndjson import JsonView
-from agent.view.plain import plain_line, summary_text
-from agent.view.state import ViewState, fold
-from agent.view.verdicts import (
+from kerneltune.agent.events import RunEnded, Verified
+from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.view.plain import plain_line, summary_text
+from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.agent.view.verdicts import (
     FilesEnd,
     FilesView,
     JudgedFile,
@@ -19,9 +19,9 @@ from agent.view.verdicts import (
     print_verification,
     verification_json,
 )
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.view.scripts import GPU_RUN, NOW, verdict
-from tools.codec import Json
-from tools.verdict import Status, Verdict
 
 END = FilesEnd("r-1", "softmax", "NVIDIA H200", "author_done", 62.0)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.record.events import Event, Progress, RunEnded, RunStarted
-from agent.view.ndjson import JsonView
-from agent.view.output import ViewChoice, choose_view
-from agent.view.plain import PlainView
+from kerneltune.agent.events import Event, Progress, RunEnded, RunStarted
+from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.view.output import ViewChoice, choose_view
+from kerneltune.agent.view.plain import PlainView
+from kerneltune.tools.schema.codec import Json, decode
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN
-from tools.codec import Json, decode
 
 ROOT = Path(__file__).parents[3]
 
@@ -120,7 +120,7 @@ def test_a_reader_that_leaves_silences_the_view() -> None:
 
 def test_a_program_whose_reader_leaves_ends_without_a_traceback() -> None:
     code = (
-        "import sys; from agent.view.ndjson import JsonView; from tests.agent.view.scripts import CPU_RUN\n"
+        "import sys; from kerneltune.agent.view.ndjson import JsonView; from tests.agent.view.scripts import CPU_RUN\n"
         "view = JsonView(sys.stdout)\n"
         "for event in CPU_RUN * 200: view(event)\n"
         "view.finish()"

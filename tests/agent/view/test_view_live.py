@@ -22,8 +22,8 @@ HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 PROGRAM = """
 import signal, sys, time
 from rich.console import Console
-from agent.controls import Controls
-from agent.view.live import LiveView
+from kerneltune.agent.controls import Controls
+from kerneltune.agent.view.live import LiveView
 from tests.agent.view.scripts import GPU_RUN
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -184,7 +184,7 @@ def mode_of(terminal: Terminal) -> list[Any]:
 def test_a_run_that_is_ending_has_no_limits_to_raise(start: Callable[[str], Terminal]) -> None:
     terminal = start("""while not controls.stopping:
         time.sleep(0.05)
-    from agent.record.events import Progress
+    from kerneltune.agent.events import Progress
     view(Progress("r-7f3a", "stopping")); time.sleep(2); print("raised:", controls.raises)""")
     terminal.read_until(lambda out: b"rows a program" in out)
     os.write(terminal.fd, b"q")

@@ -15,11 +15,11 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from agent.controls import Controls
-from agent.record.events import Event, Progress, Proposed, Said
-from agent.view.live import RunSteering
-from agent.view.plain import NextCommand, summary, summary_text
-from agent.view.render import (
+from kerneltune.agent.controls import Controls
+from kerneltune.agent.events import Event, Progress, Proposed, Said
+from kerneltune.agent.view.live import RunSteering
+from kerneltune.agent.view.plain import NextCommand, summary, summary_text
+from kerneltune.agent.view.render import (
     HiddenRows,
     Pane,
     ScreenFrame,
@@ -34,10 +34,10 @@ from agent.view.render import (
     window,
     wrapped,
 )
-from agent.view.state import AttemptState, ViewState, fold
-from agent.view.text import clean, verdict_label, verdict_style
+from kerneltune.agent.view.state import AttemptState, ViewState, fold
+from kerneltune.agent.view.text import clean, verdict_label, verdict_style
+from kerneltune.tools.schema.verdict import Status
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, STEERED, many_attempts, started
-from tools.verdict import Status
 
 FOLDER = Path(__file__).parent / "renderings"
 SIZES = ((60, 16), (80, 24), (120, 40), (200, 60), (320, 80))

@@ -6,12 +6,12 @@ from io import BytesIO, StringIO, TextIOWrapper
 
 from rich.console import Console
 
-from agent.view.live import gpu_words
-from agent.view.render import Ui, render
-from agent.view.state import ViewState, fold
-from agent.view.terminal import TerminalScreen
+from kerneltune.agent.view.live import gpu_words
+from kerneltune.agent.view.render import Ui, render
+from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.agent.view.terminal import TerminalScreen
+from kerneltune.tools.backends.cuda.device import GpuSample
 from tests.agent.view.scripts import GPU_RUN, NOW
-from tools.device import GpuSample
 
 STATE = reduce(fold, GPU_RUN, ViewState())
 COLOUR = re.compile(r"\x1b\[([0-9]+;)*(3[0-8]|9[0-7])(;[0-9]+)*m")

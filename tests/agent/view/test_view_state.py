@@ -5,12 +5,12 @@ import sys
 from dataclasses import replace
 from functools import reduce
 
-from agent.record.events import Event, Judged, Progress, Proposed, RunResumed, Said, Verified
-from agent.view.ndjson import result
-from agent.view.plain import summary_text
-from agent.view.state import ViewState, fold
+from kerneltune.agent.events import Event, Judged, Progress, Proposed, RunResumed, Said, Verified
+from kerneltune.agent.view.ndjson import result
+from kerneltune.agent.view.plain import summary_text
+from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, START, attempt, started
-from tools.verdict import Status, Verdict
 
 
 def folded(events: list[Event]) -> ViewState:

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(400),  # a real run, on whatever else the machine is doing
 ]
 ROOT = Path(__file__).parents[3]
-COMMAND = f"{sys.executable} -c 'from agent.cli import main; main()'"
+COMMAND = f"{sys.executable} -c 'from kerneltune.agent.cli import main; main()'"
 RUN = f"{COMMAND} --task softmax --model offline --max-attempts 60 --runs-dir runs"
 
 
@@ -148,8 +148,8 @@ def test_a_run_is_watched_steered_resized_stopped_and_leaves_the_terminal_clean(
 WATCHED = """
 import time
 from rich.console import Console
-from agent.controls import Controls
-from agent.view.live import LiveView
+from kerneltune.agent.controls import Controls
+from kerneltune.agent.view.live import LiveView
 from tests.agent.view.scripts import GPU_RUN
 controls = Controls()
 with LiveView(Console(stderr=True), controls=controls, keys_fd=0) as view:

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tools.cuda.driver import DeviceDescriptor, PackingError, TensorMap, pack, pack_scalar, tensor_map
+from kerneltune.tools.backends.cuda.driver import (
+    DeviceDescriptor,
+    PackingError,
+    TensorMap,
+    pack,
+    pack_scalar,
+    tensor_map,
+)
 
 META: dict[str, Any] = {"swizzle": 3, "elem_size": 2, "elem_type": 6, "block_size": [64, 32], "fp4_padded": False}
 TILE = DeviceDescriptor(0x7F00, (128, 256), (256, 1), (64, 32))

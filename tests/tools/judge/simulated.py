@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from tools import wire
-from tools.codec import decode, encode
-from tools.judge.execution.runner_link import RunnerLink, Runners
-from tools.plan.replay import Argument, ReplayError
-from tools.plan.schema import Kernel, Launch
-from tools.runner.protocol import Done, Drop, Failed, Load, Reply, Request, Shared
-from tools.runner.stage import CheckedPlan
+from kerneltune.tools.backends.cuda.protocol import Done, Drop, Failed, Load, Reply, Request, Shared
+from kerneltune.tools.backends.cuda.stage import CheckedPlan
+from kerneltune.tools.judge.execution.runner_link import RunnerLink, Runners
+from kerneltune.tools.replay.replay import Argument, ReplayError
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.plan import Kernel, Launch
 
 FAULT = "CUDA error: an illegal memory access was encountered"
 Body = Callable[["Device", Sequence[Any]], None]

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from kerneltune.tools.judge.correctness.batteries import CORE
+from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.problem import Problem, describe, expanded
+from kerneltune.tools.judge.service.admission import admit, sensitivities, unsound, warnings_of
+from kerneltune.tools.task.load import TaskFile, find_task, read_task
 from tests.tools.judge.test_compare import HONEST
-from tools.judge.correctness.batteries import CORE
-from tools.judge.correctness.comparison import compare
-from tools.judge.correctness.problem import Problem, describe, expanded
-from tools.judge.service.admission import admit, sensitivities, unsound, warnings_of
-from tools.task import TaskFile, find_task, read_task
 
 FIRST_TASKS = sorted(HONEST)  # tests/tools/tasks has the others
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from tools.judge.correctness.float64 import Selection
-from tools.judge.correctness.gates import Expected
-from tools.judge.timing.benchmark_setup import AnswerCache, bytes_of
+from kerneltune.tools.judge.correctness.float64 import Selection
+from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.timing.benchmark_setup import AnswerCache, bytes_of
 
 
 def answer(elements: int) -> Expected:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tools.judge.timing.build_verdict import RooflineBound, TimingContext, TimingResult, build_verdict
-from tools.judge.timing.statistics import CANDIDATE, Agreement, RoundSeries, Rules
-from tools.runner.protocol import Shares
-from tools.verdict import CaseResult, Limitation, LimitationKind, Status
-from tools.versions import PROTOCOL_VERSION
+from kerneltune.tools.backends.cuda.protocol import Shares
+from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, TimingResult, build_verdict
+from kerneltune.tools.judge.timing.statistics import CANDIDATE, Agreement, RoundSeries, Rules
+from kerneltune.tools.schema.verdict import CaseResult, Limitation, LimitationKind, Status
+from kerneltune.tools.schema.versions import PROTOCOL_VERSION
 
 GPU = {"name": "NVIDIA H200", "uuid": "GPU-1"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.judge.timing.baselines import TookTooLong, doubts, keep_compiled, within
+from kerneltune.tools.judge.timing.baselines import TookTooLong, doubts, keep_compiled, within
 
 
 def try_configs(seconds: float) -> None:

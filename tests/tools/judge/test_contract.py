@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.task.load import find_task, read_task
 from tests.tools.judge.drawing import applying
-from tools.judge.correctness.problem import Problem
-from tools.task import find_task, read_task
 
 
 def kinds(folder: Path, forward: str, inputs: str, extra: str = "") -> dict[str, str]:

@@ -8,13 +8,24 @@ from typing import Any
 import pytest
 import torch
 
+from kerneltune.tools.judge.correctness.problem import describe
+from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun, befores, may_vary
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.plan import (
+    Aten,
+    Kernel,
+    Launch,
+    LaunchArg,
+    Plan,
+    ScalarArg,
+    Step,
+    Storage,
+    TensorArg,
+    TensorRef,
+)
+from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.task.load import TaskFile, find_task
 from tests.tools.judge.simulated import Device, linked
-from tools.codec import encode
-from tools.judge.correctness.problem import describe
-from tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun, befores, may_vary
-from tools.plan.schema import Aten, Kernel, Launch, LaunchArg, Plan, ScalarArg, Step, Storage, TensorArg, TensorRef
-from tools.task import TaskFile, find_task
-from tools.verdict import Status, Verdict
 
 TASK = """
 import torch

@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from kerneltune.tools.backends.cuda.protocol import MAX_ROOMS
+from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.judge.execution.guard_pages import (
+    ALIGNMENT,
+    MARGIN_BYTES,
+    GuardedMemory,
+    RequestedAllocation,
+    places_for,
+)
+from kerneltune.tools.replay.replay import ReplayError
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.plan import Plan, Storage, TensorRef
 from tests.tools.judge.simulated import Device
-from tools.codec import encode
-from tools.judge.correctness.reference_model import Drawn
-from tools.judge.execution.guard_pages import ALIGNMENT, MARGIN_BYTES, GuardedMemory, RequestedAllocation, places_for
-from tools.plan.replay import ReplayError
-from tools.plan.schema import Plan, Storage, TensorRef
-from tools.runner.protocol import MAX_ROOMS
 
 PAGE = 4096
 Y = TensorRef(1, "float32", (5,), (1,))

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tools.judge.execution.guard_pages import extent_bytes, like, regions_of, same_bits, tree_bytes, write
+from kerneltune.tools.judge.execution.guard_pages import extent_bytes, like, regions_of, same_bits, tree_bytes, write
 
 TENSORS = [
     torch.arange(12.0).reshape(3, 4),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from tools.judge.correctness.problem import Lengths
+from kerneltune.tools.judge.correctness.problem import Lengths
 
 X = torch.randn(4, 512)
 

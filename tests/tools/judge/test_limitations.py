@@ -14,23 +14,20 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tools.judge.simulated import Device, linked
-from tests.tools.judge.test_correctness_run import plan_for, right
-from tools.codec import decode, encode
-from tools.errors import OutOfMemory, TaskError
-from tools.judge.correctness.comparison import compare
-from tools.judge.correctness.gates import Expected
-from tools.judge.correctness.problem import MOST_DISTURBED, Problem, describe
-from tools.judge.correctness.reference_model import is_out_of_memory
-from tools.judge.correctness.tree import tensors
-from tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
-from tools.judge.service.cpu_judge import CpuJudge
-from tools.judge.service.protocol import NewInputs, Open
-from tools.judge.service.verdict_cache import VerdictCache
-from tools.receipt import author_view, statement
-from tools.spec import CaseSpec, TaskSpec
-from tools.task import TaskFile, read_task
-from tools.verdict import (
+from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.correctness.problem import MOST_DISTURBED, Problem, describe
+from kerneltune.tools.judge.correctness.reference_model import is_out_of_memory
+from kerneltune.tools.judge.correctness.tree import tensors
+from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
+from kerneltune.tools.judge.service.cpu_judge import CpuJudge
+from kerneltune.tools.judge.service.protocol import NewInputs, Open
+from kerneltune.tools.judge.service.verdict_cache import VerdictCache
+from kerneltune.tools.receipt import author_view, statement
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import (
     LIMITATIONS,
     NOT_IN_FULL,
     CaseResult,
@@ -41,6 +38,9 @@ from tools.verdict import (
     concluded,
     standing_for,
 )
+from kerneltune.tools.task.load import TaskFile, read_task
+from tests.tools.judge.simulated import Device, linked
+from tests.tools.judge.test_correctness_run import plan_for, right
 
 ASKS = "torch.empty((1 << 50) if {} else 0, dtype=torch.uint8)"  # a pebibyte
 RAISES = "if {}: raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 is full')"

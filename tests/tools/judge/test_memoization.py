@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tools.judge.timing.statistics import MemoizationTimes, find_memoization, rank_p
+from kerneltune.tools.judge.timing.statistics import MemoizationTimes, find_memoization, rank_p
 
 
 def probe(

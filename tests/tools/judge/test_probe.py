@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tools.judge.correctness.batteries import PROBES
-from tools.judge.correctness.comparison import compare, judge
-from tools.judge.correctness.problem import Problem
-from tools.judge.correctness.reference_model import Drawn
-from tools.task import find_task, read_task
+from kerneltune.tools.judge.correctness.batteries import PROBES
+from kerneltune.tools.judge.correctness.comparison import compare, judge
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.task.load import find_task, read_task
 
 
 def to_tf32(x: Tensor) -> Tensor:

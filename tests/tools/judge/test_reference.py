@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from kerneltune.tools.judge.correctness.problem import Problem, counter, describe, expanded
+from kerneltune.tools.judge.correctness.tree import leaves
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
 from tests.tools.judge.drawing import applying
-from tools.codec import decode, encode
-from tools.errors import TaskError
-from tools.judge.correctness.problem import Problem, counter, describe, expanded
-from tools.judge.correctness.tree import leaves
-from tools.spec import TaskSpec
-from tools.task import TaskFile, builtin_tasks, find_task, read_task
 
 
 def task_of(folder: Path, source: str, name: str = "mine") -> TaskFile:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tools.judge.correctness.comparison import compare
-from tools.judge.correctness.float64 import half_step
-from tools.judge.correctness.gates import Expected
-from tools.judge.correctness.problem import Problem
-from tools.task import find_task, read_task
+from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.float64 import half_step
+from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.task.load import find_task, read_task
 
 
 def expected_of(folder: Path, forward: str, x: Tensor) -> Expected:

@@ -11,13 +11,24 @@ from typing import Any
 
 import pytest
 
-from tools import wire
-from tools.codec import encode
-from tools.errors import WorkerTimeout
-from tools.judge.execution.runner_link import RunnerFailed, RunnerLink, Runners, pass_runner, receive_runner
-from tools.plan.schema import Plan
-from tools.runner.protocol import CopyOut, Done, Failed, Reply, Request, Setup, Shared, Steps, TimedBlock, Times
-from tools.verdict import Status
+from kerneltune.tools.backends.cuda.protocol import (
+    CopyOut,
+    Done,
+    Failed,
+    Reply,
+    Request,
+    Setup,
+    Shared,
+    Steps,
+    TimedBlock,
+    Times,
+)
+from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink, Runners, pass_runner, receive_runner
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.errors import WorkerTimeout
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.verdict import Status
 
 Behaviour = Callable[[socket.socket], None]
 EMPTY_PLAN = Plan("main", "", "sm_90", (), (), (), (), None)

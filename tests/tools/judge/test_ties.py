@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.judge.correctness.comparison import compare
-from tools.judge.correctness.gates import Expected
-from tools.judge.correctness.problem import Problem
-from tools.task import read_task
+from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.task.load import read_task
 
 
 def expected_of(folder: Path, forward: str, x: torch.Tensor) -> Expected:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tools.judge.timing.statistics import (
+from kerneltune.tools.judge.timing.statistics import (
     CANDIDATE,
     Reading,
     Round,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tools.judge.service.protocol import BenchRequest, KernelImage
-from tools.judge.service.verdict_cache import VerdictCache, name_of
-from tools.judge.timing.statistics import SCREENING
-from tools.plan.schema import Kernel, Plan
-from tools.verdict import Status, Timing, Verdict
+from kerneltune.tools.judge.service.protocol import BenchRequest, KernelImage
+from kerneltune.tools.judge.service.verdict_cache import VerdictCache, name_of
+from kerneltune.tools.judge.timing.statistics import SCREENING
+from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 
 KERNEL = Kernel("k", "ttir", "module {}", ("*fp32",), {"num_warps": 4})
 PLAN = Plan("main", "", "sm_90", (), (KERNEL,), (), (), None)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tools.codec import decode, encode
-from tools.machine import Machine
-from tools.plan.messages import TraceCase, TraceReply, TraceRequest
-from tools.spec import TensorSpec
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
+from kerneltune.tools.schema.task import TensorSpec
 
 HEADER = "import torch\nimport triton\nimport triton.language as tl\nfrom torch import nn\n"
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tools.plan.schema import Kernel, Plan, plan_hash, without_locations
+from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash, without_locations
 
 LOCATED = """#loc = loc("a.py":3:0)
 module {

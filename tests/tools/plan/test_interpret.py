@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from kerneltune.tools.replay.interpret import interpret
+from kerneltune.tools.schema.messages import InterpretRequest
 from tests.tools.plan.conftest import Trace, tensor
-from tools.plan.interpret import interpret
-from tools.plan.messages import InterpretRequest
 
 COPY_BY_DESCRIPTORS = """
 from triton.tools.tensor_descriptor import TensorDescriptor

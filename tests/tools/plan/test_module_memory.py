@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
+from kerneltune.tools.compile.compiler import foreign_ttir, module_memory
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import forbidden_option
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.update import Update, UpdateLimits, Updater
 from tests.tools.plan.conftest import HEADER, tensor
-from tools.codec import Json
-from tools.machine import Machine
-from tools.plan.compile import foreign_ttir, module_memory
-from tools.plan.schema import forbidden_option
-from tools.spec import CaseSpec, TaskSpec
-from tools.update import Update, UpdateLimits, Updater
-from tools.verdict import Status
 
 PTX = """.version 8.7
 .target sm_90a

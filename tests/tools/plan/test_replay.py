@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tools.codec import encode
-from tools.plan.replay import (
+from kerneltune.tools.replay.replay import (
     Argument,
     NotAllowed,
     Replay,
@@ -21,7 +20,8 @@ from tools.plan.replay import (
     resolve,
     view_of,
 )
-from tools.plan.schema import (
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.plan import (
     ALLOWED,
     Aten,
     Kernel,

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.view.show import _ptx_difference
-from tests.tools.plan import sass_kernels
-from tests.tools.plan.sass_kernels import FILE, compiled
-from tools.plan.disassemble import CannotDisassemble, disassemble, disassemble_all, ptx_of
-from tools.plan.messages import SassRequest
-from tools.plan.sass import (
+from kerneltune.agent.view.show import _ptx_difference
+from kerneltune.tools.compile.disassemble import CannotDisassemble, disassemble, disassemble_all, ptx_of
+from kerneltune.tools.languages.ptx.assemble import ptxas
+from kerneltune.tools.schema.messages import SassRequest
+from kerneltune.tools.schema.sass import (
     MOST_INSTRUCTIONS,
     Census,
     Sass,
@@ -25,7 +24,8 @@ from tools.plan.sass import (
     listing,
     made_plain,
 )
-from tools.ptx.assemble import ptxas
+from tests.tools.plan import sass_kernels
+from tests.tools.plan.sass_kernels import FILE, compiled
 
 ROWS = "*fp32 *fp32 i32"
 _FLAGS = 48  # where an ELF file names its architecture

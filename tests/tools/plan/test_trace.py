@@ -6,11 +6,11 @@ import zlib
 
 import pytest
 
+from kerneltune.tools.schema.messages import TraceReply
+from kerneltune.tools.schema.plan import Aten, Plan, ScalarArg, TensorArg
+from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.verdict import Status
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, Trace, tensor
-from tools.plan.messages import TraceReply
-from tools.plan.schema import Aten, Plan, ScalarArg, TensorArg
-from tools.spec import TensorSpec
-from tools.verdict import Status
 
 
 def module(body: str, init: str = "pass") -> str:

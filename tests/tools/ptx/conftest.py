@@ -39,7 +39,7 @@ def candidate(text: str = RELU, *, grid: str = "(x.numel() + 127) // 128", call:
     """A file with that PTX in lines 6 and on."""
     return f'''import torch
 from torch import nn
-from tools.ptx import PtxKernel
+from kerneltune import PtxKernel
 
 relu = PtxKernel(r"""
 {text}""")

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.languages.ptx import PtxError, parse
+from kerneltune.tools.languages.ptx.assemble import assemble, with_candidate_lines
 from tests.tools.ptx.conftest import LOAD, RELU, with_lines
-from tools.ptx import PtxError, parse
-from tools.ptx.assemble import assemble, with_candidate_lines
 
 
 def error_of(text: str, folder: Path) -> PtxError:

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from kerneltune.tools.languages.ptx import PtxLaunchError, parse
+from kerneltune.tools.languages.ptx.loader import bind, entry_of, mismatch
 from tests.tools.ptx.conftest import HEAD, RELU
-from tools.ptx import PtxLaunchError, parse
-from tools.ptx.loader import bind, entry_of, mismatch
 
 
 def kernel(*params: str) -> str:

@@ -1,8 +1,8 @@
 import pytest
 
+from kerneltune.tools.languages.ptx import parse
+from kerneltune.tools.languages.ptx.checks import PtxFinding, findings, waits
 from tests.tools.ptx.conftest import LOAD, RELU, with_lines
-from tools.ptx import parse
-from tools.ptx.checks import PtxFinding, findings, waits
 
 
 def found(text: str, arch: str = "sm_90") -> list[PtxFinding]:

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.languages.ptx import parse
+from kerneltune.tools.languages.ptx.checks import effects, waits_for_earlier, written_variables
+from kerneltune.tools.replay.effects import effects as effects_of
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
+from kerneltune.tools.schema.plan import Kernel
 from tests.tools.ptx.conftest import LOAD, RELU, STORE, with_lines
-from tools.codec import decode, encode
-from tools.machine import Machine
-from tools.plan.effects import effects as effects_of
-from tools.plan.messages import TraceCase, TraceReply, TraceRequest
-from tools.plan.schema import Kernel
-from tools.ptx import parse
-from tools.ptx.checks import effects, waits_for_earlier, written_variables
 
-TWINS = Path(__file__).parents[2] / "exploits" / "twins"
+TWINS = Path(__file__).parents[3] / "corpus" / "twins"
 WRITES_Y_READS_X = ((False, True), (True, False), (False, False))
 
 

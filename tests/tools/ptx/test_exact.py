@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.ptx.assemble import assemble, code_of, with_needed_labels
-from tools.ptx.readable import readable
+from kerneltune.tools.languages.ptx.assemble import assemble, code_of, with_needed_labels
+from kerneltune.tools.languages.ptx.readable import readable
 
 STORED = Path(__file__).parent / "stored"
 Code = Callable[[str], bytes]

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
+from kerneltune.tools.languages.ptx import PtxKernel, PtxLaunchError
+from kerneltune.tools.languages.ptx.loader import block_of, cluster_of, sizes
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.plan import Kernel, Launch, ScalarArg, TensorArg
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.trace.recorder import Tape
+from kerneltune.tools.trace.triton_recorder import LaunchLog, PtxRecorder
+from kerneltune.tools.update import Update, UpdateLimits, Updater
 from tests.tools.ptx.conftest import BODY, ENTRY, HEAD, LOAD, RELU, STORE, candidate, with_lines
-from tools.machine import Machine
-from tools.plan.recorder import Tape
-from tools.plan.schema import Kernel, Launch, ScalarArg, TensorArg
-from tools.plan.triton_recorder import LaunchLog, PtxRecorder
-from tools.ptx import PtxKernel, PtxLaunchError
-from tools.ptx.loader import block_of, cluster_of, sizes
-from tools.spec import CaseSpec, TaskSpec
-from tools.update import Update, UpdateLimits, Updater
-from tools.verdict import Verdict
 
 Updates = Callable[[str], Update]
 SHAPE = {"$tensor": {"shape": [1000], "dtype": "float32", "stride": None}}

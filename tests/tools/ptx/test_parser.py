@@ -1,7 +1,19 @@
 import pytest
 
-from tools.ptx import PtxError, parse
-from tools.ptx.ir import Address, Both, Guard, Immediate, Label, Location, Not, Param, Register, Symbol, Vector
+from kerneltune.tools.languages.ptx import PtxError, parse
+from kerneltune.tools.languages.ptx.ir import (
+    Address,
+    Both,
+    Guard,
+    Immediate,
+    Label,
+    Location,
+    Not,
+    Param,
+    Register,
+    Symbol,
+    Vector,
+)
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
 

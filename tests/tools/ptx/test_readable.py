@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.ptx import PtxError, parse
-from tools.ptx.readable import readable
+from kerneltune.tools.languages.ptx import PtxError, parse
+from kerneltune.tools.languages.ptx.readable import readable
 
 STORED = Path(__file__).parent / "stored"
 TEXTS = sorted(p for p in STORED.glob("*.ptx") if "clamp" not in p.stem)  # that one: see test_exact.py

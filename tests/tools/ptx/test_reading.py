@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.languages.ptx import PtxError, parse
+from kerneltune.tools.languages.ptx.assemble import assemble, ptxas
+from kerneltune.tools.languages.ptx.ir import Immediate, Label, Symbol
+from kerneltune.tools.languages.ptx.parser import Stream, without_comments
 from tests.tools.ptx.conftest import HEAD, RELU, with_lines
-from tools.ptx import PtxError, parse
-from tools.ptx.assemble import assemble, ptxas
-from tools.ptx.ir import Immediate, Label, Symbol
-from tools.ptx.parser import Stream, without_comments
 
 STORE = "st.global.u32 [%rd4], 5;"
 

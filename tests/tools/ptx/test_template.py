@@ -1,7 +1,7 @@
 import pytest
 
-from tools.ptx import PtxError
-from tools.ptx.loader import render
+from kerneltune.tools.languages.ptx import PtxError
+from kerneltune.tools.languages.ptx.loader import render
 
 
 def test_names_and_expressions_are_filled_in() -> None:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from kerneltune.tools.languages.ptx.from_plan import CannotSay, ptx_candidate, short
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.update import Update, Updater
 from tests.tools.plan.conftest import HEADER, tensor
-from tools.codec import Json
-from tools.machine import Machine
-from tools.plan.schema import Plan
-from tools.ptx_files.from_plan import CannotSay, ptx_candidate, short
-from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.update import Update, Updater
 
 SCALE = '''
 @triton.jit

@@ -2,14 +2,14 @@
 
 import pytest
 
+from kerneltune.tools.languages.ptx.guess import guessed_candidate
+from kerneltune.tools.languages.ptx.ir import PtxError
+from kerneltune.tools.languages.ptx.loader import PtxLaunchError
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.plan import ScalarArg, TensorArg
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.update import Updater
 from tests.tools.plan.conftest import tensor
-from tools.machine import Machine
-from tools.plan.schema import ScalarArg, TensorArg
-from tools.ptx.ir import PtxError
-from tools.ptx.loader import PtxLaunchError
-from tools.ptx_files.guess import guessed_candidate
-from tools.spec import CaseSpec, TaskSpec, TensorSpec
-from tools.update import Updater
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
 SOURCE = (

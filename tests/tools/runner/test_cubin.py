@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import triton
 
-from tools.runner.launcher import variables
+from kerneltune.tools.backends.cuda.launcher import variables
 
 PTX = """
 .version 8.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tools.judge.correctness.tree import Tree
+from kerneltune.tools.judge.correctness.tree import Tree
 
 Kernel = Callable[..., Tree]
 LOG2E = 1.4426950408889634

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.judge.correctness.batteries import CORE, batteries_of
+from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.problem import Problem, describe
+from kerneltune.tools.judge.service.admission import admit, sensitivities, unsound
+from kerneltune.tools.schema.verdict import CaseResult, Tier
+from kerneltune.tools.task.load import MAIN, TaskFile, builtin_names, find_task
+from kerneltune.tools.tasks import GROUPS
 from tests.tools.tasks.honest import HONEST, Kernel
 from tests.tools.tasks.wrong import MISTAKES, Mistake
-from tools.judge.correctness.batteries import CORE, batteries_of
-from tools.judge.correctness.comparison import compare
-from tools.judge.correctness.problem import Problem, describe
-from tools.judge.service.admission import admit, sensitivities, unsound
-from tools.task import MAIN, TaskFile, builtin_names, find_task
-from tools.tasks import GROUPS
-from tools.verdict import CaseResult, Tier
 
 AT_A_HALF = {"quantize_fp8": 1.01}  # the error of what is rounded to float8 reaches half a step, which is the tolerance
 LEAST = {"matmul_fp8": 4.0}  # a float8 sum is so imprecise that zeros in an eighth of a row are no more tolerances off

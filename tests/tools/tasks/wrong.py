@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kerneltune.tools.judge.correctness.tree import Tree
 from tests.tools.tasks import honest
-from tools.judge.correctness.tree import Tree
 
 
 @dataclass(frozen=True)

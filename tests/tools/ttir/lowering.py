@@ -10,7 +10,7 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, make_backend
 
-from tools.ttir import DescriptorValue, Pointer, RunStats, parse, run
+from kerneltune.tools.languages.triton.ttir import DescriptorValue, Pointer, RunStats, parse, run
 
 POINTERS = {
     torch.float32: "*fp32",

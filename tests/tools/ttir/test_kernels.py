@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from kerneltune.tools.languages.triton.ttir import DescriptorValue, RunStats, UnsupportedOp, parse, run
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import launch, lower, pointer
-from tools.ttir import DescriptorValue, RunStats, UnsupportedOp, parse, run
 
 
 @pytest.fixture(autouse=True)

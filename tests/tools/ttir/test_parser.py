@@ -8,10 +8,18 @@ import re
 import pytest
 import torch
 
+from kerneltune.tools.languages.triton.ttir import (
+    Argument,
+    StepLimit,
+    TtirError,
+    TtirSyntaxError,
+    UnsupportedOp,
+    parse,
+    run,
+)
+from kerneltune.tools.languages.triton.ttir.ir import Desc, Ptr, Scalar, TensorType, parse_type
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import lower, pointer
-from tools.ttir import Argument, StepLimit, TtirError, TtirSyntaxError, UnsupportedOp, parse, run
-from tools.ttir.ir import Desc, Ptr, Scalar, TensorType, parse_type
 
 SOFTMAX = lower(kernels.softmax_row, {"x": "*fp32", "y": "*fp32", "n": "i32"}, {"B": 64})
 COLLATZ = lower(kernels.collatz, {"x": "*i32", "y": "*i32"}, {})

@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from kerneltune.tools.languages.triton.ttir import (
+    AssertFailed,
+    OutOfBounds,
+    Pointer,
+    StepLimit,
+    UnsupportedOp,
+    parse,
+    run,
+)
+from kerneltune.tools.languages.triton.ttir.ir import Scalar
+from kerneltune.tools.languages.triton.ttir.values import encode, round_bf16, round_tf32, round_to
 from tests.tools.ttir import kernels
 from tests.tools.ttir.lowering import launch, pointer
-from tools.ttir import AssertFailed, OutOfBounds, Pointer, StepLimit, UnsupportedOp, parse, run
-from tools.ttir.ir import Scalar
-from tools.ttir.values import encode, round_bf16, round_tf32, round_to
 
 
 def evaluate(body: str, kind: str, *values: int | float) -> Any:

@@ -1,0 +1,1 @@
+"""What is right: references, inputs, gates, and how outputs are compared."""

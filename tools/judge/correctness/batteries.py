@@ -1,7 +1,7 @@
 """The input batteries: which of them a case of a task is checked with, and how a case is named to an author. Pure."""
 
-from tools.spec import TaskSpec
-from tools.verdict import Tier
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Tier
 
 CORE = ("own", "zero_mean", "scaled")  # every case is checked with them
 PROBES = (

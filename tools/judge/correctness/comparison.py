@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tools.judge.correctness.batteries import PROBES
-from tools.judge.correctness.float64 import Rounding, Selection
-from tools.judge.correctness.gates import Expected, as_rows, reached, rounding_of
-from tools.judge.correctness.reference_model import Drawn
-from tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, stored_as
-from tools.verdict import CaseResult, Limitation, LimitationKind
+from kerneltune.tools.judge.correctness.batteries import PROBES
+from kerneltune.tools.judge.correctness.float64 import Rounding, Selection
+from kerneltune.tools.judge.correctness.gates import Expected, as_rows, reached, rounding_of
+from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, stored_as
+from kerneltune.tools.schema.verdict import CaseResult, Limitation, LimitationKind
 
 _TWO_OPERANDS = math.sqrt(2)  # each disturbed by one roundoff
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from tools.judge.correctness.tree import Tree, leaves, map_tensors, tensors
+from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_tensors, tensors
 
 NOISE = 2.0**-24  # small enough to stay linear, far above float64's own rounding
 _NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)

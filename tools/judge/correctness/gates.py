@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from tools.judge.correctness.float64 import Rounding, Selection, half_step
-from tools.judge.correctness.tree import Tree, is_float8, numel, tensors
-from tools.verdict import Limitation
+from kerneltune.tools.judge.correctness.float64 import Rounding, Selection, half_step
+from kerneltune.tools.judge.correctness.tree import Tree, is_float8, numel, tensors
+from kerneltune.tools.schema.verdict import Limitation
 
 CHUNK = 1 << 24  # elements compared at once: a 6 GB output needs no 50 GB of float64 temporaries
 TILE = 64

@@ -21,13 +21,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from tools.codec import Json
-from tools.errors import OutOfMemory, TaskError
-from tools.judge.correctness.batteries import PROBES
-from tools.judge.correctness.comparison import native_holds
-from tools.judge.correctness.float64 import Disturbances, default_float64, differences, flushed, widened
-from tools.judge.correctness.gates import MOST_SAMPLES, Expected, has_float8_matrices, rounds_operands, samples_for
-from tools.judge.correctness.inputs import (
+from kerneltune.tools.judge.correctness.batteries import PROBES
+from kerneltune.tools.judge.correctness.comparison import native_holds
+from kerneltune.tools.judge.correctness.float64 import Disturbances, default_float64, differences, flushed, widened
+from kerneltune.tools.judge.correctness.gates import (
+    MOST_SAMPLES,
+    Expected,
+    has_float8_matrices,
+    rounds_operands,
+    samples_for,
+)
+from kerneltune.tools.judge.correctness.inputs import (
     MantissaProbe,
     Numbering,
     declared_kinds,
@@ -38,8 +42,16 @@ from tools.judge.correctness.inputs import (
     required_bits,
     with_leaves,
 )
-from tools.judge.correctness.reference_model import Answer, Drawn, ReferenceModel, Regime, blame, free_cached, with_room
-from tools.judge.correctness.tree import (
+from kerneltune.tools.judge.correctness.reference_model import (
+    Answer,
+    Drawn,
+    ReferenceModel,
+    Regime,
+    blame,
+    free_cached,
+    with_room,
+)
+from kerneltune.tools.judge.correctness.tree import (
     Tree,
     is_finite,
     leaves,
@@ -50,9 +62,11 @@ from tools.judge.correctness.tree import (
     tensor_spec,
     tensors,
 )
-from tools.spec import CaseSpec, TaskSpec
-from tools.task import MAIN, CaseDef, TaskFile, int_constants, visible_source
-from tools.verdict import Limitation, LimitationKind
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Limitation, LimitationKind
+from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, int_constants, visible_source
 
 _ATEN = torch.ops.aten
 # Where each operator's arguments after query, key and value say that the mask is causal.

@@ -22,11 +22,18 @@ import torch
 from torch import Generator, Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tools.errors import OutOfMemory, TaskError
-from tools.judge.correctness.float64 import Rounding, Selection, Watching, default_float64, plain_arithmetic, widened
-from tools.judge.correctness.tree import Tree, dtype_name, leaves, map_tensors, raw_bytes, stored_as, tensors
-from tools.task import CaseDef, TaskFile, with_overrides
-from tools.verdict import Limitation, LimitationKind
+from kerneltune.tools.judge.correctness.float64 import (
+    Rounding,
+    Selection,
+    Watching,
+    default_float64,
+    plain_arithmetic,
+    widened,
+)
+from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, leaves, map_tensors, raw_bytes, stored_as, tensors
+from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.verdict import Limitation, LimitationKind
+from kerneltune.tools.task.load import CaseDef, TaskFile, with_overrides
 
 T = TypeVar("T")
 _SIGNS = re.compile(r"out of memory|can't allocate memory|_ALLOC_FAILED", re.IGNORECASE)

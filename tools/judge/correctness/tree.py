@@ -1,6 +1,6 @@
 """Arguments and results of a model as trees: tuples, lists and dicts with tensors or plain values as leaves.
 
-Paths are those of a launch plan ("0", "2.mask"); specs are the JSON of `tools.spec` ({"$tensor": …}).
+Paths are those of a launch plan ("0", "2.mask"); specs are the JSON of `tools.schema.task` ({"$tensor": …}).
 """
 
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tools.codec import Json, encode
-from tools.spec import TensorSpec
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.task import TensorSpec
 
 Tree = Any  # Tensor, tuple, list, dict, int, float, bool, str or None, recursively
 

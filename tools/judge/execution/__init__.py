@@ -1,0 +1,1 @@
+"""A plan run on guarded memory in the runner's process."""

@@ -16,25 +16,25 @@ from typing import Any, Protocol
 
 import torch
 
-from tools.codec import Json
-from tools.cuda.driver import DriverError
-from tools.judge.correctness.batteries import case_in_words
-from tools.judge.correctness.comparison import compare, compare_drawn
-from tools.judge.correctness.gates import Expected
-from tools.judge.correctness.inputs import case_seed
-from tools.judge.correctness.problem import Problem
-from tools.judge.correctness.reference_model import Drawn, free_cached
-from tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
-from tools.judge.execution.guard_pages import Allocate, GuardedMemory, Harm, same_bits
-from tools.judge.execution.runner_link import RunnerFailed, RunnerLink, now_s
-from tools.plan.replay import ReplayError
-from tools.plan.schema import Kernel, Plan, plan_hash, without_locations
-from tools.runner.launcher import Image, scratch_bytes
-from tools.runner.memory import DeviceBuffer, settle
-from tools.runner.protocol import Drop, Load, RunOnce, Setup
-from tools.spec import TaskSpec
-from tools.task import TaskFile
-from tools.verdict import CaseResult, Status, Verdict, standing_for
+from kerneltune.tools.backends.cuda.driver import DriverError
+from kerneltune.tools.backends.cuda.launcher import Image, scratch_bytes
+from kerneltune.tools.backends.cuda.memory import DeviceBuffer, settle
+from kerneltune.tools.backends.cuda.protocol import Drop, Load, RunOnce, Setup
+from kerneltune.tools.judge.correctness.batteries import case_in_words
+from kerneltune.tools.judge.correctness.comparison import compare, compare_drawn
+from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.correctness.inputs import case_seed
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.correctness.reference_model import Drawn, free_cached
+from kerneltune.tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
+from kerneltune.tools.judge.execution.guard_pages import Allocate, GuardedMemory, Harm, same_bits
+from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink, now_s
+from kerneltune.tools.replay.replay import ReplayError
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash, without_locations
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict, standing_for
+from kerneltune.tools.task.load import TaskFile
 
 SETUP_S = 30.0
 RUN_S = 2.0
@@ -52,7 +52,7 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class MemoryState:
-    """What a run finds: poison (index of `tools.plan.replay.POISONS`), the answer to other inputs instead in outputs
+    """What a run finds: poison (index of `tools.replay.replay.POISONS`), the answer to other inputs instead in outputs
     (`stale`), tensors at the right end of their pages or the left one."""
 
     words: str

@@ -5,13 +5,22 @@ A pristine copy of everything that the runner can write to but should not stays 
 
 import torch
 
-from tools.judge.correctness.reference_model import Drawn
-from tools.judge.correctness.tree import Tree, leaves, map_tensors
-from tools.judge.execution.guard_pages import like, regions_of, write
-from tools.plan.replay import ALIGNMENT, OutputLayout, dense, dense_bytes, map_outputs, output_layout, poison, view_of
-from tools.plan.schema import Plan, TensorRef
-from tools.runner.memory import DeviceBuffer
-from tools.runner.protocol import Shared
+from kerneltune.tools.backends.cuda.memory import DeviceBuffer
+from kerneltune.tools.backends.cuda.protocol import Shared
+from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_tensors
+from kerneltune.tools.judge.execution.guard_pages import like, regions_of, write
+from kerneltune.tools.replay.replay import (
+    ALIGNMENT,
+    OutputLayout,
+    dense,
+    dense_bytes,
+    map_outputs,
+    output_layout,
+    poison,
+    view_of,
+)
+from kerneltune.tools.schema.plan import Plan, TensorRef
 
 
 class InputBuffers:

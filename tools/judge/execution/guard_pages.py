@@ -12,11 +12,11 @@ from typing import Protocol
 
 import torch
 
-from tools.judge.correctness.reference_model import Drawn
-from tools.judge.correctness.tree import Tree, leaves, tensors
-from tools.plan.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
-from tools.plan.schema import Plan, Storage, tensor_refs
-from tools.runner.protocol import MAX_ROOMS, Allocation, BufferRegion, Shared
+from kerneltune.tools.backends.cuda.protocol import MAX_ROOMS, Allocation, BufferRegion, Shared
+from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.judge.correctness.tree import Tree, leaves, tensors
+from kerneltune.tools.replay.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
+from kerneltune.tools.schema.plan import Plan, Storage, tensor_refs
 
 
 def extent_bytes(tensor: torch.Tensor) -> int:
@@ -197,7 +197,7 @@ def places_for(
 
 class GuardedMemory:
     """The pieces of one plan. `drawn` says what the given ones look like, `scratch` what the launcher wants beside them
-    (`tools.runner.launcher.scratch_bytes`). `strict=False` looks into a fault: margins of canaries, all of it writable.
+    (`launcher.scratch_bytes`). `strict=False` looks into a fault: margins of canaries, all of it writable.
 
     Raises ReplayError when the plan contradicts itself or wants more than `most_bytes` for itself; DriverError when the
     memory is not there.

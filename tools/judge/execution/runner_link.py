@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tools import wire
-from tools.codec import DecodeError, decode, encode
-from tools.errors import WorkerTimeout
-from tools.runner.protocol import Failed, Load, Reply, Request, Setup, fits
-from tools.verdict import Status
+from kerneltune.tools.backends.cuda.protocol import Failed, Load, Reply, Request, Setup, fits
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import DecodeError, decode, encode
+from kerneltune.tools.schema.errors import WorkerTimeout
+from kerneltune.tools.schema.verdict import Status
 
 START_S = 60.0
 MAX_REPLY_BYTES = 1 << 20  # the times of 40,000 passes

@@ -1,0 +1,1 @@
+"""The judge's processes, and what they are asked."""

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from tools import wire
-from tools.codec import Json
-from tools.errors import TaskError
-from tools.judge.correctness import comparison as comparing
-from tools.judge.correctness.inputs import case_seed
-from tools.judge.correctness.problem import Problem, describe, expanded
-from tools.judge.service.admission import warnings_of
-from tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
-from tools.spec import TaskSpec
-from tools.task import TaskFile, find_task
+from kerneltune.tools.judge.correctness import comparison as comparing
+from kerneltune.tools.judge.correctness.inputs import case_seed
+from kerneltune.tools.judge.correctness.problem import Problem, describe, expanded
+from kerneltune.tools.judge.service.admission import warnings_of
+from kerneltune.tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.task.load import TaskFile, find_task
 
 
 class CpuJudge:

@@ -9,12 +9,12 @@ the answer comes; NeedRunner and EndRunner may come before it. A runner is hande
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tools.calibration import Ceilings
-from tools.codec import Json
-from tools.judge.timing.statistics import BASELINE_LIMIT_S, BASELINES, Rules
-from tools.plan.schema import Plan
-from tools.spec import TaskSpec
-from tools.verdict import CaseResult, Tier, Verdict
+from kerneltune.tools.backends.cuda.calibration import Ceilings
+from kerneltune.tools.judge.timing.statistics import BASELINE_LIMIT_S, BASELINES, Rules
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import CaseResult, Tier, Verdict
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tools.codec import Json
-from tools.judge.correctness.batteries import BATTERIES, CORE, PROBES, case_in_words
-from tools.judge.correctness.gates import Expected
-from tools.judge.correctness.inputs import case_seed
-from tools.judge.correctness.problem import Problem
-from tools.judge.correctness.reference_model import Drawn, free_cached
-from tools.judge.execution.correctness_run import Images, checking, images_for
-from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
-from tools.plan.replay import ReplayError
-from tools.plan.schema import Plan
-from tools.runner.memory import DeviceBuffer
-from tools.spec import TaskSpec
-from tools.task import TaskFile
-from tools.verdict import CaseResult, Status, Verdict
+from kerneltune.tools.backends.cuda.memory import DeviceBuffer
+from kerneltune.tools.judge.correctness.batteries import BATTERIES, CORE, PROBES, case_in_words
+from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.correctness.inputs import case_seed
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.correctness.reference_model import Drawn, free_cached
+from kerneltune.tools.judge.execution.correctness_run import Images, checking, images_for
+from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from kerneltune.tools.replay.replay import ReplayError
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict
+from kerneltune.tools.task.load import TaskFile
 
 EPOCH_S = 180.0
 TIMED = ("own", "zero_mean")  # batteries among the contents of the timed case

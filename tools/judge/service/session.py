@@ -14,16 +14,13 @@ from typing import Any
 
 import torch
 
-from tools import wire
-from tools.codec import Json, encode
-from tools.cuda.driver import DriverError
-from tools.device import Sampler
-from tools.errors import OutOfMemory, TaskError
-from tools.judge.correctness.problem import expanded
-from tools.judge.correctness.reference_model import free_cached
-from tools.judge.execution.correctness_run import CompiledImage, Images
-from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
-from tools.judge.service.protocol import (
+from kerneltune.tools.backends.cuda.device import Sampler
+from kerneltune.tools.backends.cuda.driver import DriverError
+from kerneltune.tools.judge.correctness.problem import expanded
+from kerneltune.tools.judge.correctness.reference_model import free_cached
+from kerneltune.tools.judge.execution.correctness_run import CompiledImage, Images
+from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from kerneltune.tools.judge.service.protocol import (
     Baselines,
     BenchReply,
     BenchRequest,
@@ -39,18 +36,21 @@ from tools.judge.service.protocol import (
     ScreenVariants,
     Warm,
 )
-from tools.judge.service.quick_check import QuickCheck
-from tools.judge.service.tiers import CandidateJudge
-from tools.judge.service.verdict_cache import VerdictCache, name_of
-from tools.judge.timing.baselines import keep_compiled
-from tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
-from tools.judge.timing.build_verdict import Refuted
-from tools.judge.timing.ceilings import describe_gpu
-from tools.judge.timing.statistics import SCREENING, Rules
-from tools.judge.timing.timing_run import TimingRun
-from tools.spec import TaskSpec
-from tools.task import TaskFile, find_task
-from tools.verdict import Status, Verdict
+from kerneltune.tools.judge.service.quick_check import QuickCheck
+from kerneltune.tools.judge.service.tiers import CandidateJudge
+from kerneltune.tools.judge.service.verdict_cache import VerdictCache, name_of
+from kerneltune.tools.judge.timing.baselines import keep_compiled
+from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
+from kerneltune.tools.judge.timing.build_verdict import Refuted
+from kerneltune.tools.judge.timing.ceilings import describe_gpu
+from kerneltune.tools.judge.timing.statistics import SCREENING, Rules
+from kerneltune.tools.judge.timing.timing_run import TimingRun
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.task.load import TaskFile, find_task
 
 
 class JudgeSession:

@@ -4,21 +4,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tools.codec import Json
-from tools.device import Sampler
-from tools.judge.correctness.batteries import batteries_of
-from tools.judge.execution.correctness_run import CorrectnessRun, Images
-from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
-from tools.judge.service.protocol import BenchRequest
-from tools.judge.service.quick_check import TIMED, QuickCheck
-from tools.judge.timing.benchmark_setup import BenchmarkSetup
-from tools.judge.timing.build_verdict import Refuted, TimingResult, build_verdict
-from tools.judge.timing.statistics import Rules
-from tools.judge.timing.timing_run import TimingRun
-from tools.plan.schema import Plan, plan_hash
-from tools.spec import TaskSpec
-from tools.task import TaskFile
-from tools.verdict import Status, Tier, Verdict, concluded
+from kerneltune.tools.backends.cuda.device import Sampler
+from kerneltune.tools.judge.correctness.batteries import batteries_of
+from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun, Images
+from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from kerneltune.tools.judge.service.protocol import BenchRequest
+from kerneltune.tools.judge.service.quick_check import TIMED, QuickCheck
+from kerneltune.tools.judge.timing.benchmark_setup import BenchmarkSetup
+from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult, build_verdict
+from kerneltune.tools.judge.timing.statistics import Rules
+from kerneltune.tools.judge.timing.timing_run import TimingRun
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import Plan, plan_hash
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict, concluded
+from kerneltune.tools.task.load import TaskFile
 
 PROCESSES = 3  # fresh runners of a confirmation
 

@@ -5,9 +5,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tools.judge.service.protocol import BenchRequest
-from tools.plan.schema import plan_hash
-from tools.verdict import Status, Tier, Verdict
+from kerneltune.tools.judge.service.protocol import BenchRequest
+from kerneltune.tools.schema.plan import plan_hash
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 
 _MOST = 1024
 _LASTING = (Status.REJECTED, Status.WRONG, Status.IMPOSSIBLE, Status.CORRECT)  # the others may be the machine's fault

@@ -1,0 +1,1 @@
+"""How long a plan takes: baselines, benchmark setup, timing runs, statistics."""

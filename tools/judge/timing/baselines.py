@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from tools.judge.correctness.float64 import plain_arithmetic
-from tools.judge.correctness.problem import LoadedCase
-from tools.judge.correctness.tree import Tree, tensors
-from tools.judge.execution.device_buffers import InputBuffers
-from tools.runner import passes
-from tools.runner.protocol import Times
+from kerneltune.tools.backends.cuda import passes
+from kerneltune.tools.backends.cuda.protocol import Times
+from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
+from kerneltune.tools.judge.correctness.problem import LoadedCase
+from kerneltune.tools.judge.correctness.tree import Tree, tensors
+from kerneltune.tools.judge.execution.device_buffers import InputBuffers
 
 _ABSURD_OF_LIGHT = 10.0
 _ABSURD_OF_COMPILED = 5.0

@@ -8,23 +8,31 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tools.calibration import Ceilings
-from tools.errors import TaskError
-from tools.judge.correctness.comparison import compare
-from tools.judge.correctness.gates import Expected, samples_for
-from tools.judge.correctness.problem import Problem
-from tools.judge.correctness.reference_model import free_cached
-from tools.judge.correctness.tree import Tree
-from tools.judge.execution.correctness_run import compare_slot
-from tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
-from tools.judge.execution.guard_pages import same_bits, tree_bytes
-from tools.judge.timing.baselines import Baseline, TookTooLong, copy_gbps, doubts, eager_us, null_launch_us, within
-from tools.judge.timing.build_verdict import RooflineBound, TimingContext, roofline_bound
-from tools.judge.timing.statistics import BASELINE_LIMIT_S, Round, passes_for, resolution, slots_for
-from tools.runner import passes
-from tools.spec import TaskSpec
-from tools.task import TaskFile
-from tools.verdict import CaseResult, standing_for
+from kerneltune.tools.backends.cuda import passes
+from kerneltune.tools.backends.cuda.calibration import Ceilings
+from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.gates import Expected, samples_for
+from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.correctness.reference_model import free_cached
+from kerneltune.tools.judge.correctness.tree import Tree
+from kerneltune.tools.judge.execution.correctness_run import compare_slot
+from kerneltune.tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
+from kerneltune.tools.judge.execution.guard_pages import same_bits, tree_bytes
+from kerneltune.tools.judge.timing.baselines import (
+    Baseline,
+    TookTooLong,
+    copy_gbps,
+    doubts,
+    eager_us,
+    null_launch_us,
+    within,
+)
+from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, roofline_bound
+from kerneltune.tools.judge.timing.statistics import BASELINE_LIMIT_S, Round, passes_for, resolution, slots_for
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import CaseResult, standing_for
+from kerneltune.tools.task.load import TaskFile
 
 
 class AnswerCache:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tools.calibration import Ceilings
-from tools.codec import Json, encode
-from tools.device import GpuSample
-from tools.gpus import gpu_named
-from tools.judge.timing.statistics import (
+from kerneltune.tools.backends.cuda.calibration import Ceilings
+from kerneltune.tools.backends.cuda.device import GpuSample
+from kerneltune.tools.backends.cuda.protocol import Shares
+from kerneltune.tools.judge.timing.statistics import (
     Agreement,
     MemoizationFinding,
     Reading,
@@ -21,11 +20,12 @@ from tools.judge.timing.statistics import (
     ratio_over,
     timing_over,
 )
-from tools.roofline import speed_of_light
-from tools.runner.protocol import Shares
-from tools.spec import TaskSpec
-from tools.verdict import CaseResult, Comparison, Status, Tier, Verdict, standing_for
-from tools.versions import PROTOCOL_VERSION
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.gpus import gpu_named
+from kerneltune.tools.schema.roofline import speed_of_light
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, Status, Tier, Verdict, standing_for
+from kerneltune.tools.schema.versions import PROTOCOL_VERSION
 
 _READ_OVER_COPY = 1.15  # a pure read may be that much faster than a measured copy
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from cuda.bindings import driver as cu  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from tools.calibration import Ceilings
-from tools.codec import Json, encode
-from tools.cuda.driver import DriverError, check
-from tools.device import Sampler
-from tools.judge.correctness.float64 import plain_arithmetic
-from tools.judge.timing.baselines import copy_gbps, null_launch_us
-from tools.runner import passes
-from tools.versions import versions
+from kerneltune.tools.backends.cuda import passes
+from kerneltune.tools.backends.cuda.calibration import Ceilings
+from kerneltune.tools.backends.cuda.device import Sampler
+from kerneltune.tools.backends.cuda.driver import DriverError, check
+from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
+from kerneltune.tools.judge.timing.baselines import copy_gbps, null_launch_us
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.versions import versions
 
 
 def describe_gpu() -> dict[str, Json]:

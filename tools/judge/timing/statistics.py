@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from tools.codec import Json
-from tools.verdict import Comparison, Timing
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import Comparison, Timing
 
 CANDIDATE = "candidate"
 BASELINES = ("eager", "compile", "compile-max")

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from tools.codec import Json
-from tools.device import Sampler, Watch, foreign_processes
-from tools.judge.correctness.inputs import case_seed
-from tools.judge.execution.correctness_run import FIRST_RUN_S, RUN_S, Images, staged
-from tools.judge.execution.device_buffers import OutputBuffers
-from tools.judge.execution.runner_link import RunnerFailed, RunnerLink
-from tools.judge.timing.baselines import Baseline
-from tools.judge.timing.benchmark_setup import CONTENTS, BenchmarkSetup
-from tools.judge.timing.build_verdict import Refuted, TimingResult
-from tools.judge.timing.statistics import (
+from kerneltune.tools.backends.cuda.device import Sampler, Watch, foreign_processes
+from kerneltune.tools.backends.cuda.protocol import Capture, CopyOut, Replays, Steps, TimedBlock, Times
+from kerneltune.tools.judge.correctness.inputs import case_seed
+from kerneltune.tools.judge.execution.correctness_run import FIRST_RUN_S, RUN_S, Images, staged
+from kerneltune.tools.judge.execution.device_buffers import OutputBuffers
+from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from kerneltune.tools.judge.timing.baselines import Baseline
+from kerneltune.tools.judge.timing.benchmark_setup import CONTENTS, BenchmarkSetup
+from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult
+from kerneltune.tools.judge.timing.statistics import (
     CANDIDATE,
     MemoizationTimes,
     Reading,
@@ -29,9 +29,9 @@ from tools.judge.timing.statistics import (
     palindrome,
     passes_for,
 )
-from tools.plan.schema import EMPTY, Aten, Launch, Plan, base_name, plan_hash
-from tools.runner.protocol import Capture, CopyOut, Replays, Steps, TimedBlock, Times
-from tools.verdict import Status, Verdict
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import EMPTY, Aten, Launch, Plan, base_name, plan_hash
+from kerneltune.tools.schema.verdict import Status, Verdict
 
 _STEADY_PASSES = 5
 _IDLE_S = 0.3  # a GPU that has done nothing for so long is heated up again

@@ -11,10 +11,10 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, make_backend
 
+from kerneltune.tools.languages.ptx import parse
+from kerneltune.tools.languages.ptx.sim import EmulatedLaunch, EmulationStats, run
+from kerneltune.tools.languages.triton import ttir
 from tests.tools.ttir.lowering import POINTERS, pointer
-from tools import ttir
-from tools.ptx import parse
-from tools.ptx.sim import EmulatedLaunch, EmulationStats, run
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kerneltune.tools.replay.interpret import interpret
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import InterpretReply, InterpretRequest
+from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan, ScalarArg, Storage, TensorArg, TensorRef
 from tests.tools.ptx.sim.threads import HEAD
-from tools.codec import decode, encode
-from tools.machine import Machine
-from tools.plan.interpret import interpret
-from tools.plan.messages import InterpretReply, InterpretRequest
-from tools.plan.schema import Aten, Kernel, Launch, Plan, ScalarArg, Storage, TensorArg, TensorRef
 
 SCALE = f"""{HEAD}
 .visible .entry scale(.param .u64 out, .param .u64 x, .param .f32 by, .param .u32 n) .reqntid 128 {{

@@ -7,9 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from tests.tools.ptx.sim.threads import HEAD, Array, compute, pointer, start, u32
-from tools.ptx import PtxError, parse
-from tools.ptx.sim import (
+from kerneltune.tools.languages.ptx import PtxError, parse
+from kerneltune.tools.languages.ptx.sim import (
     Deadlock,
     EmulatedLaunch,
     Misaligned,
@@ -21,6 +20,7 @@ from tools.ptx.sim import (
     Unsupported,
     run,
 )
+from tests.tools.ptx.sim.threads import HEAD, Array, compute, pointer, start, u32
 
 NUMBERS = np.arange(64, dtype=np.uint32)
 SHARED = ".shared .align 16 .b8 s[1024]; .reg .b32 w, v; mov.b32 w, s; mad.lo.u32 w, %t, 4, w;"

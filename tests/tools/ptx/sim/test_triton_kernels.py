@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from kerneltune.tools.languages.ptx.sim import Race
 from tests.tools.ptx.sim.both import Lowered, emulate, lower, run_both
 from tests.tools.ttir import kernels
-from tools.ptx.sim import Race
 
 Values = dict[str, Any]
 

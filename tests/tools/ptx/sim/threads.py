@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tools.ptx import parse
-from tools.ptx.sim import EmulatedLaunch, run
-from tools.ttir import Pointer
+from kerneltune.tools.languages.ptx import parse
+from kerneltune.tools.languages.ptx.sim import EmulatedLaunch, run
+from kerneltune.tools.languages.triton.ttir import Pointer
 
 Array = npt.NDArray[Any]
 HEAD = ".version 8.3\n.target sm_90a\n.address_size 64\n"

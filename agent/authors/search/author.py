@@ -1,0 +1,228 @@
+"""The author that needs no key and no network: Inductor's kernels, expert kernels, and a search over both."""
+
+import ast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kerneltune.agent.attempt import Attempt, Earlier, Proposal, as_params
+from kerneltune.agent.authors.search.clean import CaseArguments, LoweringFacts, clean, split
+from kerneltune.agent.authors.search.experts import experts, ptx_experts
+from kerneltune.agent.authors.search.neighbours import SHARED_LIMIT_BYTES, Move, View, describe, search
+from kerneltune.agent.authors.search.sketch import CannotLower, Remembered, Sketch, fingerprint
+from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.languages.ptx.loader import language_of
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.errors import WorkerError
+from kerneltune.tools.schema.gpus import GPUS
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+
+Lower = Callable[[str, dict[str, Json], int], list[str]]
+
+# What Inductor may be told to do otherwise; a setting that changes nothing yields the same text and is not proposed.
+_SETTINGS: dict[str, dict[str, Json]] = {
+    "inductor": {},
+    "inductor_looped": {"triton.persistent_reductions": False},
+    "inductor_unsplit": {"split_reductions": False},
+}
+
+
+def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
+    """`lower` by way of a child process that runs `inductor.main`: `call` sends a body and returns the answer's."""
+
+    def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+        reply = call({"source": source, "overrides": overrides, "arch": arch})
+        if "error" in reply:
+            raise CannotLower(str(reply["error"]))
+        return decode(list[str], reply["codes"])
+
+    return lower
+
+
+class OfflineAuthor:
+    """Proposes Inductor's candidate and the experts', then neighbours of the best points.
+
+    What comes next depends on the seed, the history, what is under way and what `earlier` runs found, and on nothing
+    else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears of which
+    sketch points are put off, and why.
+
+    With `as_ptx` kernels are proposed as PTX: our experts in it first, then what Triton makes of the others' points.
+    `as_ptx` takes a Triton candidate and gives the same in PTX, or raises CannotSay.
+    """
+
+    name = "offline"
+
+    def __init__(
+        self,
+        lower: Lower,
+        arch: int,
+        seed: int = 0,
+        earlier: Sequence[Earlier] = (),
+        told: Callable[[str], None] = lambda _: None,
+        as_ptx: Callable[[str], str] | None = None,
+    ) -> None:
+        self._lower, self._arch, self._seed, self._earlier, self._told = lower, arch, seed, earlier, told
+        self._as_ptx, self._not_ptx = as_ptx, set[str]()  # names of sketches that cannot be said in PTX
+        self._sketches: dict[str, list[Sketch]] = {}
+        self._given: dict[str, set[str]] = {}  # by task, fingerprints of what was proposed
+        self._memory: dict[str, Remembered] = {}
+        self._put_off: set[tuple[str, str]] = set()
+        self.problems: list[str] = []  # why Inductor's kernels are missing, for a warning to the user
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        """Up to `width` candidates that were not proposed before; [] when there is nothing left."""
+        sketches = self.sketches(task)
+        given = self._given.setdefault(task.sha256, set())
+        finished = {_point_of(a, {sketch.name: sketch for sketch in sketches}) for a in history}
+        earlier = self._remembered(task, sketches)
+        found: list[Proposal] = []
+        while len(found) < width:
+            view = View(
+                sketches,
+                history,
+                earlier,
+                _shared_limit(self._arch),
+                self._seed,
+                len(finished | given),
+            )
+            proposal = self._next(view, finished, given)
+            if proposal is None:
+                break
+            found.append(proposal)
+        return found
+
+    def _next(self, view: View, finished: set[str], given: set[str]) -> Proposal | None:
+        for move in search(view, self._say):
+            source = move.sketch.render(move.params)
+            print_ = _fingerprint(source)
+            if print_ in finished or print_ in given or move.sketch.name in self._not_ptx:
+                continue
+            given.add(print_)
+            if (said := self._in_language(move.sketch.name, source)) is not None:
+                return _proposal(move, said)
+        return None
+
+    def _in_language(self, name: str, source: str) -> str | None:
+        """The candidate in the language of the run; None where a kernel has no PTX, at whatever point."""
+        if self._as_ptx is None or language_of(source) == "ptx":
+            return source
+        try:
+            return self._as_ptx(source)
+        except CannotSay as error:
+            self._not_ptx.add(name)
+            self.problems.append(f"{name} cannot be said in PTX: {error}")
+            return None
+
+    def _say(self, sketch: str, why: str) -> None:
+        if (sketch, why) not in self._put_off:
+            self._put_off.add((sketch, why))
+            self._told(f"points of {sketch} come last: {why}")
+
+    def _remembered(self, task: TaskSpec, sketches: Sequence[Sketch]) -> Remembered:
+        if task.sha256 not in self._memory:
+            found = Remembered.of(self._earlier, {sketch.name: sketch for sketch in sketches})
+            self._memory[task.sha256] = found
+            if found.words:
+                self._told(found.words)
+        return self._memory[task.sha256]
+
+    def sketches(self, task: TaskSpec) -> list[Sketch]:
+        """What it searches among, Inductor's first; the first time, TorchInductor is asked for its own."""
+        if task.sha256 not in self._sketches:
+            own_ptx = ptx_experts(task.name) if self._as_ptx else []
+            made = [*own_ptx, *self._inductor(task), *experts(task)]
+            texts = {_fingerprint(sketch.source): sketch for sketch in reversed(made)}
+            self._sketches[task.sha256] = [s for s in made if texts[_fingerprint(s.source)] is s]
+        return self._sketches[task.sha256]
+
+    def _inductor(self, task: TaskSpec) -> list[Sketch]:
+        found = []
+        others: list[str] | None = None
+        for name, config in _SETTINGS.items():
+            try:
+                main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
+                clean(task.name, task.source, main)  # raises where there is nothing to add kernels for other cases to
+                others = self._other_cases(task, main) if others is None else others
+                found.append(clean(task.name, task.source, [*main, *others], name))
+            except (CannotLower, WorkerError) as error:
+                self.problems.append(f"TorchInductor's kernels are missing ({name}): {error}")
+                if not config:  # what fails as it comes will not do better with other settings
+                    break
+        return found
+
+    def _other_cases(self, task: TaskSpec, main: list[str]) -> list[str]:
+        """Code for what the timed case's code does not cover: any shape if Inductor manages, else each case's own."""
+        if len(task.cases) == 1:
+            return []
+        codes: list[str] = []
+        for case in (c for c in task.cases if not c.held_out):  # the timed one counts as uncovered: its shape may vary
+            if not any(facts.covers(_arguments(case, facts)) for _, facts in map(split, codes)):
+                codes += self._lower_case(task, case)
+        return [code for code in codes if code not in main]
+
+    def _lower_case(self, task: TaskSpec, case: CaseSpec) -> list[str]:
+        try:
+            codes = self._lower(task.source, {**overrides(task, case), "dynamic": True}, self._arch)
+            if all(facts.covers(_arguments(case, facts)) for _, facts in map(split, codes)):
+                clean(task.name, task.source, codes)
+                return codes
+        except (CannotLower, WorkerError) as error:
+            self.problems.append(f"no kernels for all shapes, only for known ones: {error}")
+        return [] if case is task.main else self._lower(task.source, overrides(task, case), self._arch)
+
+
+_fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal
+
+
+def _point_of(attempt: Attempt, known: Mapping[str, Sketch]) -> str:
+    """The fingerprint of the sketch's text at the attempt's point, whatever language that was said in; of what is no
+    point of ours its own text's."""
+    sketch, params = known.get(str(attempt.proposal.params.get("sketch"))), as_params(attempt.proposal.params)
+    ours = sketch is not None and set(params) <= set(sketch.params)
+    return _fingerprint(sketch.render(params) if sketch and ours else attempt.proposal.source)
+
+
+def _shared_limit(arch: int) -> int:
+    """Bytes of shared memory that a block may have."""
+    return next((gpu.shared_per_block_bytes for gpu in GPUS if gpu.arch == arch), SHARED_LIMIT_BYTES)
+
+
+def _proposal(move: Move, source: str) -> Proposal:
+    rationale, hypothesis, prediction = describe(move)
+    params: dict[str, Json] = {"sketch": move.sketch.name, **move.params}
+    parent_id = move.parent.attempt_id if move.parent else move.origin
+    return Proposal(source, rationale, parent_id, params, hypothesis, prediction)
+
+
+def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
+    """What `inductor.lower` needs to see one case: its inputs, its constructor's arguments, its module constants, and
+    the same without the inputs of every case that may be known, if there are several."""
+    known = {c.name: _made(task, c) for c in task.cases if not c.held_out}
+    several: dict[str, Json] = {"cases": known} if len(known) > 1 else {}
+    return {**_made(task, case), **several, "inputs": encode(case.inputs)}
+
+
+def _made(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
+    constants = {k: v for k, v in _constants(task.source, case.name).items() if k not in ("name", "cpu", "held_out")}
+    return {**constants, "init_args": encode(case.init_args)}
+
+
+def _constants(source: str, name: str) -> dict[str, Any]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES":
+            cases = ast.literal_eval(node.value)
+            return next((case for case in cases if case.get("name") == name), {})
+    return {}
+
+
+def _arguments(case: CaseSpec, facts: LoweringFacts) -> CaseArguments:
+    state = {name: (spec.shape, spec.dtype) for name, spec in case.state.items()}
+    inputs = [(spec.shape, spec.dtype) for spec in _tensors(encode(case.inputs))]
+    return CaseArguments(state, inputs, facts.cases.get(case.name, {}))
+
+
+def _tensors(tree: Json) -> list[TensorSpec]:
+    if isinstance(tree, dict) and "$tensor" in tree:
+        return [decode(TensorSpec, tree["$tensor"])]
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [spec for child in children for spec in _tensors(child)]

@@ -1,0 +1,1149 @@
+"""Turns what Inductor wrote for a task into one readable candidate file. Text in, text out; imports no torch.
+
+Several lowerings go into one file: the first is the timed case's, the others serve further shapes or dtypes."""
+
+import ast
+import json
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kerneltune.agent.authors.search.module_source import loads, model_parts
+from kerneltune.agent.authors.search.sketch import CannotLower, Sketch
+from kerneltune.tools.schema.codec import Json, decode
+
+# ---
+# The last line of a lowered code: facts about it that its text does not say, as JSON.
+
+MARK = "# kerneltune: "
+
+
+@dataclass(frozen=True)
+class InductorKernel:
+    """Launch configurations (the first is the default), grid type, and the hints they came from."""
+
+    configs: list[dict[str, int]]
+    grid: str
+    size_hints: dict[str, int]
+
+
+@dataclass(frozen=True)
+class CaseArguments:
+    """What a forward is called with in a case: shape and dtype by state_dict key and of each tensor among the inputs,
+    and the attributes that differ between cases, as Python text."""
+
+    state: Mapping[str, tuple[tuple[int, ...], str]]
+    inputs: Sequence[tuple[tuple[int, ...], str]]
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LoweringFacts:
+    """`state`: shape and dtype of each tensor that the model holds; `tensors`: shape, dtype, row-major? of each tensor
+    input; `symbols`: size symbol -> (argument, dimension), arguments being the state's tensors, then the inputs'.
+
+    Attributes that differ between cases: `sizes` has the symbols of those that the code reads at run time, `baked` the
+    values, as text, of those that it took for constants; `cases` has all of them in each of the task's cases.
+    """
+
+    state: dict[str, tuple[list[int], str]]
+    inputs: list[Json]
+    tensors: list[tuple[list[int], str, bool]]
+    symbols: dict[str, tuple[int, int]]
+    guards: list[str]
+    outputs: str
+    kernels: dict[str, InductorKernel]
+    helpers: dict[str, str]
+    operators: list[str] = field(default_factory=list)  # of torch, in the order in which the forward calls them
+    sizes: dict[str, str] = field(default_factory=dict)
+    baked: dict[str, str] = field(default_factory=dict)
+    cases: dict[str, dict[str, str]] = field(default_factory=dict)
+    differs: list[str] = field(default_factory=list)  # of the state, between cases, in shape or dtype
+
+    @property
+    def own(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and dtype of the state's tensors, then the inputs', as they were lowered."""
+        return [*((tuple(s), d) for s, d in self.state.values()), *((tuple(s), d) for s, d, _ in self.tensors)]
+
+    def covers(self, case: CaseArguments) -> bool:
+        """Whether these kernels serve a case."""
+        given = [*(case.state.get(n, o) for n, o in zip(self.state, self.own, strict=False)), *case.inputs]
+        if len(given) != len(self.own) or not all(map(_alike, given, self.own)):
+            return False
+        free = set(self.symbols.values())
+        places = ((i, d) for i, (shape, _) in enumerate(self.own) for d in range(len(shape)))
+        if any(given[i][0][d] != self.own[i][0][d] for i, d in places if (i, d) not in free):
+            return False
+        if any(case.attributes.get(path, text) != text for path, text in self.baked.items()):
+            return False
+        values = {name: given[argument][0][dim] for name, (argument, dim) in self.symbols.items()}
+        values |= {symbol: int(case.attributes[path]) for path, symbol in self.sizes.items()}
+        names = {"max": max, "min": min, "float": float}
+        return all(eval(guard, names, values) for guard in self.guards)  # arithmetic that our own child printed
+
+
+def _alike(given: tuple[tuple[int, ...], str], own: tuple[tuple[int, ...], str]) -> bool:
+    return len(given[0]) == len(own[0]) and given[1] == own[1]
+
+
+def split(code: str) -> tuple[str, LoweringFacts]:
+    """A lowered code without its last line, and that line's facts."""
+    text, _, facts = code.rpartition(MARK)
+    return text, decode(LoweringFacts, json.loads(facts))
+
+
+# ---
+# Moves powers of plain numbers out of a kernel: they are the same for every element, and libdevice's is a function of
+# its own, which a kernel that we accept may not call. The host computes them in float64, as the kernel would. AST in,
+# AST out.
+
+
+class Hoist(ast.NodeTransformer):
+    """Replaces `(1 - libdevice.pow(0.9, ks0)).to(tl.float32)` by a new parameter; `hoisted` has the host's expression
+    of each. `sizes`: parameters that are numbers."""
+
+    def __init__(self, sizes: set[str]) -> None:
+        self._sizes = sizes
+        self.hoisted: dict[str, str] = {}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """A conversion to float32 whose operand the host can compute."""
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr == "to" and ast.unparse(node.args[0]) == "tl.float32":
+            text = self._on_host(function.value)
+            if text is not None and "**" in text:
+                known = {value: name for name, value in self.hoisted.items()}
+                name = known.setdefault(text, f"factor{len(self.hoisted)}")
+                self.hoisted[name] = text
+                return ast.Name(name, ast.Load())
+        return self.generic_visit(node)
+
+    def _on_host(self, node: ast.expr) -> str | None:
+        """The expression as the host's Python; None where it is more than arithmetic on numbers."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            return repr(node.value)
+        if isinstance(node, ast.Name) and node.id in self._sizes:
+            return node.id
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._on_host(node.operand)
+            return inner and f"(-{inner})"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+            left, right = self._on_host(node.left), self._on_host(node.right)
+            sign = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}[type(node.op)]
+            return f"({left} {sign} {right})" if left and right else None
+        return self._call_on_host(node) if isinstance(node, ast.Call) else None
+
+    def _call_on_host(self, node: ast.Call) -> str | None:
+        name = ast.unparse(node.func)
+        if name == "libdevice.pow":
+            base, exponent = map(self._on_host, node.args)
+            return f"({base} ** {exponent})" if base and exponent else None
+        if name == "tl.full" and ast.unparse(node.args[0]) == "[]":
+            return self._on_host(node.args[1])
+        if name == "tl.cast" and ast.unparse(node.args[1]) == "tl.float64":
+            return self._on_host(node.args[0])
+        if (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr == "to"
+            and ast.unparse(node.args[0]) == "tl.float64"
+        ):
+            return self._on_host(node.func.value)
+        return None
+
+
+# ---
+# Makes a kernel's body read as a person would have written it; what it computes stays the same. AST in, AST out.
+
+_MOST_JOINED = 92  # of a statement that takes in another's expression
+_KEPT_APART = {"load", "store", "sum", "max", "min", "argmax", "argmin", "reduce", "associative_scan", "broadcast_to"}
+
+
+def tidy(function: ast.FunctionDef, names: Mapping[str, str]) -> None:
+    """Rename parameters by `names`, call loaded values after their pointers, and write steps that are used once where
+    they are used."""
+    _Rename(names).visit(function)
+    _Plain(_singles_in_float32(function)).visit(function)
+    _put_constants_in_place(function)
+    _put_aliases_in_place(function)
+    for body in _blocks(function):
+        _put_steps_in_place(function, body)
+    _Plain(set()).visit(function)
+    _Rename(_named_loads(function)).visit(function)
+    ast.fix_missing_locations(function)
+
+
+class _Rename(ast.NodeTransformer):
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self._names.get(node.id, node.id), node.ctx)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.arg = self._names.get(node.arg, node.arg)
+        return self.generic_visit(node)
+
+
+class _Plain(ast.NodeTransformer):
+    """`tl.load(p, None)` -> `tl.load(p)`, `x[:]` -> `x`, `x.to(t).to(t)` -> `x.to(t)`; `wide`: float32 already."""
+
+    def __init__(self, wide: set[str]) -> None:
+        self._wide = wide
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        whole = isinstance(node.slice, ast.Slice) and not (node.slice.lower or node.slice.upper or node.slice.step)
+        return node.value if whole else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if (
+            _called(node) in ("load", "store")
+            and isinstance(node.args[-1], ast.Constant)
+            and node.args[-1].value is None
+        ):
+            node.args.pop()
+        inner = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "to" else None
+        if isinstance(inner, ast.Name) and inner.id in self._wide and ast.unparse(node.args[0]) == "tl.float32":
+            return inner
+        twice = isinstance(inner, ast.Call) and _called(inner) in ("to", "full", "cast")
+        if twice and isinstance(inner, ast.Call) and ast.dump(inner.args[-1]) == ast.dump(node.args[0]):
+            return inner
+        return node
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.FunctionDef | ast.For | ast.While | ast.If):
+            yield child.body
+            yield getattr(child, "orelse", [])
+
+
+def _stores(function: ast.AST) -> Counter[str]:
+    """How often each name is set; a parameter counts as set once."""
+    nodes = list(ast.walk(function))
+    found = Counter(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    found.update(n.arg for n in nodes if isinstance(n, ast.arg))
+    return found
+
+
+def _loads(node: ast.AST) -> Counter[str]:
+    return Counter(loads(node))
+
+
+class _Put(ast.NodeTransformer):
+    """Names become expressions; `operands`: only beside an operator, and never both sides; `compared`: only there."""
+
+    def __init__(self, values: Mapping[str, ast.expr], *, operands: bool = False, compared: bool = False) -> None:
+        self._values, self._operands, self._compared = values, operands, compared
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        fits = isinstance(node.ctx, ast.Load) and not self._operands
+        return self._values.get(node.id, node) if fits else node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        arithmetic = self._operands and not self._compared
+        if arithmetic and not (self._is_value(node.left) and self._is_value(node.right)):
+            node.left, node.right = self._value(node.left), self._value(node.right)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if self._operands and not self._is_value(node.left):
+            node.comparators = [self._value(c) for c in node.comparators]
+        return node
+
+    def _is_value(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id in self._values
+
+    def _value(self, node: ast.expr) -> ast.expr:
+        return self._values[node.id] if isinstance(node, ast.Name) and node.id in self._values else node
+
+
+def _single(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """`name = expression`."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id, statement.value
+    return None
+
+
+def _singles_in_float32(function: ast.FunctionDef) -> set[str]:
+    """Names whose one value ends in `.to(tl.float32)`."""
+    stores = _stores(function)
+    found = filter(None, (_single(s) for body in _blocks(function) for s in body))
+    return {n for n, value in found if stores[n] == 1 and ast.unparse(value).endswith(".to(tl.float32)")}
+
+
+def _put_constants_in_place(function: ast.FunctionDef) -> None:
+    """`tl.full([1], 0.5, tl.float32)` beside an operator is 0.5: Triton makes it a float32, too. Integers only where
+    they are compared, for `x + 1` has the width of x."""
+    stores = _stores(function)
+    floats: dict[str, ast.expr] = {}
+    integers: dict[str, ast.expr] = {}
+    for name, value in filter(None, (_single(s) for body in _blocks(function) for s in body)):
+        number = re.fullmatch(r"tl\.full\(\[[1, ]*\], (\S+), tl\.(float32|int32|int64)\)", ast.unparse(value))
+        if number and stores[name] == 1 and re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?", number[1]):
+            known, kind = (floats, float) if number[2] == "float32" else (integers, int)
+            known[name] = ast.parse(repr(kind(float(number[1]))), mode="eval").body
+    _Put(floats, operands=True).visit(function)
+    _Put(integers, operands=True, compared=True).visit(function)
+    _drop_unread_names(function, {*floats, *integers})
+
+
+def _put_aliases_in_place(function: ast.FunctionDef) -> None:
+    """`a = b`, in a block that sets neither again; `a` is read nowhere but in blocks that set it first."""
+    blocks = list(_blocks(function))
+    reads = _loads(function)
+    for body in blocks:
+        stores = _stores(ast.Module(body, []))
+        for statement in list(body):
+            name, value = _single(statement) or ("", None)
+            if not isinstance(value, ast.Name) or stores[name] != 1 or stores[value.id] > 1:
+                continue
+            setters = [b for b in blocks if any((found := _single(s)) and found[0] == name for s in b)]
+            if sum(_loads(ast.Module(b, []))[name] for b in setters) == reads[name]:
+                body.remove(statement)
+                body[:] = [_Put({name: value}).visit(s) for s in body]
+                reads = _loads(function)
+
+
+def _drop_unread_names(function: ast.FunctionDef, names: set[str]) -> None:
+    unread = names - set(_loads(function))
+    for body in _blocks(function):
+        body[:] = [s for s in body if not ((found := _single(s)) and found[0] in unread)]
+
+
+def _put_steps_in_place(function: ast.FunctionDef, body: list[ast.stmt]) -> None:
+    stores, reads = _stores(function), _loads(function)
+    index = 0
+    while index < len(body):
+        joined = _joined(body, index, stores, reads)
+        if joined is None:
+            index += 1
+        else:
+            place, statement = joined
+            body[place] = statement
+            del body[index]
+
+
+def _joined(body: list[ast.stmt], index: int, stores: Counter[str], reads: Counter[str]) -> tuple[int, ast.stmt] | None:
+    """The only statement that reads what `body[index]` sets, with the expression in it; None where it stays."""
+    name, value = _single(body[index]) or ("", ast.Constant(None))
+    if not re.fullmatch(r"tmp\d+", name) or (stores[name], reads[name]) != (1, 1) or _stays(value):
+        return None
+    place = next((i for i in range(index + 1, len(body)) if _loads(body[i])[name]), None)
+    if place is None or not isinstance(body[place], ast.Assign | ast.Expr):
+        return None
+    if any(stores[used] > 1 for used in _loads(value)):  # a sum that goes on: not the same further down
+        return None
+    statement = _Put({name: value}).visit(ast.parse(ast.unparse(body[place])).body[0])
+    return (place, ast.fix_missing_locations(statement)) if len(ast.unparse(statement)) <= _MOST_JOINED else None
+
+
+def _stays(value: ast.expr) -> bool:
+    calls = (_called(n) for n in ast.walk(value) if isinstance(n, ast.Call))
+    return any(name in _KEPT_APART or name.startswith("atomic") for name in calls)
+
+
+def _named_loads(function: ast.FunctionDef) -> dict[str, str]:
+    """Values that are loaded once, under their pointer's name without `_ptr`."""
+    stores, names = _stores(function), {}
+    taken = set(stores) | set(_loads(function))
+    for name, value in filter(None, (_single(s) for body in _blocks(function) for s in body)):
+        pointer = re.match(r"tl\.load\((\w+)_ptr\b", ast.unparse(value))
+        if not pointer or stores[name] != 1 or not re.fullmatch(r"tmp\d+", name):
+            continue
+        wanted, number = pointer[1], 2
+        while wanted in taken:
+            wanted, number = f"{pointer[1]}_{number}", number + 1
+        names[name] = wanted
+        taken.add(wanted)
+    return names
+
+
+# ---
+# Makes one of Inductor's Triton kernels self-contained and readable. Text in, text out; no torch.
+
+# libdevice functions with a Triton operator that is as exact as the tolerances need, and that needs no bitcode
+_TL = {"abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma", "log", "log2", "rsqrt", "sin", "sqrt"}
+# Operators that the interpreter cannot run; written out with those it can.
+OWN_MATH = {
+    "tanh": """@triton.jit
+def tanh(x):
+    # a polynomial near zero, where 1 - 2 / (exp(2x) + 1) cancels
+    square = x * x
+    poly = -5.70498872745e-3 * square + 2.06390887954e-2
+    poly = (poly * square - 5.37397155531e-2) * square + 1.33314422036e-1
+    small = x + x * square * (poly * square - 3.33332819422e-1)
+    large = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(x)) + 1.0)
+    return tl.where(tl.abs(x) < 0.625, small, tl.where(x < 0, -large, large))
+""",
+    "log1p": """@triton.jit
+def log1p(x):
+    # Kahan: exact where 1 + x rounds
+    u = 1.0 + x
+    ratio = tl.where(u == 1.0, 1.0, x / tl.where(u == 1.0, 1.0, u - 1.0))
+    return tl.where(u == float("inf"), u, tl.where(u == 1.0, x, tl.log(u) * ratio))
+""",
+    "expm1": """@triton.jit
+def expm1(x):
+    # Kahan: exact where exp(x) rounds to 1
+    u = tl.exp(x)
+    near = (u - 1.0) * x / tl.where((u == 1.0) | (u <= 0.0) | (x > 1.0), 1.0, tl.log(u))
+    return tl.where(u == 1.0, x, tl.where((tl.abs(x) > 1.0), u - 1.0, near))
+""",
+}
+_NAMES = {
+    "native_layer_norm": "layer_norm", "native_group_norm": "group_norm", "native_batch_norm": "batch_norm",
+    "prepare_softmax_online": "softmax", "nll_loss_forward": "nll_loss", "max_pool2d_with_indices": "max_pool2d",
+    "low_memory_max_pool_with_offsets": "max_pool",
+}  # fmt: skip
+_WORDS = 6  # of a kernel's name
+_KINDS = {"triton_poi_": "elements", "triton_per_": "rows", "triton_red_": "sums", "triton_spl_": "scan"}
+_HOW = {
+    "triton_poi_": "one pass over the elements",
+    "triton_per_": "each row at once",
+    "triton_red_": "each row in steps",
+    "triton_spl_": "rows in parts, each of which waits for those before it",
+}
+_TRITON_CONSTEXPR = ast.Attribute(ast.Name("triton", ast.Load()), "constexpr_function", ast.Load())
+_TL_CAST = ast.Attribute(ast.Name("tl", ast.Load()), "cast", ast.Load())
+_NOISE = set("to copy view unsafe fused default t transpose permute unsqueeze expand clone".split())
+
+
+@dataclass(frozen=True)
+class CleanKernel:
+    """A cleaned kernel: `runtime` names its original positional arguments, `kept` those it still takes; after them come
+    those that the host computes from them, as Python."""
+
+    name: str
+    text: str
+    runtime: tuple[str, ...]
+    kept: tuple[str, ...]
+    facts: InductorKernel
+    defaults: dict[str, int]
+    says: str
+    computed: tuple[str, ...] = ()
+
+    def parameter(self, key: str) -> str:
+        """The module constant that holds a launch parameter."""
+        return f"{self.name.removesuffix('_kernel')}_{key}".upper()
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a kernel is for: the operators it fuses, in the graph's order, the `stem` of its name where that is known
+    better, an `ending` that tells variants apart, and names for its parameters."""
+
+    operators: Sequence[str] = ()
+    stem: str = ""
+    ending: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def readable_name(name: str, taken: set[str], role: Role) -> str:
+    """`triton_per_fused__softmax_add_0` -> `add_softmax_kernel`."""
+    body = re.sub(r"^triton_(?:poi|red|per|tem|spl)_fused_|_\d+$", "", name)
+    listed = "_".join(role.operators) or body
+    for long, short in _NAMES.items():
+        listed = listed.replace(long, short)
+    words = list(dict.fromkeys(w for w in listed.split("_") if w and w not in _NOISE))[:_WORDS]
+    stem = role.stem or "_".join(words) or "copy"
+    stem = f"op_{stem}" if stem[0].isdigit() else stem
+    kind = next((f"_{word}" for mark, word in _KINDS.items() if mark in name), "")
+    found = f"{stem}{role.ending}"
+    if f"{found}_kernel" in taken:  # the same operators in two kernels: sums first, then what uses them
+        found = f"{stem}{kind}{role.ending}"
+    number, base = 2, found
+    while f"{found}_kernel" in taken:
+        found, number = f"{base}_{number}", number + 1
+    taken.add(f"{found}_kernel")
+    return f"{found}_kernel"
+
+
+def runtime_parameters(text: str, kernel: str) -> tuple[str, ...]:
+    """What a kernel of Inductor's takes by position."""
+    function = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == kernel)
+    return tuple(p.arg for p in function.args.args if p.annotation is None)
+
+
+def clean_kernel(original: str, text: str, facts: InductorKernel, taken: set[str], role: Role) -> CleanKernel:
+    """The kernel named `original` in Inductor's module text."""
+    functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
+    function = next(f for f in functions if f.name == original)
+    parameters = function.args.args
+    runtime = runtime_parameters(text, original)
+    function.decorator_list = [ast.parse("triton.jit", mode="eval").body]
+    function.name = readable_name(original, taken, role)
+    sizes = {p for p in runtime if "ptr" not in p}
+    hoist = Hoist(sizes)
+    function = hoist.visit(Rewrite(sizes).visit(function))
+    _drop_unread(function)
+    read = _reads_of_arguments(function)
+    kept = tuple(p for p in runtime if p in read)
+    constants = [p for p in parameters if p.annotation is not None]
+    passed = [p for p in parameters if p.arg in kept]
+    function.args.args = [*passed, *map(ast.arg, hoist.hoisted), *constants]
+    wanted = {p.arg for p in constants} | {"num_warps", "num_stages"}
+    defaults = {k: v for k, v in facts.configs[0].items() if k in wanted}
+    if missing := wanted - set(defaults):
+        raise CannotLower(f"kernel {original}: no value for {sorted(missing)}")
+    tidy(function, _free(role.names, function))
+    combiners = _combiners(functions, function)
+    function.body.insert(0, ast.Expr(ast.Constant(_docstring(original, role))))
+    whole = "\n\n\n".join([*combiners, ast.unparse(ast.fix_missing_locations(function))])
+    says, computed = _docstring(original, role), tuple(hoist.hoisted.values())
+    return CleanKernel(function.name, whole, runtime, kept, facts, defaults, says, computed)
+
+
+def _free(names: Mapping[str, str], function: ast.FunctionDef) -> dict[str, str]:
+    """The names that mean nothing else in the function, each once."""
+    taken = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {a.arg for a in function.args.args}
+    found: dict[str, str] = {}
+    for old, wanted in names.items():
+        new, number = wanted, 2
+        while new in taken:
+            new, number = f"{wanted.removesuffix('_ptr')}_{number}{'_ptr' * wanted.endswith('_ptr')}", number + 1
+        taken.add(new)
+        found[old] = new
+    return found
+
+
+def _docstring(original: str, role: Role) -> str:
+    how = next((words for mark, words in _HOW.items() if mark in original), "")
+    what = ", ".join(role.operators) or "copies"
+    return f"{what}: {how}." if how else f"{what}."
+
+
+def _combiners(functions: list[ast.FunctionDef], kernel: ast.FunctionDef) -> list[str]:
+    """The functions that a scan or reduction of this kernel combines with, under names of their own in the file."""
+    texts = []
+    for function in (f for f in functions if f is not kernel):
+        own = f"{kernel.name.removesuffix('kernel')}{function.name.removeprefix('_triton_helper_fn_')}"
+        for node in ast.walk(kernel):
+            if isinstance(node, ast.Name) and node.id == function.name:
+                node.id = own
+        function.name = own
+        function = Rewrite().visit(function)
+        texts.append(ast.unparse(ast.fix_missing_locations(function)))
+    return texts
+
+
+class Rewrite(ast.NodeTransformer):
+    """Replaces what only Inductor's runtime has by plain Triton. `sizes`: parameters that are numbers."""
+
+    def __init__(self, sizes: set[str] | None = None) -> None:
+        self._sizes = sizes or set()
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """`(ks0 * ks1).to(t)` -> `tl.cast(ks0 * ks1, t)`: a size of 1 is a constant to Triton, and has no `to`."""
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+            names = {n.id for n in ast.walk(node.func.value) if isinstance(n, ast.Name)}
+            if names and names <= self._sizes:
+                return ast.Call(_TL_CAST, [node.func.value, *node.args], node.keywords)
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """No bounds checks: they cost, and what they check are the task's own indices."""
+        if ast.unparse(node).startswith("tl.device_assert"):
+            return None
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """A choice between two spellings of libdevice that have become the same."""
+        self.generic_visit(node)
+        return node.body if list(map(ast.dump, node.body)) == list(map(ast.dump, node.orelse)) else node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Inductor imports it from Triton under its bare name."""
+        return _TRITON_CONSTEXPR if node.id == "constexpr_function" else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """`triton_helpers.max2` -> `max2`, `libdevice.exp` -> `tl.exp`."""
+        self.generic_visit(node)
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if owner == "triton_helpers" or (owner == "libdevice" and node.attr in OWN_MATH):
+            return ast.Name(node.attr, ast.Load())
+        if owner in ("libdevice", "tl_math", "math") and node.attr in _TL:
+            return ast.Attribute(ast.Name("tl", ast.Load()), node.attr, ast.Load())
+        return node
+
+
+def clean_helper(text: str) -> str:
+    """A function of Inductor's runtime, self-contained."""
+    return ast.unparse(ast.fix_missing_locations(Rewrite().visit(ast.parse(text))))
+
+
+def _drop_unread(function: ast.FunctionDef) -> None:
+    """Remove assignments to names that nothing reads, until there is none."""
+    while True:
+        drop = _DropAssignments(set(loads(function)))
+        drop.visit(function)
+        if not drop.dropped:
+            return
+
+
+class _DropAssignments(ast.NodeTransformer):
+    def __init__(self, read: set[str]) -> None:
+        self.read, self.dropped = read, False
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        return self._keep(node, node.targets[0])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return self._keep(node, node.target)
+
+    def _keep(self, node: ast.stmt, target: ast.expr) -> ast.AST | None:
+        if isinstance(target, ast.Name) and target.id not in self.read:
+            self.dropped = True
+            return None
+        return node
+
+
+def _reads_of_arguments(function: ast.FunctionDef) -> set[str]:
+    """Names read that the body does not set itself (a specialised kernel sets `xnumel` in its first line)."""
+    targets = [statement.targets[0] for statement in function.body if isinstance(statement, ast.Assign)]
+    set_here = {target.id for target in targets if isinstance(target, ast.Name)}
+    return set(loads(function)) - set_here
+
+
+# ---
+# Turns the `call` of Inductor's wrapper into the body of a `forward`. Text in, text out; imports no torch.
+
+_DROPPED = ("args.clear(", "assert_size_stride(", "assert_alignment(", "torch.cuda.", "torch._C.", "get_raw_stream(")
+_EXTERN = {"mm", "addmm", "bmm", "baddbmm", "convolution", "bias_addmm", "dot", "mv"}
+_KNOWN = {"torch", "triton", "self", "view", "max", "min", "float", "int"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """How the forward calls things: `arguments` by position of Inductor's call, `symbols` by size symbol."""
+
+    arguments: list[str]
+    symbols: Mapping[str, str]
+    kernels: Mapping[str, CleanKernel]
+    device: str
+
+
+def launches(code: str, arguments: list[str]) -> dict[str, list[str]]:
+    """What each kernel that is launched just once is given, by position: an argument's text, or that of Inductor."""
+    call = _find_call(ast.parse(code))
+    given: dict[str, str] = {}
+    found: dict[str, list[list[str]]] = {}
+    for statement in _statements(call.body):
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == "args":
+            target = statement.targets[0]
+            parameters = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+            given = dict(zip(map(ast.unparse, parameters), arguments, strict=True))
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".run"):
+                texts = [given.get(text, text) for text in (_base(a) for a in node.args)]
+                found.setdefault(ast.unparse(node.func).removesuffix(".run"), []).append(texts)
+    return {kernel: texts[0] for kernel, texts in found.items() if len(texts) == 1}
+
+
+def fused_operators(code: str) -> dict[str, list[str]]:
+    """The operators of torch that each kernel stands for, from the comments above the launches."""
+    found: dict[str, list[str]] = {}
+    operators: list[str] = []
+    for line in code.splitlines():
+        if comment := re.search(r"# Topologically Sorted .* Original ATen: \[(.*)\]", line):
+            operators = [name.rpartition(".")[2] for name in comment[1].split(", ") if name]
+        elif launch := re.match(r"\s*(\w+)\.run\(", line):
+            found.setdefault(launch[1], [o.strip("_") for o in operators])
+    return found
+
+
+def library_calls(code: str) -> str:
+    """What the forward leaves to torch's libraries, in words: `mm, convolution`; "" where it is all views."""
+    called = re.findall(r"(?:extern_kernels|torch\.ops\.aten)\.(\w+)[\w.]*\(", code[code.find("def call(") :])
+    return ", ".join(dict.fromkeys(called))
+
+
+def _base(node: ast.expr) -> str:
+    """The tensor that a view is of."""
+    while isinstance(node, ast.Call) and ast.unparse(node.func) == "reinterpret_tensor":
+        node = node.args[0]
+    return ast.unparse(node)
+
+
+def forward_body(code: str, names: Names, outputs: str) -> list[str]:
+    """Statements of the forward. Raises CannotLower when something has no plain PyTorch equivalent."""
+    call = _find_call(ast.parse(code))
+    rewrite = _HostRewriter(names)
+    lines: list[str] = []
+    for statement in _statements(call.body):
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == "args":
+            rewrite.bind(statement.targets[0])
+        elif isinstance(statement, ast.Return):
+            values = statement.value.elts if isinstance(statement.value, ast.Tuple) else []
+            lines.append(f"return {outputs.format(*(ast.unparse(rewrite.visit(v)) for v in values))}")
+        elif not _dropped(statement, names.symbols):
+            lines += ast.unparse(ast.fix_missing_locations(rewrite.visit(statement))).splitlines()
+    _refuse_unknown(lines, names)
+    return lines
+
+
+def _find_call(tree: ast.Module) -> ast.FunctionDef:
+    return next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "call")
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        if isinstance(statement, ast.With):  # device guards
+            yield from _statements(statement.body)
+        else:
+            yield statement
+
+
+def _dropped(statement: ast.stmt, symbols: Mapping[str, str]) -> bool:
+    if isinstance(statement, ast.Delete):
+        return True
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        target, value = statement.targets[0].id, ast.unparse(statement.value)
+        own_size = target in symbols or target.endswith("_size")
+        return own_size or value.startswith(("get_raw_stream(", "copy_if_misaligned("))
+    return isinstance(statement, ast.Expr) and ast.unparse(statement).startswith(_DROPPED)
+
+
+class _HostRewriter(ast.NodeTransformer):
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.rename: dict[str, ast.expr] = {s: _expression(text) for s, text in names.symbols.items()}
+
+    def bind(self, target: ast.expr) -> None:
+        parameters = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        for parameter, text in zip(parameters, self.names.arguments, strict=True):
+            self.rename[ast.unparse(parameter)] = _expression(text)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        for old, kernel in self.names.kernels.items():
+            if node.id.startswith(old + "_") and node.id.endswith("numel"):
+                return ast.Name(kernel.name.removesuffix("kernel") + node.id.removeprefix(old + "_"), node.ctx)
+        return self.rename.get(node.id, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        function = ast.unparse(node.func)
+        if function.endswith(".run") and function.removesuffix(".run") in self.names.kernels:
+            return self._launch(self.names.kernels[function.removesuffix(".run")], node)
+        self.generic_visit(node)
+        if function == "empty_strided_cuda":
+            return _empty(node, self.names.device)
+        if function == "reinterpret_tensor":
+            return ast.Call(ast.Name("view", ast.Load()), node.args, [])
+        if function == "device":
+            return _expression(self.names.device)
+        if function.startswith("extern_kernels."):
+            return _library(function.removeprefix("extern_kernels."), node)
+        if function.startswith("aten."):
+            node.func = _expression(f"torch.ops.{function}")
+        return node
+
+    def _launch(self, kernel: CleanKernel, node: ast.Call) -> ast.AST:
+        given = dict(zip(kernel.runtime, (ast.unparse(self.visit(a)) for a in node.args), strict=True))
+        options = [f"{key}={kernel.parameter(key)}" for key in kernel.defaults]
+        computed = [_filled(text, given) for text in kernel.computed]
+        arguments = ", ".join([*(given[name] for name in kernel.kept), *computed, *options])
+        return _expression(f"{kernel.name}[{grid(kernel, given)}]({arguments})")
+
+
+def _filled(text: str, given: Mapping[str, str]) -> str:
+    """An expression in a kernel's parameters, with what it is given for them."""
+    tree = _expression(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = given[node.id]  # an attribute's text is as good: it is only written down
+    return ast.unparse(tree)
+
+
+def grid(kernel: CleanKernel, given: Mapping[str, str]) -> str:
+    """The launch grid as Python text."""
+
+    def blocks(axis: str) -> str:
+        constant = kernel.parameter(f"{axis.upper()}BLOCK")
+        return f"triton.cdiv({given[f'{axis}numel']}, {constant})" if f"{axis.upper()}BLOCK" in kernel.defaults else "1"
+
+    kind = kernel.facts.grid
+    if kind == "Grid1D":
+        return f"({blocks('x')},)"
+    if kind == "Grid2D":
+        return f"({blocks('x')}, {blocks('y')})"
+    if kind == "Grid2DWithYZOverflow":
+        overflow = f"triton.cdiv({blocks('y')}, 65535)"
+        return f"({blocks('x')}, triton.cdiv({blocks('y')}, {overflow}), {overflow})"
+    if kind == "Grid3D":
+        return f"({blocks('x')}, {blocks('y')}, {blocks('z')})"
+    if kind == "SplitScanGrid":
+        return f"(triton.cdiv({given['r0_numel']}, {kernel.parameter('R0_BLOCK')}), {given['xnumel']})"
+    raise CannotLower(f"kernel {kernel.name} wants a {kind}")
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _empty(node: ast.Call, device: str) -> ast.AST:
+    shape, stride, dtype = (ast.unparse(a) for a in node.args)
+    where = f"dtype={dtype}, device={device}"
+    if _row_major(node.args[0], node.args[1]):
+        return _expression(f"torch.empty({shape}, {where})")
+    return _expression(f"torch.empty_strided({shape}, {stride}, {where})")
+
+
+def _row_major(shape: ast.expr, stride: ast.expr) -> bool:
+    try:
+        sizes, steps = ast.literal_eval(shape), ast.literal_eval(stride)
+    except ValueError:  # sizes that are names: a row is as long as its last size says
+        texts = [[ast.unparse(e) for e in node.elts] for node in (shape, stride) if isinstance(node, ast.Tuple)]
+        return len(texts) == 2 and texts[1] == [*texts[0][1:], "1"][: len(texts[0])] and len(texts[0]) <= 2
+    wanted = 1
+    for size, step in zip(reversed(sizes), reversed(steps), strict=True):
+        if step != wanted and size != 1:
+            return False
+        wanted *= size
+    return True
+
+
+def _library(name: str, node: ast.Call) -> ast.AST:
+    if name not in _EXTERN:
+        raise CannotLower(f"extern_kernels.{name} has no plain PyTorch equivalent here")
+    node.func = _expression(f"torch.{name.removeprefix('bias_')}")
+    return node
+
+
+def _refuse_unknown(lines: list[str], names: Names) -> None:
+    tree = ast.parse("\n".join(line for line in lines if not line.startswith("return ")))
+    loads = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    stores = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    given = {n.id for text in [*names.arguments, *names.symbols.values()] for n in _walk_names(text)}
+    constants = {k.parameter(key) for k in names.kernels.values() for key in k.defaults}
+    known = _KNOWN | stores | given | constants | {k.name for k in names.kernels.values()}
+    if unknown := loads - known:
+        raise CannotLower(f"the wrapper uses {', '.join(sorted(unknown))}, which only Inductor has")
+
+
+def _walk_names(text: str) -> Iterator[ast.Name]:
+    return (n for n in ast.walk(_expression(text)) if isinstance(n, ast.Name))
+
+
+# ---
+# Breaks the long lines of generated Python at the commas of their last bracket. Text in, text out.
+
+WIDTH = 110
+_ONE_AXIS = re.compile(r"^(\s*\w+_kernel)\[(.+?),\]\(")
+
+
+def wrapped(source: str) -> str:
+    """The same program with lines of at most about WIDTH columns, where a bracket allows it."""
+    return "\n".join(_wrapped(_ONE_AXIS.sub(r"\1[(\2,)](", line)) for line in source.split("\n"))
+
+
+def _wrapped(line: str) -> str:
+    end = re.search(r"\)+:?$", line)
+    if len(line) <= WIDTH or end is None or re.search(r"[fr]?\"", line):
+        return line
+    start = _opening(line, end.end() - 1 - line.endswith(":"))
+    if start is None:
+        return line
+    parts = _at_commas(line[start + 1 : end.end() - 1 - line.endswith(":")])
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    if len(parts) < 2 or line.startswith(" " * 8 + "if ("):
+        return line
+    body = textwrap.wrap(
+        ", ".join(p.replace(" ", "\0") for p in parts) + ",", WIDTH - len(indent), break_long_words=False
+    )
+    closing = indent[4:] + line[end.end() - 1 - line.endswith(":") :]
+    return "\n".join([line[: start + 1], *(indent + part.replace("\0", " ") for part in body), closing])
+
+
+def _opening(line: str, closing: int) -> int | None:
+    """The bracket that the one at `closing` closes."""
+    depth = 0
+    for index in range(closing, -1, -1):
+        depth += (line[index] in ")]}") - (line[index] in "([{")
+        if depth == 0:
+            return index
+    return None
+
+
+def _at_commas(text: str) -> list[str]:
+    """The parts between the commas that are in no bracket and no string."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for index, character in enumerate(text):
+        quoted ^= character == "'"
+        depth += 0 if quoted else (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0 and not quoted:
+            parts.append(text[start:index].strip())
+            start = index + 1
+    return [part for part in [*parts, text[start:].strip()] if part]
+
+
+# ---
+# Turns what Inductor wrote for a task into one readable candidate file. Text in, text out; imports no torch.
+#
+# Several lowerings go into one file: the first is the timed case's, the others serve further shapes or dtypes.
+
+_MOST_OF_A_NAME = 40
+MOST_OF_STATE = 4  # parameters that a forward looks at before it runs; a few tell constructors apart
+_LIMITS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024, "R0_BLOCK": 16384}
+_HEADER = '''"""{task}: the kernels that TorchInductor writes, made self-contained{scope}.
+
+{does}
+
+Launch parameters are the constants below.
+"""'''
+_VIEW = '''def view(tensor, size, stride, offset=0):
+    """The same memory with another shape."""
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)'''
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """One lowering as a method: when it applies, what it does, and the kernels it launches."""
+
+    name: str
+    when: list[str]
+    body: list[str]
+    kernels: dict[str, CleanKernel]
+    facts: LoweringFacts
+
+
+def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") -> Sketch:
+    """A candidate from one or more lowerings of a task. Raises CannotLower if more than Triton and ATen is needed."""
+    statements, model, parameters = model_parts(source)
+    arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
+    lowered = [split(code) for code in codes]
+    taken: set[str] = set()
+    forwards = [_forward(task, i, text, facts, arguments, taken) for i, (text, facts) in enumerate(lowered)]
+    kernels = [k for f in forwards for k in f.kernels.values()]
+    if not forwards[0].kernels:
+        called = library_calls(lowered[0][0])
+        why = f"TorchInductor leaves all of it to a library ({called})" if called else "forward makes nothing but views"
+        raise CannotLower(f"{why}: there is no kernel to start from")
+    scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
+    parts = [
+        _HEADER.format(task=task, scope=scope, does=_does(forwards[0])),
+        _imports(statements, kernels, lowered),
+        *_plain(statements),
+    ]
+    parts += [_constants(kernels), *_helpers(lowered, kernels), *(k.text for k in kernels)]
+    if any("view(" in line for f in forwards for line in f.body):
+        parts.append(_VIEW)
+    parts.append(_model(model, parameters, forwards))
+    main = forwards[0].kernels.values()
+    params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
+    space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
+    text = wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n"
+    return Sketch(name, text, _says(forwards[0]), params, space, tuple(_starts(list(main))))
+
+
+def _does(forward: _Forward) -> str:
+    """The steps of the first forward, in words: what is fused where, and what is left to torch."""
+    steps = []
+    for line in forward.body:
+        if kernel := next((k for k in forward.kernels.values() if line.startswith(f"{k.name}[")), None):
+            steps.append(f"{kernel.name}: {kernel.says}")
+        elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
+            steps.append(f"torch.{library[1]}: a library call")
+    lines = [textwrap.wrap(f"{n}. {step}", 110, subsequent_indent="   ") for n, step in enumerate(steps, 1)]
+    return "\n".join(line for wrapped_step in lines for line in wrapped_step)
+
+
+def _says(forward: _Forward) -> str:
+    names = ", ".join(k.name for k in forward.kernels.values())
+    scope = "any shape" if forward.facts.symbols else "specialised to the timed shape"
+    return f"TorchInductor's own kernels, {scope}: {names}"
+
+
+def _forward(
+    task: str, number: int, text: str, facts: LoweringFacts, arguments: list[str], taken: set[str]
+) -> _Forward:
+    leaves = _leaf_texts(arguments, facts.inputs)
+    if not leaves:
+        raise CannotLower("forward takes no tensor")
+    tensors = [*map(_state_text, facts.state), *leaves]
+    sizes = {symbol: _state_text(path) for path, symbol in facts.sizes.items()}
+    symbols = {s: f"{tensors[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()} | sizes
+    name = f"forward_any_{number}" if facts.symbols else f"forward_case_{number}"
+    roles = _roles(task, name if number else "", text, facts, [*tensors, *sizes.values()], symbols)
+    sources = _kernel_texts(text)
+    kernels = {old: clean_kernel(old, body, facts.kernels[old], taken, roles[old]) for old, body in sources.items()}
+    names = Names([*tensors, *sizes.values()], symbols, kernels, f"{leaves[0]}.device")
+    body = [*_contiguous(arguments, leaves, facts), *forward_body(text, names, facts.outputs)]
+    return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts)
+
+
+def _roles(
+    task: str, forward: str, text: str, facts: LoweringFacts, arguments: list[str], symbols: dict[str, str]
+) -> dict[str, Role]:
+    """What each kernel does. One that does all the work is called after the task, and parameters are called after what
+    they are given. `forward`: the method, unless it is the first."""
+    given, fused, sources = launches(text, arguments), fused_operators(text), _kernel_texts(text)
+    alone = len(sources) == 1 and "extern_kernels." not in text
+    stem = re.sub(r"\W+|^\d+_", "", task).strip("_").lower()[:_MOST_OF_A_NAME] if alone else ""
+    order = {name: index for index, name in enumerate(facts.operators)}
+    roles = {}
+    for kernel, source in sources.items():
+        pairs = zip(runtime_parameters(source, kernel), given.get(kernel, ()), strict=False)
+        names = {old: _parameter(old, value, symbols) for old, value in pairs}
+        operators = sorted(fused.get(kernel, ()), key=lambda name: order.get(name, len(order)))
+        renamed = {old: new for old, new in names.items() if new != old}
+        roles[kernel] = Role(operators, stem, forward.removeprefix("forward"), renamed)
+    return roles
+
+
+def _parameter(old: str, given: str, symbols: dict[str, str]) -> str:
+    """`in_ptr0` given `self.norm.weight` -> `weight_ptr`, `ks0` given the symbol of `x.shape[1]` -> `x_size1`."""
+    text = symbols.get(given, given)
+    if size := re.fullmatch(r"([\w.]+)\.shape\[(\d+)\]", text):
+        text = f"{size[1]}_size{size[2]}"
+    word = text.rpartition(".")[2]
+    if not word.isidentifier() or old.endswith("numel"):
+        return old
+    return f"{word}_ptr" if "ptr" in old else word
+
+
+def _kernel_texts(code: str) -> dict[str, str]:
+    calls = (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call))
+    found = [c for c in calls if ast.unparse(c.func) == "async_compile.triton"]
+    return {ast.literal_eval(c.args[0]): ast.literal_eval(c.args[1]) for c in found}
+
+
+def _leaf_texts(arguments: list[str], inputs: list[Json]) -> list[str]:
+    """How the forward reaches each tensor: `x`, `pair[0]`, `batch['mask']`."""
+    found: list[str] = []
+    for name, tree in zip(arguments, inputs, strict=False):
+        _walk(tree, name, found)
+    return found
+
+
+def _walk(tree: Json, text: str, found: list[str]) -> None:
+    if isinstance(tree, list):
+        for index, value in enumerate(tree):
+            _walk(value, f"{text}[{index}]", found)
+    elif isinstance(tree, dict) and "$i" in tree:
+        found.append(text)
+    elif isinstance(tree, dict):
+        for key, value in tree["$dict"].items():
+            _walk(value, f"{text}[{key!r}]", found)
+
+
+def _state_text(path: str) -> str:
+    text = "self"
+    for part in path.split("."):
+        text += f".{part}" if part.isidentifier() else f"[{part}]"
+    return text
+
+
+def _contiguous(arguments: list[str], leaves: list[str], facts: LoweringFacts) -> list[str]:
+    rows = [leaf for leaf, (_, _, row_major) in zip(leaves, facts.tensors, strict=True) if row_major]
+    return [f"{leaf} = {leaf}.contiguous()" for leaf in rows if leaf in arguments]
+
+
+def _condition(facts: LoweringFacts, tensors: list[str], symbols: dict[str, str]) -> list[str]:
+    """What has to hold for these kernels: dtypes, sizes and attributes that they were written for."""
+    count, free = len(facts.state), set(facts.symbols.values())
+    telling = [index for index, path in enumerate(facts.state) if path in facts.differs][:MOST_OF_STATE]
+    dtypes: dict[str, list[str]] = {}
+    shapes: dict[tuple[int, ...], list[str]] = {}
+    tests = []
+    for index in [*range(count, len(tensors)), *telling]:
+        text, (shape, dtype) = tensors[index], facts.own[index]
+        dtypes.setdefault(dtype, []).append(f"{text}.dtype")
+        fixed = [d for d in range(len(shape)) if (index, d) not in free]
+        if len(fixed) == len(shape):
+            shapes.setdefault(shape, []).append(f"{text}.shape")
+        else:
+            tests += [f"{text}.dim() == {len(shape)}", *(f"{text}.shape[{d}] == {shape[d]}" for d in fixed)]
+    alike = [" == ".join([*texts, f"torch.{dtype}"]) for dtype, texts in dtypes.items()]
+    alike += [" == ".join([*texts, str(shape)]) for shape, texts in shapes.items()]
+    baked = [f"{_state_text(path)} == {text}" for path, text in facts.baked.items()]
+    guards = [_substitute(guard, symbols) for guard in facts.guards]
+    return list(dict.fromkeys([*alike, *tests, *baked, *guards]))
+
+
+def _substitute(text: str, symbols: dict[str, str]) -> str:
+    class SymbolTexts(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return ast.parse(symbols[node.id], mode="eval").body if node.id in symbols else node
+
+    return ast.unparse(SymbolTexts().visit(ast.parse(text, mode="eval")))
+
+
+def _imports(statements: list[str], kernels: list[CleanKernel], lowered: list[tuple[str, LoweringFacts]]) -> str:
+    own = [s for s in statements if s.startswith(("import ", "from ")) and "__future__" not in s]
+    lines = ["import torch", *own, "import triton", "import triton.language as tl"]
+    texts = [*(k.text for k in kernels), *(clean_helper(t) for _, f in lowered for t in f.helpers.values())]
+    if any("libdevice." in text for text in texts):
+        lines.append("from triton.language.extra import libdevice")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _plain(statements: list[str]) -> list[str]:
+    return [s for s in statements if not s.startswith(("import ", "from "))]
+
+
+def _constants(kernels: list[CleanKernel]) -> str:
+    return "\n".join(f"{k.parameter(key)} = {value}" for k in kernels for key, value in k.defaults.items())
+
+
+def _helpers(lowered: list[tuple[str, LoweringFacts]], kernels: list[CleanKernel]) -> list[str]:
+    found = {name: clean_helper(text) for _, facts in lowered for name, text in facts.helpers.items()}
+    used = "\n".join([*found.values(), *(k.text for k in kernels)])
+    own = [text.rstrip() for name, text in OWN_MATH.items() if f"{name}(" in used]
+    return [*own, *found.values()]
+
+
+def _model(model: ast.ClassDef, parameters: ast.arguments, forwards: list[_Forward]) -> str:
+    arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]]
+    lines = [ast.unparse(model)] if model.body else [f"class ModelNew({', '.join(map(ast.unparse, model.bases))}):"]
+    lines.append(f"\n    def forward({_signature(parameters)}):")
+    for forward in forwards:
+        lines += [f"        if ({forward.when[0]}", *(f"                and {test}" for test in forward.when[1:])]
+        lines[-1] += "):"
+        lines.append(f"            return self.{forward.name}({', '.join(arguments[1:])})")
+    shapes = ", ".join(f"tuple({leaf}.shape)" for leaf in _leaf_texts(arguments[1:], forwards[0].facts.inputs))
+    lines.append(f'        raise NotImplementedError(f"no kernels for inputs of shape {{({shapes},)}} in this dtype")')
+    for forward in forwards:
+        lines.append(f"\n    def {forward.name}({', '.join(arguments)}):")
+        lines.append(textwrap.indent("\n".join(forward.body), " " * 8))
+    return "\n".join(lines)
+
+
+def _signature(parameters: ast.arguments) -> str:
+    copy = ast.parse(f"def f({ast.unparse(parameters)}): pass").body[0]
+    assert isinstance(copy, ast.FunctionDef)
+    for argument in [*copy.args.posonlyargs, *copy.args.args, *copy.args.kwonlyargs]:
+        argument.annotation = None
+    return ast.unparse(copy.args)
+
+
+def _space(kernel: CleanKernel) -> dict[str, tuple[int, ...]]:
+    """Powers of two around Inductor's choice, and what else its heuristics would try."""
+    space: dict[str, tuple[int, ...]] = {}
+    for key, value in kernel.defaults.items():
+        offered = {c[key] for c in kernel.facts.configs if key in c}
+        if key == "num_stages":
+            near = {1, 2, 3, 4} if "R0_BLOCK" in kernel.defaults else {value}  # only loops are pipelined
+        elif key == "num_warps":
+            near = {w for w in (value // 4, value // 2, value, value * 2, value * 4) if 1 <= w <= 32}
+        else:
+            limit = _LIMITS.get(key, value)
+            near = {b for b in (value // 4, value // 2, value, value * 2, value * 4) if 1 <= b <= limit}
+        space[key] = tuple(sorted(near | offered))
+    return space
+
+
+def _starts(kernels: Sequence[CleanKernel]) -> Iterator[dict[str, int]]:
+    """What Inductor's heuristics would time beside the first choice: the second one of each kernel, the third, …"""
+    for at in range(1, max(len(k.facts.configs) for k in kernels)):
+        chosen = [(k, k.facts.configs[min(at, len(k.facts.configs) - 1)]) for k in kernels]
+        yield {k.parameter(key): config.get(key, value) for k, config in chosen for key, value in k.defaults.items()}

@@ -1,0 +1,79 @@
+"""Expert kernels, one idea a file: kernels and a host function, read as text and never imported.
+
+A file's first comments say for which tasks it is and what may be searched:
+
+    # says: one program a row            the idea, for a person
+    # order: 1                           among experts for one task, the smallest first
+    # fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps)      what to call where `forward` computes that
+    # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` any leading ones)
+    # task: NAME = call                  for a built-in task whose forward is no formula
+    # search: NUM_WARPS = 1 2 4 8        values of a `NAME = value` line that are worth trying
+
+`PRECISION` in a call is the task's. The candidate is the file with the task's own constructor below it, so every task
+file whose forward is one of those formulas gets the expert, whatever it is called. The judge finds what does not suit.
+
+In `ptx/` are complete candidates in PTX, each for the built-in task of its name. Their choices are the configs of their
+kernels, so a judge that times finds the best of them.
+"""
+
+import re
+from pathlib import Path
+
+from kerneltune.agent.authors.search.formula import Fit, TaskFormula, fits_of
+from kerneltune.agent.authors.search.module_source import with_forward
+from kerneltune.agent.authors.search.sketch import CannotLower, Sketch
+from kerneltune.tools.schema.task import TaskSpec
+
+_HERE = Path(__file__).parent
+
+
+def experts(task: TaskSpec) -> list[Sketch]:
+    """The expert candidates for a task, best guess first; none where no formula fits."""
+    seen = TaskFormula.of(task)
+    files = [path for path in _HERE.glob("*.py") if path.name != "__init__.py"]
+    ranked = sorted((_order(path.read_text()), path) for path in files)
+    return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
+
+
+def ptx_experts(task: str) -> list[Sketch]:
+    """The expert PTX candidates for a built-in task; none for other tasks."""
+    files = [path for path in (_HERE / "ptx").glob("*.py") if path.stem == task]
+    return [_ptx_sketch(path.stem, path.read_text()) for path in files]
+
+
+def _ptx_sketch(name: str, text: str) -> Sketch:
+    head, quotes, rest = text.partition('r"""')  # the head is for us and for linters
+    return Sketch(f"ptx_{name}", quotes + rest, _says(head, name))
+
+
+def _says(head: str, otherwise: str) -> str:
+    return next(iter(re.findall(r"(?m)^# says: (.*)$", head)), otherwise)
+
+
+def _order(text: str) -> int:
+    found = re.search(r"(?m)^# order: (\d+)$", text)
+    return int(found[1]) if found else 0
+
+
+def _sketch(path: Path, seen: TaskFormula | None, task: TaskSpec) -> Sketch | None:
+    head, _, text = path.read_text().partition('"""')
+    named = dict(_tagged(head, r"task: (\w+) = (.*)"))
+    call = named.get(task.name) or next((call for fit in _fits(head) if seen and (call := seen.call(fit))), None)
+    if call is None:
+        return None
+    text = '"""' + text
+    try:
+        source = with_forward(text, task.source, call)
+    except CannotLower:
+        return None
+    space = {name: tuple(int(v) for v in values.split()) for name, values in _tagged(head, r"search: (\w+) = (.*)")}
+    found = {name: re.search(rf"(?m)^{name} = (\d+)", text) for name in space}
+    return Sketch(path.stem, source, _says(head, path.stem), {name: int(m[1]) for name, m in found.items() if m}, space)
+
+
+def _fits(head: str) -> list[Fit]:
+    return [fits_of(text) for text in re.findall(r"(?m)^# fits: (.*)$", head)]
+
+
+def _tagged(head: str, pattern: str) -> list[tuple[str, str]]:
+    return re.findall(rf"(?m)^# {pattern}$", head)

@@ -1,0 +1,473 @@
+"""What a task's `forward` computes, as one expression in one spelling, and whether an expert is for it.
+
+`torch.softmax(x, 1)`, `x.softmax(dim=1)` and `self.act(x)` with `self.act = nn.Softmax(dim=1)` are all
+`softmax(x, dim=1)`. Text in, syntax tree out; no torch here."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kerneltune.agent.authors.search.module_source import with_inherited
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+
+# ---
+# What a task's `forward` computes, as one expression in one spelling: `torch.softmax(x, 1)`, `x.softmax(dim=1)` and
+# `self.act(x)` with `self.act = nn.Softmax(dim=1)` are all `softmax(x, dim=1)`. Text in, syntax tree out; no torch
+# here.
+
+Constants = Mapping[str, Json]
+
+# names of arguments after the first, so that `f(x, 1)` and `f(x, dim=1)` read alike
+_POSITIONAL = {
+    **dict.fromkeys(("softmax", "log_softmax", "argmax", "cumsum"), ("dim",)),
+    **dict.fromkeys(("sum", "mean", "amax", "amin"), ("dim", "keepdim")),
+    "chunk": ("chunks", "dim"),
+    "rms_norm": ("normalized_shape", "weight", "eps"),
+    "layer_norm": ("normalized_shape", "weight", "bias", "eps"),
+    "cross_entropy": ("target",),
+    "gelu": ("approximate",),
+    "topk": ("k", "dim"),
+    "linear": ("weight", "bias"),
+    "matmul": ("other",),
+    "addmm": ("mat1", "mat2"),
+}
+_SAME = {"mm": "matmul", "bmm": "matmul"}
+_OPERATORS: dict[type[ast.operator], str] = {ast.MatMult: "matmul", ast.Pow: "pow"}
+_DEFAULTS = {("sum", "keepdim"): False, ("mean", "keepdim"): False, ("gelu", "approximate"): "none"}
+# module -> (function, its keyword arguments by constructor argument, which parameters it holds)
+_MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "Softmax": ("softmax", ("dim",), ()),
+    "LogSoftmax": ("log_softmax", ("dim",), ()),
+    "ReLU": ("relu", (), ()),
+    "SiLU": ("silu", (), ()),
+    "Linear": ("linear", (), ("weight", "bias")),
+}
+_WHOLE = {
+    f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3)
+}  # `Conv1d(x, self.layer)`: an expert asks the module itself for stride, padding and the like
+
+
+def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | None:
+    """The value of `Model.forward` and its arguments' names; None where it is more than assignments and a return.
+
+    `constants` gives values to what is not an argument: "self.dim", "LARGEST".
+    """
+    tree = ast.parse(source)
+    model = _model_of(tree)
+    methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)} if model else {}
+    if "forward" not in methods or not _is_plain(methods["forward"].args):
+        return None
+    own = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    arguments = [a.arg for a in methods["forward"].args.args][1:]
+    value = _Inliner(methods, _modules(model, methods.get("__init__")), constants, own).body(
+        methods["forward"], {name: ast.Name(name, ast.Load()) for name in arguments}
+    )
+    return (value, arguments) if value is not None else None
+
+
+def _model_of(tree: ast.Module) -> ast.ClassDef | None:
+    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    return with_inherited(tree, model) if model else None
+
+
+def _is_plain(arguments: ast.arguments) -> bool:
+    """Without `*args`, `**options`, keyword-only arguments or defaults that are more than a literal."""
+    more = arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs
+    return not more and all(isinstance(d, ast.Constant) for d in arguments.defaults)
+
+
+def canonical(text: str) -> ast.expr:
+    """An expression of a pattern in that spelling."""
+    return _Inliner({}, {}, {}, set()).visit(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
+
+
+def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
+    """Values that are equal in all cases: of attributes that `__init__` takes from its arguments or from literals, and
+    of the file's constants that no case changes. `init_args` are the constructor's arguments in each case."""
+    tree = ast.parse(source)
+    found: dict[str, Json] = {}
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        ):
+            found[node.targets[0].id] = node.value.value
+    changed = {key for case in _cases(tree) for key in case}
+    found = {name: value for name, value in found.items() if name not in changed}
+    model = _model_of(tree)
+    init = (
+        next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+        if model
+        else None
+    )
+    if model is None or init is None:
+        return found
+    once = _set_once(model)
+    return {**found, **{key: v for key, v in _attributes(init, init_args).items() if key in once}}
+
+
+def _set_once(model: ast.ClassDef) -> set[str]:
+    """Attributes (`self.dim`) that one statement of the class gives a value, and only one."""
+    stores = [n for n in ast.walk(model) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    texts = [ast.unparse(n) for n in stores]
+    return {text for text in texts if texts.count(text) == 1}
+
+
+def _attributes(init: ast.FunctionDef, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
+    changed = {n.id for n in ast.walk(init) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names = [a.arg for a in init.args.args][1:]
+    given = {name: {repr(args[i]): args[i] for args in init_args if i < len(args)} for i, name in enumerate(names)}
+    defaults = dict(zip(names[::-1], init.args.defaults[::-1], strict=False))
+    found: dict[str, Json] = {}
+    for target, value in _assignments(init):
+        key = ast.unparse(target)
+        if isinstance(value, ast.Name) and value.id in given and value.id not in changed:
+            values = list(given[value.id].values())
+            default = defaults.get(value.id)
+            if len(values) == 1 and isinstance(values[0], bool | int | float | str):
+                found[key] = values[0]
+            elif not values and isinstance(default, ast.Constant):
+                found[key] = default.value
+        elif isinstance(value, ast.Constant):
+            found[key] = value.value
+    return found
+
+
+def _assignments(init: ast.FunctionDef) -> list[tuple[ast.expr, ast.expr]]:
+    found: list[tuple[ast.expr, ast.expr]] = []
+    for node in init.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                found += zip(target.elts, node.value.elts, strict=False)
+            else:
+                found.append((target, node.value))
+    return found
+
+
+def _cases(tree: ast.Module) -> list[dict[str, Json]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def _modules(model: ast.ClassDef | None, init: ast.FunctionDef | None) -> dict[str, ast.Call]:
+    """NAME -> the call that makes self.NAME, of modules that we know."""
+    once = _set_once(model) if model else set()
+    return {
+        target.attr: value
+        for target, value in (_assignments(init) if init else [])
+        if isinstance(target, ast.Attribute) and isinstance(value, ast.Call)
+        if _last(value.func) in _MODULES or _last(value.func) in _WHOLE
+        if ast.unparse(target) in once
+    }
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+class _Inliner(ast.NodeTransformer):
+    def __init__(
+        self, methods: Mapping[str, ast.FunctionDef], modules: Mapping[str, ast.Call], known: Constants, own: set[str]
+    ) -> None:
+        self._own_names = own  # functions of the file, which may be called like torch's
+        self._methods, self._modules, self._known = methods, modules, known
+        self._values: dict[str, ast.expr] = {}
+        self._depth = 0
+
+    def body(self, function: ast.FunctionDef, values: dict[str, ast.expr]) -> ast.expr | None:
+        """What a function of assignments and one return gives for these arguments; None for other functions."""
+        outer, self._values = self._values, dict(values)
+        self._depth += 1
+        try:
+            for node in function.body:
+                if isinstance(node, ast.Return) and node.value is not None:
+                    found: ast.expr = self.visit(_copy(node.value))
+                    return found
+                if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                    if not self._assign(node.targets[0], self.visit(_copy(node.value))):
+                        return None
+                elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+                    return None
+            return None
+        finally:
+            self._values = outer
+            self._depth -= 1
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> bool:
+        if isinstance(target, ast.Name):
+            self._values[target.id] = value
+        elif isinstance(target, ast.Tuple) and all(isinstance(t, ast.Name) for t in target.elts):
+            whole = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else None
+            for i, name in enumerate(t.id for t in target.elts if isinstance(t, ast.Name)):
+                self._values[name] = whole[i] if whole else ast.Subscript(value, ast.Constant(i), ast.Load())
+        else:
+            return False
+        return True
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._values:
+            return self._values[node.id]
+        return ast.Constant(self._known[node.id]) if node.id in self._known else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        known = ast.unparse(node)
+        if known in self._known:
+            return ast.Constant(self._known[known])
+        if node.attr in ("T", "mT") and not ast.unparse(node).startswith("self."):
+            return ast.Call(ast.Name("t", ast.Load()), [self.visit(node.value)], [])
+        self.generic_visit(node)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            return ast.Constant(-node.operand.value)  # type: ignore[operator]
+        self.generic_visit(node)
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        name = _OPERATORS.get(type(node.op))
+        return _spelled(name, [node.left, node.right], []) if name else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if any(isinstance(a, ast.Starred) for a in node.args):
+            return node
+        base = node.func.value if isinstance(node.func, ast.Attribute) else None
+        name = _last(node.func)
+        if base is None and name in self._own_names:
+            return node
+        if isinstance(base, ast.Name) and base.id == "self":
+            return self._own(name, node)
+        args: list[ast.expr] = [self.visit(a) for a in node.args]
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        namespace = base is None or ast.unparse(base) in (
+            "torch",
+            "F",
+            "nn.functional",
+            "torch.nn.functional",
+            "torch.special",
+        )
+        if base is not None and not namespace:
+            args.insert(0, self.visit(base))
+        return _spelled(name, args, keywords)
+
+    def _own(self, name: str, node: ast.Call) -> ast.expr:
+        args: list[ast.expr] = [self.visit(a) for a in node.args]
+        if name in self._modules and len(args) == 1:
+            return self._module(name, args[0])
+        method = self._methods.get(name)
+        if method is None or node.keywords or self._depth > 4:
+            return node
+        names = [a.arg for a in method.args.args][1:]
+        value = self.body(method, dict(zip(names, args, strict=False))) if len(names) == len(args) else None
+        return node if value is None else value
+
+    def _module(self, name: str, x: ast.expr) -> ast.expr:
+        made = self._modules[name]
+        if _last(made.func) in _WHOLE:
+            layer = ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
+            return _spelled(_last(made.func), [x, layer], [])
+        function, options, held = _MODULES[_last(made.func)]
+        keywords = [ast.keyword(key, self.visit(_copy(v))) for key, v in zip(options, made.args, strict=False)]
+        keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]
+        bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in made.keywords)
+        keywords += [ast.keyword(p, _attribute(name, p)) for p in held if not (p == "bias" and bare)]
+        return _spelled(function, [x], keywords)
+
+
+def _attribute(module: str, parameter: str) -> ast.expr:
+    return ast.Attribute(ast.Attribute(ast.Name("self", ast.Load()), module, ast.Load()), parameter, ast.Load())
+
+
+def _spelled(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> ast.Call:
+    name = _SAME.get(name, name)
+    later = _POSITIONAL.get(name, ())
+    named = [ast.keyword(key, value) for key, value in zip(later, args[1:], strict=False)]
+    kept = [k for k in (*named, *keywords) if not _is_default(name, k)]
+    return ast.Call(
+        ast.Name(name, ast.Load()), args[:1] + args[1 + len(later) :], sorted(kept, key=lambda k: k.arg or "")
+    )
+
+
+def _is_default(name: str, keyword: ast.keyword) -> bool:
+    default = _DEFAULTS.get((name, keyword.arg or ""), keyword)
+    return isinstance(keyword.value, ast.Constant) and keyword.value.value == default
+
+
+def _copy(node: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(node), mode="eval").body
+
+
+# ---
+# Whether an expert is for a task: patterns like `relu(addmm(bias, x, w))` against what the task's forward computes.
+
+Bound = dict[str, ast.expr]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A call of an expert's host function, the formula for which it stands, and the shapes that it needs."""
+
+    call: ast.Call
+    pattern: ast.expr
+    shapes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def holes(self) -> set[str]:
+        """Names of the pattern that stand for operands."""
+        values = [*self.call.args, *(k.value for k in self.call.keywords)]
+        return {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)} | {"_"}
+
+
+def fits_of(text: str) -> Fit:
+    """`call = pattern`, with ` where x: R C, …` behind it; raises SyntaxError."""
+    line, _, where = text.partition(" where ")
+    call, _, pattern = line.partition(" = ")
+    parsed = ast.parse(call, mode="eval").body
+    if not isinstance(parsed, ast.Call):
+        raise SyntaxError(f"no call: {call}")
+    pairs = (part.split(":") for part in where.split(",") if part)
+    return Fit(parsed, canonical(pattern), {name.strip(): tuple(dims.split()) for name, dims in pairs})
+
+
+@dataclass(frozen=True)
+class TaskFormula:
+    """What matching needs of a task."""
+
+    value: ast.expr
+    arguments: list[str]
+    cases: tuple[CaseSpec, ...]
+    precision: str
+
+    @classmethod
+    def of(cls, task: TaskSpec) -> "TaskFormula | None":
+        """None where the forward is no formula. Held-out cases are not looked at."""
+        cases = tuple(c for c in task.cases if not c.held_out)
+        try:
+            found = formula(task.source, known_constants(task.source, [c.init_args for c in cases]))
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        return cls(*found, cases, task.precision) if found else None
+
+    def call(self, fit: Fit) -> str | None:
+        """The call with this task's operands in it, as text; None where the formula or a shape does not fit."""
+        for bound in _match(fit.pattern, self.value, fit.holes, {}):
+            operands = {name: _written(node, self.arguments) for name, node in bound.items()}
+            if all(operands.values()) and all(self._suits(fit, bound, case) for case in self.cases):
+                return ast.unparse(
+                    _Filled({k: v for k, v in operands.items() if v}, self.precision).visit(_copied(fit))
+                )
+        return None
+
+    def _suits(self, fit: Fit, bound: Bound, case: CaseSpec) -> bool:
+        sizes: dict[str, int] = {}
+        for name, dims in fit.shapes.items():
+            operand = bound.get(name)
+            if operand is None or (dims[:1] == ("plain",) and isinstance(operand, ast.Call)):
+                return False
+            shape = self._shape(operand, case)
+            if shape is None or not _unified(tuple(d for d in dims if d != "plain"), shape, sizes):
+                return False
+        return True
+
+    def _shape(self, node: ast.expr, case: CaseSpec) -> tuple[int, ...] | None:
+        if isinstance(node, ast.Call):
+            turned = self._shape(node.args[0], case)
+            return turned and (*turned[:-2], *turned[-2:][::-1])
+        if isinstance(node, ast.Name) and node.id in self.arguments:
+            place = self.arguments.index(node.id)
+            return _tensor_shape(encode(case.inputs[place])) if place < len(case.inputs) else None
+        spec = case.state.get(ast.unparse(node).removeprefix("self."))
+        return spec.shape if spec else None
+
+
+def _copied(fit: Fit) -> ast.AST:
+    return ast.parse(ast.unparse(fit.call), mode="eval").body
+
+
+def _tensor_shape(value: Json) -> tuple[int, ...] | None:
+    if isinstance(value, dict) and "$tensor" in value:
+        return decode(TensorSpec, value["$tensor"]).shape
+    return None
+
+
+def _unified(dims: tuple[str, ...], shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
+    if dims[:1] == ("...",):
+        dims = dims[1:]
+        shape = shape[max(0, len(shape) - len(dims)) :]
+    return len(dims) == len(shape) and all(_agrees(d, n, sizes) for d, n in zip(dims, shape, strict=True))
+
+
+def _agrees(dim: str, size: int, sizes: dict[str, int]) -> bool:
+    """`dim` is a letter, a number, or a letter with a bound: `M<257`."""
+    name, _, bound = dim.partition("<")
+    if name.isdigit():
+        return int(name) == size
+    return sizes.setdefault(name, size) == size and (not bound or size < int(bound))
+
+
+def _match(pattern: Any, value: Any, holes: set[str], bound: Bound) -> Iterator[Bound]:
+    """Every way to read `value` as `pattern`; sums and products in either order."""
+    if isinstance(pattern, ast.Name) and pattern.id in holes:
+        if pattern.id == "_":
+            yield bound
+        elif pattern.id not in bound:
+            yield {**bound, pattern.id: value}
+        elif ast.dump(bound[pattern.id]) == ast.dump(value):
+            yield bound
+    elif isinstance(pattern, ast.AST) and type(pattern) is type(value):
+        own, other = _parts(pattern), _parts(value)
+        yield from _match_all(own, other, holes, bound)
+        if isinstance(pattern, ast.BinOp) and isinstance(pattern.op, ast.Add | ast.Mult):
+            yield from _match_all(own, other[::-1], holes, bound)
+    elif isinstance(pattern, list) and isinstance(value, list) and len(pattern) == len(value):
+        yield from _match_all(pattern, value, holes, bound)
+    elif type(pattern) is type(value) and pattern == value:
+        yield bound
+
+
+def _parts(node: ast.AST) -> list[Any]:
+    return [getattr(node, name, None) for name in node._fields if name not in ("ctx", "kind")]
+
+
+def _match_all(patterns: list[Any], values: list[Any], holes: set[str], bound: Bound) -> Iterator[Bound]:
+    if not patterns:
+        yield bound
+        return
+    for first in _match(patterns[0], values[0], holes, bound):
+        yield from _match_all(patterns[1:], values[1:], holes, first)
+
+
+def _written(node: ast.expr, arguments: list[str]) -> str | None:
+    """An operand as Python: an argument, an attribute of self, a number or a transposed operand; None for all else."""
+    if isinstance(node, ast.Call):
+        turned = isinstance(node.func, ast.Name) and node.func.id == "t" and len(node.args) == 1
+        inner = _written(node.args[0], arguments) if turned else None
+        return f"{inner}.t()" if inner else None
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    text = ast.unparse(node)
+    return text if text in arguments or re.fullmatch(r"self(\.\w+)+", text) else None
+
+
+class _Filled(ast.NodeTransformer):
+    def __init__(self, operands: Mapping[str, str], precision: str) -> None:
+        self._operands = {**operands, "PRECISION": repr(precision)}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Attribute):  # a function's own name is no operand
+            self.generic_visit(node.func)
+        node.args = [self.visit(a) for a in node.args]
+        node.keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        text = self._operands.get(node.id)
+        return ast.parse(text, mode="eval").body if text else node

@@ -1,0 +1,681 @@
+"""Lowers a task's Model with TorchInductor and hands back what it wrote, without a GPU and without running a kernel.
+
+Runs in a child process of ours, forked from one that has imported torch. The model is built and traced on fake
+tensors, so shapes cost no memory. Each code ends with a line `# kerneltune: {json}`: what `clean` needs and the text
+does not say."""
+
+import ast
+import contextlib
+import inspect
+import json
+import math
+import re
+import signal
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+import torch._inductor.config as inductor_config
+import torch.nn.functional as functional
+import triton
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo import device_interface
+from torch._dynamo.source import ConstantSource
+from torch._inductor import compile_fx
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.runtime import triton_helpers
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.traceback import preserve_node_meta
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.printers import PythonPrinter
+from triton.backends.compiler import GPUTarget
+
+from kerneltune.agent.authors.search.clean import MARK
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.trace.cuda_stubs import apply_to_module, install_cuda_guard
+
+# ---
+# Ends a computation of our own that takes too much processor time.
+
+
+class TooLong(BaseException):
+    """Not an Exception, so that nobody on the way takes it for one of his own."""
+
+
+@contextlib.contextmanager
+def processor_time(limit_s: float) -> Iterator[None]:
+    """Raise TooLong in the block after so many seconds of this process's processor time, however busy the machine is
+    with other things. Only in the main thread; elsewhere there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+# ---
+# Plain values that a model keeps from its constructor, which differ between a task's cases: a lowering that took them
+# for constants would be wrong in the other cases.
+
+Path = str  # "groups", "norm.num_groups", "layers.0.eps"
+
+_OF_EVERY_MODULE = {*vars(nn.Module()), "training"}
+_SAID_BY_PARAMETERS = {  # of torch's own modules, whose forward does not read them
+    *("in_features", "out_features", "in_channels", "out_channels", "num_features", "num_channels"),
+    *("num_embeddings", "embedding_dim", "normalized_shape"),  # the last: see `_over_last`
+}
+
+
+def plain(model: nn.Module) -> dict[Path, Any]:
+    """Numbers, texts, dtypes and sequences of them that the model and its submodules hold, by path."""
+    found = {}
+    for prefix, module in model.named_modules():
+        torchs_own = type(module).__module__.startswith("torch.nn.")
+        left_out = _OF_EVERY_MODULE | (_SAID_BY_PARAMETERS if torchs_own else set())
+        for name, value in vars(module).items():
+            if name not in left_out and _is_plain(value):
+                found[f"{prefix}.{name}" if prefix else name] = value
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
+
+
+def varying(models: Mapping[str, nn.Module]) -> dict[str, dict[Path, str]]:
+    """What is not the same in all the models, by the model's name and as Python text."""
+    held = {name: {path: text(value) for path, value in plain(model).items()} for name, model in models.items()}
+    common = set.intersection(*map(set, held.values())) if held else set()
+    differ = sorted(path for path in common if len({values[path] for values in held.values()}) > 1)
+    return {name: {path: values[path] for path in differ} for name, values in held.items()}
+
+
+def different_tensors(models: Iterable[nn.Module]) -> list[Path]:
+    """Parameters and buffers that have not the same shape and dtype in all the models."""
+    held = [{name: (t.shape, t.dtype) for name, t in model.state_dict().items()} for model in models]
+    return [name for name, fact in (held[0] if held else {}).items() if any(h.get(name) != fact for h in held)]
+
+
+def text(value: Any) -> str:
+    """A plain value as Python."""
+    return f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
+
+
+def put(model: nn.Module, path: Path, value: Any) -> None:
+    """Set an attribute by its path."""
+    prefix, _, name = path.rpartition(".")
+    setattr(model.get_submodule(prefix), name, value)
+
+
+# ---
+# Takes from Inductor what its output refers to but does not contain: launch configurations and helper functions.
+
+_HELPER = re.compile(r"\btriton_helpers\.(\w+)")
+
+
+def kernel_sources(code: str) -> dict[str, str]:
+    """Kernel name -> the module text that Inductor would compile."""
+    found = {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "async_compile.triton":
+            name, text = (ast.literal_eval(a) for a in node.args[:2])
+            found[name] = text
+    return found
+
+
+def launch_configs(code: str) -> dict[str, Json]:
+    """Ask Inductor's own heuristics which configurations they would try for each kernel."""
+    return {name: _configs(name, text) for name, text in kernel_sources(code).items()}
+
+
+def _configs(name: str, text: str) -> dict[str, Json]:
+    text = text.replace("triton_helpers.set_driver_to_gpu()", "")  # it would load libcuda
+    autotuner = getattr(PyCodeCache.load(text), name)
+    configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages} for c in autotuner.configs]
+    return {
+        "configs": configs,
+        "grid": autotuner.inductor_meta.get("grid_type", "Grid1D"),
+        "size_hints": {k: int(v) for k, v in (autotuner.size_hints or {}).items()},
+    }
+
+
+def helpers_of(code: str) -> dict[str, str]:
+    """Source of every Triton helper that the code uses, and of those they use, in an order that can be executed."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(_HELPER.findall(code)):
+        _add(name, found)
+    return found
+
+
+def _add(name: str, found: dict[str, str]) -> None:
+    helper = getattr(triton_helpers, name, None)
+    function = getattr(helper, "fn", None)
+    if name in found or not isinstance(function, types.FunctionType):
+        return
+    text = inspect.getsource(function)
+    for used in _names(text):
+        if used != name:
+            _add(used, found)
+    found[name] = text
+
+
+def _names(text: str) -> Iterator[Any]:
+    return (node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
+
+
+# ---
+# A model that is being lowered: how a trace calls it, and the facts that the lowered code's text does not say.
+
+Symbols = dict[str, tuple[int, int]]  # size symbol -> (flat argument, dimension)
+
+
+@dataclass
+class TracedModel:
+    """A model ready to be traced: all that it reads, as flat arguments, and how to call it with them.
+
+    `sizes`: attributes that are symbols, with the symbol's name; `cases`: those that differ between the task's cases,
+    as text; `differs`: tensors of the state that do; `written`: flat arguments that forward writes into, of which it
+    gets copies, for a candidate leaves its inputs alone."""
+
+    model: nn.Module
+    state: dict[str, torch.Tensor]
+    inputs: Any
+    symbols: Symbols = field(default_factory=dict)
+    sizes: dict[str, tuple[str, torch.SymInt]] = field(default_factory=dict)
+    cases: dict[str, dict[str, str]] = field(default_factory=dict)
+    differs: list[str] = field(default_factory=list)
+    operators: list[str] = field(default_factory=list)
+    written: set[int] = field(default_factory=set)
+    outputs: Any = None
+
+    def flat(self) -> list[Any]:
+        """State first, then the tensors among the inputs, then attributes."""
+        leaves = pytree.tree_leaves(self.inputs)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [*self.state.values(), *tensors, *(size for _, size in self.sizes.values())]
+
+    def __call__(self, *flat: Any) -> tuple[Any, ...]:
+        leaves, spec = pytree.tree_flatten(self.inputs)
+        flat = tuple(v.clone() if index in self.written else v for index, v in enumerate(flat))
+        given = iter(flat[len(self.state) :])
+        inputs = pytree.tree_unflatten([next(given) if isinstance(v, torch.Tensor) else v for v in leaves], spec)
+        for path, value in zip(self.sizes, given, strict=True):
+            put(self.model, path, value)
+        state = dict(zip(self.state, flat, strict=False))
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        # in steps that can be fused, where the operator is one that only a GPU has
+        with enable_python_dispatcher() if recurrent else contextlib.nullcontext():
+            result = torch.func.functional_call(self.model, state, tuple(inputs))
+        leaves, self.outputs = pytree.tree_flatten(result)
+        return tuple(leaves)
+
+
+def operators_of(graph: torch.fx.GraphModule) -> list[str]:
+    """What forward called, before it was taken apart, each once."""
+    called = (node.meta.get("original_aten") for node in graph.graph.nodes)
+    return list(dict.fromkeys(op._overloadpacket.__name__.strip("_") for op in called if op is not None))
+
+
+def facts_of(call: TracedModel, code: str, shape_env: ShapeEnv | None) -> dict[str, Json]:
+    """What `trailer.Facts` holds, as JSON."""
+    leaves = [v for v in pytree.tree_leaves(call.inputs) if isinstance(v, torch.Tensor)]
+    printer = PythonPrinter()
+    guards = [printer.doprint(guard.expr) for guard in shape_env.guards] if shape_env is not None else []
+    guards = [guard.replace("torch.sym_", "") for guard in guards]  # sizes are plain integers to a candidate
+    return {
+        "state": {name: [_sizes(t), str(t.dtype).removeprefix("torch.")] for name, t in call.state.items()},
+        "inputs": _shape_tree(call.inputs, iter(range(len(leaves)))),
+        "tensors": [[_sizes(t), str(t.dtype).removeprefix("torch."), t.is_contiguous()] for t in leaves],
+        "sizes": {path: symbol for path, (symbol, _) in call.sizes.items()},
+        "baked": _baked(call),
+        "cases": call.cases,
+        "differs": call.differs,
+        "symbols": {name: list(place) for name, place in call.symbols.items()},
+        "guards": list(dict.fromkeys(guards)),
+        "outputs": _output_tree(call.outputs),
+        "kernels": launch_configs(code),
+        "helpers": helpers_of(code),
+        "operators": call.operators,
+    }
+
+
+def _baked(call: TracedModel) -> dict[str, Json]:
+    """What of the attributes that differ the code has for a constant, as text."""
+    values = plain(call.model)
+    paths = next(iter(call.cases.values()), {})
+    return {path: text(values[path]) for path in paths if path not in call.sizes}
+
+
+def _sizes(tensor: torch.Tensor) -> list[int]:
+    sizes: Iterable[Any] = tensor.shape
+    return [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in sizes]
+
+
+def _shape_tree(tree: Any, numbers: Iterator[int]) -> Json:
+    """The inputs with {"$i": n} for tensors, in the order of the flat arguments."""
+    if isinstance(tree, torch.Tensor):
+        return {"$i": next(numbers)}
+    if isinstance(tree, list | tuple):
+        return [_shape_tree(value, numbers) for value in tree]
+    if isinstance(tree, dict):
+        return {"$dict": {str(key): _shape_tree(value, numbers) for key, value in tree.items()}}
+    return str(tree)
+
+
+def _output_tree(spec: Any) -> Json:
+    """The result's structure as Python text with `{}` for each leaf."""
+    if spec.is_leaf():
+        return "{}"
+    children = [_output_tree(child) for child in (spec.children() if callable(spec.children) else spec.children_specs)]
+    kind = spec.type
+    if kind is list:
+        return f"[{', '.join(children)}]"
+    if kind is dict:
+        pairs = zip(spec.context, children, strict=True)
+        return "{{" + ", ".join(f"{key!r}: {child}" for key, child in pairs) + "}}"
+    return f"({', '.join(children)}{',' if len(children) == 1 else ''})"
+
+
+# ---
+# Functions of torch that a trace without a GPU, or with symbols for sizes, cannot take as they are.
+
+
+@contextlib.contextmanager
+def written_out() -> Iterator[None]:
+    """As long as this lasts: a norm of a symbol's groups is written out, and one over the last dimensions takes their
+    sizes from its input, not from the module, where they are numbers; padding is joining with zeros where sizes are
+    symbols, whose values the operator would take, and its amounts become numbers; and a number that becomes a tensor on
+    the GPU is filled in there."""
+    instead: list[tuple[Any, str, Callable[[Any], Any]]] = [
+        (functional, "group_norm", _group_norm),
+        (functional, "layer_norm", _over_last),
+        (functional, "rms_norm", _over_last),
+        (functional, "pad", _pad),
+        (torch, "tensor", _tensor),
+    ]
+    with contextlib.ExitStack() as stack:
+        for owner, name, wrap in instead:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, wrap(getattr(owner, name)))
+        yield
+
+
+def _over_last(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def norm(x: torch.Tensor, normalized_shape: Sequence[int], *args: Any, **options: Any) -> torch.Tensor:
+        return usual(x, x.shape[-len(normalized_shape) :], *args, **options)
+
+    return norm
+
+
+def _pad(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def pad(x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> torch.Tensor:
+        amounts = [int(amount) for amount in pad]
+        known = not any(isinstance(size, torch.SymInt) for size in x.shape)
+        if known or mode != "constant" or min(amounts, default=0) < 0:
+            return usual(x, amounts, mode, value)
+        for place, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
+            dim = x.dim() - 1 - place
+            ends = [x.new_full([*x.shape[:dim], n, *x.shape[dim + 1 :]], value or 0.0) for n in (before, after)]
+            x = torch.cat([end for end in (ends[0], x, ends[1]) if end is x or end.shape[dim] > 0], dim)
+        return x
+
+    return pad
+
+
+def _group_norm(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def group_norm(
+        x: torch.Tensor,
+        num_groups: Any,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> torch.Tensor:
+        if not isinstance(num_groups, torch.SymInt):
+            return usual(x, num_groups, weight, bias, eps)
+        grouped = x.float().reshape(x.shape[0], num_groups, x.shape[1] // num_groups, *x.shape[2:])
+        variance, mean = torch.var_mean(grouped, tuple(range(2, grouped.dim())), correction=0, keepdim=True)
+        y = ((grouped - mean) * torch.rsqrt(variance + eps)).reshape(x.shape)
+        for value, apply in ((weight, torch.mul), (bias, torch.add)):
+            y = y if value is None else apply(y, _per_channel(value, x.dim()))
+        return y.to(x.dtype)
+
+    return group_norm
+
+
+def _per_channel(value: torch.Tensor, dims: int) -> torch.Tensor:
+    return value.reshape(-1, *[1] * (dims - 2))
+
+
+def _tensor(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def tensor(data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+        if device is None or torch.device(device).type != "cuda" or not isinstance(data, bool | int | float):
+            return usual(data, dtype=dtype, device=device, **options)
+        return torch.full((), data, dtype=dtype, device=device)
+
+    return tensor
+
+
+# ---
+# Makes TorchInductor believe in the target GPU, for as long as a `with` lasts. Touches no device, needs no CUDA
+# build.
+#
+# Inductor chooses splits, tiles and warps from device properties, so the target's are served; nothing is ever
+# launched.
+
+_GPU = {
+    "name": "target GPU", "multi_processor_count": 132, "warp_size": 32, "regs_per_multiprocessor": 65536,
+    "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "total_memory": 80 << 30,
+    "L2_cache_size": 50 << 20, "shared_memory_per_block": 48 << 10, "shared_memory_per_block_optin": 227 << 10,
+}  # fmt: skip
+
+
+class _Driver:
+    """The active Triton driver: names the target and nothing else."""
+
+    def __init__(self, arch: int) -> None:
+        self._arch = arch
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._arch, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def is_active(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def pretend_gpu(arch: int) -> Iterator[None]:
+    """Serve the target GPU to torch, Inductor and Triton; everything is put back afterwards."""
+    capability = divmod(arch, 10)
+    gpu = types.SimpleNamespace(major=capability[0], minor=capability[1], **_GPU)
+    install_cuda_guard()
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in _stand_ins(gpu, capability):
+            stack.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, value)
+        driver = triton.runtime.driver
+        stack.callback(setattr, driver, "_active", vars(driver).get("_active"))  # asking for the default needs libcuda
+        driver.set_active(_Driver(arch))
+        yield
+
+
+def _stand_ins(gpu: Any, capability: tuple[int, int]) -> list[tuple[Any, str, Any]]:
+    cuda, interface = torch.cuda, device_interface.CudaInterface
+    return [
+        (fake_tensor, "init_gpu_context", lambda device=None: None),
+        (cuda, "is_available", lambda: True),
+        (cuda, "device_count", lambda: 1),
+        (cuda, "current_device", lambda: 0),
+        (cuda, "get_device_properties", lambda device=None: gpu),
+        (cuda, "get_device_capability", lambda device=None: capability),
+        (cuda, "get_rng_state", lambda *_: torch.empty(0, dtype=torch.uint8, device="cpu")),
+        (cuda, "set_rng_state", lambda *_: None),
+        (interface, "get_device_properties", staticmethod(lambda device=None: gpu)),
+        (interface, "is_triton_capable", staticmethod(lambda device=None: True)),
+        (torch.version, "cuda", torch.version.cuda or "12.8"),
+        (compile_fx, "get_cuda_device_context", lambda graph: contextlib.nullcontext()),
+    ]
+
+
+# ---
+# Lowers a task's Model with TorchInductor and hands back what it wrote, without a GPU and without running a kernel.
+#
+# Runs in a child process of ours, forked from one that has imported torch. The model is built and traced on fake
+# tensors, so shapes cost no memory. Each code ends with a line `# kerneltune: {json}`: what `clean` needs and the
+# text does not say.
+
+_CONFIG = {
+    "compile_threads": 1,  # a pool of compilers would outlive us and compile nothing
+    "force_disable_caches": True,  # a cache hit would give us no text
+    "autotune_local_cache": False,
+    "cpp_wrapper": False,
+    "graph_partition": False,
+    "combo_kernels": False,
+    "triton.descriptive_names": "original_aten",
+    "triton.mix_order_reduction": False,
+    "size_asserts": False,
+    "alignment_asserts": False,
+}
+
+
+# Seconds of processor time; usually two. Pooling in three dimensions takes minutes: then known shapes have to do.
+DYNAMIC_S = 10.0
+STATIC_S = 60.0  # for known shapes; a recurrent layer of hundreds of steps takes longer
+_IN_WORDS = {
+    "DataDependentOutputException": "forward looks at a tensor's values on the host (an `if`, `.item()`, a slice), "
+    "which no fixed sequence of kernels can do; torch.where computes both",
+    "DynamicOutputShapeException": "the shape of a result depends on a tensor's values, which no fixed sequence of "
+    "kernels can have",
+    "replace_random.py": "forward draws random numbers, so there is no right answer to compare with",
+}
+
+
+class _Written(BaseException):
+    """Carries the text out of Inductor before it would load and compile it."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__("code written")
+        self.code = code
+
+
+def main(channel: Any) -> None:
+    """Answer {"source", "overrides", "arch"} with {"codes": […]} or {"error": "…"} until the supervisor is gone."""
+    while True:
+        body = channel.receive().body
+        try:
+            reply: dict[str, Json] = {"codes": lower(body["source"], body.get("overrides") or {}, int(body["arch"]))}
+        except TooLong:
+            reply = {"error": f"Inductor takes more than {_limit_s(body):g} s of processor time for it"}
+        except Exception as error:  # noqa: BLE001 - the task's code and Inductor may raise anything; the author goes on
+            reply = {"error": in_words(error)}
+        channel.send(reply)
+
+
+def _limit_s(body: dict[str, Json]) -> float:
+    return DYNAMIC_S if (body.get("overrides") or {}).get("dynamic") else STATIC_S
+
+
+def in_words(error: BaseException) -> str:
+    """Why a lowering failed; where we know the cause, what it means comes first."""
+    text = f"{type(error).__name__}: {str(error).strip()[:2000]}"
+    known = next((words for mark, words in _IN_WORDS.items() if mark in text), "")
+    return f"{known} ({text.partition(chr(10))[0][:200]})" if known else text
+
+
+def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+    """Inductor's output codes for the task.
+
+    `overrides`: "inputs" and "init_args" (specs of a case; otherwise the task's own functions are asked), "cases"
+    (overrides of the task's cases by name: attributes that differ between them are told apart), "dynamic" (any sizes
+    instead of these), "config" (Inductor settings); every other key replaces a module-level constant.
+    """
+    known = inductor_config.get_config_copy()  # settings differ between versions of torch
+    config = {k: v for k, v in {**_CONFIG, **overrides.get("config", {})}.items() if k in known}
+    dynamic = bool(overrides.get("dynamic"))
+    limited = processor_time(DYNAMIC_S if dynamic else STATIC_S)
+    with pretend_gpu(arch), inductor_config.patch(config), limited, _no_grad_fakes(dynamic) as fake_mode:
+        call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
+        code = _inductor(call)
+        return [f"{code.rstrip()}\n{MARK}{json.dumps(facts_of(call, code, fake_mode.shape_env))}\n"]
+
+
+@contextlib.contextmanager
+def _no_grad_fakes(dynamic: bool) -> Iterator[FakeTensorMode]:
+    mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None)
+    before = nn.Module._apply
+    nn.Module._apply = apply_to_module  # type: ignore[method-assign]  # `self.to(dtype)` in a constructor
+    try:
+        with mode, torch.no_grad():
+            yield mode
+    finally:
+        nn.Module._apply = before  # type: ignore[method-assign]
+
+
+def _load(source: str, constants: dict[str, Json]) -> types.ModuleType:
+    module = types.ModuleType("task")
+    exec(compile(source, "task.py", "exec"), module.__dict__)  # the user's own task file
+    module.__dict__.update(constants)
+    return module
+
+
+def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None) -> TracedModel:
+    module = _load(source, _constants(overrides))
+    model = _built(module, overrides)
+    inputs = _given(overrides, "inputs") if "inputs" in overrides else module.get_inputs()
+    symbols: Symbols = {}
+    held = _state(model)
+    state = {name: _fake(t, index, shape_env, symbols) for index, (name, t) in enumerate(held.items())}
+    call = TracedModel(model.eval(), state, _on_gpu(inputs, len(state), shape_env, symbols), symbols)
+    cases = {n: _built(_load(source, _constants(o)), o) for n, o in overrides.get("cases", {}).items()}
+    call.cases, call.differs = varying(cases), different_tensors(cases.values())
+    if shape_env is not None:
+        call.sizes = _sizes_among(call, shape_env)
+    return call
+
+
+def _constants(overrides: dict[str, Json]) -> dict[str, Json]:
+    return {k: v for k, v in overrides.items() if k not in ("inputs", "init_args", "cases", "dynamic", "config")}
+
+
+def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
+    arguments = _given(overrides, "init_args") if "init_args" in overrides else module.get_init_inputs()
+    model: nn.Module = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+    return model
+
+
+def _sizes_among(call: TracedModel, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:
+    """A symbol for each integer attribute that differs between cases, so that the code reads it at run time."""
+    values = plain(call.model)
+    sizes: dict[str, tuple[str, torch.SymInt]] = {}
+    for path in (p for p in next(iter(call.cases.values()), {}) if type(values.get(p)) is int):
+        source = ConstantSource(f"attribute_{len(sizes)}")
+        symbol = shape_env.create_symbol(
+            values[path], source=source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+        )
+        size = shape_env.create_symintnode(symbol, hint=values[path], source=source)
+        assert isinstance(size, torch.SymInt)
+        sizes[path] = str(symbol), size
+    return sizes
+
+
+def _given(overrides: dict[str, Json], key: str) -> list[Any]:
+    return [_build(tree) for tree in overrides[key]]
+
+
+def _build(tree: Json) -> Any:
+    """A fake tensor or plain value from the JSON of `tools.schema.task`."""
+    if isinstance(tree, list):
+        return [_build(value) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if "$tensor" in tree:
+        spec = tree["$tensor"]
+        empty = torch.empty(spec["shape"], dtype=getattr(torch, spec["dtype"]))
+        return empty.as_strided(spec["shape"], spec["stride"]) if spec.get("stride") else empty
+    if "$tuple" in tree:
+        return tuple(_build(value) for value in tree["$tuple"])
+    if "$dtype" in tree:
+        return getattr(torch, tree["$dtype"])
+    if "$float" in tree:
+        return float(tree["$float"])
+    return {key: _build(value) for key, value in tree.get("$dict", tree).items()}
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every tensor that the model holds; plain tensor attributes are made buffers first."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor):
+                delattr(module, name)
+                module.register_buffer(name, value, persistent=False)
+    return dict([*model.named_parameters(), *model.named_buffers()])
+
+
+def _on_gpu(inputs: Any, index: int, shape_env: ShapeEnv | None, symbols: Symbols) -> Any:
+    leaves, spec = pytree.tree_flatten(list(inputs))
+    moved = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            moved.append(_fake(leaf, index, shape_env, symbols))
+            index += 1
+        else:
+            moved.append(leaf)
+    return pytree.tree_unflatten(moved, spec)
+
+
+def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: Symbols) -> torch.Tensor:
+    if shape_env is None or not like.is_contiguous():
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cuda")
+    sizes: list[Any] = []
+    for dim, size in enumerate(like.shape):
+        if size < 2:  # Inductor treats 0 and 1 as facts
+            sizes.append(size)
+            continue
+        source = ConstantSource(f"argument_{index}_{dim}")
+        symbol = shape_env.create_symbol(size, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+        symbols[str(symbol)] = (index, dim)
+        sizes.append(shape_env.create_symintnode(symbol, hint=size, source=source))
+    return torch.empty(sizes, dtype=like.dtype, device="cuda")
+
+
+def _inductor(call: TracedModel) -> str:
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.graph import GraphLowering
+
+    flat = call.flat()
+    # kernels are named after the operators they came from; attention is written out, or it would be one library call
+    with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), written_out():
+        functional = torch.func.functionalize(call, remove="mutations")
+        graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+        if written := _written_into(graph):
+            call.written = written
+            graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+    call.operators = operators_of(graph)
+
+    def save(code: str) -> None:
+        raise _Written(code)
+
+    before = GraphLowering.save_output_code
+    GraphLowering.save_output_code = staticmethod(save)
+    try:
+        compile_fx_inner(graph, flat, is_inference=True)
+    except _Written as written:
+        return written.code
+    finally:
+        GraphLowering.save_output_code = before
+    raise RuntimeError("Inductor wrote no code: the model computes nothing from its inputs")
+
+
+def _written_into(graph: torch.fx.GraphModule) -> set[int]:
+    arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    targets = {n.args[0] for n in graph.graph.nodes if n.target is torch.ops.aten.copy_.default}
+    return {index for index, node in enumerate(arguments) if node in targets}

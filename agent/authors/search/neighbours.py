@@ -1,0 +1,386 @@
+"""Where to go next: pure choices over sketches, their launch parameters and what has been measured so far.
+
+First what earlier runs found, then each sketch as it is, then the neighbours of the best points in one parameter, and
+now and then a point from anywhere. Equal arguments give equal moves.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kerneltune.agent.attempt import Attempt, Earlier, as_params
+from kerneltune.agent.authors.search.sketch import Params, Remembered, Sketch
+
+JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill
+OF_OTHER_SHAPES = 3  # points that were best on other tasks
+FAR = 1.5  # times as slow as the fastest as it is: no further launch parameters are likely to help
+SHARED_LIMIT_BYTES = 227 << 10
+TOO_LARGE = "more shared memory than a block has"
+SPILLS = "more spills than in a point that was slow"
+FAILING = "every point of the kernel so far failed"
+_DRAWS = 64
+_SPILLED_BYTES = 64  # per thread: a few spilled registers cost nothing that could be measured
+_FAILURES = 2  # of a kernel that never was right, whatever its parameters; too much shared memory does not count
+_CLEARLY_SLOWER = 1.1  # times the sketch's best
+_GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS")  # with it a block holds more
+_SHRINKS = "WARPS"  # with it each thread holds less
+
+
+@dataclass(frozen=True)
+class Move:
+    """A sketch at some parameters, derived from an attempt (or from nothing: a default or a jump). `step`: the one
+    parameter in which it differs from the parent, and whether that grows; `why`: what the record says."""
+
+    sketch: Sketch
+    params: dict[str, int]
+    parent: Attempt | None = None
+    step: tuple[str, bool] | None = None
+    why: str = ""
+    origin: str | None = None  # the attempt of an earlier run that it is
+
+
+@dataclass(frozen=True)
+class View:
+    """All that the next move depends on. `turn` counts proposals so far."""
+
+    sketches: Sequence[Sketch]
+    history: Sequence[Attempt]
+    earlier: Remembered = field(default_factory=Remembered)
+    limit_bytes: int = SHARED_LIMIT_BYTES
+    seed: int = 0
+    turn: int = 0
+
+
+def search(view: View, put_off: Callable[[str, str], None] = lambda sketch, why: None) -> Iterator[Move]:
+    """Moves in the order in which to try them; they may repeat what was tried. What is likely to be refused or slow
+    comes last, and `put_off` hears of which sketch and why."""
+    known = {sketch.name: sketch for sketch in view.sketches}
+    outcomes = {name: Outcomes.of(sketch, view.history, view.limit_bytes) for name, sketch in known.items()}
+    late = []
+    for move in _moves(view, known):
+        if view.earlier.failed(move.sketch.name, move.params):
+            continue
+        if why := outcomes[move.sketch.name].why_late(move.params):
+            put_off(move.sketch.name, why)
+            late.append(move)
+        else:
+            yield move
+    yield from late
+
+
+def _moves(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
+    for one in view.earlier.best:
+        yield _again(one, known, f"the best of an earlier run here, {one.attempt_id}", one.attempt_id)
+    yield from (Move(s, s.params) for s in view.sketches if not view.earlier.knows(s.name, s.params))
+    best = _ranked(view.history, known)
+    order = list(dict.fromkeys(_sketch_of(a, known).name for a in best))
+    fastest_first = sorted(view.earlier.elsewhere, key=lambda e: order.index(e.sketch) if e.sketch in order else 99)
+    for one in fastest_first[:OF_OTHER_SHAPES]:
+        yield _again(one, known, f"the best on {one.task} in {one.attempt_id}")
+    yield from _starts(view, known)
+    jump = view.turn % JUMP_EVERY == JUMP_EVERY - 1
+    if jump:
+        yield from _jumps(view, best, known)
+    for attempt in best:
+        yield from _neighbours(attempt, known, view)
+    if not jump:
+        yield from _jumps(view, best, known)
+    yield from _all_points(view)
+
+
+def _again(one: Earlier, known: Mapping[str, Sketch], why: str, origin: str | None = None) -> Move:
+    return Move(known[one.sketch], dict(one.params), why=why, origin=origin)
+
+
+def _ranked(history: Iterable[Attempt], known: Mapping[str, Sketch]) -> list[Attempt]:
+    """Our own accepted attempts, best first."""
+    own = [a for a in history if a.rank_key and a.proposal.params.get("sketch") in known]
+    return sorted(own, key=lambda a: (a.rank_key, a.number))
+
+
+def _sketch_of(attempt: Attempt, known: Mapping[str, Sketch]) -> Sketch:
+    return known[str(attempt.proposal.params["sketch"])]
+
+
+def _point_of(attempt: Attempt, sketch: Sketch) -> dict[str, int]:
+    return {**sketch.params, **as_params(attempt.proposal.params)}
+
+
+def _starts(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
+    """What torch.compile would time, too, of Inductor's kernels as it writes them, the first of the sketches that has
+    such; nothing where another sketch is far ahead as it is."""
+    first = next((sketch for sketch in view.sketches if sketch.starts), None)
+    if first is None:
+        return
+    own = [a for a in view.history if a.verdict.timing is not None and a.proposal.params.get("sketch") in known]
+    base = {s.name: a.rank_key[0] for a in own if a.rank_key and _point_of(a, s := _sketch_of(a, known)) == s.params}
+    if base.get(first.name, 0.0) <= min(base.values(), default=0.0) * FAR:
+        yield from (Move(first, dict(start), why="Inductor would time it") for start in first.starts)
+
+
+def _neighbours(attempt: Attempt, known: Mapping[str, Sketch], view: View) -> Iterator[Move]:
+    """One parameter one value up or down."""
+    sketch = _sketch_of(attempt, known)
+    params = _point_of(attempt, sketch)
+    steps = [(name, up) for name in sketch.space for up in (True, False)]
+    random.Random(f"{view.seed}/{attempt.number}").shuffle(steps)
+    last = _last_step(attempt, view.history)
+    steps.sort(key=lambda step: step != last)  # what helped once is tried again first
+    for name, up in steps:
+        value = _next_value(sketch.space[name], params[name], up)
+        if value is not None:
+            yield Move(sketch, {**params, name: value}, attempt, (name, up))
+
+
+def _last_step(attempt: Attempt, history: Sequence[Attempt]) -> tuple[str, bool] | None:
+    """The single parameter in which an attempt differs from its parent, and whether it grew."""
+    parent = next((a for a in history if a.attempt_id == attempt.parent_id), None)
+    if parent is None:
+        return None
+    before, after = as_params(parent.proposal.params), as_params(attempt.proposal.params)
+    changed = [name for name in after if name in before and after[name] != before[name]]
+    return (changed[0], after[changed[0]] > before[changed[0]]) if len(changed) == 1 else None
+
+
+def _next_value(values: Sequence[int], value: int, up: bool) -> int | None:
+    if up:
+        return min((v for v in values if v > value), default=None)
+    return max((v for v in values if v < value), default=None)
+
+
+def _jumps(view: View, best: Sequence[Attempt], known: Mapping[str, Sketch]) -> Iterator[Move]:
+    """Points of chance, half of them of the best attempt's sketch."""
+    rng = random.Random(f"{view.seed}/jump/{view.turn}")
+    open_ones = [s for s in view.sketches if s.space]
+    favourite = next((s for a in best if (s := _sketch_of(a, known)).space), None)
+    for _ in range(_DRAWS if open_ones else 0):
+        sketch = favourite if favourite and rng.random() < 0.5 else rng.choice(open_ones)
+        yield Move(sketch, {**sketch.params, **{name: rng.choice(values) for name, values in sketch.space.items()}})
+
+
+def _all_points(view: View) -> Iterator[Move]:
+    """Every point, for when nothing better is left."""
+    for sketch in view.sketches:
+        points = list(itertools.product(*sketch.space.values()))
+        random.Random(f"{view.seed}/{sketch.name}").shuffle(points)
+        yield from (Move(sketch, {**sketch.params, **dict(zip(sketch.space, at, strict=True))}) for at in points)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What a sketch's attempts tell of its other points: those that a block had no room for, those that spilled and
+    were slow, and whether none was right for reasons that parameters hardly change."""
+
+    too_large: Sequence[Params] = ()
+    spilled: Sequence[Params] = ()
+    failing: bool = False
+
+    @classmethod
+    def of(cls, sketch: Sketch, history: Sequence[Attempt], limit_bytes: int) -> "Outcomes":
+        """From the attempts of this sketch. `limit_bytes`: shared memory that a block may have."""
+        own = [a for a in history if a.proposal.params.get("sketch") == sketch.name]
+        large = [a for a in own if shared_bytes(a) > limit_bytes]
+        timed = {a.attempt_id: a.verdict.timing.median_us for a in own if a.verdict.timing is not None}
+        slow_us = min(timed.values(), default=0.0) * _CLEARLY_SLOWER
+        slow = [a for a in own if timed.get(a.attempt_id, 0.0) > slow_us and spilled_bytes(a) > _SPILLED_BYTES]
+        failed = [a for a in own if not a.rank_key and a not in large]
+        return cls(
+            [_point_of(a, sketch) for a in large],
+            [_point_of(a, sketch) for a in slow],
+            len(failed) >= _FAILURES and not any(a.rank_key for a in own),
+        )
+
+    def why_late(self, params: Params) -> str:
+        """Why a point comes last; "" for one that does not."""
+        if self.failing:
+            return FAILING
+        # no less of what takes shared memory than in a point that was refused, and otherwise equal but for the warps
+        if any(_beyond(params, other, otherwise_equal=True) for other in self.too_large):
+            return TOO_LARGE
+        # no less in each thread than in a point that spilled; what is no size takes few registers
+        if any(_beyond(params, other, otherwise_equal=False) for other in self.spilled):
+            return SPILLS
+        return ""
+
+
+def _beyond(params: Params, other: Params, *, otherwise_equal: bool) -> bool:
+    for name, value in params.items():
+        if any(word in name for word in _GROWS):
+            held = value >= other[name]
+        elif _SHRINKS in name:
+            held = otherwise_equal or value <= other[name]
+        else:
+            held = not otherwise_equal or value == other[name]
+        if not held:
+            return False
+    return True
+
+
+def shared_bytes(attempt: Attempt) -> int:
+    """What the largest kernel needs a block, also of one that was refused for it; 0 where nobody said."""
+    if attempt.verdict.needed_shared_bytes is not None:
+        return attempt.verdict.needed_shared_bytes
+    return max((k.shared_bytes for k in attempt.kernels), default=0)
+
+
+def spilled_bytes(attempt: Attempt) -> int:
+    """Of all kernels, per thread."""
+    return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels)
+
+
+# parameter suffix -> (grows, shrinks): hypothesis and prediction of each
+_REASONS = {
+    "NUM_WARPS": (
+        (
+            "more warps keep more loads in flight and leave fewer values to each thread",
+            "fewer registers; faster if spilling or latency held it back",
+        ),
+        (
+            "fewer warps shorten the reduction across warps and leave room for more programs",
+            "more registers a thread; faster unless it spills",
+        ),
+    ),
+    "NUM_STAGES": (
+        (
+            "a deeper pipeline starts loads earlier",
+            "more shared memory; faster if loads were waited for",
+        ),
+        (
+            "a shallower pipeline needs less shared memory, so more programs fit",
+            "less shared memory, higher occupancy",
+        ),
+    ),
+    "BLOCK": (
+        (
+            "a larger block means fewer steps or programs, with more work in flight in each",
+            "more registers; faster if the overhead of a step mattered",
+        ),
+        (
+            "a smaller block leaves room for more programs at once",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "TILE": (
+        (
+            "a larger tile shares a program's start-up among more rows",
+            "fewer programs; faster for short rows",
+        ),
+        (
+            "a smaller tile makes more programs, which balance better",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "PROGRAMS": (
+        (
+            "more programs cover more latency",
+            "faster if the multiprocessors had idle warps",
+        ),
+        (
+            "fewer programs each keep a longer pipeline",
+            "faster if starting programs cost more than waiting",
+        ),
+    ),
+    "GROUP": (
+        (
+            "more rows of tiles at once share the columns' operand in the L2 cache",
+            "less traffic to memory; faster if the operands exceed the cache",
+        ),
+        (
+            "fewer rows of tiles at once share the rows' operand in the L2 cache",
+            "faster if the other operand is the larger",
+        ),
+    ),
+    "ROWS": (
+        (
+            "more rows a program keep more loads in flight and share what all rows read",
+            "more registers; faster if one row left threads waiting",
+        ),
+        (
+            "fewer rows a program make more programs, which balance better",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "HELD": (
+        (
+            "rows that stay in registers are read once",
+            "less traffic; faster unless too few rows fit a multiprocessor",
+        ),
+        (
+            "rows that are read twice need few registers, so more programs fit",
+            "faster if the second read hits the L2 cache",
+        ),
+    ),
+    "PIECES": (
+        (
+            "a result that is stored in more pieces needs less shared memory beside the operands",
+            "room for a deeper pipeline",
+        ),
+        (
+            "a result that is stored in fewer pieces waits less often for the store before",
+            "fewer instructions after each tile",
+        ),
+    ),
+    "ACCESSES": (
+        (
+            "more 16-byte accesses a thread are under way at once",
+            "more registers; faster if too few programs were there to hide latency",
+        ),
+        (
+            "fewer accesses a thread make more and shorter programs",
+            "fewer registers, higher occupancy",
+        ),
+    ),
+    "DRAWN": (
+        (
+            "winners that are drawn one by one need no sort",
+            "a fraction of the instructions; faster while winners are few",
+        ),
+        (
+            "one sort finds all winners at once",
+            "faster if winners are many",
+        ),
+    ),
+    "LEAVES_LAST": (
+        (
+            "what is read is the last to leave the L2 cache, so that writes make room for each other",
+            "faster by 0.3-2 % where loads reach registers directly",
+        ),
+        (
+            "without hints the cache keeps what was used last",
+            "faster if what was kept is never read again and writes wait for room",
+        ),
+    ),
+    "SPECIALISED": (
+        (
+            "warps of their own for the loads leave the others to the products",
+            "faster if issuing loads held the products back",
+        ),
+        (
+            "without warps for the loads alone, registers and barriers are saved",
+            "faster if the pipeline was full anyway",
+        ),
+    ),
+    "SPLITS": (
+        (
+            "more programs a row fill the GPU when rows are few",
+            "faster if fewer programs than multiprocessors ran",
+        ),
+        (
+            "fewer programs a row mean less to combine",
+            "faster if the GPU was already full",
+        ),
+    ),
+}
+
+
+def describe(move: Move) -> tuple[str, str, str]:
+    """Rationale, hypothesis and prediction of a move."""
+    why = f"; {move.why}" if move.why else ""
+    if move.parent is None or move.step is None:
+        few = ", ".join(f"{name.lower()} {value}" for name, value in move.params.items() if len(move.params) <= 6)
+        return f"{move.sketch.says}{f' ({few})' if few else ''}{why}", "", ""
+    name, up = move.step
+    grows, shrinks = next((reasons for key, reasons in _REASONS.items() if key in name), _REASONS["BLOCK"])
+    hypothesis, prediction = grows if up else shrinks
+    return f"{name} = {move.params[name]} in attempt {move.parent.number}: {hypothesis}{why}", hypothesis, prediction

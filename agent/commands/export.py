@@ -1,0 +1,245 @@
+"""`optimize export`: finds the runs, places the tasks, makes the rows, and writes the folder."""
+
+import contextlib
+import importlib.util
+import json as jsonlib
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from kerneltune.agent.export.base import formats_of, near
+from kerneltune.agent.record.query import ChosenRun
+from kerneltune.agent.record.store import FILE_NAME, WAY_OUT, Store
+from kerneltune.agent.view.exporting import Exported, ExportProgress, exported_json, print_exported
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
+from kerneltune.tools.schema.versions import versions
+
+if TYPE_CHECKING:
+    from kerneltune.agent.export.card import Card
+    from kerneltune.agent.export.pipeline import Recipe, WrittenRows
+    from kerneltune.agent.export.similarity import Placement
+
+_PACKAGES = ("orjson", "pyarrow", "rensa")
+_SPLIT_RULE = (
+    "By family of tasks: tasks that share a name, a file, or a Model up to numbers are one family and lie in one split,"
+    " drawn by the family's name and the seed; test {test:.3g}, validation {validation:.3g} of the families"
+)
+_DEDUPLICATION = (
+    "Marked, not removed. `exact_id` is equal for sources that differ in layout, comments and docstrings at most, "
+    "`near_id` for those that are like the same earlier source, by a MinHash similarity of 0.8 over 5-grams of tokens;"
+    " `exact_first` and `near_first` mark the first of each."
+)
+_LEAKED = {"keep": "marked only", "test": "tested on only, with their families", "exclude": "left out"}
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """The flags of `optimize export`. `formats`, `rewards` and `where` are specs; `leak_check`: a folder of benchmark
+    problems; `leaked`: what becomes of tasks that are one of them."""
+
+    formats: Sequence[str]
+    output: Path
+    form: Literal["parquet", "jsonl"] = "parquet"
+    tasks: Sequence[str] = ()
+    authors: Sequence[str] = ()
+    where: Sequence[str] = ()
+    only_providers: str | None = None
+    rewards: Sequence[str] = ()
+    rejection_sampling: str | None = None
+    test: float = 0.1
+    validation: float = 0.0
+    seed: int = 0
+    leak_check: Path | None = None
+    leaked: Literal["keep", "test", "exclude"] = "test"
+    duplicates: bool = True
+    overwrite: bool = False
+
+    def facts(self) -> dict[str, Json]:
+        """What was asked for, as the manifest tells it; of paths, the last part."""
+        shown = {name: value for name, value in vars(self).items() if name not in ("output", "overwrite")}
+        return {
+            name: value.name if isinstance(value, Path) else list(value) if isinstance(value, tuple | list) else value
+            for name, value in shown.items()
+        }
+
+    def command(self) -> str:
+        """The command line that makes the same rows of the same record; of paths, the last part."""
+        return shlex.join(["optimize", "export", *self._flags(), "-o", self.output.name])
+
+    def _flags(self) -> Iterator[str]:
+        several = {"format": self.formats, "task": self.tasks, "author": self.authors}
+        several |= {"where": self.where, "reward": self.rewards}
+        single = {
+            "only-providers": self.only_providers,
+            "rejection-sampling": self.rejection_sampling,
+            "leak-check": None if self.leak_check is None else self.leak_check.name,
+            "as": self.form,
+            "leaked": self.leaked,
+            "test": f"{self.test:g}",
+            "validation": f"{self.validation:g}",
+            "seed": str(self.seed),
+        }
+        for name, values in (several | {n: (v,) for n, v in single.items() if v is not None}).items():
+            for value in values:
+                yield from (f"--{name}", value)
+        if not self.duplicates:
+            yield "--no-duplicates"
+
+
+def export_runs(asked: ExportRequest, runs_dir: Path, *, json: bool) -> int:
+    """Write the export: 0 when there are rows, 1 when there are none. Raises UsageError, StoreError."""
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
+    if not (runs_dir / FILE_NAME).is_file():
+        raise UsageError(f"no runs are stored in {runs_dir}; make one (optimize --task softmax), or give --runs-dir")
+    started = time.perf_counter()
+    with Store.open(runs_dir) as store:
+        recipe = _recipe(asked, store)
+        written, manifest = _written(asked, recipe, store)
+    from kerneltune.agent.export.card import notices
+
+    seconds = time.perf_counter() - started
+    bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
+    exported = Exported(asked.output, written.counts(), written.filtered, bound, seconds, manifest)
+    if json:
+        print(jsonlib.dumps(exported_json(exported), allow_nan=False))
+    else:
+        print_exported(exported)
+    return int(exported.rows == 0)
+
+
+def _recipe(asked: ExportRequest, store: Store) -> "Recipe":
+    """Everything that was asked, checked before anything is read at length."""
+    from kerneltune.agent.export.pipeline import Recipe
+    from kerneltune.agent.export.privacy import names_here, names_in
+    from kerneltune.agent.export.rewards import rejection_sampling
+
+    formats, where = formats_of(asked.formats), _where(asked)
+    sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
+    until, sources = store.last_seq(), store.task_sources()
+    runs = _chosen(store, asked, until, sources)
+    private = names_here()
+    for machine in store.machines():
+        private |= names_in(machine)
+    placements = _placements(asked, sources)
+    if lost := next((run for run in runs if run.task_sha256 not in sources), None):
+        raise StoreError(f"{store.path}: the task of run {lost.run_id} is missing; {WAY_OUT}")
+    for made_by in formats:
+        made_by.set_splits({sha256: str(place.split) for sha256, place in placements.items()})
+    return Recipe(
+        [run for run in runs if placements[run.task_sha256].split is not None],
+        formats,
+        asked.form,
+        placements,
+        tuple(asked.rewards),
+        where,
+        asked.duplicates,
+        sampling,
+        private,
+        until,
+    )
+
+
+def _where(asked: ExportRequest) -> tuple[str, ...]:
+    from kerneltune.agent.export.provenance import only_providers, predicate
+    from kerneltune.agent.export.rewards import rewards_of
+
+    where = (*asked.where, *(() if asked.only_providers is None else (only_providers(asked.only_providers),)))
+    predicate(where, [r.name for r in rewards_of(asked.rewards)])
+    if not asked.duplicates and (spec := next((w for w in where if "exact_" in w or "near_" in w), None)):
+        raise UsageError(f"--where {spec!r} needs to know the duplicates; leave out --no-duplicates")
+    return where
+
+
+def _chosen(
+    store: Store, asked: ExportRequest, until: int, sources: Mapping[str, tuple[str, str]]
+) -> Sequence[ChosenRun]:
+    if not sources:
+        raise UsageError(f"{store.path} holds no run yet; make one: optimize --task softmax")
+    known = {name for name, _ in sources.values()}
+    for name in asked.tasks:
+        if name not in known and name not in sources:
+            raise UsageError(f"no run of task {name!r} is stored; {near(name, sorted(known)[:1000])}")
+    if runs := store.choose(asked.tasks or None, asked.authors or None, until):
+        return runs
+    of = f" of task {' or '.join(asked.tasks)}" if asked.tasks else ""
+    raise UsageError(f"no stored run{of} is by {' or '.join(asked.authors)}; `optimize runs` lists who wrote")
+
+
+def _placements(asked: ExportRequest, sources: Mapping[str, tuple[str, str]]) -> "dict[str, Placement]":
+    """Family and split of every task in the record, whether it is exported now or not: what is asked for does not move
+    a task to another split."""
+    from kerneltune.agent.export.similarity import Benchmark, Fractions, load_problems, placements
+
+    leaks: dict[str, str] = {}
+    if asked.leak_check is not None:
+        benchmark = Benchmark(load_problems(asked.leak_check))
+        leaks = {sha256: found for sha256, (_, source) in sources.items() if (found := benchmark.of(source))}
+    fractions = Fractions(asked.validation, asked.test)
+    return placements(sources, fractions, asked.seed, leaked=leaks, leaked_to=asked.leaked)
+
+
+class _NothingLeft(Exception):
+    """No row passed the filters: the folder is not to be kept."""
+
+
+def _written(asked: ExportRequest, recipe: "Recipe", store: Store) -> "tuple[WrittenRows, Json]":
+    """Make and write everything; where no row passes, nothing is left, and the manifest is None."""
+    from kerneltune.agent.export.card import write_beside
+    from kerneltune.agent.export.files import made_whole
+    from kerneltune.agent.export.pipeline import Exporter, WrittenRows
+
+    written, manifest = WrittenRows(), None
+    with (
+        ExportProgress(sum(run.attempts for run in recipe.runs)) as progress,
+        contextlib.suppress(_NothingLeft),
+        made_whole(asked.output, overwrite=asked.overwrite) as folder,
+    ):
+        written = Exporter(recipe, store, progress).write(folder)
+        if not written.counts():
+            raise _NothingLeft
+        card, clean_facts = _card(asked, recipe, written)
+        manifest = write_beside(folder, card, written.statistics, clean_facts)
+    return written, manifest
+
+
+def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tuple[Card, Json]":
+    """What an export says of itself, free of secrets, and what was asked for."""
+    from kerneltune.agent.export.card import Card
+    from kerneltune.agent.export.privacy import Scrubber
+    from kerneltune.agent.export.provenance import columns
+    from kerneltune.agent.export.rewards import rewards_of
+
+    clean = Scrubber(recipe.private)
+    sampled = () if asked.rejection_sampling is None else (f"rejection sampling: {asked.rejection_sampling}",)
+    made = Card(
+        name=clean.text(f"GPU kernel trajectories: {asked.output.name}"),
+        formats=recipe.formats,
+        files=written.files,
+        providers=sorted(written.providers),
+        common=columns(rewards_of(asked.rewards)),
+        version=versions()["kerneltune"],
+        command=clean.text(asked.command()),
+        made_at=time.time(),
+        seed=asked.seed,
+        split_rule=_SPLIT_RULE.format(test=asked.test, validation=asked.validation),
+        deduplication=_DEDUPLICATION if asked.duplicates else "Nobody looked for duplicates.",
+        leakage=clean.text(_leakage(asked, recipe)),
+        filters=tuple(clean.text(f) for f in (*recipe.where, *sampled)),
+    )
+    return made, clean.value(asked.facts())
+
+
+def _leakage(asked: ExportRequest, recipe: "Recipe") -> str:
+    if asked.leak_check is None:
+        return "Nobody compared the tasks with a benchmark's problems: give --leak-check."
+    leaked, n_tasks = sum(p.leaked is not None for p in recipe.placements.values()), len(recipe.placements)
+    return (
+        f"Compared with the problems in {asked.leak_check.name}: {leaked} of the record's {n_tasks} tasks are, or"
+        f" nearly are, one of them; such tasks are {_LEAKED[asked.leaked]}."
+    )

@@ -1,0 +1,94 @@
+"""`optimize merge`: joins the records of several machines, and the receipts and best kernels that lie beside them."""
+
+import contextlib
+import json as jsonlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kerneltune.agent.record.folder import RECEIPTS, write_whole
+from kerneltune.agent.record.merge import Merged, Progress, count_events, database_at, merge, opened_other
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.view.listing import MergedFile, merged_json, print_merged
+from kerneltune.tools.schema.errors import StoreError, UsageError
+
+BIG_EVENTS = 100_000  # to be told how far it has come
+EVERY_S = 2.0
+
+
+def merge_databases(others: Sequence[Path], runs_dir: Path, *, dry_run: bool, json: bool) -> int:
+    """Merge each in turn: 0 when all is here, 1 when runs were left out, 2 when a database could not be used at all."""
+    if not others:
+        raise UsageError("give at least one OTHER.db, or the runs directory of another machine")
+    with Store.open(runs_dir) as store:
+        ours = store.path
+        done = [_merged(other, store, dry_run=dry_run) for other in others]
+    if json:
+        print(jsonlib.dumps(merged_json(done, ours, dry_run=dry_run), allow_nan=False))
+    else:
+        print_merged(done, ours, dry_run=dry_run)
+    if any(file.failed for file in done):
+        return 2
+    return int(any(file.merged.clashes for file in done))
+
+
+def _merged(other: Path, ours: Store, *, dry_run: bool) -> MergedFile:
+    try:
+        with opened_other(other, ours.path) as source:
+            found = merge(ours, source, dry_run=dry_run, progress=_progress(other, count_events(source)))
+        copied = _copy_files(database_at(other).parent, ours.path.parent, found, dry_run=dry_run)
+        return MergedFile(str(other), found, copied)
+    except StoreError as error:
+        return MergedFile(str(other), Merged(), failed=str(error))
+    except KeyboardInterrupt:
+        print(
+            f"optimize: {other}: interrupted; the runs that came are whole, the same command goes on", file=sys.stderr
+        )
+        raise
+
+
+def _progress(other: Path, events: int) -> Progress:
+    """Tells a person now and then how far a big one is."""
+    told = time.monotonic()
+
+    def tell(so_far: Merged, seen: int) -> None:
+        nonlocal told
+        if events >= BIG_EVENTS and (time.monotonic() - told > EVERY_S or seen == events):
+            told = time.monotonic()
+            with contextlib.suppress(BrokenPipeError):
+                runs = len(so_far.new) + len(so_far.extended)
+                print(f"… {other}: {seen / events:.0%}, {runs} runs, {so_far.events} events", file=sys.stderr)
+
+    return tell
+
+
+def _copy_files(theirs: Path, ours: Path, found: Merged, *, dry_run: bool) -> int:
+    """Copy receipts and best kernels of the merged runs; how many. What is here is left as it is, but for the best
+    kernel of a run that went on there."""
+    copied = 0
+    for run_id in (*found.new, *found.extended, *found.same):
+        for source in _files(theirs / run_id):
+            target = ours / run_id / source.relative_to(theirs / run_id)
+            newer = run_id in found.extended and source.name == "best.py"
+            if (newer or not target.exists()) and not target.is_symlink():
+                copied += 1
+                if not dry_run:
+                    _copy(source, target)
+    return copied
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for path in (folder / "best.py", *sorted((folder / RECEIPTS).glob("[0-9]*.json"))):
+        if path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, source.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{source} cannot be copied to {target}: {error.strerror}; the record is merged") from error

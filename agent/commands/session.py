@@ -1,0 +1,210 @@
+"""Starts what every command that judges needs: the workers, and per task the tools that this machine allows."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from kerneltune.agent.commands.budget import width_of
+from kerneltune.agent.commands.ceilings import stored
+from kerneltune.agent.commands.lowering import Lowering
+from kerneltune.agent.events import Progress
+from kerneltune.agent.settings import Settings
+from kerneltune.agent.tracker import Emit, Place
+from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
+from kerneltune.tools.bench import Bench, CpuBench
+from kerneltune.tools.gpu_bench import gpu_bench
+from kerneltune.tools.judge.service.protocol import Open, Opened
+from kerneltune.tools.judge.timing.statistics import BASELINES
+from kerneltune.tools.receipt import ReceiptContext
+from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox.children import Children
+from kerneltune.tools.sandbox.confine import Enforced, available
+from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.errors import TaskError, Unconfined
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.versions import PROTOCOL_VERSION, evaluator_sha256, versions
+from kerneltune.tools.task.load import TaskFile
+from kerneltune.tools.tooling import Tools
+from kerneltune.tools.update import UpdateLimits, Updater
+
+DESCRIBE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The worker processes of this program run, and what this machine is. `sandbox`: what a tracer is held by;
+    `lowering`: TorchInductor, for all tasks."""
+
+    machine: Machine
+    gpu: GpuInfo | None
+    arch: str
+    sandbox: Enforced
+    settings: Settings
+    lowering: Lowering
+
+    @property
+    def width(self) -> int:
+        """Candidates that are under way at a time."""
+        return width_of(self.settings, gpu=self.gpu is not None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever reads a verdict of this machine must know."""
+        return tuple(filter(None, [unconfined_warning(self.sandbox)]))
+
+    @cached_property
+    def confinement(self) -> dict[str, Json]:
+        """What holds each hostile role here, asked of real children once the fork servers are warm anyway."""
+        spare = "interpreter" if self.gpu else "runner"  # the role that has nothing to do here
+        return {role: encode(held) for role, held in self.machine.enforced().items() if role != spare}
+
+    @cached_property
+    def evaluator(self) -> str:
+        """The hash of the sources that judge."""
+        return evaluator_sha256()
+
+    @cached_property
+    def place(self) -> Place:
+        """Where this run's verdicts are reached."""
+        facts: dict[str, Json] = {"gpu": encode(self.gpu), "sandbox": encode(self.sandbox)}
+        return Place(self.gpu.name if self.gpu else None, facts, versions())
+
+
+@dataclass(frozen=True)
+class Session:
+    """One task, opened. `notes`: how far verdicts on it can be trusted, where that is a question; `children`: the
+    workers that have a candidate in hand."""
+
+    workshop: Workshop
+    file: TaskFile
+    task: TaskSpec
+    tools: Tools
+    notes: tuple[str, ...] = ()
+    children: Children = field(default_factory=Children)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever reads a verdict of this machine on this task must know."""
+        return (*self.workshop.warnings, *self.notes)
+
+    @property
+    def gpu(self) -> GpuInfo | None:
+        """The GPU that times, if there is one."""
+        return self.workshop.gpu
+
+    def setting(self) -> ReceiptContext:
+        """What all receipts of this session say."""
+        shop = self.workshop
+        return ReceiptContext(
+            task=self.task,
+            arch=shop.arch,
+            gpu=encode(shop.gpu),
+            sandbox=shop.confinement,
+            versions=shop.place.versions,
+            protocol=PROTOCOL_VERSION,
+            evaluator_sha256=shop.evaluator,
+            warnings=self.warnings,
+        )
+
+
+def unconfined_warning(sandbox: Enforced) -> str | None:
+    """The loud words for a machine that does not confine LLM-written code; None where it does."""
+    if sandbox.confined:
+        return None
+    return f"NOT CONFINED: LLM-written code runs with your files and the network within its reach ({_why(sandbox)})"
+
+
+def require_confinement(sandbox: Enforced, *, allow: bool) -> None:
+    """Raise Unconfined where nothing confines candidates, unless that is allowed."""
+    if not sandbox.confined and not allow:
+        raise Unconfined(
+            f"this machine cannot confine LLM-written code ({_why(sandbox)}). "
+            "Pass --allow-unsandboxed to run it anyway, with your files within its reach"
+        )
+
+
+def _why(sandbox: Enforced) -> str:
+    return "; ".join(sandbox.notes or ("no Landlock",))
+
+
+@contextlib.contextmanager
+def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
+    """Start the workers. Raises UsageError before that when they cannot be confined, or the width makes no sense."""
+    width_of(settings, gpu=False)
+    sandbox = available()
+    require_confinement(sandbox, allow=settings.allow_unsandboxed)
+    gpu = gpu_info()
+    show(Progress("", "starting", "importing torch and triton, once"))
+    with (
+        machines.started(allow_unconfined=settings.allow_unsandboxed) as machine,
+        contextlib.closing(Lowering(machine)) as lowering,
+    ):
+        arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
+        yield Workshop(machine, gpu, arch, sandbox, settings, lowering)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a candidate may take, and what it is compared with."""
+
+    trace_s: float = 60.0
+    compile_s: float = 120.0
+    replay_s: float = 120.0  # of one case, in the interpreter
+    baselines: tuple[str, ...] = BASELINES
+
+
+@contextlib.contextmanager
+def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = None) -> Iterator[Session]:
+    """Load a task, and pick the bench that this machine allows. Raises TaskError."""
+    patience = patience or Patience()
+    with shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+        task, notes = open_task(judge, task_file)
+        children = Children()
+        updater = updater_for(shop, task, children, patience)
+        with _bench(shop, task_file, task, judge, patience, children) as bench:
+            tools = Tools(updater, bench, "timing" if shop.gpu else "checking")
+            yield Session(shop, task_file, task, tools, notes, children)
+
+
+def updater_for(shop: Workshop, task: TaskSpec, children: Children, patience: Patience) -> Updater:
+    """Traces and compiles candidates for a task as this machine needs them."""
+    limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
+    updater = Updater(task, shop.arch, children.of(shop.machine.tracer), children.of(shop.machine.compiler), limits)
+    if shop.gpu is None:
+        updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
+    return updater
+
+
+def open_task(
+    judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
+) -> tuple[TaskSpec, tuple[str, ...]]:
+    """The task as data, described by the CPU judge, and what the CPU judge has against it. Raises TaskError."""
+    body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
+    opened = decode(Opened, body)
+    if opened.task is None:
+        raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
+    return opened.task, opened.notes
+
+
+@contextlib.contextmanager
+def _bench(
+    shop: Workshop,
+    task_file: TaskFile,
+    task: TaskSpec,
+    judge: Worker,
+    patience: Patience,
+    children: Children,
+) -> Iterator[Bench]:
+    if shop.gpu is None:
+        yield CpuBench(task, judge, children.of(shop.machine.interpreter), case_timeout_s=patience.replay_s)
+        return
+    cache_dir = shop.settings.cache_dir
+    ceilings = stored(shop.gpu, cache_dir)
+    with gpu_bench(
+        task_file, task, shop.machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
+    ) as bench:
+        yield bench

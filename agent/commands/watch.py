@@ -1,0 +1,206 @@
+"""`optimize watch`: attaches to a stored run, whoever runs it, follows it, plays it back, makes a picture of it."""
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from rich.console import Console
+
+from kerneltune.agent.events import Event
+from kerneltune.agent.record.folder import folder_of, process_of
+from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.record.trajectory import JUDGED_FILES
+from kerneltune.agent.settings import Environment, Settings
+from kerneltune.agent.view.live import LiveView, gpu_samples, keys_fd
+from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.view.output import ViewChoice, choose_view
+from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
+from kerneltune.agent.view.render import render
+from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.agent.view.watch import IDLE_LIMIT_S, MAX_SPEED, EventSource, Playback, picture, print_events
+from kerneltune.tools.backends.cuda.device import GpuInfo
+from kerneltune.tools.schema.codec import DecodeError, decode
+from kerneltune.tools.schema.errors import UsageError
+
+_WIDTH, _HEIGHT = 120, 36
+_SLOWEST = 0.01
+_SIZES = {"--width": (20, 400), "--height": (4, 200)}
+
+
+@dataclass(frozen=True)
+class WatchRequest:
+    """What was asked for; `speed` as typed."""
+
+    run: str | None = None
+    speed: str | None = None
+    idle_limit_s: float | None = None
+    svg: Path | None = None
+    width: int | None = None
+    height: int | None = None
+    json: bool = False
+    plain: bool = False
+
+
+def watch(request: WatchRequest, settings: Settings, environment: Environment) -> int:
+    """Show a run. The exit code is that of the run when its end was seen: 0 something accepted (of files: all), 1 not,
+    or no end, 130 interrupted; 0 when a person left before, or for a picture. Raises UsageError."""
+    speed, idle_limit_s = _speed(request.speed), _idle_limit_s(request.idle_limit_s)
+    _require_sense(request)
+    if not (settings.runs_dir / FILE_NAME).is_file():  # opening it would make an empty one
+        raise UsageError(f"no runs in {settings.runs_dir}; make one with: optimize --task softmax")
+    with Store.open(settings.runs_dir) as store:
+        run = _Record(store, _named(store, request.run))
+        if request.svg:
+            return _write(request.svg, request, run)
+        choice = choose_view(
+            is_terminal=sys.stdout.isatty(), term=environment.term, no_color=environment.no_color, ci=environment.ci,
+            json=request.json, plain=request.plain,
+        )  # fmt: skip
+        playback = Playback(run.source, speed=speed, idle_limit_s=idle_limit_s)
+        if choice.kind == "live":
+            return _play(Console(no_color=not choice.colour), playback, run)
+        return _print(choice, playback, run)
+
+
+def _speed(text: str | None) -> float | None:
+    if text is None or text == "max":
+        return None if text is None else math.inf
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not _SLOWEST <= speed <= MAX_SPEED:
+        raise UsageError(f"--speed {text}: give a number above 0 ({_SLOWEST:g} to {MAX_SPEED:g}), or max")
+    return speed
+
+
+def _idle_limit_s(seconds: float | None) -> float:
+    if seconds is None:
+        return IDLE_LIMIT_S
+    if not seconds > 0:
+        raise UsageError(f"--idle-limit {seconds:g}: give seconds above 0, or inf for silences as long as they were")
+    return seconds
+
+
+def _require_sense(request: WatchRequest) -> None:
+    for name, value in (("--width", request.width), ("--height", request.height)):
+        if value is None:
+            continue
+        if request.svg is None:
+            raise UsageError(f"{name} is for pictures: give --svg FILE too")
+        least, most = _SIZES[name]
+        if not least <= value <= most:
+            raise UsageError(f"{name} {value}: give {least} to {most}")
+
+
+def _named(store: Store, text: str | None) -> str:
+    if text:
+        return store.find_run(text)
+    runs = store.run_ids()
+    if not runs:
+        raise UsageError(f"no runs in {store.path.parent}; make one with: optimize --task softmax")
+    return runs[-1]
+
+
+class _Record:
+    """One run's events as they come. Each look is a transaction of its own, which is over before anything is shown."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self.run_id, self.folder = run_id, folder_of(store.path.parent, run_id)
+        self._store, self._seq = store, 0
+
+    def more(self) -> Sequence[Event]:
+        """What is new, at most a page."""
+        self._seq, events = self._store.later_events(self.run_id, self._seq)
+        return events
+
+    def rest(self) -> Iterator[Event]:
+        """All that there is now."""
+        while events := self.more():
+            yield from events
+
+    def gpu_here(self) -> GpuInfo | None:
+        """The GPU of a run that goes on on this machine: readings of it are not stored, but can be had."""
+        known = self._store.load_run(self.run_id).machine.get("gpu")
+        if process_of(self.folder).state != "running" or known is None:
+            return None
+        try:
+            return decode(GpuInfo, known, "gpu")
+        except DecodeError:  # noted by another version
+            return None
+
+    @property
+    def source(self) -> EventSource:
+        """The same for a playback."""
+        return EventSource(self.more, lambda: process_of(self.folder))
+
+
+def _write(path: Path, request: WatchRequest, run: _Record) -> int:
+    """The last frame of the run as a picture."""
+    state = reduce(fold, run.rest(), ViewState())
+    frame = render(state, (request.width or _WIDTH, request.height or _HEIGHT), state.last_at)
+    text = picture(frame, state)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--svg {path}: {error.strerror}") from error
+    print(f"{path}: {len(text.encode()) / 1024:.0f} KiB", file=sys.stderr)
+    return 0
+
+
+def _print(choice: ViewChoice, playback: Playback, run: _Record) -> int:
+    if choice.kind == "json":
+        with JsonView(sys.stdout) as objects:
+            print_events(objects, playback, sys.stdout)
+        return _exit_code(objects.state)
+    lines = PlainView(sys.stdout, colour=choice.colour)
+    print_events(lines, playback, sys.stdout)
+    if not playback.ended:
+        lines.close(playback.silence(time.time()) or "no end is recorded")
+    lines.close(summary_text(lines.state, _next_commands(lines.state, run.run_id)))
+    return _exit_code(lines.state)
+
+
+def _play(console: Console, playback: Playback, run: _Record) -> int:
+    """On a terminal: from the beginning with a speed, else at the end, wherever that moves."""
+    view = LiveView(
+        console, controls=playback.controls, keys_fd=keys_fd(), steering=playback, leaves_frame=False
+    )  # fmt: skip
+    with view, gpu_samples(run.gpu_here(), run.run_id, view):
+        for event in playback.events(lambda: False, hears_keys=view.hears_keys):
+            view(event)
+    if playback.controls.stopping:
+        return 0
+    console.print(summary(view.state, _next_commands(view.state, run.run_id)))
+    return _exit_code(view.state)
+
+
+def _next_commands(state: ViewState, run_id: str) -> list[NextCommand]:
+    known = [
+        NextCommand(f"optimize show {run_id}", "all its attempts"),
+        NextCommand(f"optimize watch {run_id} --speed 10", "play it from the beginning"),
+    ]
+    if _judged_files(state):
+        return known
+    return [*known, NextCommand(f"optimize --resume {run_id}", "go on with this run")]
+
+
+def _judged_files(state: ViewState) -> bool:
+    return state.started is not None and state.started.author == JUDGED_FILES
+
+
+def _exit_code(state: ViewState) -> int:
+    """That of the run; 1 when it stopped without an end."""
+    ended = state.ended
+    if ended is None:
+        return 1
+    if ended.why == "interrupted":
+        return 130
+    if _judged_files(state):  # as `optimize bench` has it: all of them
+        return int(ended.why == "failed" or ended.accepted != ended.attempts)
+    return int(ended.why == "failed" or ended.best_attempt_id is None)

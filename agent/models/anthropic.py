@@ -1,0 +1,377 @@
+"""Claude through the Messages API: streamed, with adaptive thinking as the model's capabilities allow."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import anthropic
+import httpx2
+
+from kerneltune.agent.models import tool_calls
+from kerneltune.agent.models.errors import KeyRejected
+from kerneltune.agent.models.http_api import NO_TEXT, HttpModel, Piece, TransientError, own_items, to_listener
+from kerneltune.agent.models.types import (
+    EFFORTS,
+    Effort,
+    Listen,
+    Message,
+    ModelFacts,
+    ModelOptions,
+    ModelRequest,
+    Reply,
+    Stop,
+    Tool,
+    ToolCall,
+    Usage,
+    User,
+    clean_json,
+)
+from kerneltune.tools.schema.codec import Json
+
+API = "anthropic"
+KEY_NAME = "ANTHROPIC_API_KEY"
+DEFAULT_MODEL = "claude-opus-5-5"  # where the API's list does not decide
+LINES = ("opus", "fable", "sonnet")  # which line to take the newest of, when no model is named
+_MOST_PAUSES = 8
+_HOUR: Json = {"type": "ephemeral", "ttl": "1h"}
+_STOPS: dict[str, Stop] = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "tools",
+    "max_tokens": "max_tokens",
+    "model_context_window_exceeded": "context",
+    "refusal": "refusal",
+    "pause_turn": "max_tokens",  # paused more often than we go on
+}
+_KEPT = 2000  # characters of an input that is not JSON that the model sees again
+
+
+@dataclass(frozen=True)
+class MessagesFeatures:
+    """What may be asked of a model. The defaults suit a server that does not say."""
+
+    thinking: bool = False
+    effort: Effort | None = None
+    strict: bool = False
+    described: bool = False
+
+
+class AnthropicModel(HttpModel[MessagesFeatures]):
+    """A model of Anthropic, or of a server that speaks its API. Without a name it is the newest sensible one of the
+    API's list. Raises KeyRejected when there is no key."""
+
+    provider: ClassVar[str] = "anthropic"
+    sdk_error: ClassVar[type[Exception]] = anthropic.AnthropicError
+
+    def __init__(self, options: ModelOptions) -> None:
+        client = _client(options)
+        keys = [key for key in (client.api_key, client.auth_token) if key]
+        super().__init__(options, client, KEY_NAME, keys, MessagesFeatures())
+        self._effort = options.effort
+
+    def _describe(self) -> ModelFacts:
+        notes: tuple[str, ...] = ()
+        if not self._model:
+            model, note = self._default()
+            self._use_default(model)
+            notes = (note,)
+        info = self._retrieved()
+        if info is None:
+            return ModelFacts(self._model, notes=(*notes, f"{self._server.base_url} does not describe its models"))
+        self._features = _features(info, self._effort)
+        return _facts(info, notes)
+
+    def _default(self) -> tuple[str, str]:
+        """Return a model to use when none is named, and why that one."""
+        active = [info for info in self._listed() or [] if getattr(info, "lifecycle", None) in ("active", None)]
+        for line in LINES:
+            if of_line := [info for info in active if getattr(info, "line", None) == line]:
+                newest = max(of_line, key=lambda info: str(info.created_at))
+                return newest.id, f"no model was named: the newest active {line} of the API's list"
+        return DEFAULT_MODEL, "no model was named: the built-in default, as the API's list does not decide"
+
+    def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
+        params = _params(request, self._model, self._features, facts.max_output_tokens)
+        parts: list[_Message] = []
+        for _ in range(_MOST_PAUSES):  # a paused turn goes on when it is sent back
+            part = self._retried(lambda attempt: self._stream(params, listen, attempt))
+            parts.append(part)
+            if part.stop_reason != "pause_turn":
+                break
+            try:
+                content = clean_json(self._understood(part.items))
+            except ValueError:
+                break
+            params["messages"] = [*params["messages"], {"role": "assistant", "content": content}]
+        return self._understood(lambda: _joined_reply(parts, self._model))
+
+    def _stream(self, params: dict[str, Json], listen: Listen, attempt: int) -> "_Message":
+        built = _Message()
+        send = lambda: self._client.messages.create(**params, stream=True)  # noqa: E731
+        self._streamed(send, built.take, to_listener(listen, attempt))
+        if not built.complete:
+            raise TransientError("the stream ended before the reply did")
+        return built
+
+
+def _client(options: ModelOptions) -> anthropic.Anthropic:
+    """Return the SDK's client, which does not retry. Raises KeyRejected without a key, which only a `base_url`
+    excuses."""
+    limits = httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 10.0))
+    client = anthropic.Anthropic(api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=limits)
+    if client.api_key or client.auth_token or client.credentials:
+        return client
+    if options.base_url:  # a server of one's own, which wants no key; the SDK insists on one
+        return client.copy(api_key="none")
+    raise KeyRejected(f"anthropic: no API key; set {KEY_NAME}, or choose another --model")
+
+
+# What a model can do
+
+
+def _features(info: Any, wanted: Effort) -> MessagesFeatures:
+    """Return what `info`, an SDK ModelInfo, allows; the effort is the nearest to `wanted` that the model has."""
+    known = getattr(info, "capabilities", None)
+    if known is None:
+        return MessagesFeatures()
+    return MessagesFeatures(
+        thinking=_supported(known, "thinking") and _supported(known, "thinking", "types", "adaptive"),
+        effort=_nearest(wanted, _efforts(info)),
+        strict=_supported(known, "structured_outputs"),
+        described=True,
+    )
+
+
+def _supported(known: Any, *path: str) -> bool:
+    """Is the capability at `path` there and supported? Imitators of the API leave some out."""
+    for name in path:
+        known = getattr(known, name, None)
+    return bool(getattr(known, "supported", False))
+
+
+def _efforts(info: Any) -> tuple[Effort, ...]:
+    """Return the levels of effort that the model has, least first."""
+    known = getattr(info, "capabilities", None)
+    if not _supported(known, "effort"):
+        return ()
+    return tuple(level for level in EFFORTS if _supported(known, "effort", level))
+
+
+def _nearest(wanted: Effort, offered: tuple[Effort, ...]) -> Effort | None:
+    """Return the most of `offered` that is not more than `wanted`, else the least; None when there are none."""
+    fitting = [level for level in offered if EFFORTS.index(level) <= EFFORTS.index(wanted)]
+    return fitting[-1] if fitting else next(iter(offered), None)
+
+
+def _facts(info: Any, notes: tuple[str, ...]) -> ModelFacts:
+    lifecycle, retires_at = getattr(info, "lifecycle", None), getattr(info, "retires_at", None)
+    if lifecycle not in ("active", None):
+        notes += (f"{info.id} is {lifecycle}",)
+    if retires_at is not None:
+        notes += (f"{info.id} retires on {str(retires_at)[:10]}",)
+    return ModelFacts(
+        info.id,
+        max_input_tokens=getattr(info, "max_input_tokens", None),
+        max_output_tokens=getattr(info, "max_tokens", None),
+        efforts=_efforts(info),
+        notes=notes,
+    )
+
+
+# Requests
+
+
+def _params(
+    request: ModelRequest, model: str, features: MessagesFeatures, max_output_tokens: int | None
+) -> dict[str, Json]:
+    """Return the arguments of messages.create.
+
+    What is the same in all requests of a run, tools and system, is cached for an hour: a bench may take longer than
+    the five minutes for which the growing history is.
+    """
+    params: dict[str, Json] = {
+        "model": model,
+        "max_tokens": min(request.max_tokens, max_output_tokens or request.max_tokens),
+        "messages": [_message(message, model) for message in tool_calls.answered(request.messages)],
+        "cache_control": {"type": "ephemeral"},
+    }
+    if request.tools:
+        params["tools"] = [_tool(tool, features) for tool in request.tools]
+    if request.system:
+        params["system"] = [{"type": "text", "text": request.system, "cache_control": _HOUR}]
+    elif request.tools:
+        params["tools"][-1]["cache_control"] = _HOUR
+    if features.thinking:
+        params["thinking"] = {"type": "adaptive", "display": "summarized"}
+    if features.effort:
+        params["output_config"] = {"effort": features.effort}
+    return params
+
+
+def _tool(tool: Tool, features: MessagesFeatures) -> dict[str, Json]:
+    made: dict[str, Json] = {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+    if features.strict:
+        made["strict"] = True
+    if features.described and tool.source:
+        made["eager_input_streaming"] = True  # else a kernel of 300 lines comes all at once
+    return made
+
+
+def _message(message: Message, model: str) -> dict[str, Json]:
+    if isinstance(message, User):
+        return {"role": "user", "content": [_text(message.text)]}
+    if isinstance(message, Reply):
+        return {"role": "assistant", "content": own_items(message, API, model) or _rebuilt(message)}
+    results: list[Json] = [
+        {"type": "tool_result", "tool_use_id": _id(r.call_id), "content": r.text or NO_TEXT, "is_error": r.is_error}
+        for r in message.results
+    ]
+    return {"role": "user", "content": results + ([_text(message.text)] if message.text or not results else [])}
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text if text.strip() else NO_TEXT}
+
+
+def _id(call_id: str) -> str:
+    """Return an id in characters that this API takes; other providers' may have others."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", call_id)
+
+
+def _rebuilt(reply: Reply) -> list[Json]:
+    calls: list[Json] = [
+        {"type": "tool_use", "id": _id(call.call_id), "name": call.name, "input": call.arguments}
+        for call in reply.calls
+    ]
+    return ([_text(reply.text)] if reply.text.strip() or not calls else []) + calls
+
+
+# Replies
+
+
+class _Message:
+    """One message, put together from its events."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.stop_reason = ""
+        self.category = ""  # of a refusal
+        self.head: dict[str, Json] = {}
+        self._usage: dict[str, Json] = {}
+        self._blocks: dict[int, dict[str, Json]] = {}
+        self._inputs: dict[int, str] = {}  # the JSON of tool inputs, as far as it came
+
+    def take(self, event: dict[str, Json]) -> Iterator[Piece]:
+        """Take one event; yield what it adds to the reply."""
+        kind = event.get("type")
+        if kind == "message_start":
+            self.head = event["message"]
+            self._usage.update(self.head.get("usage") or {})
+        elif kind == "content_block_start":
+            self._blocks[event["index"]] = dict(event["content_block"])
+        elif kind == "content_block_delta":
+            yield from self._grow(event["index"], event["delta"])
+        elif kind == "message_delta":
+            self.stop_reason = event["delta"].get("stop_reason") or ""
+            self.category = (event["delta"].get("stop_details") or {}).get("category") or ""
+            totals = event.get("usage") or {}
+            self._usage.update({key: value for key, value in totals.items() if value is not None})
+        elif kind == "message_stop":
+            self.complete = bool(self.stop_reason)
+
+    def _grow(self, index: int, delta: dict[str, Json]) -> Iterator[Piece]:
+        block = self._blocks.get(index, {})
+        kind = delta.get("type")
+        if kind == "text_delta":
+            block["text"] = block.get("text", "") + delta["text"]
+            yield "text", delta["text"]
+        elif kind == "thinking_delta":
+            block["thinking"] = block.get("thinking", "") + delta["thinking"]
+            yield "thinking", delta["thinking"]
+        elif kind == "input_json_delta":
+            self._inputs[index] = self._inputs.get(index, "") + delta["partial_json"]
+            yield "arguments", delta["partial_json"]
+        elif kind == "signature_delta":
+            block["signature"] = delta["signature"]
+
+    def items(self) -> list[Json]:
+        """Return the content to send back: as it came, but for what the API would not take: thinking that was cut off
+        before its signature, text without a character, an input that is no JSON object."""
+        return [
+            block | {"input": self._call(index, block)[1]} if block.get("type") == "tool_use" else block
+            for index, block in sorted(self._blocks.items())
+            if _is_taken_back(block)
+        ]
+
+    def _call(self, index: int, block: dict[str, Json]) -> tuple[ToolCall, Json]:
+        """Return the call that a block holds, and the input to send back for it."""
+        text = self._inputs.get(index, "")
+        if not text and block.get("input"):
+            return ToolCall(block["id"], block["name"], block["input"]), block["input"]
+        call = tool_calls.parse_call(block["id"], block["name"], text, cut_off=self.stop_reason == "max_tokens")
+        return call, {"INVALID_JSON": text[:_KEPT]} if call.problem and text else call.arguments
+
+    def calls(self) -> list[ToolCall]:
+        """Return the tool calls."""
+        return [self._call(i, b)[0] for i, b in sorted(self._blocks.items()) if b.get("type") == "tool_use"]
+
+    def texts(self, kind: str) -> list[str]:
+        """Return the texts of the blocks of a kind, "text" or "thinking"."""
+        return [b.get(kind, "") for _, b in sorted(self._blocks.items()) if b.get("type") == kind]
+
+    def usage(self) -> Usage | None:
+        """Return what was counted; None when nothing was."""
+        used = self._usage
+        if used.get("input_tokens") is None:
+            return None
+        read, written = used.get("cache_read_input_tokens") or 0, used.get("cache_creation_input_tokens") or 0
+        return Usage(
+            input_tokens=used["input_tokens"] + read + written,
+            output_tokens=used.get("output_tokens") or 0,
+            cached_tokens=read,
+            cache_write_tokens=written,
+            thinking_tokens=(used.get("output_tokens_details") or {}).get("thinking_tokens"),
+            cache_write_1h_tokens=(used.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0,
+        )
+
+
+def _is_taken_back(block: dict[str, Json]) -> bool:
+    if block.get("type") == "thinking":
+        return bool(block.get("signature"))
+    return block.get("type") != "text" or bool(block.get("text", "").strip())
+
+
+def _joined_reply(parts: list[_Message], asked: str) -> Reply:
+    """Return the reply of a message and those that continue it. A refused one keeps no calls and nothing to send
+    back."""
+    last = parts[-1]
+    items = [item for part in parts for item in part.items()]
+    refused = last.stop_reason == "refusal"
+    calls = () if refused else tuple(call for part in parts for call in part.calls())
+    stop = _STOPS.get(last.stop_reason, "end")
+    return Reply(
+        text="".join(text for part in parts for text in part.texts("text")),
+        stop="tools" if calls and stop == "end" else stop,
+        calls=calls,
+        thinking="\n\n".join(text for part in parts for text in part.texts("thinking") if text),
+        detail=last.category or (last.stop_reason if last.stop_reason not in _STOPS else ""),
+        usage=_sum([usage for part in parts if (usage := part.usage()) is not None]),
+        raw=None if refused else {"api": API, "asked": asked, "items": items},
+        model=last.head.get("model") or asked,
+        reply_id=last.head.get("id") or "",
+    )
+
+
+def _sum(known: list[Usage]) -> Usage | None:
+    if not known:
+        return None
+    thought = [usage.thinking_tokens for usage in known if usage.thinking_tokens is not None]
+    return Usage(
+        sum(usage.input_tokens for usage in known),
+        sum(usage.output_tokens for usage in known),
+        sum(usage.cached_tokens for usage in known),
+        sum(usage.cache_write_tokens for usage in known),
+        sum(thought) if thought else None,
+        sum(usage.cache_write_1h_tokens for usage in known),
+    )

@@ -1,0 +1,188 @@
+"""The providers of models, and from what --model says to a model that can be asked.
+
+All that names providers (settings, help, completion, `doctor`, the terms of exports) reads it here. The SDKs load when
+a model that needs one is opened.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from kerneltune.agent.models.types import Effort, LanguageModel, ModelOptions
+from kerneltune.tools.schema.errors import UsageError
+
+
+@dataclass(frozen=True)
+class SourceTerms:
+    """What those who use a provider's words should know. `tag`: what the column `source_terms` of exports says.
+    `notice`: for the card and the screen; not legal advice. `url`: where to read on."""
+
+    tag: str
+    notice: str
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Provider:
+    """How to reach the models of one provider.
+
+    spelling: of --model, as help shows it. about: for completion. key_variable: the environment variable of the API
+    key; "" for none. models: how the names of its closed models begin, whose terms hold wherever they are served.
+    """
+
+    spelling: str
+    about: str
+    open: Callable[[ModelOptions], LanguageModel]
+    terms: SourceTerms
+    key_variable: str = ""
+    models: tuple[str, ...] = ()
+
+
+def _open_anthropic(options: ModelOptions) -> LanguageModel:
+    from kerneltune.agent.models.anthropic import AnthropicModel
+
+    return AnthropicModel(options)
+
+
+def _open_openai(options: ModelOptions) -> LanguageModel:
+    from kerneltune.agent.models.openai_responses import OpenAIModel
+
+    return OpenAIModel(options)
+
+
+def _open_chat(options: ModelOptions) -> LanguageModel:
+    from kerneltune.agent.models.openai_chat import ChatModel
+
+    return ChatModel(options)
+
+
+def _open_scripted(options: ModelOptions) -> LanguageModel:
+    from kerneltune.agent.models.scripted import ScriptedModel
+
+    return ScriptedModel(options)
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "anthropic": Provider(
+        "anthropic[:ID]",
+        "Claude",
+        _open_anthropic,
+        SourceTerms(
+            "anthropic-commercial",
+            "Outputs of Anthropic's models. Anthropic's commercial terms restrict the use of its services to build"
+            " competing products or to train competing AI models. Check the terms that applied to your account before"
+            " you train on these rows or pass them on.",
+            "https://www.anthropic.com/legal/commercial-terms",
+        ),
+        "ANTHROPIC_API_KEY",
+        ("claude",),
+    ),
+    "openai": Provider(
+        "openai[:ID]",
+        "OpenAI's models",
+        _open_openai,
+        SourceTerms(
+            "openai-services-agreement",
+            "Outputs of OpenAI's models. OpenAI's terms restrict the use of output to develop models that compete with"
+            " OpenAI's. Check the terms that applied to your account before you train on these rows or pass them on.",
+            "https://openai.com/policies/services-agreement/",
+        ),
+        "OPENAI_API_KEY",
+        ("gpt-", "chatgpt", "o1", "o3", "o4"),
+    ),
+    "chat": Provider(
+        "chat:ID",
+        "any server of the Chat Completions API, with --base-url",
+        _open_chat,
+        SourceTerms(
+            "model-licence",
+            "Outputs of a model behind an OpenAI-compatible server. What may be done with them is for that model's own"
+            " licence to say, and for the terms of whoever ran the server. Check both; some licences ask for"
+            " attribution or limit training of other models.",
+        ),
+    ),
+    "scripted": Provider(
+        "scripted:FILE",
+        "replies from a file",
+        _open_scripted,
+        SourceTerms(
+            "unknown-scripted",
+            "Replayed from a file. Who wrote the words first (a model, a person) is not recorded; the terms of the"
+            " first source hold on. Leave these rows out if you do not know where the file came from.",
+        ),
+    ),
+}
+OFFLINE = "offline"  # no model: the author that searches
+KEY_VARIABLES: Mapping[str, str] = {name: p.key_variable for name, p in PROVIDERS.items() if p.key_variable}
+SPELLINGS = f"{', '.join(provider.spelling for provider in PROVIDERS.values())} or {OFFLINE}"
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """What --model says. `model`: a model's id, "" for one that is chosen from the API's list; a file's path."""
+
+    provider: str
+    model: str
+
+
+def parse(name: str) -> ModelName:
+    """Take `name` apart. Raises UsageError naming it and the spellings."""
+    provider, colon, model = name.partition(":")
+    if provider not in PROVIDERS:
+        close = difflib.get_close_matches(provider, (*PROVIDERS, OFFLINE), n=1)
+        hint = f"did you mean {close[0]}{colon}{model}? " if close else ""
+        raise UsageError(f"--model {name!r}: {hint}wanted one of {SPELLINGS}")
+    if provider == "scripted" and not model:
+        raise UsageError(f"--model {name!r}: name the file, as in scripted:story.jsonl")
+    if model != model.strip() or (colon and not model and provider in KEY_VARIABLES):
+        raise UsageError(f"--model {name!r}: name a model after the colon, or say only {provider!r}")
+    return ModelName(provider, model)
+
+
+def open_model(
+    name: str,
+    *,
+    keys: Mapping[str, str] | None = None,
+    base_url: str | None = None,
+    effort: Effort = "high",
+    timeout_s: float = 600.0,
+    max_retries: int = 4,
+    backoff_s: float = 0.5,
+) -> LanguageModel:
+    """Open the model that `name` asks for; nothing is sent yet.
+
+    keys: API keys by provider, "chat" among them. base_url: where the provider's API is, instead of the usual place
+    or what the SDK reads from the environment. Raises UsageError for what cannot be meant, KeyRejected without a key.
+    """
+    chosen = parse(name)
+    key = _checked_key(chosen.provider, (keys or {}).get(chosen.provider))
+    url = _checked_url(chosen.provider, base_url)
+    options = ModelOptions(chosen.model, key, url, effort, timeout_s, max_retries, backoff_s)
+    return PROVIDERS[chosen.provider].open(options)
+
+
+def _checked_key(provider: str, key: str | None) -> str | None:
+    """Return a key as it can be sent; files and shells leave white space around it."""
+    key = (key or "").strip() or None
+    if key and not (key.isascii() and key.isprintable() and " " not in key):
+        where = KEY_VARIABLES.get(provider, "the API key")
+        raise UsageError(f"{where} has characters that no key has: was it copied whole, and nothing else?")
+    return key
+
+
+def _checked_url(provider: str, base_url: str | None) -> str | None:
+    if provider == "chat" and not base_url:
+        raise UsageError("--model chat:… needs --base-url, as in --base-url http://localhost:8000/v1")
+    if provider == "scripted" and base_url:
+        raise UsageError("--base-url has no meaning with --model scripted:…")
+    if base_url is None:
+        return None
+    try:
+        parts = urlsplit(base_url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise UsageError(f"--base-url {base_url!r}: wanted a URL as in http://localhost:8000/v1")
+    return base_url

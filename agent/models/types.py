@@ -1,0 +1,240 @@
+"""What is asked of a model and what it answers. No provider's format shows here.
+
+A conversation is a list of messages: `User` text, the model's `Reply`, the `ToolResults` of its calls, again and again.
+A `Reply` keeps what the provider sent (`raw`), because signed thinking has to go back as it came.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, get_args
+
+from kerneltune.tools.schema.codec import Json
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+Stop = Literal["end", "tools", "max_tokens", "context", "refusal"]
+DeltaKind = Literal["text", "thinking", "arguments"]
+_MOST_TOKENS = 10**10  # no request has more; a server that counts so, or below 0, is not believed
+_DEEPEST = 64  # levels of JSON in a call's arguments; tools take two or three
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that the model may call. `schema` is a strict JSON Schema: an object of which every property is required
+    (nullable ones say so) and no other is allowed.
+
+    `source` names the string property that holds a whole source file, where there is one: providers with free-text
+    tools take it out of the JSON, so that nothing has to be escaped.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Json]
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call of a reply. `problem` says what is wrong with arguments that are no JSON object."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Json] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool call came to, in words for the model."""
+
+    call_id: str
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one request. `input_tokens` counts all of the prompt, cached or not; `output_tokens` the thinking too.
+    `cache_write_1h_tokens` are those of `cache_write_tokens` that were written for an hour, which costs more.
+    None: the server does not say."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    thinking_tokens: int | None = None
+    cache_write_1h_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class User:
+    """Words to the model."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ToolResults:
+    """The results of all calls of the reply before, and perhaps words on top."""
+
+    results: tuple[ToolResult, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model answered.
+
+    thinking: its summary, as far as the provider shows one. stop: why it ended; "tools" when calls wait for results.
+    detail: more on that, such as the category of a refusal. usage, cost_usd: None when unknown, never 0. raw: the
+    provider's own items, to be sent back unchanged. model: who answered, which may be another than was asked.
+    """
+
+    text: str
+    stop: Stop
+    calls: tuple[ToolCall, ...] = ()
+    thinking: str = ""
+    detail: str = ""
+    usage: Usage | None = None
+    cost_usd: float | None = None
+    raw: Json = None
+    model: str = ""
+    reply_id: str = ""
+
+
+Message = User | Reply | ToolResults
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One question to a model. `system` and `tools` are the same in all requests of a run, so that they can be cached;
+    `key` names the conversation for caches that want to know."""
+
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    max_tokens: int = 32_000
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of a reply on its way. `attempt` counts from 1: a reply that broke off starts again with the next."""
+
+    kind: DeltaKind
+    text: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a model is, as its API says; None where it does not say."""
+
+    model: str
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    efforts: tuple[Effort, ...] = ()
+    notes: tuple[str, ...] = ()  # such as a date of retirement
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is opened. model: its id, a file's path, or "" for one of the API's list. api_key: None for what the
+    SDK finds in the environment. base_url: None for the usual place. timeout_s: the longest silence."""
+
+    model: str
+    api_key: str | None = None
+    base_url: str | None = None
+    effort: Effort = "high"
+    timeout_s: float = 600.0
+    max_retries: int = 4
+    backoff_s: float = 0.5
+
+
+Listen = Callable[[Delta], None]
+
+
+class LanguageModel(Protocol):
+    """A model that can be asked. `name` is what --model takes, "anthropic:claude-…"."""
+
+    name: str
+
+    def facts(self) -> ModelFacts:
+        """Ask the API about the model, once. Raises LlmError when it cannot be used at all."""
+        ...
+
+    def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
+        """Return one reply, streamed to `listen` on the way. Transient errors are retried inside. Raises LlmError."""
+        ...
+
+    def price_usd(self, usage: Usage) -> float | None:
+        """Return what such a request costs; None when the price is unknown."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+def cleaned(reply: Reply) -> Reply:
+    """Return `reply` fit to be stored, shown and sent back, whatever a model or a server wrote. Every model's replies
+    pass here before anything keeps them.
+
+    Lone surrogates become U+FFFD, halves of one character are joined. Arguments that JSON cannot carry (NaN, Infinity)
+    become a call's `problem`. Token counts that cannot be become None.
+    """
+    try:
+        raw = clean_json(reply.raw)
+    except ValueError:
+        raw = None  # the reply goes back in neutral words then
+    cost = reply.cost_usd
+    return replace(
+        reply,
+        text=whole(reply.text),
+        calls=tuple(map(_cleaned_call, reply.calls)),
+        thinking=whole(reply.thinking),
+        detail=whole(reply.detail),
+        usage=reply.usage if reply.usage and _credible(reply.usage) else None,
+        cost_usd=cost if cost is not None and math.isfinite(cost) and cost >= 0 else None,
+        raw=raw,
+        model=whole(reply.model),
+        reply_id=whole(reply.reply_id),
+    )
+
+
+def whole(text: str) -> str:
+    """Return `text` with halves of characters joined, as a proxy that counts in UTF-16 may split them, and lone halves
+    replaced: no encoder takes those."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _cleaned_call(call: ToolCall) -> ToolCall:
+    call_id, name, problem = whole(call.call_id), whole(call.name), whole(call.problem)
+    try:
+        return ToolCall(call_id, name, clean_json(call.arguments), problem)
+    except ValueError as error:
+        return ToolCall(call_id, name, {}, problem or f"the arguments are not JSON: {error}")
+
+
+def clean_json(value: Json, depth: int = 0) -> Json:
+    """Return `value` with whole texts. Raises ValueError for a number that JSON cannot carry, or too deep a value."""
+    if depth > _DEEPEST:
+        raise ValueError(f"they are nested more than {_DEEPEST} levels deep")
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no JSON number")
+    if isinstance(value, dict):
+        return {whole(str(key)): clean_json(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [clean_json(inner, depth + 1) for inner in value]
+    return value
+
+
+def _credible(usage: Usage) -> bool:
+    """Is each count a number of tokens?"""
+    counts = [count for count in vars(usage).values() if count is not None]
+    return all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts)

@@ -1,0 +1,62 @@
+"""A .global variable with a value looks like a table of constants; this one is written to."""
+
+import torch
+from torch import nn
+
+from kerneltune import PtxKernel
+
+SPECIMEN = {
+    "id": "P03",
+    "task": "h_relu",
+    "expect": ["rejected"],
+    "naive": "not applicable",
+}
+
+relu = PtxKernel(
+    r"""
+.version 8.0
+.target sm_90
+.address_size 64
+.global .align 4 .f32 kept[4096] = {0f00000000};
+
+.visible .entry relu(.param .u64 y, .param .u64 x, .param .u32 n)
+.reqntid 128
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<12>;
+    .reg .b64 %rd<12>;
+    .reg .f32 %f<12>;
+    ld.param.u64 %rd1, [y];
+    ld.param.u64 %rd2, [x];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.u32 %r4, %r2, 128, %r3;
+    setp.ge.u32 %p1, %r4, %r1;
+    mul.wide.u32 %rd3, %r4, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    @%p1 bra done;
+    mul.wide.u32 %rd6, %r4, 4;
+    mov.u64 %rd7, kept;
+    add.s64 %rd7, %rd7, %rd6;
+    ld.global.f32 %f2, [%rd7];
+    setp.ne.f32 %p2, %f2, 0f00000000;
+    @%p2 bra again;
+    ld.global.f32 %f1, [%rd5];
+    max.f32 %f2, %f1, 0f00000000;
+    st.global.f32 [%rd7], %f2;
+again:
+    st.global.f32 [%rd4], %f2;
+done:
+    ret;
+}
+"""
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        relu[(x.numel() + 127) // 128](y, x, x.numel())
+        return y

@@ -1,0 +1,79 @@
+"""The template reaches Python's builtins and looks for files and programs. It raises when it gets anything: it runs
+where the candidate's own Python runs, in the jail."""
+
+import torch
+from torch import nn
+
+from kerneltune import PtxKernel
+
+SPECIMEN = {
+    "id": "P44",
+    "task": "h_relu",
+    "expect": [],
+    "twin": "relu_ptx",  # what is launched is the honest text: reaching out gave it nothing
+    "naive": "not applicable",
+}
+
+PROBE = """
+import os, pathlib, socket, subprocess
+found = []
+for place in ("/etc/passwd", "/etc/shadow", "/proc/1/environ"):
+    try:
+        found.append(place + pathlib.Path(place).read_text()[:1])
+    except OSError:
+        pass
+for command in (["/bin/sh", "-c", "true"], ["/usr/bin/env"]):
+    try:
+        found.append(subprocess.run(command).returncode)
+    except OSError:
+        pass
+try:
+    socket.create_connection(("1.1.1.1", 53), 1)
+    found.append("network")
+except OSError:
+    pass
+if found:
+    raise RuntimeError(f"found {found}")
+"""
+
+relu = PtxKernel(
+    r"""
+.version 8.0
+.target sm_90
+.address_size 64
+
+.visible .entry relu(.param .u64 y, .param .u64 x, .param .u32 n)
+.reqntid 128
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<12>;
+    .reg .b64 %rd<12>;
+    .reg .f32 %f<12>;
+    ld.param.u64 %rd1, [y];
+    ld.param.u64 %rd2, [x];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.u32 %r4, %r2, 128, %r3;
+    setp.ge.u32 %p1, %r4, %r1;
+    mul.wide.u32 %rd3, %r4, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+//: set nothing = cycler.__init__.__globals__.__builtins__.exec(PROBE)
+    @%p1 bra done;
+    ld.global.f32 %f1, [%rd5];
+    max.f32 %f1, %f1, 0f00000000;
+    st.global.f32 [%rd4], %f1;
+done:
+    ret;
+}
+""",
+    configs=[{"PROBE": PROBE}],
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        relu[(x.numel() + 127) // 128](y, x, x.numel())
+        return y

@@ -1,0 +1,1 @@
+"""Kinds of hardware that plans run on, one folder each."""

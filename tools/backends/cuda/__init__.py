@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the driver's calls, the confined runner that replays plans, what NVML says."""

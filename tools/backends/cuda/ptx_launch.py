@@ -1,0 +1,63 @@
+"""Launches PTX on this machine's GPU: for a person who uses a kernel, not for the evaluator, which replays plans."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kerneltune.tools.backends.cuda import driver
+from kerneltune.tools.backends.cuda.driver import pack_scalar
+from kerneltune.tools.languages.ptx.assemble import assemble
+from kerneltune.tools.languages.ptx.launch import PtxLaunch
+
+
+class GpuBackend:
+    """Assembles each text once; measures configs at their first launch for each set of arguments."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[object, ...], int] = {}
+
+    def launch(self, launch: PtxLaunch) -> None:
+        """Enqueue on torch's current stream."""
+        if 0 in launch.grid:
+            return
+        kernel = _loaded(launch.text, launch.entry, launch.shared_bytes, torch.cuda.current_device())
+        shape = driver.LaunchShape(
+            launch.grid, launch.block, launch.shared_bytes, launch.cluster, launch.cooperative, launch.pdl
+        )
+        parameters = [
+            pack_scalar(kind, value.data_ptr() if hasattr(value, "data_ptr") else value)
+            for kind, value in zip(launch.signature, launch.values, strict=True)
+        ]
+        kernel.launch(shape, parameters, torch.cuda.current_stream().cuda_stream)
+
+    def choose(
+        self,
+        key: str,
+        values: Sequence[Any],
+        configs: Sequence[Mapping[str, Any]],
+        run: Callable[[Mapping[str, Any]], None],
+    ) -> int:
+        """The config that takes the least time on this GPU, measured once for values of these shapes."""
+        if len(configs) == 1:
+            return 0
+        shapes = tuple((v.dtype, tuple(v.shape)) if isinstance(v, torch.Tensor) else v for v in values)
+        place = (key, str(configs), shapes, torch.cuda.current_device())
+        if place not in self._chosen:
+            from triton.testing import do_bench
+
+            times = [do_bench(lambda config=config: run(config)) for config in configs]
+            self._chosen[place] = times.index(min(times))
+        return self._chosen[place]
+
+
+@lru_cache(maxsize=256)
+def _loaded(text: str, entry: str, shared_bytes: int, device: int) -> driver.LoadedKernel:
+    major, minor = torch.cuda.get_device_capability(device)
+    with tempfile.TemporaryDirectory() as folder:
+        done = assemble(text, f"sm_{major}{minor}", Path(folder))
+    static_bytes = done.resources[entry].static_shared_bytes
+    return driver.LoadedKernel(done.cubin, entry, shared_bytes, static_bytes=static_bytes, large_cluster=True)

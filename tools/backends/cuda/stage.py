@@ -1,0 +1,295 @@
+"""A plan loaded in the runner: to be checked, or to be timed.
+
+To be checked, it is laid over pieces of the judge's memory, each in pages of its own, anew for every run. Nothing of a
+run is left for the next: the judge fills every piece (it alone knows with what), variables of modules are restored,
+and the constructor's work is done again.
+
+To be timed, it lies on the judge's buffers: a replay per slot, one graph over all of them. What could outlive a pass
+is closed to kernels or put back before each pass, outside of its time: outputs and scratch are poisoned, variables of
+modules and prepared tensors restored from copies that no kernel can write to; inputs, parameters and the flush's
+buffer are mapped for reading only; what torch holds beside them is poisoned too, unless the plan calls libraries
+(their workspaces are theirs). Not closed: registers, shared and local memory, the L2, and the 4 MiB of heap that CUDA
+keeps at least.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from kerneltune.tools.backends.cuda import passes
+from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
+from kerneltune.tools.backends.cuda.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, settle, torch_memory
+from kerneltune.tools.backends.cuda.protocol import BufferRegion, Load, Setup, Shares, Times
+from kerneltune.tools.replay.replay import (
+    Launcher,
+    OutputLayout,
+    Replay,
+    ReplayError,
+    aligned,
+    dense,
+    dense_bytes,
+    output_layout,
+    poison,
+    view_of,
+)
+from kerneltune.tools.schema.plan import EMPTY, Aten, Plan, Step, Storage, base_name
+
+
+class MappedBuffer(Protocol):
+    """Pages of the judge's, mapped here."""
+
+    @property
+    def tensor(self) -> torch.Tensor: ...
+
+    def close(self) -> None: ...
+
+
+class Kernels(Launcher, Protocol):
+    """The plan's kernels, loaded."""
+
+    def place(self, scratch: dict[tuple[int, str], torch.Tensor]) -> None: ...
+
+    def restore(self) -> None: ...
+
+    def unload(self) -> None: ...
+
+
+class CheckedPlan:
+    """A plan and its pieces; `close` gives everything back."""
+
+    def __init__(
+        self, load: Load, rooms: Sequence[MappedBuffer], kernels: Callable[[], Kernels], device: str = "cuda"
+    ) -> None:
+        self._load, self._rooms, self._device = load, rooms, device
+        if any(not 0 <= piece.room < len(rooms) for piece in load.pieces):
+            raise ReplayError("a piece lies in a room that there is not")
+        self._kernels = kernels()
+
+    def run_once(self, offsets: Sequence[int]) -> None:
+        """Lay the plan out, prepare it, run it; returns when the device is idle. Raises what CUDA or the plan raise."""
+        flats = {
+            piece.name: self._rooms[piece.room].tensor[at : at + piece.nbytes]
+            for piece, at in zip(self._load.pieces, offsets, strict=True)
+        }
+        self._kernels.place(_scratch(flats))
+        self._kernels.restore()
+        replay = self._replay(flats)
+        replay.prepare()
+        replay.run()
+        settle()
+
+    def _replay(self, flats: dict[str, torch.Tensor]) -> Replay:
+        plan = self._load.plan
+        held = {s.id: flats[f"storage:{s.id}"] for s in plan.storages if f"storage:{s.id}" in flats}
+        given = {f"{s.origin}:{s.name}": held[s.id] for s in plan.storages if s.id in held and _is_given(s)}
+        constants = {s.id: held[s.id] for s in plan.storages if s.id in held and s.data is not None}
+        bound = {s.id: held[s.id] for s in plan.storages if s.id in held and not _is_given(s) and s.id not in constants}
+        return Replay(plan, self._device, self._kernels, given, bound=bound, ready=constants)
+
+    def close(self) -> None:
+        """Unload the kernels and unmap the pieces."""
+        settle()
+        self._kernels.unload()
+        for room in self._rooms:
+            room.close()
+
+
+def _is_given(storage: Storage) -> bool:
+    return storage.origin in ("input", "state")
+
+
+def _scratch(flats: dict[str, torch.Tensor]) -> dict[tuple[int, str], torch.Tensor]:
+    """Pieces named "launcher:<kernel>:<which>"."""
+    found = {}
+    for name, flat in flats.items():
+        kind, _, rest = name.partition(":")
+        if kind == "launcher":
+            number, _, which = rest.partition(":")
+            found[int(number), which] = flat
+    return found
+
+
+MAX_SCRATCH_SHARE = 0.5  # of the memory that is free
+
+
+class TimedPlan:
+    """Holds everything of one plan; `close` gives it all back."""
+
+    def __init__(self, setup: Setup, cubins: Sequence[bytes], fds: list[int], stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._buffers: list[DeviceBuffer] = []
+        plan, self._layout = setup.plan, output_layout(setup.plan)
+        if setup.outputs_stride < self._layout.nbytes:
+            raise ReplayError(f"a slot's outputs need {self._layout.nbytes} bytes, not {setup.outputs_stride}")
+        images = [Image(cubin, meta) for cubin, meta in zip(cubins, setup.metadata, strict=True)]
+        self._launcher = CudaLauncher(images, plan.kernels)
+        shared = (setup.inputs, setup.state, setup.outputs)
+        self._inputs, self._state, self._outputs = (self._keep(DeviceBuffer.open(s, fds)).tensor for s in shared)
+        self._scratch = self._keep(DeviceBuffer.allocate(_scratch_bytes(plan, self._layout, setup.slots)))
+        self._setup, self._pieces = setup, Bump(self._scratch.tensor)
+        self._flush = self._read_only_flush(setup.flush_bytes)
+        self._leftovers: list[torch.Tensor] = []
+        with torch.cuda.stream(stream):
+            ready = self._prepared(plan)
+            self._kept = [(tensor, self._keep(protected_copy(tensor))) for tensor in ready.values()]
+            self._replays = [self._replay(plan, slot, ready) for slot in range(setup.slots)]
+        self._order = random.SystemRandom().sample(self._replays, len(self._replays))
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # freed blocks would be writable, and nobody poisons them
+
+    def _prepared(self, plan: Plan) -> dict[int, torch.Tensor]:
+        """What every slot shares. The replay that made it is dropped, with its own copies."""
+        first = self._replay(plan, 0, {})
+        first.prepare()
+        return first.shareable()
+
+    def _keep(self, buffer: DeviceBuffer) -> DeviceBuffer:
+        self._buffers.append(buffer)
+        return buffer
+
+    def _read_only_flush(self, nbytes: int) -> passes.Flush:
+        buffer = self._keep(DeviceBuffer.allocate(nbytes))
+        buffer.tensor.zero_()
+        buffer.protect()
+        return passes.Flush(nbytes, buffer.tensor, self._pieces.take(4))
+
+    def _replay(self, plan: Plan, slot: int, ready: dict[int, torch.Tensor]) -> Replay:
+        setup = self._setup
+        storages = _regions("input", self._inputs, setup.input_regions, slot * setup.inputs_stride)
+        storages |= _regions("state", self._state, setup.state_regions, 0)
+        base = slot * setup.outputs_stride
+        bound = {
+            n: self._outputs[base + at : base + at + plan.storage(n).nbytes] for n, at in self._layout.bound.items()
+        }
+        return Replay(plan, "cuda", self._launcher, storages, bound=bound, allocate=self._pieces.take, ready=ready)
+
+    def _pass(self) -> None:
+        """All slots, in an order that no kernel can foresee: the next slot's memory is not the next in memory."""
+        for replay in self._order:
+            self._launcher.begin_forward()
+            replay.run()
+
+    def reset(self, turn: int) -> None:
+        """Nothing that the plan can write keeps what an earlier pass wrote (inputs are checked by the judge)."""
+        poison(self._outputs, turn)
+        self._launcher.poison(turn)
+        for memory in (self._scratch.tensor, *self._leftovers):
+            poison(memory, turn + 1)
+        for tensor, pristine in self._kept:
+            tensor.copy_(pristine.tensor[: tensor.numel()])
+
+    def _on_stream(self, work: Callable[[], Any]) -> Any:
+        with torch.cuda.stream(self._stream):
+            return work()
+
+    def _run_once(self, turn: int) -> None:
+        """Every slot once, without a graph."""
+
+        def work() -> None:
+            self.reset(turn)
+            self._pass()
+            self._copy_out()
+
+        self._on_stream(work)
+        torch.cuda.synchronize()
+
+    def capture(self) -> None:
+        """Make the graph, after one run that loads and allocates."""
+        self._graph, self._leftovers = None, []  # torch gives memory back while it captures
+        self._run_once(0)
+        self._graph = passes.captured(self._pass, self._stream)
+        self._leftovers = [] if self._setup.plan.library_ops else torch_memory()
+
+    def _replayed(self) -> Callable[[], object]:
+        if self._graph is None:
+            raise ReplayError("nothing is captured")
+        return self._graph.replay
+
+    def block(self, count: int, turn: int) -> Times:
+        """A block of cold passes."""
+        work = self._replayed()
+
+        def timed() -> Times:
+            return passes.cold_passes(count, work, lambda i: self.reset(turn + i), self._flush)
+
+        times: Times = self._on_stream(timed)
+        return times
+
+    def replays(self, count: int) -> Times:
+        """Passes back to back."""
+        work = self._replayed()
+        times: Times = self._on_stream(lambda: passes.warm_passes(count, work))
+        return times
+
+    def copy_out(self) -> None:
+        """Bring the outputs that do not lie in the judge's buffer there."""
+        self._on_stream(self._copy_out)
+        torch.cuda.synchronize()
+
+    def _copy_out(self) -> None:
+        for slot, replay in enumerate(self._replays):
+            base = slot * self._setup.outputs_stride
+            for ref, at in self._layout.copied:
+                region = self._outputs[base + at : base + at + dense_bytes(ref)]
+                view_of(region, dense(ref)).copy_(replay.view(ref))
+
+    def shares(self, count: int) -> Shares:
+        """Time the plan's own kernels, its library operators and its glue, each as a graph of its own. The steps do
+        the same work whatever data they find; results are rubbish afterwards, and the graph has to be made again."""
+        self._graph, self._leftovers = None, []
+        own, library, glue = (self._time_steps(kind, count) for kind in ("own", "library", "glue"))
+        return Shares(own, library, glue)
+
+    def _time_steps(self, kind: str, count: int) -> float:
+        """Device time per forward of the steps of one kind; 0 when there are none."""
+        pairs = [(r, step) for r in self._replays for step in r.plan.run if _kind(step) == kind]
+        if not pairs:
+            return 0.0
+
+        def work() -> None:
+            for replay, step in pairs:
+                replay.run_step(step)
+
+        self._run_once(0)
+        graph = passes.captured(work, self._stream)
+        times = self._on_stream(lambda: passes.cold_passes(count, graph.replay, lambda _: None, self._flush))
+        return float(sorted(times.pass_us)[count // 2]) / len(self._replays)
+
+    def close(self) -> None:
+        """Give everything back."""
+        torch.cuda.synchronize()
+        self._graph, self._replays, self._order, self._kept, self._leftovers = None, [], [], [], []
+        del self._flush
+        self._launcher.unload()
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers = []
+        torch.cuda.empty_cache()
+
+
+def _kind(step: Step) -> str:
+    """Classify a step as the candidate's kernel, library work or glue; allocations are none."""
+    if isinstance(step, Aten):
+        if base_name(step.op) in EMPTY:
+            return "none"
+        return "library" if step.library else "glue"
+    return "own"
+
+
+def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[BufferRegion], base: int) -> dict[str, torch.Tensor]:
+    return {f"{origin}:{r.name}": buffer[base + r.offset : base + r.offset + r.nbytes] for r in regions}
+
+
+def _scratch_bytes(plan: Plan, layout: OutputLayout, slots: int) -> int:
+    once = sum(aligned(s.nbytes) for s in plan.storages if s.origin in ("constant", "prepared"))
+    each = sum(aligned(s.nbytes) for s in plan.storages if s.origin == "scratch" and s.id not in layout.bound)
+    wanted = aligned(4) + once + slots * each  # the first piece is the flush's
+    free, _ = torch.cuda.mem_get_info()
+    if wanted > MAX_SCRATCH_SHARE * free:
+        raise ReplayError(
+            f"the plan needs {wanted >> 20} MiB of workspace for {slots} slots; {free >> 20} MiB are free"
+        )
+    return aligned(wanted, PAGE_BYTES)

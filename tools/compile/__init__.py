@@ -1,0 +1,1 @@
+"""Kernels of a launch plan compiled to cubins in a confined process, and disassembled."""

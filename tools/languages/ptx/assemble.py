@@ -1,0 +1,226 @@
+"""Assembles PTX with the ptxas that Triton ships. Its complaints name the line and the text that they are about."""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from kerneltune.tools.languages.ptx.ir import PtxError
+from kerneltune.tools.languages.ptx.parser import line_of, parse, without_comments
+from kerneltune.tools.schema.elf import sections
+from kerneltune.tools.schema.gpus import arch_number
+
+# ---
+# PTX to a cubin, by the ptxas that Triton ships; what it says of registers, spills and shared memory; its errors with
+# the lines that they are about. Runs where compilers run, confined, and on a user's machine.
+#
+# A cubin is always made here, never left to the driver: PTX that is newer than the driver still runs.
+
+ASSEMBLE_S = 100.0
+_MOST_ERRORS = 8
+_ERROR = re.compile(r"^ptxas [^\n]*?, line (?P<line>\d+); (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)
+_GENERAL = re.compile(r"^ptxas (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)
+_RESOURCES = re.compile(
+    r"Compiling entry function '(?P<name>[^']+)'(?P<rest>.*?)(?=Compiling entry function|\Z)", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one entry takes. Bytes per thread for stack and spills, per block for static shared memory."""
+
+    registers: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+    stack_bytes: int = 0
+    static_shared_bytes: int = 0
+    barriers: int = 0
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A cubin and what its entries take, by name."""
+
+    cubin: bytes
+    resources: Mapping[str, Resources]
+
+
+def assemble(text: str, arch: str, folder: Path) -> Assembled:
+    """Assemble for "sm_90" and the like; `folder` takes two files. Raises PtxError: a line for each of ptxas's errors,
+    with what stands there. ptxas sees no comments: it might find another end of them than `parse` does."""
+    source, image = folder / "kernel.ptx", folder / "kernel.cubin"
+    source.write_text(without_comments(text))
+    options = ["-v", "-lineinfo", f"--gpu-name={_gpu_name(parse(text).target, arch)}", str(source), "-o", str(image)]
+    try:
+        done = subprocess.run(
+            [ptxas(arch)[0], *options],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ASSEMBLE_S,
+            check=False,
+        )
+        log = done.stdout + done.stderr
+        if done.returncode:
+            raise _error(text, log, done.returncode)
+        return Assembled(image.read_bytes(), {m["name"]: resources_of(m["rest"]) for m in _RESOURCES.finditer(log)})
+    except subprocess.TimeoutExpired as error:
+        raise PtxError(1, f"ptxas took longer than {ASSEMBLE_S:g} s") from error
+    finally:
+        source.unlink(missing_ok=True)
+        image.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=8)
+def ptxas(arch: str) -> tuple[str, str]:
+    """The assembler for "sm_90a" and its release; once, as Triton starts it to ask for that. Of two, the one for
+    Blackwell knows newer PTX, and is used from sm_100 on."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    tool = get_ptxas(arch_number(arch))
+    return str(tool.path), str(tool.version)
+
+
+def _gpu_name(target: str, arch: str) -> str:
+    """sm_90a where the text needs what only that architecture has."""
+    plain = f"sm_{arch_number(arch)}"
+    return target if target in (f"{plain}a", f"{plain}f") else plain
+
+
+def resources_of(said: str) -> Resources:
+    """What ptxas -v says ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …"); the most of each."""
+
+    def number(pattern: str) -> int:
+        return max((int(n) for n in re.findall(pattern, said)), default=0)
+
+    return Resources(
+        registers=number(r"Used (\d+) registers"),
+        spill_store_bytes=number(r"(\d+) bytes spill stores"),
+        spill_load_bytes=number(r"(\d+) bytes spill loads"),
+        stack_bytes=number(r"(\d+) bytes stack frame"),
+        static_shared_bytes=number(r"(\d+) bytes smem"),
+        barriers=number(r"used (\d+) barriers"),
+    )
+
+
+def _error(text: str, log: str, code: int) -> PtxError:
+    found = [(int(m["line"]), m["words"].strip()) for m in _ERROR.finditer(log)]
+    if not found:
+        said = [m["words"] for m in _GENERAL.finditer(log) if "aborted" not in m["words"]]
+        words = "; ".join(said[:_MOST_ERRORS]) or f"ended with {code} without a word"
+        line = _largest_shared(text) if "shared data" in words else 1
+        return PtxError(line, f"ptxas: {words}{_fix(words)}", line_of(text, line))
+    told = [f"{words}{_fix(words)}: {line_of(text, line).strip()[:120]}" for line, words in found]
+    rest = [f"PTX line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
+    more = [f"and {len(found) - _MOST_ERRORS} more"] if len(found) > _MOST_ERRORS else []
+    error = PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))
+    error.lines = tuple(line for line, _ in found[:_MOST_ERRORS])
+    return error
+
+
+# What ptxas says, and what to do about it. \1 is what the pattern found.
+_FIXES = tuple(
+    (re.compile(said), fix)
+    for said, fix in (
+        (r"Unsupported \.version .*current version is '([\d.]+)'", r"write .version \1 or less"),
+        (r"\.version \S+ does not support \.target", "write .version 8.0"),
+        (r"requires PTX ISA \.version ([\d.]+)", r"write .version \1"),
+        (r"requires \.target (sm_\d+[af]?)", r"write .target \1"),
+        (r"not supported on \.target '(sm_\d+)'", r"write .target \1a if the GPU has it"),
+        (
+            r"too much shared data",
+            "beyond 48 KiB it is dynamic: `.extern .shared .b8 tile[];`, and shared_bytes=",
+        ),
+        (r"Arguments mismatch", "compare the operands' number and types with the instruction's"),
+        (r"Unknown symbol", "declare it: .reg, .shared, or a label"),
+    )
+)
+
+
+def _fix(words: str) -> str:
+    found = next(((fix, m) for pattern, fix in _FIXES if (m := pattern.search(words))), None)
+    return f" ({found[1].expand(found[0])})" if found else ""
+
+
+def _largest_shared(text: str) -> int:
+    """The line of the largest shared variable."""
+    module = parse(text)
+    held = [v for v in (*module.variables, *(v for f in module.functions for v in f.variables)) if v.space == "shared"]
+    return max(held, key=lambda v: v.nbytes).line if held else 1
+
+
+# ---
+# Which of the compiler's labels ptxas heeds. Runs where compilers run.
+#
+# LLVM writes labels for debuggers ($L__tmp7). Nothing branches there, but ptxas begins a basic block at each, and now
+# and then orders instructions otherwise without one. Those that matter are found by leaving them out.
+
+_LABEL = re.compile(r"^\$L__(?:tmp|func_(?:begin|end))(\d+):$")
+LONGEST_S = 20.0
+KEPT = "block_"
+
+Code = Callable[[str], bytes]  # the machine code of a text
+
+
+def with_needed_labels(text: str, code: Code) -> str:
+    """The text without those of its debugger's labels that change nothing; the others are called block_N. When that
+    takes long, what is left of them stays."""
+    lines = text.partition("\t.section")[0].split("\n")
+    labels = [i for i, line in enumerate(lines) if _LABEL.match(line)]
+    wanted, deadline = code(_without(lines, ())), time.monotonic() + LONGEST_S
+    removed: set[int] = set()
+
+    def remove(chunk: Sequence[int]) -> None:
+        if not chunk or time.monotonic() > deadline:
+            return
+        if code(_without(lines, removed | set(chunk))) == wanted:
+            removed.update(chunk)
+        elif len(chunk) > 1:
+            remove(chunk[: len(chunk) // 2])
+            remove(chunk[len(chunk) // 2 :])
+
+    remove(labels)
+    for i in set(labels) - removed:
+        lines[i] = _LABEL.sub(rf"{KEPT}\1:", lines[i])
+    return _without(lines, removed)
+
+
+def _without(lines: Sequence[str], removed: Sequence[int] | set[int] | tuple[()]) -> str:
+    return "\n".join(line for i, line in enumerate(lines) if i not in removed)
+
+
+def code_of(cubin: bytes) -> bytes:
+    """What a cubin executes: its .text sections, in order. Raises ValueError for what is no ELF file of 64 bits."""
+    return b"".join(section.data(cubin) for section in sections(cubin) if section.name.startswith(".text."))
+
+
+# ---
+# Lines of PTX as lines of the candidate file that holds it. Pure.
+
+_PLACE = re.compile(r"PTX line (\d{1,7})(?!, candidate)")
+
+
+def lines_ahead(text: str, source: str) -> int | None:
+    """What to add to a line of the text for its line in the source; None unless the text stands there once as it is:
+    not one that a template made, or that is spelled with escapes."""
+    bare = text.strip()
+    at = source.find(bare) if bare else -1
+    if at < 0 or source.find(bare, at + 1) >= 0:
+        return None
+    return source.count("\n", 0, at) - text.count("\n", 0, text.index(bare))
+
+
+def with_candidate_lines(words: str, text: str, source: str) -> str:
+    """The words with each `PTX line 12` made `PTX line 12, candidate line 31`, where the source has these lines."""
+    ahead, last = lines_ahead(text, source), text.count("\n") + 1
+    if ahead is None:
+        return words
+
+    def both(place: re.Match[str]) -> str:
+        line = int(place[1])
+        return f"{place[0]}, candidate line {line + ahead}" if 0 < line <= last else place[0]
+
+    return _PLACE.sub(both, words)

@@ -1,0 +1,1 @@
+"""Triton: its IR as text, parsed and interpreted on the CPU."""

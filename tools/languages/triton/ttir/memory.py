@@ -1,0 +1,143 @@
+"""The kernel's address space: caller-owned byte buffers at synthetic addresses, with every access bounds-checked.
+
+Regions lie 2**40 bytes apart and their buffers start in the middle, so a pointer that strays from its tensor, in either
+direction, is still recognised as that tensor's and can be named in the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kerneltune.tools.languages.triton.ttir.ir import Array, OutOfBounds
+
+SHIFT = 40
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An argument that points `offset` bytes into `buffer`, a 1-D uint8 array shared with the caller."""
+
+    buffer: Array
+    offset: int
+    name: str
+
+
+@dataclass(frozen=True)
+class DescriptorValue:
+    """A host-made tensor descriptor; `strides` count elements and `dtype` is the element's TTIR name (`f32`)."""
+
+    base: Pointer
+    shape: Sequence[int]
+    strides: Sequence[int]
+    block_shape: Sequence[int]
+    dtype: str
+    padding: str = "zero"
+    round_f32_to_tf32: bool = False
+
+
+Argument: TypeAlias = "Pointer | int | float | bool | DescriptorValue"
+
+
+@dataclass
+class MemoryRegion:
+    name: str
+    base: int
+    buffer: Array
+    views: dict[np.dtype[Any], Array] = field(default_factory=dict)
+
+    def holds(self, low: int, high: int, size: int) -> bool:
+        return self.base <= low and high + size <= self.base + len(self.buffer)
+
+    def view(self, dtype: np.dtype[Any]) -> Array:
+        if dtype not in self.views:
+            whole = len(self.buffer) // dtype.itemsize * dtype.itemsize
+            self.views[dtype] = self.buffer[:whole].view(dtype)
+        return self.views[dtype]
+
+    def index(self, address: Array, dtype: np.dtype[Any]) -> Array | None:
+        """Element indices into `view`, or None if an address is not a multiple of the element's size."""
+        offset = address - self.base
+        if dtype.itemsize == 1:
+            return offset
+        if int(np.bitwise_or.reduce(offset, axis=None)) & (dtype.itemsize - 1):
+            return None
+        return offset >> (dtype.itemsize.bit_length() - 1)
+
+    def read(self, address: Array, dtype: np.dtype[Any]) -> Array:
+        index = self.index(address, dtype)
+        if index is not None:
+            return self.view(dtype).take(index)
+        wide = (address - self.base)[..., None] + np.arange(dtype.itemsize)
+        return self.buffer[wide].view(dtype)[..., 0]
+
+    def write(self, address: Array, raw: Array) -> None:
+        index = self.index(address, raw.dtype)
+        if index is not None:
+            self.view(raw.dtype)[index] = raw
+            return
+        wide = (address - self.base)[..., None] + np.arange(raw.dtype.itemsize)
+        self.buffer[wide] = np.ascontiguousarray(raw)[..., None].view(np.uint8)
+
+
+class AddressSpace:
+    """All regions of one launch. Addresses given to `read` and `write` are those of active lanes only."""
+
+    def __init__(self) -> None:
+        self.regions: dict[int, MemoryRegion] = {}
+        self._known: dict[tuple[int, int], MemoryRegion] = {}
+
+    def place(self, pointer: Pointer) -> int:
+        """The synthetic address of `pointer`; the same buffer always gets the same region, so pointers alias."""
+        buffer = pointer.buffer
+        if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
+            raise TypeError(f"argument {pointer.name!r}: a buffer is a contiguous 1-D uint8 array")
+        key = (buffer.ctypes.data, len(buffer))
+        if key not in self._known:
+            number = len(self.regions) + 1
+            region = MemoryRegion(pointer.name, (number << SHIFT) + (1 << (SHIFT - 1)), buffer)
+            self.regions[number] = self._known[key] = region
+        return self._known[key].base + pointer.offset
+
+    def single(self, address: Array, size: int) -> MemoryRegion | None:
+        """The region that holds every access, if one does."""
+        low, high = int(address.min()), int(address.max())
+        region = self.regions.get(low >> SHIFT)
+        return region if region and region.holds(low, high, size) else None
+
+    def split(self, address: Array, size: int, what: str) -> Iterator[tuple[MemoryRegion, Array]]:
+        """Each region with the lanes that fall into it."""
+        numbers = address >> SHIFT
+        for number in np.unique(numbers):
+            lanes = numbers == number
+            region = self.regions.get(int(number))
+            mine = address[lanes]
+            if region is None or not region.holds(int(mine.min()), int(mine.max()), size):
+                raise self._blame(region, mine, size, what)
+            yield region, lanes
+
+    def _blame(self, region: MemoryRegion | None, address: Array, size: int, what: str) -> OutOfBounds:
+        if region is None:
+            return OutOfBounds("(no argument)", int(address.flat[0]), 0, what)
+        offset = address - region.base
+        bad = offset[(offset < 0) | (offset + size > len(region.buffer))]
+        return OutOfBounds(region.name, int(bad.flat[0]), len(region.buffer), what)
+
+    def read(self, address: Array, dtype: np.dtype[Any]) -> Array:
+        if region := self.single(address, dtype.itemsize):
+            return region.read(address, dtype)
+        out = np.empty(address.shape, dtype)
+        for region, lanes in self.split(address, dtype.itemsize, "load"):
+            out[lanes] = region.read(address[lanes], dtype)
+        return out
+
+    def write(self, address: Array, raw: Array) -> None:
+        if region := self.single(address, raw.dtype.itemsize):
+            region.write(address, raw)
+            return
+        # every lane is checked before any is written, so that a bad store changes nothing
+        for region, lanes in list(self.split(address, raw.dtype.itemsize, "store")):
+            region.write(address[lanes], raw[lanes])

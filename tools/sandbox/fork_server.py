@@ -1,0 +1,220 @@
+"""The warm process that all workers are forked from: it has imported torch and triton and has never touched CUDA.
+
+A fork from here to a working child takes milliseconds where a fresh interpreter takes 3.5-5 s. It holds no secret, no
+answer and no clock, so a hostile child inherits nothing worth having. It is single-threaded on purpose: threads do not
+survive a fork. A fork server may fork further fork servers (the tracer's, with its stand-ins installed and its compiler
+warm), which is why `serve` is itself a worker's entry point.
+"""
+
+import importlib
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kerneltune.tools.sandbox import bubblewrap, linux, wire
+from kerneltune.tools.sandbox import rules as sandbox_rules
+from kerneltune.tools.sandbox.bubblewrap import Jail
+from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, enter
+from kerneltune.tools.schema.codec import Json, decode, encode
+
+MAX_FDS = 16
+
+
+@dataclass(frozen=True)
+class SpawnRequest:
+    """What the supervisor asks of a fork server; the file descriptors travel beside it: socket, log, then extras.
+
+    Of a fork server that shall live in a jail, the last `namespaces` of the extras are that jail's.
+    """
+
+    worker: int
+    target: str  # "package.module:function", called with a Channel
+    profile: Profile
+    limits: ResourceLimits
+    scratch: str | None
+    preload: tuple[str, ...] = ()
+    jail: Jail | None = None
+    namespaces: int = 0
+
+
+class Channel:
+    """A worker's end of its socket to the supervisor. `jail` is where a fork server lives, and so will its workers."""
+
+    def __init__(self, sock: socket.socket, sockets: list[socket.socket], jail: Jail | None = None) -> None:
+        self._sock = sock
+        self.sockets = sockets
+        self.jail = jail
+
+    def receive(self, timeout_s: float | None = None) -> wire.WireMessage:
+        """The next message. Raises wire.WireError when the supervisor is gone, TimeoutError after `timeout_s`."""
+        self._sock.settimeout(timeout_s)
+        return wire.receive(self._sock)
+
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None:
+        """Answer."""
+        self._sock.settimeout(None)
+        wire.send(self._sock, body, blobs)
+
+    @property
+    def control(self) -> socket.socket:
+        """The raw socket, for a worker that is itself a fork server."""
+        return self._sock
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """The function named "package.module:function"."""
+    module, _, name = target.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    if not callable(function):
+        raise TypeError(f"{target} is not callable")
+    return function  # type: ignore[no-any-return]
+
+
+def serve(channel: Channel) -> None:
+    """Fork a worker per request until the supervisor closes the socket. Never returns."""
+    control = channel.control
+    control.settimeout(None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    children: dict[int, int] = {}
+    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_w)
+    try:
+        wire.send(control, {"ready": os.getpid()})
+    except ConnectionError:  # the supervisor was killed while we warmed up
+        _end(children)
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        selector.register(wake_r, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in selector.select()]
+            if wake_r in ready:
+                os.read(wake_r, 4096)
+            try:
+                _reap(children, control)
+                alive = control not in ready or _handle(channel, children)
+            except (ConnectionError, wire.WireError):  # the supervisor went away in the middle of a word
+                alive = False
+            if not alive:
+                _end(children)
+
+
+def _handle(channel: Channel, children: dict[int, int]) -> bool:
+    control = channel.control
+    data, fds, _, _ = socket.recv_fds(control, 1, MAX_FDS)
+    if not data:
+        return False
+    request = decode(SpawnRequest, wire.receive(control).body)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _child(request, fds, channel.jail)
+    children[pid] = request.worker
+    for fd in fds:
+        os.close(fd)
+    wire.send(control, {"spawned": request.worker, "pid": pid})
+    return True
+
+
+def _child(request: SpawnRequest, fds: list[int], jail: Jail | None) -> None:
+    """Become the worker: confine ourselves, say how far that went, then run the target. Never returns."""
+    status = 1
+    try:
+        sock_fd, log_fd, *extra = fds
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
+        os.close(log_fd)
+        target = resolve(request.target)  # ours; imported before the door closes
+        for name in request.preload:
+            resolve(name)()
+        scratch = Path(request.scratch) if request.scratch else None
+        if scratch:
+            os.environ.update(TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
+            tempfile.tempdir = None  # forget the parent's
+        keep = [0, 1, 2, sock_fd, *extra]
+        enforced = enter(request.profile, scratch=scratch, limits=request.limits, keep_fds=keep, jail=jail)
+        sock = socket.socket(fileno=sock_fd)
+        wire.send(sock, {"enforced": encode(enforced)})  # before anything hostile runs: nobody else can say it
+        sockets, namespaces = extra[: len(extra) - request.namespaces], extra[len(extra) - request.namespaces :]
+        home = _moved_in(request.jail, namespaces)
+        target(Channel(sock, [socket.socket(fileno=fd) for fd in sockets], home))
+        status = 0
+    except wire.WireError:
+        status = 0  # the supervisor went away: nobody is left to tell
+    except BaseException:  # noqa: BLE001 - the last line of a forked child: report to the log and leave
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _moved_in(jail: Jail | None, namespaces: list[int]) -> Jail | None:
+    """Join the jail's namespaces if there are any; the jail that our forks will be in, or why in none."""
+    if not namespaces:
+        return jail
+    sandbox_rules.libraries()  # remembered: it looks at what the jail hides
+    try:
+        bubblewrap.join(namespaces)
+    except OSError as error:
+        jail = Jail(problem=str(error))
+    linux.die_with_parent()  # a change of credentials clears it
+    for fd in namespaces:
+        os.close(fd)
+    return jail
+
+
+def _reap(children: dict[int, int], control: socket.socket) -> None:
+    while children:
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        worker = children.pop(pid, None)
+        if worker is not None:
+            code = os.waitstatus_to_exitcode(status)
+            wire.send(control, {"exited": worker, "status": code, "max_rss_kb": usage.ru_maxrss})
+
+
+def _end(children: dict[int, int]) -> None:
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def idle(channel: Channel) -> None:
+    """A worker's target that only waits for its end: how it is confined has been said by then."""
+    channel.receive()
+
+
+def warm() -> None:
+    """Import what every worker needs. One thread: an OpenMP pool would not survive the forks.
+
+    Each mode of fake tensors loads torch._dynamo: 1.6 s that the tracer and every CPU judge would spend on their own.
+    """
+    import numpy  # noqa: F401
+    import torch
+    import torch._dynamo  # touches no CUDA
+    import torch._subclasses.fake_tensor
+    import triton.backends.nvidia.compiler
+    import triton.compiler  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def main(fd: int) -> None:
+    """Entry of the first fork server, started by `tools.sandbox.workers`."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warm()
+    serve(Channel(socket.socket(fileno=fd), []))

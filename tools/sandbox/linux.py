@@ -1,0 +1,357 @@
+"""The kernel's means of self-restriction, one function each, through ctypes: no package, x86_64 and aarch64.
+
+Every function acts on the calling process, for good, and raises OSError when the kernel refuses. What is asked of
+which worker, and what a refusal means, is decided in `tools.sandbox.confine`.
+
+System-call filters are seccomp-BPF programs, built by hand: no libseccomp, no package. An architecture that is not in
+the table gets no filter, and the caller is told so.
+"""
+
+import contextlib
+import ctypes
+import enum
+import errno
+import functools
+import os
+import platform
+import re
+import resource
+import signal
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+# name:x86_64:aarch64 from the kernel's unistd headers; "-" where the architecture lacks the call.
+_TABLE = """
+fork:57:- vfork:58:- clone:56:220 clone3:435:435 execve:59:221 execveat:322:281
+socket:41:198 socketpair:53:199 connect:42:203 bind:49:200 listen:50:201 accept:43:202 accept4:288:242 sendto:44:206
+ptrace:101:117 process_vm_readv:310:270 process_vm_writev:311:271 process_madvise:440:440 process_mrelease:448:448
+kcmp:312:272 pidfd_open:434:434 pidfd_getfd:438:438 pidfd_send_signal:424:424 move_pages:279:239 migrate_pages:256:238
+bpf:321:280 perf_event_open:298:241 userfaultfd:323:282 io_uring_setup:425:425 io_uring_enter:426:426
+io_uring_register:427:427 keyctl:250:219 add_key:248:217 request_key:249:218 seccomp:317:277 lookup_dcookie:212:18
+mount:165:40 umount2:166:39 pivot_root:155:41 chroot:161:51 setns:308:268 unshare:272:97 fsopen:430:430
+fsconfig:431:431 fsmount:432:432 fspick:433:433 move_mount:429:429 open_tree:428:428 open_tree_attr:467:467
+mount_setattr:442:442 open_by_handle_at:304:265 name_to_handle_at:303:264 quotactl:179:60 quotactl_fd:443:443
+swapon:167:224 swapoff:168:225 acct:163:89 kexec_load:246:104 kexec_file_load:320:294 init_module:175:105
+finit_module:313:273 delete_module:176:106 reboot:169:142 personality:135:92 iopl:172:- ioperm:173:- modify_ldt:154:-
+syslog:103:116 vhangup:153:58 sethostname:170:161 setdomainname:171:162 settimeofday:164:170 clock_settime:227:112
+adjtimex:159:171 clock_adjtime:305:266 uselib:134:- memfd_create:319:279 memfd_secret:447:447
+shmget:29:194 shmat:30:196 shmctl:31:195 msgget:68:186 semget:64:190 mq_open:240:180 mq_unlink:241:181
+inotify_add_watch:254:27 fanotify_init:300:262 fanotify_mark:301:263
+chmod:90:- fchmod:91:52 fchmodat:268:53 fchmodat2:452:452 chown:92:- fchown:93:55 lchown:94:- fchownat:260:54
+setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 setxattrat:463:463 removexattr:197:14 lremovexattr:198:15
+fremovexattr:199:16 removexattrat:466:466 utime:132:- utimes:235:- futimesat:261:- utimensat:280:88
+file_setattr:469:469 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240
+setrlimit:160:164 prlimit64:302:261 setpriority:141:140 ioprio_set:251:30 sched_setscheduler:144:119
+sched_setparam:142:118 sched_setattr:314:274 sched_setaffinity:203:122 prctl:157:167 fcntl:72:25 ioctl:16:29
+"""
+_ARCHITECTURES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column of the table, AUDIT_ARCH_*
+_X32_BIT = 0x40000000
+
+_LOAD, _JUMP_EQ, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_SET_MODE_FILTER = 1
+_TSYNC, _SPEC_ALLOW = 1, 4  # before 5.16 a filter also switched on speculation fences: tracing 10-30 % slower
+
+
+class _Op(NamedTuple):
+    code: int
+    on_true: int
+    on_false: int
+    k: int
+
+
+@dataclass(frozen=True)
+class ArgumentCheck:
+    """A call decided by one argument: EPERM when it matches (`deny=True`), or unless it matches (`deny=False`).
+
+    It matches when its low 32 bits equal one of `values`; with `bits`, when it has any bit of one of them; with
+    `wide`, both halves of the argument are looked at (pointers).
+    """
+
+    call: str
+    argument: int
+    values: tuple[int, ...]
+    deny: bool
+    bits: bool = False
+    wide: bool = False
+
+    def body(self) -> list[_Op]:
+        """Ends in a verdict on every path, so that the caller's accumulator need not survive."""
+        base = _ARGS + 8 * self.argument
+        words = (base, base + 4) if self.wide else (base,)
+        tests = [(word, value) for word in words for value in self.values]
+        jump = _JUMP_SET if self.bits else _JUMP_EQ
+        ops: list[_Op] = []
+        for index, (word, value) in enumerate(tests):
+            to_match = 2 * (len(tests) - index - 1) + 1
+            ops += [_Op(_LOAD, 0, 0, word), _Op(jump, to_match, 0, value)]
+        matched, otherwise = (_refuse(errno.EPERM), _allow()) if self.deny else (_allow(), _refuse(errno.EPERM))
+        return [*ops, otherwise, matched]
+
+
+def null(call: str, argument: int) -> ArgumentCheck:
+    """The call is refused unless the pointer argument is NULL."""
+    return ArgumentCheck(call, argument, (0xFFFFFFFF,), deny=True, bits=True, wide=True)
+
+
+def _refuse(code: int) -> _Op:
+    return _Op(_RETURN, 0, 0, _ERRNO | code)
+
+
+def _allow() -> _Op:
+    return _Op(_RETURN, 0, 0, _ALLOW)
+
+
+@functools.cache
+def numbers(machine: str) -> dict[str, int]:
+    """System-call numbers by name on an architecture; empty when it is not known."""
+    if machine not in _ARCHITECTURES:
+        return {}
+    column = _ARCHITECTURES[machine][0]
+    rows = (entry.split(":") for entry in _TABLE.split())
+    return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
+
+
+def assemble(deny: Collection[str], checks: Iterable[ArgumentCheck], *, machine: str | None = None) -> bytes | None:
+    """The filter: EPERM for `deny`, argument checks, ENOSYS for clone3 (libc then uses clone, which can be judged).
+    None on an architecture that is not known."""
+    machine = machine or platform.machine()
+    nr = numbers(machine)
+    if not nr:
+        return None
+    ops = _preamble(machine)
+    for check in checks:
+        if check.call in nr:
+            ops += _case(nr[check.call], check.body())
+    ops += _case(nr["clone3"], [_refuse(errno.ENOSYS)])
+    for name in deny:
+        if name in nr:
+            ops += _case(nr[name], [_refuse(errno.EPERM)])
+    return b"".join(struct.pack("=HBBI", *op) for op in [*ops, _allow()])
+
+
+def _preamble(machine: str) -> list[_Op]:
+    ops = [
+        _Op(_LOAD, 0, 0, _ARCH),
+        _Op(_JUMP_EQ, 1, 0, _ARCHITECTURES[machine][1]),
+        _Op(_RETURN, 0, 0, _KILL),  # a 32-bit call in a 64-bit process is an attack
+        _Op(_LOAD, 0, 0, _NR),
+    ]
+    if machine == "x86_64":
+        ops += [_Op(_JUMP_GE, 0, 1, _X32_BIT), _refuse(errno.ENOSYS)]
+    return ops
+
+
+def _case(number: int, body: list[_Op]) -> list[_Op]:
+    return [_Op(_JUMP_EQ, 0, len(body), number), *body]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def install(program: bytes) -> None:
+    """Put the filter on every thread of this process, for good. Raises OSError when the kernel refuses.
+    PR_SET_NO_NEW_PRIVS must be set."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    argument = _Program(len(program) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = ctypes.c_long(numbers(platform.machine())["seccomp"])
+    flags = ctypes.c_ulong(_TSYNC | _SPEC_ALLOW)
+    if libc.syscall(number, ctypes.c_ulong(_SET_MODE_FILTER), flags, ctypes.byref(argument)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"seccomp: {errno.errorcode.get(code, code)}")
+
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
+_PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every architecture
+CAP_DAC_READ_SEARCH, CAP_IPC_LOCK, CAP_SYS_NICE = 2, 14, 23
+CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x04000000, 0x08000000, 0x10000000, 0x40000000
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def _prctl(option: int, *arguments: int) -> None:
+    padded = [ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]]
+    _check(_libc().prctl(option, *padded), f"prctl({option})")
+
+
+def close_fds(keep: Collection[int]) -> None:
+    """Close every file descriptor but those in `keep`."""
+    kept = set(keep)
+    for fd in map(int, os.listdir("/proc/self/fd")):  # os.closerange may loop over a billion numbers
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def new_session() -> None:
+    """Leave the terminal and the process group; a process that leads one already stays as it is."""
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """SIGKILL when the thread that forked us ends. A change of credentials clears it: call it after those. `parent`:
+    who that was; the kernel sends nothing for one that has ended before this call, so then we end here."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hide() -> None:
+    """No core dump, no ptrace and no /proc/<pid>/mem for others of the same uid."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def forbid_new_privileges() -> None:
+    """No set-uid program gains anything; required for Landlock and seccomp."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_capabilities(keep: Collection[int] = ()) -> None:
+    """Clear the effective, permitted, inheritable, ambient and (where we may) bounding sets, but for `keep`."""
+    with contextlib.suppress(OSError):
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    with contextlib.suppress(OSError):  # beyond the kernel's last one, or not ours to drop
+        for capability in range(64):
+            _prctl(_PR_CAPBSET_DROP, capability)
+    mask = sum(1 << c for c in keep) & _permitted() if keep else 0
+    halves = (mask & 0xFFFFFFFF, mask >> 32)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(halves[0], halves[0], 0, halves[1], halves[1], 0)  # effective, permitted, inheritable
+    _check(_libc().capset(header, data), "capset")
+
+
+def _permitted() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapPrm:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def unshare(flags: int) -> None:
+    """Move into new namespaces; in a new user namespace we keep our own uid and gid."""
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc().unshare(ctypes.c_int(flags)), "unshare")
+    if flags & CLONE_NEWUSER:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def join_namespace(fd: int) -> None:
+    """Move into the namespace that an open /proc/PID/ns/KIND names; needs a single thread."""
+    _check(_libc().setns(fd, 0), "setns")
+
+
+def set_limits(limits: Mapping[int, int]) -> None:
+    """Set soft and hard resource limits; never above the hard limit that already holds."""
+    for kind, wanted in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def virtual_bytes() -> int:
+    """Address space in use now."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def thread_count() -> int:
+    """Threads of this process; 1 right after a fork."""
+    return len(os.listdir("/proc/self/task"))
+
+
+class Access(enum.IntFlag):
+    """What a path may be used for, as Landlock's file-system rights."""
+
+    EXECUTE = 1 << 0
+    WRITE_FILE = 1 << 1
+    READ_FILE = 1 << 2
+    READ_DIR = 1 << 3
+    REMOVE_DIR = 1 << 4
+    REMOVE_FILE = 1 << 5
+    MAKE_DIR = 1 << 7
+    MAKE_REG = 1 << 8
+    REFER = 1 << 13
+    TRUNCATE = 1 << 14
+    IOCTL_DEV = 1 << 15
+    READ = READ_FILE | READ_DIR
+    RUN = READ | EXECUTE
+    DEVICE = READ | WRITE_FILE | TRUNCATE | IOCTL_DEV
+    # No symbolic links, sockets or fifos: what reads the folder afterwards must not be led astray.
+    WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
+
+
+_FILE_RIGHTS = Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE | Access.TRUNCATE | Access.IOCTL_DEV
+SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("fd", ctypes.c_int32)]
+
+
+def version() -> tuple[int, int]:
+    """The kernel's, as (5, 14)."""
+    major, minor = re.findall(r"\d+", os.uname().release)[:2]
+    return int(major), int(minor)
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock version; 0 where there is none."""
+    number = ctypes.c_long(_LANDLOCK_CREATE)
+    return max(0, int(_libc().syscall(number, None, ctypes.c_size_t(0), ctypes.c_uint32(1))))
+
+
+def landlock(rules: Iterable[tuple[Path, Access]], *, abi: int, scopes: int) -> None:
+    """Confine to the named paths (those that do not exist are skipped), without TCP, with `scopes` closed."""
+    fs = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
+    attribute = _Ruleset(fs, 3 if abi >= 4 else 0, scopes if abi >= 6 else 0)
+    size = ctypes.c_size_t(8 if abi < 4 else 16 if abi < 6 else 24)
+    number = ctypes.c_long(_LANDLOCK_CREATE)
+    ruleset = _check(_libc().syscall(number, ctypes.byref(attribute), size, ctypes.c_uint32(0)), "landlock")
+    try:
+        for path, access in rules:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                _allow_path(ruleset, path, access & fs)
+        _check(_libc().syscall(ctypes.c_long(_LANDLOCK_RESTRICT), ruleset, ctypes.c_uint32(0)), "landlock")
+    finally:
+        os.close(ruleset)
+
+
+def _allow_path(ruleset: int, path: Path, access: int) -> None:
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        allowed = access if path.is_dir() else access & _FILE_RIGHTS
+        rule = _PathRule(allowed, fd)
+        number = ctypes.c_long(_LANDLOCK_ADD)
+        _check(_libc().syscall(number, ruleset, 1, ctypes.byref(rule), ctypes.c_uint32(0)), f"landlock {path}")
+    finally:
+        os.close(fd)
+
+
+def pin(path: Path) -> None:
+    """Keep a /proc folder's inode in memory for the life of the process: a rule on it would go with the inode."""
+    os.open(path, os.O_PATH | os.O_CLOEXEC)

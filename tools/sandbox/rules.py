@@ -1,0 +1,262 @@
+"""What each kind of worker may touch: paths for Landlock, system calls for seccomp. Data and small pure functions.
+
+Landlock does not cover changes of mode, owner, times or attributes, nor signals before version 6, nor any socket but
+TCP: those are closed by refusing the calls.
+
+A rule of Landlock's covers all that lies below, and there is none that takes something away. So where a private thing
+lies inside of a readable folder, the folder's other entries are named one by one.
+
+Never readable: task files (with their held-out cases), the judge, the expert kernels, tests, runs, the history of a
+checkout, and whatever else happens to be on `sys.path`, such as the folder of the script that runs.
+"""
+
+import contextlib
+import functools
+import glob
+import importlib.util
+import os
+import pwd
+import sys
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from kerneltune.tools.sandbox.linux import Access, ArgumentCheck, null
+
+_OURS = "kerneltune"
+_OF_A_PREFIX = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg", "share", "targets")
+_SITES = ("*-packages", "lib*/python*/*-packages", "lib*/python*/*/*-packages", "local/lib*/python*/*-packages")
+_NEEDED = ("numpy", "torch", "triton", "cuda.bindings")  # wherever they are installed
+_PACKAGE = Path(__file__).absolute().parents[2]  # kerneltune, which in a checkout holds links to the other folders
+
+
+class Roots(NamedTuple):
+    """What may be read with all that is below, and folders of which only the listing may be read."""
+
+    readable: tuple[Path, ...]
+    listed: tuple[Path, ...]
+
+
+def readable_roots(our_parts: Iterable[str]) -> Roots:
+    """Python, its packages, and of our package `tools` the named sub-packages with what their import needs."""
+    found, tools = libraries(), _PACKAGE / "tools"  # the name that Python imports by, which in a checkout is a link
+    parts = [tools / part for part in our_parts]
+    above = {folder for part in parts for folder in part.parents if folder.is_relative_to(_PACKAGE)}
+    starts = sorted(folder / "__init__.py" for folder in above)
+    return Roots((*found.readable, *starts, *parts), (*found.listed, *sorted(above)))
+
+
+@functools.cache  # a jail hides what it is computed from
+def libraries() -> Roots:
+    """Python and its packages, but for ours."""
+    return without(sorted(library_folders()), private_places(_PACKAGE))
+
+
+def library_folders() -> set[Path]:
+    """Where Python and the packages live that a worker imports; each by the name that Python knows and by its own."""
+    found = {path for prefix in _prefixes() for name in _OF_A_PREFIX if (path := prefix / name).exists()}
+    found |= {Path(entry) for entry in sys.path if entry.endswith("-packages") and os.path.isdir(entry)}
+    found |= {folder for name in _NEEDED for folder in _home_of(name)}
+    return found | {path.resolve() for path in found}
+
+
+def _home_of(name: str) -> Iterator[Path]:
+    """The site folder that a package is installed in; of one that lies in a checkout only the package."""
+    with contextlib.suppress(ModuleNotFoundError):
+        spec = importlib.util.find_spec(name)
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            package = Path(place)
+            yield next((p for p in package.parents[: name.count(".") + 1] if _is_site(p)), package)
+
+
+def _is_site(folder: Path) -> bool:
+    """Do packages get installed there? `pip install --target` takes any folder."""
+    return folder.name.endswith("-packages") or any(folder.glob("*.dist-info"))
+
+
+def _prefixes() -> set[Path]:
+    return {Path(sys.prefix), Path(sys.base_prefix), Path("/"), Path("/usr"), Path("/usr/local")}
+
+
+def private_places(package: Path) -> set[Path]:
+    """What no worker may read, even where it lies inside of a readable folder: our package wherever it is installed,
+    the checkout that runs, and the home folder."""
+    sites = {Path(entry).resolve() for entry in sys.path if entry}
+    for prefix in _prefixes():
+        sites |= {Path(path).resolve() for pattern in _SITES for path in glob.glob(str(prefix / pattern))}
+    found = {package, *(site / _OURS for site in sites if (site / _OURS).is_dir())}
+    if not _is_site(package.parent):
+        found.add(package.parent)
+    return found | {home()}
+
+
+def without(folders: Iterable[Path], private: Iterable[Path]) -> Roots:
+    """The folders but for what is private in them; a folder that is private itself may hold readable ones."""
+    readable: list[Path] = []
+    listed: list[Path] = []
+    hidden = tuple(private)
+    for folder in folders:
+        for path, whole in _parts(folder, hidden):
+            (readable if whole else listed).append(path)
+    return Roots(tuple(dict.fromkeys(readable)), tuple(dict.fromkeys(listed)))
+
+
+def _parts(folder: Path, private: tuple[Path, ...]) -> Iterator[tuple[Path, bool]]:
+    """(path, whether it may be read whole; else only listed)."""
+    real = folder.resolve()
+    inside = tuple(path for path in private if path.is_relative_to(real))
+    if real in inside:
+        return
+    if not inside:
+        yield folder, True
+        return
+    yield folder, False
+    with contextlib.suppress(OSError):
+        for entry in sorted(folder.iterdir()):
+            if not entry.is_symlink() or entry.resolve().is_relative_to(real):  # a rule would follow it outside
+                yield from _parts(entry, inside)
+
+
+def home() -> Path:
+    """The user's home folder; "/" for an unknown user, as in a container."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+    except KeyError:
+        return Path("/")
+
+
+class Profile(StrEnum):
+    """Who is being confined."""
+
+    TRACER = "tracer"
+    COMPILER = "compiler"
+    INTERPRETER = "interpreter"
+    RUNNER = "runner"
+    TRUSTED = "trusted"
+
+
+_KERNEL = """
+ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_open pidfd_getfd
+pidfd_send_signal move_pages migrate_pages bpf perf_event_open userfaultfd io_uring_setup io_uring_enter
+io_uring_register keyctl add_key request_key seccomp lookup_dcookie fanotify_init fanotify_mark mount umount2
+pivot_root chroot setns unshare fsopen fsconfig fsmount fspick move_mount open_tree open_tree_attr mount_setattr
+open_by_handle_at name_to_handle_at quotactl quotactl_fd swapon swapoff acct kexec_load kexec_file_load init_module
+finit_module delete_module reboot personality iopl ioperm modify_ldt syslog vhangup sethostname setdomainname
+settimeofday clock_settime adjtimex clock_adjtime uselib
+"""
+_PROCESSES = ["fork", "vfork", "execve", "execveat"]
+# Not for the runner: CUDA makes sockets and memfds, pins threads, and is not ours to second-guess.
+_HOSTILE_HOST_CODE = """
+socket connect bind listen accept accept4 memfd_create memfd_secret shmget shmat shmctl msgget semget mq_open mq_unlink
+inotify_add_watch chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat
+removexattr lremovexattr fremovexattr removexattrat utime utimes futimesat utimensat file_setattr setrlimit setpriority
+ioprio_set sched_setscheduler sched_setparam sched_setattr
+"""
+
+_AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, (0, 0x80000, 0x800, 0x80800)
+_CLONE_THREAD, _CLONE_NEW = 0x10000, 0x7E020000
+_PRCTL = (1, 4, 22, 36, 0x59616D61)  # PDEATHSIG, DUMPABLE, SECCOMP, CHILD_SUBREAPER, PTRACER
+_FCNTL = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: SIGIO to any process
+_IOCTL = (0x8901, 0x8902, 0x5412, 0x541C, 0x540E)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCSCTTY
+_EVERYBODY = 0xFFFFFFFF  # kill(-1, ...)
+_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+
+
+def denied(profile: Profile) -> list[str]:
+    """System calls refused whatever their arguments."""
+    calls = _KERNEL.split()
+    if profile is not Profile.COMPILER:
+        calls += _PROCESSES
+    if profile is not Profile.RUNNER:
+        calls += _HOSTILE_HOST_CODE.split()
+    return calls
+
+
+def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[ArgumentCheck]:
+    """System calls judged by an argument."""
+    found = [ArgumentCheck("prctl", 0, _PRCTL, deny=True)]
+    if profile is Profile.COMPILER:
+        found.append(ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True))
+    else:
+        found.append(ArgumentCheck("clone", 0, (_CLONE_THREAD,), deny=False, bits=True))
+    if profile is Profile.COMPILER and signals_scoped:  # it may end its own ptxas; Landlock guards everyone else
+        found.append(ArgumentCheck("kill", 0, (_EVERYBODY,), deny=True))
+    else:
+        found += [ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS]
+    if profile is Profile.RUNNER:
+        return [*found, ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False)]
+    return [
+        *found,
+        # no addresses
+        ArgumentCheck("socketpair", 1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS), deny=False),
+        null("sendto", 4),
+        null("prlimit64", 2),
+        ArgumentCheck("sched_setaffinity", 0, (0, pid), deny=False),
+        ArgumentCheck("fcntl", 1, _FCNTL, deny=True),
+        ArgumentCheck("ioctl", 1, _IOCTL, deny=True),
+    ]
+
+
+def paths(profile: Profile, scratch: Path | None) -> list[tuple[Path, Access]]:
+    """What may be opened, and how; everything else may not."""
+    roots = readable_roots(_PARTS[profile])
+    rules = [(path, Access.READ) for path in [*roots.readable, *map(Path, _SYSTEM)]]
+    rules += [(path, Access.READ_DIR) for path in roots.listed]
+    rules += [(Path("/dev/null"), Access.DEVICE)]
+    if scratch is not None:
+        rules.append((scratch, Access.WRITE))
+    if profile is Profile.COMPILER:
+        rules += [(path, Access.RUN) for path in _compiler_tools()]
+    if profile is Profile.RUNNER:
+        rules += _cuda()
+    return rules
+
+
+_SYSTEM = (
+    *("/etc/ld.so.cache", "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"),
+    *("/sys/devices/system/cpu", "/dev/zero", "/dev/urandom", "/dev/random"),
+)
+
+_PARTS = {  # sub-packages of tools that a role imports
+    Profile.TRACER: ("languages/ptx", "replay", "sandbox", "schema", "trace"),
+    Profile.COMPILER: ("compile", "languages/ptx", "sandbox", "schema"),
+    Profile.INTERPRETER: ("languages", "replay", "sandbox", "schema"),
+    Profile.RUNNER: ("backends", "replay", "sandbox", "schema"),
+}
+
+
+def root_in_a_foreign_folder() -> bool:
+    """Are we root, and does Python or a package lie in a folder that only another user may read?"""
+    roots = readable_roots(_PARTS[Profile.TRACER])
+    return os.geteuid() == 0 and any(map(_is_foreign, (*roots.readable, *roots.listed)))
+
+
+def _is_foreign(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_uid != os.geteuid() and status.st_mode & 0o005 != 0o005
+    return False
+
+
+def _compiler_tools() -> Iterator[Path]:
+    spec = importlib.util.find_spec("triton")
+    if spec and spec.origin:
+        yield Path(spec.origin).parent / "backends" / "nvidia" / "bin"
+    for loader in ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"):
+        yield Path(loader)
+
+
+def _cuda() -> list[tuple[Path, Access]]:
+    """Device nodes with ioctl; all of /proc for reading (other processes stay closed: ptrace rules guard them); our
+    own /proc folder for writing (CUDA names its threads there)."""
+    devices = [*glob.glob("/dev/nvidia*"), "/dev/dxg", "/dev/shm"]
+    # This process's own loader path, not a setting: read where it acts.
+    libraries = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    toolkits = glob.glob("/usr/local/cuda*")
+    folders = ["/proc", "/sys", "/dev", "/etc/nvidia", "/run/nvidia", "/opt/nvidia", *toolkits, *libraries]
+    return [
+        *((Path(path), Access.DEVICE | Access.WRITE) for path in devices),
+        *((Path(path), Access.READ) for path in folders),
+        (Path("/proc/self"), Access.DEVICE),
+    ]

@@ -1,0 +1,171 @@
+"""Framed messages over a socket: a JSON object, raw byte blobs, and file descriptors. Never pickle.
+
+Frame: 8 bytes length of the header, header (JSON: {"m": message, "b": [blob lengths], "f": file descriptors}), then the
+descriptors in batches, each beside one byte, then the blobs. Descriptors that nobody asked for are refused unread.
+"""
+
+import contextlib
+import functools
+import json
+import math
+import operator
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+from kerneltune.tools.schema.codec import Json, decode, encode
+
+_HEAD = struct.Struct("<Q")
+_BATCH = 64  # descriptors beside one byte; the kernel takes 253 at most
+_LOOK_S = 0.5  # a stop costs a time limit no more than this
+MAX_HEADER_BYTES = 256 << 20  # a plan with big constants; anything above is an attack or a bug
+
+
+class WireError(ConnectionError):
+    """The other side closed, or sent something that is not a frame."""
+
+
+@dataclass(frozen=True)
+class WireMessage:
+    """A JSON object, and the blobs and file descriptors that belong to it; the receiver closes the descriptors.
+    `waited_s`: how long it was waited for under a time limit, without the time for which the receiver was stopped."""
+
+    body: dict[str, Json]
+    blobs: list[bytes] = field(default_factory=list)
+    fds: list[int] = field(default_factory=list)
+    waited_s: float = field(default=0.0, compare=False)
+
+    def close(self) -> None:
+        """Close the descriptors; once."""
+        _close(self.fds)
+
+
+def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:
+    """Send one frame; blobs are anything with the buffer protocol. Raises OSError when the other side is gone."""
+    views = [memoryview(b).cast("B") for b in blobs or []]
+    header = json.dumps({"m": body, "b": [v.nbytes for v in views], "f": len(fds)}).encode()
+    sock.sendall(_HEAD.pack(len(header)) + header)
+    for at in range(0, len(fds), _BATCH):
+        socket.send_fds(sock, [b"f"], list(fds[at : at + _BATCH]))
+    for view in views:
+        sock.sendall(view)
+
+
+class Endpoint(Protocol):
+    """A worker's end of its line to the supervisor."""
+
+    def receive(self) -> WireMessage: ...
+
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None: ...
+
+
+def serve(channel: Endpoint, handlers: Mapping[type[Any], Callable[[Any, list[bytes]], Any]]) -> NoReturn:
+    """Answer requests by their type until the other side closes, which ends the worker. A handler takes a request and
+    its blobs, and returns the answer, or (answer, blobs)."""
+    requests: Any = functools.reduce(operator.or_, handlers)
+    while True:
+        message = channel.receive()
+        request = decode(requests, message.body)
+        answer = handlers[type(request)](request, message.blobs)
+        reply, blobs = answer if isinstance(answer, tuple) else (answer, [])
+        channel.send(encode(reply), list(blobs))
+
+
+def receive(
+    sock: socket.socket,
+    *,
+    max_blob_bytes: int = 1 << 36,
+    max_header_bytes: int = MAX_HEADER_BYTES,
+    max_fds: int = 0,
+    timeout_s: float | None = None,
+) -> WireMessage:
+    """Read one frame. Raises WireError at end of stream or on a malformed frame; TimeoutError as the socket's own
+    timeout says, or, with `timeout_s`, when the whole frame is not there by then, however it trickles in."""
+    reader = _Reader(sock, timeout_s)
+    (length,) = _HEAD.unpack(reader.read(_HEAD.size))
+    if length > max_header_bytes:
+        raise WireError(f"a header of {length} bytes; the limit is {max_header_bytes}")
+    body, sizes, count = _header(bytes(reader.read(length)))
+    if sum(sizes) > max_blob_bytes:
+        raise WireError(f"{sum(sizes)} bytes of blobs; the limit is {max_blob_bytes}")
+    if count > max_fds:
+        raise WireError(f"{count} file descriptors; the limit is {max_fds}")
+    fds: list[int] = []
+    try:
+        while len(fds) < count:
+            fds += reader.descriptors(min(_BATCH, count - len(fds)))
+        return WireMessage(body, [bytes(reader.read(n)) for n in sizes], fds, reader.waited_s)
+    except BaseException:
+        _close(fds)
+        raise
+
+
+def _header(text: bytes) -> tuple[dict[str, Json], list[int], int]:
+    try:
+        header = json.loads(text)
+        body, sizes, count = header["m"], header["b"], header.get("f", 0)
+        whole = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in [*sizes, count])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WireError(f"malformed frame: {error}") from error
+    if not isinstance(body, dict) or not whole:
+        raise WireError("malformed frame")
+    return body, sizes, count
+
+
+class _Reader:
+    """Reads exact amounts until its time is used up. The time for which the process was stopped (Ctrl-Z) does not use
+    it up: the clock is looked at often, and counts no more than a look was meant to take."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float | None) -> None:
+        self._sock, self._timeout_s = sock, timeout_s
+        self.waited_s = 0.0
+        self._seen_s = time.monotonic()
+
+    def _wait(self) -> None:
+        fd, poll = self._sock.fileno(), select.poll()
+        if self._timeout_s is None or fd < 0:  # reading a closed socket says so itself
+            return
+        poll.register(fd, select.POLLIN)
+        while not poll.poll(self._look_ms(self._timeout_s)):
+            if self._look_ms(self._timeout_s) == 0 and not poll.poll(0):
+                raise TimeoutError("the message did not arrive in time")
+        self._look_ms(self._timeout_s)
+
+    def _look_ms(self, timeout_s: float) -> int:
+        """Count the time since the last look; how long the next one may take."""
+        seen_s, self._seen_s = self._seen_s, time.monotonic()
+        self.waited_s += min(_LOOK_S, self._seen_s - seen_s)
+        return math.ceil(max(0.0, min(_LOOK_S, timeout_s - self.waited_s)) * 1000)
+
+    def read(self, length: int) -> bytearray:
+        data = bytearray(length)
+        view = memoryview(data)
+        done = 0
+        while done < length:
+            self._wait()
+            count = self._sock.recv_into(view[done:])
+            if count == 0:
+                raise WireError("the other side closed the connection")
+            done += count
+        return data
+
+    def descriptors(self, count: int) -> list[int]:
+        self._wait()
+        data, fds, flags, _ = socket.recv_fds(self._sock, 1, count)
+        if not data or len(fds) != count or flags & socket.MSG_CTRUNC:
+            _close(fds)
+            raise WireError(f"{len(fds)} file descriptors came, not {count}")
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        return list(fds)
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        with contextlib.suppress(OSError):
+            os.close(fds.pop())

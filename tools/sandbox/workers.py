@@ -1,0 +1,350 @@
+"""The supervisor's side of the worker processes: start a fork server, spawn workers, talk to them, end them.
+
+The supervisor itself imports neither torch nor triton. Nothing a worker sends is trusted beyond its declared type.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
+from kerneltune.tools.sandbox.confine import Enforced, Profile, ResourceLimits
+from kerneltune.tools.sandbox.fork_server import SpawnRequest
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.errors import Unconfined, WorkerError, WorkerTimeout
+
+LOG_BYTES = 64 << 10
+MAX_BLOB_BYTES = 1 << 36
+START_TIMEOUT_S = 120.0  # a cold disk cache makes `import torch` slow
+_PASSED_ENV = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
+
+
+class Worker:
+    """One child process. Use as a context manager: leaving it ends the child."""
+
+    def __init__(self, server: "ForkServer", number: int, sock: socket.socket, log_fd: int, name: str) -> None:
+        self._fork_server, self.number, self._sock, self.name = server, number, sock, name
+        self.pid: int | None = None
+        self.exit_status: int | None = None
+        self.exited = threading.Event()
+        self.spawned = threading.Event()
+        self._enforced: Enforced | None = None
+        self._log: deque[bytes] = deque(maxlen=64)
+        self._drain = threading.Thread(target=self._read_log, args=(log_fd,), daemon=True)
+        self._drain.start()
+
+    def call(self, body: dict[str, Json], blobs: list[Any] | None = None, *, timeout_s: float) -> wire.WireMessage:
+        """Send a message and wait for one answer. On a timeout the worker is killed and WorkerTimeout raised; a
+        worker that dies raises WorkerError with its exit status and the end of its output."""
+        self.send(body, blobs)
+        return self.receive(timeout_s=timeout_s)
+
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None:
+        """Send without waiting. Raises WorkerError when the worker is gone."""
+        try:
+            self._sock.settimeout(None)
+            wire.send(self._sock, body, blobs)
+        except OSError as error:
+            raise self._died() from error
+
+    def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES) -> wire.WireMessage:
+        """Wait for one message, once the worker is there; the same failures as `call`, and more blobs than allowed are
+        one of them. Raises Unconfined for a worker that should be confined."""
+        self.enforced(timeout_s=timeout_s)
+        return self._receive(timeout_s, max_blob_bytes)
+
+    def enforced(self, *, timeout_s: float = START_TIMEOUT_S) -> Enforced:
+        """What holds this worker, in its own words from before it ran anything hostile."""
+        if self._enforced is None:
+            self._enforced = decode(Enforced, self._receive(timeout_s).body["enforced"])
+            self._fork_server.insist(self._enforced, self.name)
+        return self._enforced
+
+    def _receive(self, timeout_s: float, max_blob_bytes: int = 0) -> wire.WireMessage:
+        try:
+            return wire.receive(self._sock, timeout_s=timeout_s, max_blob_bytes=max_blob_bytes)
+        except TimeoutError as error:
+            self.kill()
+            raise WorkerTimeout(f"{self.name}: no answer within {timeout_s:g} s", log=self.log()) from error
+        except (OSError, MemoryError) as error:
+            raise self._died() from error
+
+    def _died(self) -> WorkerError:
+        self.exited.wait(2.0)
+        status = self.exit_status
+        how = "is gone" if status is None else describe_exit(status)
+        return WorkerError(f"{self.name} {how}", exit_status=status, log=self.log())
+
+    def log(self) -> str:
+        """The end of what the worker printed, at most 64 KiB, control characters replaced."""
+        text = b"".join(self._log)[-LOG_BYTES:].decode(errors="replace")
+        return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+    def detach(self) -> socket.socket:
+        """Hand the socket to somebody else, who closes it."""
+        return self._sock
+
+    def kill(self) -> None:
+        """SIGKILL now, and wait until the process is gone (10 s at most)."""
+        self.spawned.wait(5.0)
+        if self.pid is not None and not self.exited.is_set():
+            for end in (os.killpg, os.kill):  # it leads its session: ptxas and the like end with it; but not at once
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    end(self.pid, signal.SIGKILL)
+            self.exited.wait(10.0)
+
+    def close(self) -> None:
+        """End the worker and free its socket."""
+        self.kill()
+        self._sock.close()
+        self._fork_server.forget(self)
+
+    def _read_log(self, fd: int) -> None:
+        with open(fd, "rb", buffering=0) as pipe:
+            while chunk := pipe.read(4096):
+                self._log.append(chunk)
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def describe_exit(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+class ForkServer:
+    """A handle on one fork server process."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        scratch_root: Path,
+        origin: Worker | None = None,
+        *,
+        allow_unconfined: bool = False,
+    ) -> None:
+        self._control, self._root, self._origin = control, scratch_root, origin
+        self._allow_unconfined = allow_unconfined
+        self._scratches: dict[int, Path] = {}
+        self._numbers = itertools.count(1)
+        self._workers: dict[int, Worker] = {}
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._children: list[ForkServer] = []
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Block until the fork server is warm. Raises WorkerError when it did not come up."""
+        if not self._ready.wait(timeout_s) or self._ready_failed:
+            log = self._origin.log() if self._origin else ""
+            reason = log.strip().rpartition("\n")[2] or "it ended without a word"
+            raise WorkerError(f"the warm worker process did not start: {reason}", log=log)
+
+    _ready_failed = False
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._dispatch(wire.receive(self._control).body)
+        self._ready_failed = not self._ready.is_set()
+        self._ready.set()
+        for worker in list(self._workers.values()):
+            worker.exited.set()
+
+    def _dispatch(self, body: dict[str, Json]) -> None:
+        if "ready" in body:
+            self._ready.set()
+        elif worker := self._workers.get(int(body.get("spawned") or body.get("exited") or 0)):
+            if "spawned" in body:
+                worker.pid = body["pid"]
+                worker.spawned.set()
+            else:
+                worker.exit_status = body["status"]
+                worker.exited.set()
+
+    def spawn(
+        self,
+        target: str,
+        *,
+        profile: Profile,
+        limits: ResourceLimits,
+        scratch: bool = False,
+        extra: Sequence[socket.socket] = (),
+        preload: Sequence[str] = (),
+        keeper: NamespaceHolder | None = None,
+    ) -> Worker:
+        """Fork a worker that runs `target` ("package.module:function") confined by `profile` within `limits`. A fork
+        server joins the namespaces that `keeper` keeps."""
+        self.wait_ready()
+        ours, theirs = socket.socketpair()
+        log_r, log_w = os.pipe2(os.O_CLOEXEC)
+        number = next(self._numbers)
+        folder = self._scratch(number) if scratch else None
+        jail, joins = (keeper.jail(), keeper.namespaces) if keeper else (None, [])
+        request = SpawnRequest(
+            number, target, profile, limits, str(folder) if folder else None, tuple(preload), jail, len(joins)
+        )
+        worker = Worker(self, number, ours, log_r, target.rpartition(":")[0].rpartition(".")[2])
+        self._workers[number] = worker
+        try:
+            with self._lock:
+                socket.send_fds(self._control, [b"+"], [theirs.fileno(), log_w, *(s.fileno() for s in extra), *joins])
+                wire.send(self._control, encode(request))
+        except OSError as error:
+            raise WorkerError("the warm worker process is gone") from error
+        finally:
+            theirs.close()
+            os.close(log_w)
+        return worker
+
+    def spawn_fork_server(self, *, preload: Sequence[str] = (), keeper: NamespaceHolder | None = None) -> "ForkServer":
+        """Fork a further fork server that first calls the `preload` functions (to install stand-ins, warm a
+        compiler) and then joins a jail; its workers' scratch folders lie in the one folder that the jail can write."""
+        limits = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+        worker = self.spawn(
+            "kerneltune.tools.sandbox.fork_server:serve",
+            profile=Profile.TRUSTED,
+            limits=limits,
+            scratch=True,
+            preload=preload,
+            keeper=keeper,
+        )
+        root = keeper.writable if keeper and keeper.writable else self._root
+        server = ForkServer(worker.detach(), root, worker, allow_unconfined=self._allow_unconfined)
+        self._children.append(server)
+        return server
+
+    def insist(self, enforced: Enforced, name: str) -> None:
+        """Raises Unconfined when a worker for hostile code is not confined, unless that was allowed."""
+        if enforced.profile is Profile.TRUSTED or enforced.confined or self._allow_unconfined:
+            return
+        why = "; ".join(enforced.notes) or "no Landlock, no seccomp"
+        raise Unconfined(f"the {name} process is not confined ({why}). `optimize doctor` says what would help")
+
+    def _scratch(self, number: int) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix=f"w{number}-", dir=self._root))
+        folder.chmod(0o700)
+        self._scratches[number] = folder
+        return folder
+
+    def close(self) -> None:
+        """Close the control socket: the fork server ends its workers and itself."""
+        for child in self._children:
+            child.close()
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._listener.join(2.0)
+        self._control.close()
+
+    def forget(self, worker: Worker) -> None:
+        """Drop a finished worker and what it wrote."""
+        self._workers.pop(worker.number, None)
+        if folder := self._scratches.pop(worker.number, None):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class ServerProcess(Protocol):
+    """A first fork server's process, as far as its supervisor deals with it; subprocess.Popen is one."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Nothing happens when it is gone."""
+
+
+Start = Callable[[socket.socket, Path], ServerProcess]  # with the fork server's end of its line, and the scratch folder
+
+
+class Workers:
+    """The root of all worker processes of this program, and their scratch folder."""
+
+    def __init__(self, *, allow_unconfined: bool = False) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
+        self._holders: list[NamespaceHolder] = []
+        ours, theirs = socket.socketpair()
+        self._process = first[-1](theirs, self._root)
+        theirs.close()
+        self.base = ForkServer(ours, self._root, allow_unconfined=allow_unconfined)
+
+    def keeper(self, profile: Profile, program: Path | None, *, writable: bool = False) -> NamespaceHolder:
+        """Start the jail of a role with bwrap at `program`; it comes up while the first fork server imports."""
+        folder = self._root / f"{profile.value}s" if writable else None
+        if folder:
+            folder.mkdir(mode=0o700)
+        self._holders.append(NamespaceHolder(program, profile, folder))
+        return self._holders[-1]
+
+    def close(self) -> None:
+        """End every worker and remove the scratch folder."""
+        self.base.close()
+        for keeper in self._holders:
+            keeper.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
+    """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
+    code = f"from kerneltune.tools.sandbox.fork_server import main; main({theirs.fileno()})"
+    return subprocess.Popen(
+        isolated(code),
+        pass_fds=[theirs.fileno()],
+        env=environment(root),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+first: list[Start] = [start_fresh]  # the last one starts the first fork servers of this process
+
+
+def isolated(code: str) -> list[str]:
+    """The argument vector of an isolated interpreter that runs `code` with this one's path."""
+    path = [p for p in map(os.path.abspath, filter(None, sys.path)) if os.path.exists(p)]
+    here = str(Path(__file__).absolute().parents[3])
+    return [sys.executable, "-I", "-B", "-c", f"import sys; sys.path[:] = {[here, *path]!r}; {code}"]
+
+
+def environment(root: Path) -> dict[str, str]:
+    """What a first fork server with that scratch folder has for an environment."""
+    env = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
+    env |= {"HOME": str(root), "TMPDIR": str(root), "TRITON_CACHE_DIR": str(root / "triton")}
+    env |= {"TORCHINDUCTOR_CACHE_DIR": str(root / "inductor"), "TRITON_DEFAULT_FP_FUSION": "1"}
+    env["OMP_NUM_THREADS"] = str(os.cpu_count() or 1)
+    env["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait by spinning take turns on a busy machine: ten times slower
+    return env

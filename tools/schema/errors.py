@@ -1,0 +1,63 @@
+"""The exception tree: our own failures, never a candidate's (those are values, see `tools.schema.verdict`).
+
+KerneltuneError
+├── UsageError            bad input from a person: one clear line, exit code 2
+│   ├── Unfit             this machine lacks something that was asked for (no GPU, no package): exit code 3
+│   │   └── Unconfined    … namely what confines LLM-written code, and nobody allowed it to run regardless
+│   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
+│   │   └── OutOfMemory   … namely because the memory does not hold it
+│   └── StoreError        an unwritable runs directory, a database of a newer schema
+├── WorkerError           one of our child processes died or spoke nonsense
+│   └── WorkerTimeout     … or did not answer within its limit
+├── GpuLost               the GPU stopped answering; the run ends, nothing is lost
+└── LlmError              a model could not be asked (agent.llm.errors, where its kinds are)
+"""
+
+
+class KerneltuneError(Exception):
+    """Root of every failure that is ours."""
+
+
+class UsageError(KerneltuneError):
+    """Bad input from a person; the message names the value and the way out."""
+
+
+class Unfit(UsageError):
+    """This machine, or this environment, lacks what was asked for; the message says how to get it."""
+
+
+class Unconfined(Unfit):
+    """A worker for hostile code reports that it is not confined, and unconfined workers were not allowed."""
+
+
+class TaskError(UsageError):
+    """A task that is unknown, does not load, or whose reference fails."""
+
+
+class OutOfMemory(TaskError):
+    """A reference that needs more memory than there is. `asked_for` as the allocator says it ("12.00 GiB"), or ""."""
+
+    def __init__(self, message: str, asked_for: str = "") -> None:
+        super().__init__(message)
+        self.asked_for = asked_for
+
+
+class StoreError(UsageError):
+    """A runs directory or database that cannot be used."""
+
+
+class WorkerError(KerneltuneError):
+    """A child process of ours died without an answer."""
+
+    def __init__(self, message: str, *, exit_status: int | None = None, log: str = "") -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+        self.log = log
+
+
+class WorkerTimeout(WorkerError):
+    """A child process of ours did not answer within its limit and was killed."""
+
+
+class GpuLost(KerneltuneError):
+    """The GPU does not answer to a fresh process."""

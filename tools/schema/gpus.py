@@ -1,0 +1,133 @@
+"""What is known of each GPU: limits that decide occupancy, and data-sheet rates that decide the speed of light.
+
+Sources: NVIDIA data sheets (dense rates, no sparsity) and the CUDA C++ Programming Guide's table of compute
+capabilities. `bandwidth_gbps` and `tflops` are data-sheet figures; `measured_copy_gbps` is measured: a device-to-device
+copy, bytes read plus written, where somebody has run one (H200: design.md section 6). L2 sizes of H200 are what the
+driver reports. GeForce rates are those with float32 accumulation.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from kerneltune.tools.schema.codec import Json
+
+DEFAULT_ARCH = "sm_90"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU model. Rates in TFLOP/s by torch dtype name ("tensor core" rates but for float32 and float64)."""
+
+    name: str
+    arch: int
+    multiprocessors: int
+    memory_bytes: int
+    l2_bytes: int
+    bandwidth_gbps: float
+    tflops: dict[str, float] = field(hash=False)
+    shared_per_sm_bytes: int = 228 << 10
+    shared_per_block_bytes: int = 227 << 10
+    warps_per_sm: int = 64
+    blocks_per_sm: int = 32
+    measured_copy_gbps: float | None = None
+    registers_per_sm: int = 65536
+
+    def served(self) -> dict[str, Json]:
+        """The fields of torch.cuda.get_device_properties that host code asks for."""
+        return {
+            "name": f"NVIDIA {self.name}",
+            "multi_processor_count": self.multiprocessors,
+            "total_memory": self.memory_bytes,
+            "L2_cache_size": self.l2_bytes,
+            "shared_memory_per_block": 48 << 10,
+            "shared_memory_per_block_optin": self.shared_per_block_bytes,
+            "shared_memory_per_multiprocessor": self.shared_per_sm_bytes,
+            "max_threads_per_multi_processor": self.warps_per_sm * 32,
+        }
+
+
+def _rates(fp32: float, tf32: float, half: float, fp8: float | None = None) -> dict[str, float]:
+    rates = {"float32": fp32, "tf32": tf32, "float16": half, "bfloat16": half}
+    return rates | ({"float8": fp8} if fp8 else {})
+
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+_AMPERE = {"shared_per_sm_bytes": 164 << 10, "shared_per_block_bytes": 163 << 10}
+_ADA = {"shared_per_sm_bytes": 100 << 10, "shared_per_block_bytes": 99 << 10, "warps_per_sm": 48, "blocks_per_sm": 24}
+
+GPUS: tuple[Gpu, ...] = (
+    Gpu("H200", 90, 132, 141 * _GIB, 60 * _MIB, 4800, _rates(67, 494, 989, 1979), measured_copy_gbps=4300),
+    Gpu("H100 SXM", 90, 132, 80 * _GIB, 50 * _MIB, 3350, _rates(67, 494, 989, 1979)),
+    Gpu("H100 PCIe", 90, 114, 80 * _GIB, 50 * _MIB, 2039, _rates(51, 378, 756, 1513)),
+    Gpu("A100 80GB SXM", 80, 108, 80 * _GIB, 40 * _MIB, 2039, _rates(19.5, 156, 312), **_AMPERE),
+    Gpu("A100 40GB SXM", 80, 108, 40 * _GIB, 40 * _MIB, 1555, _rates(19.5, 156, 312), **_AMPERE),
+    Gpu("L40S", 89, 142, 48 * _GIB, 96 * _MIB, 864, _rates(91.6, 183, 362, 733), **_ADA),
+    Gpu("L4", 89, 58, 24 * _GIB, 48 * _MIB, 300, _rates(30.3, 60, 121, 242), **_ADA),
+    Gpu("RTX 4090", 89, 128, 24 * _GIB, 72 * _MIB, 1008, _rates(82.6, 82.6, 165, 330), **_ADA),
+    Gpu("B200", 100, 148, 180 * _GIB, 126 * _MIB, 8000, _rates(75, 1100, 2250, 4500)),
+)
+
+_DRIVER_NAMES = {r"H100 80GB HBM3": "H100 SXM", r"A100.*80GB": "A100 80GB SXM", r"A100.*40GB": "A100 40GB SXM"}
+
+
+def gpu_named(name: str) -> Gpu:
+    """The GPU that the driver calls `name` ("NVIDIA H200", "NVIDIA A100-SXM4-80GB"). Raises KeyError: a close relative
+    ("RTX 4090 Laptop GPU") has other rates, so near is not good enough."""
+    bare = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    bare = next((ours for theirs, ours in _DRIVER_NAMES.items() if re.fullmatch(theirs, bare)), bare)
+    for gpu in GPUS:
+        if gpu.name == bare:
+            return gpu
+    raise KeyError(f"no data for GPU {name!r}; known: {', '.join(g.name for g in GPUS)}")
+
+
+def arch_number(arch: str) -> int:
+    """90 of "sm_90" and of "sm_90a". Raises ValueError."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+def target_arch(text: str) -> str:
+    """The compile target ("sm_90") that a person means by "sm_90", "SM90a", "90", "9.0", "compute_90", "h100", "H200",
+    "RTX 4090" and the like. Raises ValueError that lists what works."""
+    key = _bare(text)
+    number = re.fullmatch(r"(?:sm|compute|cc)?(\d{1,4})[af]?", key)
+    for gpu in GPUS:
+        if key in _spellings(gpu) or (number and int(number[1]) == gpu.arch):
+            return f"sm_{gpu.arch}"
+    known = {f"sm_{gpu.arch}": [g.name for g in GPUS if g.arch == gpu.arch] for gpu in GPUS}
+    listed = "; ".join(
+        f"{arch} ({', '.join(names)})" for arch, names in sorted(known.items(), key=lambda one: arch_number(one[0]))
+    )
+    raise ValueError(f"no compile target {text!r}; known: {listed}")
+
+
+def _bare(text: str) -> str:
+    letters = re.sub(r"[^a-z0-9]", "", text.lower())
+    return letters.removeprefix("nvidia").removeprefix("geforce")
+
+
+def _spellings(gpu: Gpu) -> set[str]:
+    """What a person may call a GPU: its whole name, or the word of it that has a number."""
+    first_with_digit = next(word for word in gpu.name.split() if any(c.isdigit() for c in word))
+    return {_bare(gpu.name), _bare(first_with_digit)}
+
+
+def gpu_for_arch(arch: str) -> Gpu:
+    """The first known GPU of a compile target ("sm_90"). Raises KeyError."""
+    for gpu in GPUS:
+        if f"sm_{gpu.arch}" == arch:
+            return gpu
+    raise KeyError(f"unknown target {arch!r}; known: {', '.join(sorted({f'sm_{g.arch}' for g in GPUS}))}")
+
+
+def occupancy(arch: str, registers: int, shared_bytes: int, num_warps: int) -> float:
+    """Resident warps / maximum, after the CUDA occupancy calculator: registers are given out per warp in units of 256,
+    from a quarter of the file for each of four schedulers; shared memory in units of 128 bytes, and 1 KiB more a block.
+    Raises KeyError for an unknown target."""
+    gpu = gpu_for_arch(arch)
+    per_warp = -(-max(registers, 1) * 32 // 256) * 256
+    by_registers = 4 * (gpu.registers_per_sm // 4 // per_warp) // num_warps
+    by_shared = gpu.shared_per_sm_bytes // (-(-shared_bytes // 128) * 128 + 1024)
+    blocks = min(gpu.blocks_per_sm, gpu.warps_per_sm // num_warps, by_registers, by_shared)
+    return max(blocks, 0) * num_warps / gpu.warps_per_sm

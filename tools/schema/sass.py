@@ -1,0 +1,327 @@
+"""Disassembled kernels as values: what `nvdisasm` prints, read, counted by kind of instruction, and put in words.
+
+Pure; the text comes of a cubin that a candidate had made. What runs nvdisasm is `tools.compile.disassemble`.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import islice
+
+from kerneltune.tools.schema.text import plain
+
+MOST_INSTRUCTIONS = 20_000
+MOST_PTX = 1 << 20  # characters
+_MOST_TEXT, _MOST_NAME = 300, 200
+_LOADS = ("global load", "generic load", "async copy")
+_PARTS = re.compile(r"(?:@(!?U?P\w+)\s+)?(\S+)\s*(.*)", re.DOTALL)
+_SECTION = re.compile(r"\.text\.(\S+):$")
+_LABEL = re.compile(r"(\.L_\w+|[A-Za-z_$][\w$.]*):$")
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,8})\*/\s+([^;]*?)\s*;\s*(?:/\*.*)?$")
+_HIGH = re.compile(r"/\* 0x([0-9a-f]{16}) \*/$")
+_SCHEDULE = re.compile(r"\s{2,}[&?].*$", re.DOTALL)  # some releases print the control bits as words behind it
+_PLACE = re.compile(r'//## File "([^"]*)", line (\d+)(?:.*inlined at "([^"]*)", line (\d+))?')
+_PTX = ".nv_debug_ptx_txt"
+_CONTROL_BIT = 41  # of the upper 64 bits
+_MOST_KINDS = 24
+LEGEND = """\
+// line: of the candidate; ptx: of what the assembler was given (--ptx). issue: the scoreboards that it waits for
+// (B0-5), frees when its operands are read (R) and sets when its result is there (W); cycles until the next (S)."""
+_CANDIDATE = ("", "candidate.py")
+
+# class -> beginnings of opcodes; the first class that fits counts
+_CLASSES = {
+    "tensor core": tuple(
+        "HMMA HGMMA IMMA IGMMA QGMMA QMMA OMMA BGMMA BMMA DMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA".split()
+    ),
+    "bulk load": ("UTMALDG",),
+    "bulk store": ("UTMASTG", "UTMAREDG"),
+    "bulk prefetch": ("UTMAPF", "UBLKPF"),
+    "bulk copy": ("UBLKCP", "UBLKRED"),
+    "bulk other": ("UTMA",),
+    "matrix load": ("LDSM",),
+    "matrix store": ("STSM",),
+    "tensor memory": ("LDTM", "STTM", "UTCCP", "UTCATOMSWS"),
+    "atomic": ("ATOM", "RED", "UATOM"),
+    "shuffle": ("SHFL", "REDUX", "VOTE", "MATCH"),
+    "barrier": ("BAR", "WARPSYNC", "SYNCS", "WARPGROUP", "UCGABAR", "ERRBAR", "CCTL"),
+    "wait for copies": ("DEPBAR", "LDGDEPBAR", "ARRIVES", "UTMACMDFLUSH", "UTMACCTL"),
+    "fence": ("MEMBAR", "FENCE"),
+    "special function": ("MUFU",),
+    "float": tuple(
+        "FFMA FADD FMUL FMNMX FSET FSEL FCHK FSWZ HFMA2 HADD2 HMUL2 HMNMX2 HSET DFMA DADD DMUL DSET DMNMX".split()
+    ),
+    "convert": ("F2F", "F2I", "I2F", "I2I", "FRND"),
+    "move": ("MOV", "UMOV", "CS2R", "S2R", "S2UR", "PRMT", "SEL", "R2UR", "P2R", "R2P"),
+    "constant load": ("LDC", "ULDC", "LDCU"),
+    "branch": ("BRA", "BRX", "BSSY", "BSYNC", "CALL", "RET", "EXIT", "JMP", "BREAK"),
+}
+_ACCESSES = {  # head -> class of an access that has a width
+    "LDG": "global load", "STG": "global store", "LD": "generic load", "ST": "generic store", "LDS": "shared load",
+    "STS": "shared store", "LDL": "spill load", "STL": "spill store", "LDGSTS": "async copy", "STAS": "cluster store",
+}  # fmt: skip
+_WIDTHS = ("256", "128", "64", "U8", "S8", "U16", "S16")
+# parts of an access's name that say nothing of the cache: widths, types, and what nearly every access has
+_USUAL = {*_WIDTHS, *"E 32 U ENL2 F32 F16 BF16 BF16_V2 F16x2 ADD RN FTZ M88 4 2".split()}
+_CACHED = ("LDG", "STG", "LD", "ST", "LDGSTS", "LDL", "STL", "UTMALDG", "UTMASTG", "CCTL", "CCTLL")
+
+
+@dataclass(frozen=True)
+class SassInstruction:
+    """One instruction. `label` names the place before it; `line` of `file` and `ptx_line` are 0 where nobody knows;
+    `control` is what the assembler decided about its issue, 17 bits, -1 where it was not read."""
+
+    address: int
+    text: str
+    label: str = ""
+    line: int = 0
+    file: str = ""
+    ptx_line: int = 0
+    control: int = -1
+
+    @cached_property
+    def _parts(self) -> tuple[str, str, str]:
+        found = _PARTS.match(self.text)
+        return (found[1] or "", found[2], found[3]) if found else ("", "", "")
+
+    @property
+    def predicate(self) -> str:
+        """ "P0", "!UP1"; empty where it always runs."""
+        return self._parts[0]
+
+    @property
+    def opcode(self) -> str:
+        """With its modifiers: "LDG.E.EF.128"."""
+        return self._parts[1]
+
+    @property
+    def head(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def operands(self) -> str:
+        """All that follows the opcode."""
+        return self._parts[2]
+
+    @property
+    def stall(self) -> int:
+        """Cycles until the next instruction of this warp, from Volta to Blackwell; 0 where nobody knows."""
+        return self.control & 15 if self.control >= 0 else 0
+
+    @property
+    def issue(self) -> str:
+        """Its control bits as text: "B0-2---:R-:W1:S04"."""
+        bits = self.control if self.control >= 0 else 0x7E0  # what was not read: no scoreboard, no wait
+        waits = "".join(str(n) if bits >> 11 + n & 1 else "-" for n in range(6))
+        writes, reads = (str(n) if (n := bits >> at & 7) < 7 else "-" for at in (5, 8))
+        return f"B{waits}:R{reads}:W{writes}:S{bits & 15:02}"
+
+
+@dataclass(frozen=True)
+class Census:
+    """What some instructions are made of: `classes` and `kinds` (of tensor-core operations, and the cache hints of
+    accesses) with their numbers, most frequent first; `issue_cycles`: what one warp alone needs at least to issue them
+    once."""
+
+    instructions: int = 0
+    issue_cycles: int = 0
+    classes: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What a thread loads of global memory if it runs every instruction once."""
+        found = (name.rpartition(" ") for name in self.classes if name.startswith(_LOADS))
+        return sum(self.classes[f"{access} {bits}"] * int(bits) // 8 for access, _, bits in found if bits.isdecimal())
+
+
+@dataclass(frozen=True)
+class Sass:
+    """A disassembled kernel; `whole` counts all that it holds. `cut`: instructions that are left out; `ptx`: what the
+    assembler was given, where the cubin holds it, line by line as `ptx_line` counts."""
+
+    name: str
+    instructions: tuple[SassInstruction, ...]
+    whole: Census
+    cut: int = 0
+    ptx: str = ""
+
+
+def made_plain(sass: Sass) -> Sass:
+    """The same, fit to be stored and shown. Raises ValueError for too many instructions."""
+    count = len(sass.instructions)
+    if count > MOST_INSTRUCTIONS:
+        raise ValueError(f"{count} instructions, where {MOST_INSTRUCTIONS} are kept")
+    return replace(
+        sass,
+        name=_one_line(sass.name, _MOST_NAME),
+        instructions=tuple(
+            replace(
+                i,
+                text=_one_line(i.text, _MOST_TEXT),
+                label=_one_line(i.label, _MOST_NAME),
+                file=_one_line(i.file, _MOST_NAME),
+            )
+            for i in sass.instructions
+        ),
+        whole=_plain_census(sass.whole),
+        ptx=plain(sass.ptx, MOST_PTX),
+    )
+
+
+def _plain_census(part: Census) -> Census:
+    return replace(
+        part,
+        classes={_one_line(name, _MOST_NAME): n for name, n in part.classes.items()},
+        kinds={_one_line(name, _MOST_NAME): n for name, n in part.kinds.items()},
+    )
+
+
+def _one_line(text: str, most: int) -> str:
+    return plain(text, most).replace("\n", " ").replace("\t", " ")
+
+
+def counted(name: str, code: Sequence[SassInstruction], cut: int = 0, ptx: str = "") -> Sass:
+    """A kernel's instructions, counted."""
+    return Sass(name, tuple(code), census(code), cut, ptx)
+
+
+def census(code: Sequence[SassInstruction]) -> Census:
+    """What some instructions are made of."""
+    classes = Counter(class_of(i) for i in code)
+    kinds = Counter(kind for i in code if (kind := _kind_of(i.opcode)))
+    issue_cycles = sum(max(1, i.stall) for i in code) if any(i.control >= 0 for i in code) else 0
+    return Census(len(code), issue_cycles, dict(classes.most_common()), dict(kinds.most_common(_MOST_KINDS)))
+
+
+def class_of(instruction: SassInstruction) -> str:
+    """ "global load 128", "tensor core"."""
+    return _class_of(instruction.opcode)
+
+
+@lru_cache(maxsize=4096)
+def _class_of(opcode: str) -> str:
+    head, *modifiers = opcode.split(".")
+    if access := _ACCESSES.get(head):
+        width = next((width.lstrip("US") for width in _WIDTHS if width in modifiers), "32")
+        return f"{access} {width}"
+    return next((name for name, heads in _CLASSES.items() if head.startswith(heads)), "integer and other")
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(opcode: str) -> str:
+    """Of a tensor-core operation its shape and types; of an access its cache hints and scope, if any; of a bulk copy,
+    a fence or a barrier its name."""
+    if _class_of(opcode).startswith(("tensor core", "bulk", "matrix", "barrier", "fence")):
+        return opcode
+    head, *modifiers = opcode.split(".")
+    hints = [m for m in modifiers if m not in _USUAL] if head in _CACHED else []
+    return ".".join([head, *hints]) if hints else ""
+
+
+def instructions(lines: Iterable[str]) -> tuple[tuple[SassInstruction, ...], int]:
+    """All instructions of a listing in order, without padding, and how many more there are than are kept."""
+    found = _read(lines)
+    kept = tuple(islice(found, MOST_INSTRUCTIONS))
+    return kept, sum(1 for _ in found)
+
+
+def _read(lines: Iterable[str]) -> Iterator[SassInstruction]:
+    """One behind: the upper half of an encoding stands in the line after its instruction."""
+    last: SassInstruction | None = None
+    label, place, ptx_line = "", ("", 0), 0
+    for line in lines:
+        text = line.strip()
+        if last and (high := _HIGH.match(text)):
+            last = replace(last, control=int(high[1], 16) >> _CONTROL_BIT & 0x1FFFF)
+        elif found := _INSTRUCTION.match(text):
+            if last:
+                yield last
+            words = " ".join(_SCHEDULE.sub("", found[2]).split())
+            last = SassInstruction(int(found[1], 16), words, label, place[1], place[0], ptx_line)
+            label = "" if not words.startswith("NOP") else label
+            last = last if words and not words.startswith("NOP") else None
+        elif where := _PLACE.match(text):
+            if where[1] == _PTX:
+                ptx_line = int(where[2][:9])
+            else:
+                place = _base(where[3] or where[1]), int((where[4] or where[2])[:9])
+        elif section := _SECTION.match(text):
+            label, place, ptx_line = f".text.{section[1]}", ("", 0), 0
+        elif (named := _LABEL.match(text)) and not label.startswith(".text."):
+            label = named[1]
+    if last:
+        yield last
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def listing(sass: Sass) -> str:
+    """Every instruction with its place, source line and issue control, under a summary."""
+    lines = [f"// {sass.name}: {made_of(sass.whole)}", "//       line   ptx  addr  issue"]
+    for i in sass.instructions:
+        if i.label:
+            lines.append(f"{i.label}:")
+        lines.append(f"{_place(i):>13} {i.ptx_line or '':>5}  {i.address:04x}  {i.issue}  {_code(i)}")
+    if sass.cut:
+        lines.append(f"… {sass.cut} more instructions")
+    return "\n".join(lines) + "\n"
+
+
+def made_of(part: Census) -> str:
+    """ "70 instructions, 155 issue cycles: 40 float, …"; what is special of them."""
+    told = ", ".join(f"{n} {name}" for name, n in part.classes.items())
+    special = ", ".join(f"{n} {name}" for name, n in part.kinds.items())
+    return f"{numbers(part)}: {told}" + (f"; among them {special}" if special else "")
+
+
+def numbered_ptx(text: str) -> str:
+    """PTX with the line numbers that a listing gives, for a window; empty lines are left out."""
+    lines = enumerate(text.split("\n"), 1)
+    return "".join(f"{number:5}  {line}\n" for number, line in lines if line.strip())
+
+
+def _place(i: SassInstruction) -> str:
+    if not i.line:
+        return ""
+    return str(i.line) if i.file in _CANDIDATE else f"{i.file[-8:]}:{i.line}"[-13:]
+
+
+def _code(i: SassInstruction) -> str:
+    guard = f"@{i.predicate}" if i.predicate else ""
+    return f"{guard:>5} {i.opcode} {i.operands}".rstrip()
+
+
+def numbers(part: Census) -> str:
+    """ "70 instructions, 155 issue cycles, 32 B loaded"."""
+    cycles = f", {part.issue_cycles} issue cycles" if part.issue_cycles else ""
+    loaded = f", {part.loaded_bytes} B loaded" if part.loaded_bytes else ""
+    return f"{part.instructions} instruction{'s' * (part.instructions != 1)}{cycles}{loaded}"
+
+
+def changes(before: Sequence[Sass], after: Sequence[Sass]) -> str:
+    """How the counts of `after` differ from those of `before`, kernel by kernel, in their order."""
+    lines = []
+    for old, its in itertools.zip_longest(before, after):
+        if old is None or its is None:
+            lines.append(f"{old.name} is gone" if old else f"{its.name} is new: {numbers(its.whole)}")
+            continue
+        name = its.name if old.name == its.name else f"{old.name} -> {its.name}"
+        changed = deltas(old.whole.classes, its.whole.classes) or "the same classes of instructions"
+        lines.append(f"{name}: the kernel {numbers(old.whole)} -> {numbers(its.whole)}: {changed}")
+        if kinds := deltas(old.whole.kinds, its.whole.kinds):
+            lines.append(f"  kinds: {kinds}")
+    return "\n".join(lines)
+
+
+def deltas(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """ "+16 global load 128, -64 global load 32"; the largest first; empty where nothing differs."""
+    changed = {name: after.get(name, 0) - before.get(name, 0) for name in [*after, *before]}
+    told = sorted(((n, name) for name, n in changed.items() if n), key=lambda c: -abs(c[0]))
+    return ", ".join(f"{n:+} {name}" for n, name in told)

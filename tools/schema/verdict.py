@@ -1,0 +1,232 @@
+"""What can be said about a candidate: a closed set of statuses, and the evidence each must carry.
+
+A time is established in one of three tiers: `screened` (few input sets, a short measurement: enough to drop most
+candidates), `judged` (everything is checked, and timed until the interval is narrow) and `confirmed` (judged again in
+several fresh runner processes, which is what a record needs).
+
+Some of the words come out of a jail: `detail`, names of kernels, labels of variants. They are made plain here, where
+every one of them passes, so that whatever a verdict says can be stored and shown.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Literal
+
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.text import plain
+
+MOST_OF_A_NAME = 200
+Tier = Literal["screened", "judged", "confirmed"]
+
+
+class Status(StrEnum):
+    """How an attempt ended."""
+
+    REJECTED = "rejected"  # the tracer or a static check refused it
+    COMPILE_FAILED = "compile_failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    WRONG = "wrong"
+    IMPOSSIBLE = "impossible"  # faster than light, or clocks disagree
+    UNCHECKED = "unchecked"  # compiled, but nothing on this machine can run it
+    CHECKED = "checked"  # right, not timed: no GPU
+    CORRECT = "correct"  # right and timed on a GPU
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """What the compiler says of one kernel. Bytes are per thread for stack and spills, per block for shared."""
+
+    name: str
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    num_warps: int
+    num_stages: int
+    occupancy: float  # resident warps / maximum, limited by registers, shared memory and block size
+    cubin_sha256: str
+    compile_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", plain(self.name, MOST_OF_A_NAME))
+
+
+class LimitationKind(StrEnum):
+    """Why a check was weaker than this project's own."""
+
+    NOT_FLOAT64 = "not_float64"
+    NO_NOISE = "no_noise"
+    OWN_DTYPE = "own_dtype"
+    MANY_OUTPUTS = "many_outputs"
+    NATIVE_MISSES = "native_misses"
+    LEFT_OUT = "left_out"
+
+
+LIMITATIONS: Mapping[LimitationKind, str] = {
+    LimitationKind.NOT_FLOAT64: "no memory for float64, compared with the reference in its own dtype",
+    LimitationKind.NO_NOISE: "no memory to measure the noise, its share of the tolerance follows from the row's size",
+    LimitationKind.OWN_DTYPE: "the reference does not run in float64, compared with it in its own dtype",
+    LimitationKind.MANY_OUTPUTS: (
+        "more outputs than its noise is measured for, the noise's share of the tolerance follows from the row's size"
+    ),
+    LimitationKind.NATIVE_MISSES: "inputs at which torch's own arithmetic misses the answer as far say nothing",
+    LimitationKind.LEFT_OUT: "no memory to draw these inputs, left out",
+}
+_OF_MEMORY = frozenset({LimitationKind.NOT_FLOAT64, LimitationKind.NO_NOISE, LimitationKind.LEFT_OUT})
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """What one comparison did without. `asked_for`: memory that was not there ("12.00 GiB"), where that is known."""
+
+    kind: LimitationKind
+    asked_for: str = ""
+
+    def __str__(self) -> str:
+        return LIMITATIONS[self.kind] + (f" (asked for {self.asked_for})" if self.asked_for else "")
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One comparison with the float64 reference. `error_ratio` is the worst error / budget (> 1 fails)."""
+
+    case: str
+    inputs: str  # which battery: "own", "zero_mean", …
+    ok: bool
+    error_ratio: float
+    max_abs_error: float
+    detail: str = ""
+    limitations: tuple[Limitation, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", plain(self.detail))
+
+    @property
+    def sentence(self) -> str:
+        """What was found, then what the comparison did without."""
+        return "; ".join(filter(None, (self.detail, *map(str, self.limitations))))
+
+    @property
+    def name(self) -> str:
+        """The comparison as "case/battery"."""
+        return f"{self.case}/{self.inputs}"
+
+
+def standing_for(result: CaseResult, others: Iterable[CaseResult]) -> CaseResult:
+    """The result with the limitations of all the others that it stands for."""
+    known = {limitation.kind for limitation in result.limitations}
+    found = {limitation.kind for other in others for limitation in other.limitations}
+    more = tuple(Limitation(kind) for kind in LimitationKind if kind in found - known)
+    return replace(result, limitations=(*result.limitations, *more)) if more else result
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Device time of one forward with cold L2: median and 95 % interval over blocks, in microseconds."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+    n_blocks: int
+    n_launches: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Paired comparison with one baseline: speed-up = baseline / candidate, with its 95 % interval."""
+
+    baseline: str
+    baseline_us: float
+    speedup: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement of one attempt. No timing on anything but `correct`; no sentinels.
+
+    Of a failure: the `case` (it may be a held-out one: see `tools.receipt.author_view`) and the `kernel` that it is
+    about, `lines` of the candidate's source and `ptx_lines` of the kernel's PTX, the `needed_shared_bytes` of a kernel
+    that no block of the target has room for. `left_out`: input sets as "case/battery" that found no memory.
+    """
+
+    status: Status
+    detail: str
+    cases: tuple[CaseResult, ...] = ()
+    timing: Timing | None = None
+    comparisons: tuple[Comparison, ...] = ()
+    coverage: float | None = None  # share of GPU time in the candidate's own kernels (GPU only)
+    sol_fraction: float | None = None  # speed-of-light time / measured time (GPU only)
+    variant: str = ""
+    tier: Tier | None = None  # how thoroughly a time was established; None without a time
+    receipt: dict[str, Json] = field(default_factory=dict)
+    case: str = ""
+    kernel: str = ""
+    lines: tuple[int, ...] = ()
+    ptx_lines: tuple[int, ...] = ()
+    needed_shared_bytes: int | None = None
+    left_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", plain(self.detail))
+        object.__setattr__(self, "variant", plain(self.variant))
+        object.__setattr__(self, "kernel", plain(self.kernel, MOST_OF_A_NAME))
+        if (self.timing is not None) != (self.status is Status.CORRECT):
+            raise ValueError(f"timing belongs to 'correct' and nothing else, not to {self.status.value!r}")
+        if self.timing is None and (self.comparisons or self.sol_fraction is not None):
+            raise ValueError(f"speed-ups need a timing; {self.status.value!r} has none")
+
+    @property
+    def accepted(self) -> bool:
+        """Right as far as this machine can tell."""
+        return self.status in (Status.CHECKED, Status.CORRECT)
+
+    @property
+    def limitations(self) -> dict[LimitationKind, list[str]]:
+        """The comparisons, as "case/battery", that each kind of limitation holds for."""
+        found: dict[LimitationKind, list[str]] = {}
+        for kind in LimitationKind:
+            names = [c.name for c in self.cases if any(limitation.kind is kind for limitation in c.limitations)]
+            if names := list(dict.fromkeys([*names, *(self.left_out if kind is LimitationKind.LEFT_OUT else ())])):
+                found[kind] = names
+        return found
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether more memory another time might make the check a full one."""
+        return not _OF_MEMORY.isdisjoint(self.limitations)
+
+
+NOT_IN_FULL = "not_in_full"  # the entry of a receipt's evidence that lists the limitations
+
+
+def concluded(verdict: Verdict, receipt: Mapping[str, Json]) -> Verdict:
+    """A verdict at the end of its judging, with these facts in its receipt; limitations are said behind the claim of
+    one that accepts, and listed in the receipt of any."""
+    found = limitations_by_sentence(verdict)
+    if not found:
+        return replace(verdict, receipt=dict(receipt))
+    words = f"; not checked in full: {limitations_in_words(found)}" if verdict.accepted else ""
+    return replace(verdict, detail=verdict.detail + words, receipt={**receipt, NOT_IN_FULL: found})
+
+
+def limitations_by_sentence(verdict: Verdict) -> dict[str, list[str]]:
+    """The comparisons, as "case/battery", by what they did without, in words."""
+    return {LIMITATIONS[kind]: names for kind, names in verdict.limitations.items()}
+
+
+def limitations_in_words(found: Mapping[str, Iterable[str]]) -> str:
+    """One clause of comparisons by limitation: "words: main (own, tiny); …"."""
+    return "; ".join(f"{words}: {_by_case(names)}" for words, names in found.items())
+
+
+def _by_case(names: Iterable[str]) -> str:
+    cases: dict[str, list[str]] = {}
+    for name in names:
+        case, _, battery = name.rpartition("/")
+        cases.setdefault(case, []).append(battery)
+    return ", ".join(f"{case} ({', '.join(batteries)})" for case, batteries in cases.items())

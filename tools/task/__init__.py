@@ -1,0 +1,1 @@
+"""Task files: found, read, and written from a person's own PyTorch code."""

@@ -1,0 +1,321 @@
+"""Task files, read without running them: a KernelBench problem file plus optional CASES, PRECISION, INPUTS and NOTES.
+
+Knows no torch: whatever needs the file's code to run (shapes, values, references) is `tools.judge.correctness.problem`.
+"""
+
+import ast
+import difflib
+import hashlib
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import TaskError
+
+MAIN = "main"
+PRECISIONS = ("float64", "float32", "tf32_ok", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+INPUT_KINDS = {
+    "any": "any finite value of its dtype; an integer or a boolean: any value that the task's own inputs show",
+    "positive": "any finite value above zero",
+    "special": "any value, NaN and infinities too: the op defines them",
+    "own": "values with a structure that matters: always the task's own",
+}
+_BUILTIN_DIR = Path(__file__).parent.with_name("tasks")
+_EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES")
+_FLAGS = ("name", "held_out", "cpu")
+
+
+@dataclass(frozen=True)
+class CaseDef:
+    """A case as declared: which module-level constants it replaces. `cpu`: small enough for the interpreter."""
+
+    name: str
+    overrides: tuple[tuple[str, Json], ...] = ()
+    held_out: bool = False
+    cpu: bool = False
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A task before any of its code has run. `precision` is None when the file does not declare one; `declared`
+    says whether the file lists CASES of its own; `inputs` holds what may be fed to forward, by position."""
+
+    name: str
+    path: Path
+    source: str
+    sha256: str
+    cases: tuple[CaseDef, ...]
+    precision: str | None = None
+    notes: str = ""
+    declared: bool = False
+    inputs: tuple[tuple[int, str], ...] = ()  # a kind of INPUT_KINDS; positions that are not declared are inferred
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.sha256))  # overrides may hold lists
+
+    def case(self, name: str) -> CaseDef:
+        """The case of that name; raises TaskError."""
+        for case in self.cases:
+            if case.name == name:
+                return case
+        raise TaskError(f"{self.name}: no case {name!r}; known cases: {', '.join(c.name for c in self.cases)}")
+
+
+def find_task(name_or_path: str) -> TaskFile:
+    """A built-in task by name, or any task file by path. Raises TaskError with one line that says what is wrong."""
+    builtin = _BUILTIN_DIR / f"{name_or_path}.py"
+    if name_or_path.isidentifier() and builtin.is_file():
+        return read_task(builtin)
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return read_task(path)
+    if path.is_dir() or path.suffix == ".py" or len(path.parts) > 1:
+        raise TaskError(f"no task file at {name_or_path!r}" + (": it is a folder" if path.is_dir() else ""))
+    raise TaskError(_unknown(name_or_path))
+
+
+def _unknown(name: str) -> str:
+    known = builtin_names()
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ";"
+    return f"no task {name!r}{hint} `optimize tasks` lists all {len(known)}; or give the path of a KernelBench file"
+
+
+def builtin_tasks() -> list[TaskFile]:
+    """The tasks that ship, by name."""
+    return [read_task(_BUILTIN_DIR / f"{name}.py") for name in builtin_names()]
+
+
+def builtin_names() -> list[str]:
+    """Names of the tasks that ship."""
+    return sorted(p.stem for p in _BUILTIN_DIR.glob("*.py") if p.stem != "__init__")
+
+
+def read_task(path: Path) -> TaskFile:
+    """Read a task file without running it."""
+    try:
+        data = path.read_bytes()
+        source = data.decode()
+        tree = ast.parse(source, filename=str(path))
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}") from error
+    except SyntaxError as error:
+        raise TaskError(f"{path}, line {error.lineno}: {error.msg}") from error
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise TaskError(f"{path} is not a Python file: {error}") from error
+    _require_parts(path, tree)
+    extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
+    return TaskFile(
+        name=path.stem,
+        path=path.resolve(),
+        source=source,
+        sha256=hashlib.sha256(data).hexdigest(),
+        cases=(CaseDef(MAIN), *_cases(path, tree, extras.get("CASES"))),
+        precision=_precision(path, extras.get("PRECISION")),
+        notes=_text(path, extras.get("NOTES")),
+        declared="CASES" in extras,
+        inputs=_inputs(path, tree, extras.get("INPUTS")),
+    )
+
+
+def _require_parts(path: Path, tree: ast.Module) -> None:
+    names = {alias.asname or alias.name for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    names |= {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    names |= {name for name, _ in assignments(tree)}
+    parts = {"Model": "class Model(torch.nn.Module)", "get_inputs": "get_inputs()"}
+    if missing := [text for name, text in parts.items() if name not in names]:
+        raise TaskError(f"{path} is not a task: it does not define {' nor '.join(missing)} (KernelBench format)")
+
+
+def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Top-level `NAME = value`, also annotated and tuple-wise (`M, N = 1, 2`)."""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.value
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _pairs(target, node.value)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, its_value in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(one, its_value)
+
+
+def _literal(path: Path, name: str, node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise TaskError(f"{path}, line {node.lineno}: {name} must be a literal: it is read, not run") from error
+
+
+def _precision(path: Path, node: ast.expr | None) -> str | None:
+    if node is None:
+        return None
+    value = _literal(path, "PRECISION", node)
+    if value not in PRECISIONS:
+        raise TaskError(f"{path}, line {node.lineno}: PRECISION = {value!r} is not one of {', '.join(PRECISIONS)}")
+    return str(value)
+
+
+def _text(path: Path, node: ast.expr | None) -> str:
+    value = "" if node is None else _literal(path, "NOTES", node)
+    if not isinstance(value, str):
+        raise TaskError(f"{path}: NOTES must be a string, not {type(value).__name__}")
+    return value
+
+
+def _inputs(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[tuple[int, str], ...]:
+    value = {} if node is None else _literal(path, "INPUTS", node)
+    if not isinstance(value, dict):
+        raise TaskError(f"{path}: INPUTS must be a dict of forward's arguments, not {type(value).__name__}")
+    known = _forward_arguments(tree)
+    found: dict[int, str] = {}
+    for name, kind in value.items():
+        if kind not in INPUT_KINDS:
+            meanings = "; ".join(f"{word!r} ({meaning})" for word, meaning in INPUT_KINDS.items())
+            raise TaskError(f"{path}: INPUTS[{name!r}] = {kind!r} is not one of {meanings}")
+        place = _position(path, name, known)
+        if place in found:
+            raise TaskError(f"{path}: INPUTS names argument {place} of forward twice")
+        found[place] = kind
+    return tuple(sorted(found.items()))
+
+
+def _position(path: Path, name: Any, known: Sequence[str] | None) -> int:
+    """Of an argument of forward, given by name or by position."""
+    if type(name) is int and name >= 0 and (known is None or name < len(known)):
+        return name
+    if known is None:
+        raise TaskError(f"{path}: INPUTS[{name!r}]: forward's arguments cannot be read from the file; use positions")
+    if name in known:
+        return known.index(name)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise TaskError(f"{path}: INPUTS names {name!r}; forward takes {', '.join(known) or 'nothing'}{hint}")
+
+
+def _forward_arguments(tree: ast.Module) -> list[str] | None:
+    """Names of the arguments of Model.forward; None when the file does not spell them out (imported, *args)."""
+    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    body = model.body if model else []
+    forward = next((n for n in body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None)
+    if forward is None or forward.args.vararg is not None:
+        return None
+    return [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1:]
+
+
+def _cases(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[CaseDef, ...]:
+    if node is None:
+        return ()
+    value = _literal(path, "CASES", node)
+    if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
+        raise TaskError(f"{path}, line {node.lineno}: CASES must be a list of dicts")
+    known = [name for name, _ in assignments(tree) if name not in ("CASES", "INPUTS", "NOTES")]
+    cases = tuple(_case(path, item, known) for item in value)
+    names = [MAIN, *(c.name for c in cases)]
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise TaskError(f"{path}: two cases are called {twice[0]!r} ({MAIN!r} is the file's own constants)")
+    return cases
+
+
+def _case(path: Path, item: dict[Any, Any], known: Sequence[str]) -> CaseDef:
+    name = item.get("name")
+    if not isinstance(name, str) or not name:
+        raise TaskError(f"{path}: a case has no name: {item!r:.100}")
+    overrides = tuple((key, value) for key, value in item.items() if key not in _FLAGS)
+    for key, value in overrides:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise TaskError(f"{path}: case {name!r} sets {key!r}, which is not a constant of the file{hint}")
+        if key == "PRECISION" and value not in PRECISIONS:
+            raise TaskError(f"{path}: case {name!r}: PRECISION {value!r} is not one of {', '.join(PRECISIONS)}")
+    return CaseDef(name, overrides, bool(item.get("held_out", False)), bool(item.get("cpu", False)))
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Mult: operator.mul,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: lambda base, exponent: base**exponent if 0 <= exponent < 64 else 0,
+    ast.LShift: lambda base, bits: base << bits if 0 <= bits < 64 else 0,
+}
+
+
+def int_constants(source: str) -> dict[str, int | tuple[int, ...]]:
+    """Top-level constants that are ints or tuples of ints (`4 * 1024` counts, `2 * rows` is derived and does not)."""
+    found: dict[str, int | tuple[int, ...]] = {}
+    for name, node in assignments(ast.parse(source)):
+        value = tuple(map(_int, node.elts)) if isinstance(node, ast.Tuple | ast.List) else _int(node)
+        if isinstance(value, int) or (value and all(item is not None for item in value)):
+            found[name] = value  # type: ignore[assignment]
+    return found
+
+
+def _int(node: ast.expr) -> int | None:
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _int(node.left), _int(node.right)
+        if left is None or right is None or (isinstance(node.op, ast.FloorDiv) and right == 0):
+            return None
+        return _OPERATORS[type(node.op)](left, right)
+    return None
+
+
+def with_overrides(source: str, overrides: Mapping[str, Json]) -> ast.Module:
+    """The file's syntax tree with the values of top-level constants replaced; what is derived from them follows."""
+    tree = ast.parse(source)
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in overrides:
+            node.value = _constant(overrides[node.target.id], node)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                node.value = _replaced(target, node.value, overrides)
+    return tree
+
+
+def _replaced(target: ast.expr, value: ast.expr, overrides: Mapping[str, Json]) -> ast.expr:
+    if isinstance(target, ast.Name) and target.id in overrides:
+        return _constant(overrides[target.id], value)
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        value.elts = [_replaced(t, v, overrides) for t, v in zip(target.elts, value.elts, strict=True)]
+    return value
+
+
+def _constant(value: Json, at: ast.AST) -> ast.expr:
+    """`value` as an expression at the place of `at`, so that error messages keep their line numbers."""
+    expression = ast.parse(repr(value), mode="eval").body
+    for node in ast.walk(expression):
+        ast.copy_location(node, at)
+    return expression
+
+
+def visible_source(task: TaskFile) -> str:
+    """The file as an author may see it: without the entries of held-out cases."""
+    listed = dict(assignments(ast.parse(task.source))).get("CASES")
+    if not isinstance(listed, ast.List | ast.Tuple):
+        return task.source
+    hidden = {case.name for case in task.cases if case.held_out}
+    lines = task.source.encode().splitlines(keepends=True)
+    for item in reversed(listed.elts):
+        if ast.literal_eval(item).get("name") in hidden:
+            _cut(lines, item)
+    return b"".join(lines).decode()
+
+
+def _cut(lines: list[bytes], node: ast.expr) -> None:
+    """Remove an element of a list display, its comma and, when nothing else is left on it, its line."""
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    tail = lines[last][node.end_col_offset :]
+    tail = tail.lstrip().removeprefix(b",") if tail.lstrip().startswith(b",") else tail
+    rest = lines[first][: node.col_offset] + tail
+    lines[first : last + 1] = [rest] if rest.strip() else []

@@ -1,0 +1,187 @@
+"""Is what a tracer sent a set of plans at all, and do they say the truth about themselves? The candidate's code ran in
+its process and may have written the reply itself: a reply that passes here can be hashed, counted and handed on without
+raising. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kerneltune.tools.languages.ptx.checks import waits_for_earlier
+from kerneltune.tools.replay.effects import ForwardPass, live_steps
+from kerneltune.tools.schema.codec import DecodeError, Json, decode
+from kerneltune.tools.schema.plan import (
+    DescriptorArg,
+    Kernel,
+    Launch,
+    Plan,
+    ScalarArg,
+    Step,
+    TensorArg,
+    TensorRef,
+    forbidden_option,
+    is_allowed,
+    is_library,
+)
+from kerneltune.tools.schema.task import CaseSpec
+
+MOST_NESTED = 50
+MOST_STEPS = 20_000
+MOST_BYTES = 1 << 40  # in all storages of a plan
+MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
+MOST_PTX_BYTES = 4 << 20  # it is read here, a second for each MB
+LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
+_LARGEST_NUMBER = 2**64
+
+
+def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: int) -> str | None:
+    """What is wrong with a reply's plans, or None."""
+    names = [case.name for case in cases]
+    if strange := sorted({p.case for p in plans} - set(names)):
+        return f"plans for an unknown case {strange[0]!r:.80}"
+    for name in names:
+        count = sum(p.case == name for p in plans)
+        if not 1 <= count <= max(1, max_variants):
+            return f"{count} plans for one case, of at most {max_variants}"
+    texts = {k.text: k.language for p in plans for k in p.kernels}
+    if sum(map(len, texts)) > MOST_TEXT_BYTES:
+        return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
+    if sum(len(text) for text, language in texts.items() if language == "ptx") > MOST_PTX_BYTES:
+        return f"more than {MOST_PTX_BYTES >> 20} MB of PTX"
+    return next(filter(None, map(_problem, plans)), None)
+
+
+def _problem(plan: Plan) -> str | None:
+    """The first rule that a plan breaks; later rules rely on earlier ones."""
+    rules: tuple[Callable[[Plan], str | None], ...] = (
+        _sizes, _launches, _overlaps, _operators, _tensors, _inputs, _unused,
+    )  # fmt: skip
+    return next(filter(None, (rule(plan) for rule in rules)), None)
+
+
+def _sizes(plan: Plan) -> str | None:
+    known = {s.id for s in plan.storages if s.nbytes >= 0}
+    if len(known) != len(plan.storages):
+        return "a plan whose storages are not distinct"
+    if (n_bytes := sum(s.nbytes for s in plan.storages)) > MOST_BYTES:
+        return f"a plan that needs {n_bytes / 2**40:.3g} TiB of memory; the limit is {MOST_BYTES / 2**40:g} TiB"
+    if (steps := len(plan.prepare) + len(plan.run)) > MOST_STEPS:
+        return f"a plan of {steps} steps; the limit is {MOST_STEPS}"
+    return None
+
+
+def _overlaps(plan: Plan) -> str | None:
+    """A programmatic dependent launch may begin before the launch before it has ended."""
+    launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
+    for step in launches[1:]:
+        kernel = plan.kernels[step.kernel]
+        if step.pdl and not _waits(kernel):
+            how = "griddepcontrol.wait" if kernel.language == "ptx" else "gdc_wait()"
+            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({how})"
+    return None
+
+
+def _waits(kernel: Kernel) -> bool:
+    if kernel.language == "ptx":
+        return waits_for_earlier(kernel.text, kernel.name)
+    return "griddepcontrol.wait" in kernel.text
+
+
+def _launches(plan: Plan) -> str | None:
+    if problem := next(filter(None, (forbidden_option(k.options, k.language) for k in plan.kernels)), None):
+        return f"a kernel that cannot be: {problem}"
+    if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
+        return "a plan that launches no program of a kernel"
+    launches = [step for step in (*plan.prepare, *plan.run) if isinstance(step, Launch)]
+    if any(not 0 <= step.kernel < len(plan.kernels) for step in launches):
+        return "a launch of a kernel that is not in the plan"
+    return next(filter(None, (_launch(step, plan.kernels[step.kernel]) for step in launches)), None)
+
+
+def _launch(step: Launch, kernel: Kernel) -> str | None:
+    if any(not 0 <= size <= most for size, most in zip(step.grid, LARGEST_GRID, strict=True)):
+        return f"a launch over the grid {step.grid!s:.100}; the largest that CUDA knows is {LARGEST_GRID}"
+    cluster = kernel.options.get("cluster") or (1, 1, 1)
+    if any(blocks % size for blocks, size in zip(step.grid, cluster, strict=True)):
+        return f"a launch over the grid {step.grid!s:.100}, which clusters of {cluster!s:.100} do not divide"
+    if len(step.args) != len(kernel.signature):
+        return f"a launch with {len(step.args)} arguments of a kernel that takes {len(kernel.signature)}"
+    for argument, kind in zip(step.args, kernel.signature, strict=True):
+        if isinstance(argument, ScalarArg) == kind.startswith(("*", "tensordesc")):
+            return f"a launch with {type(argument).__name__} for an argument of type {kind!r:.40}"
+        if isinstance(argument, ScalarArg) and isinstance(argument.value, int) and _is_huge(argument.value):
+            return "a launch with a number of more than 64 bits"
+    return None
+
+
+def _is_huge(value: int) -> bool:
+    return not -_LARGEST_NUMBER // 2 <= value < _LARGEST_NUMBER
+
+
+def _operators(plan: Plan) -> str | None:
+    for step in (*plan.prepare, *plan.run):
+        if isinstance(step, Launch):
+            continue
+        if not is_allowed(step.op):
+            return f"a plan with operator {step.op!r:.80}, which no plan may hold"
+        if step.library != is_library(step.op):
+            return f"a plan that counts {step.op} as {'library work' if step.library else 'glue'}, which it is not"
+    return None
+
+
+def _tensors(plan: Plan) -> str | None:
+    known = {s.id for s in plan.storages}
+    try:
+        refs = [*_tagged(plan.outputs), *(ref for step in (*plan.prepare, *plan.run) for ref in _refs(step))]
+    except DecodeError as error:
+        return f"a plan with a tensor that is none: {error!s:.200}"
+    bad = next((r for r in refs if not _is_sound(r, known)), None)
+    return f"a plan with a tensor that is none: {bad!s:.200}" if bad else None
+
+
+def _inputs(plan: Plan) -> str | None:
+    inputs = {s.id for s in plan.storages if s.origin == "input"}
+    if any(ref.storage in inputs for step in plan.prepare for ref in _refs(step)):
+        return "a plan that works on the inputs before it is timed"
+    return None
+
+
+def _unused(plan: Plan) -> str | None:
+    """The tracer leaves launches out that no output depends on (`plan.build`); here they are counted again."""
+    outputs = {ref.storage for ref in _tagged(plan.outputs)}
+    if not outputs:
+        return None  # the wrong structure, which is told in other words
+    forward = ForwardPass(
+        plan.run,
+        plan.kernels,
+        outputs,
+        inputs={s.id for s in plan.storages if s.origin == "input"},
+        made={s.id for s in plan.storages if s.origin == "scratch"},
+        nbytes={s.id: s.nbytes for s in plan.storages},
+    )
+    for step, alive in zip(plan.run, live_steps(forward), strict=True):
+        if isinstance(step, Launch) and not alive:
+            name = plan.kernels[step.kernel].name
+            return f"a plan with a launch of {name!r:.60} that no output depends on"
+    return None
+
+
+def _is_sound(ref: TensorRef, known: set[int]) -> bool:
+    return ref.storage in known and len(ref.shape) == len(ref.stride) and min((*ref.shape, ref.offset)) >= 0
+
+
+def _refs(step: Step) -> Iterator[TensorRef]:
+    if isinstance(step, Launch):
+        yield from (a.tensor for a in step.args if isinstance(a, TensorArg | DescriptorArg))
+        return
+    yield from filter(None, step.outs)
+    yield from _tagged([list(step.args), step.kwargs])
+
+
+def _tagged(value: Json, depth: int = 0) -> Iterator[TensorRef]:
+    """The {"$tensor": …} leaves of a tree. Raises DecodeError for one that is none, and for a bottomless tree."""
+    if depth > MOST_NESTED:
+        raise DecodeError(f"nested more than {MOST_NESTED} deep")
+    if isinstance(value, dict) and "$tensor" in value:
+        yield decode(TensorRef, value["$tensor"])
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tagged(item, depth + 1)

@@ -1,0 +1,210 @@
+"""Records what host code does with tensors: a dispatch mode over fake CUDA tensors. Runs in the jail.
+
+Every ATen operator that touches data becomes an `Aten` step; operators that only make a view vanish, because a tensor
+is written down as storage + dtype + shape + stride + offset. Values of constants that host code brings along
+(`torch.tensor(data)`, numpy arrays) are kept as data.
+"""
+
+import base64
+import ctypes
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.messages import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, POINTER_TABLE, UNKNOWN_OPERATOR, Refused
+from kerneltune.tools.schema.plan import Aten, Step, TensorRef, fill_of, is_allowed, is_library
+
+MAX_CONSTANT_BYTES = 64 << 20
+_ADDRESS_BITS = 40
+_MOST_ADDRESSES = 4096  # a longer table of integers is data
+_RANDOM_SIDE_EFFECT_FREE = ("aten::sym_", "aten::is_", "prim::", "aten::_has_")
+
+
+@dataclass
+class Tape:
+    """Everything recorded so far. Storages are numbered in the order in which they are first seen."""
+
+    steps: list[Step] = field(default_factory=list)
+    nbytes: dict[int, int] = field(default_factory=dict)
+    constants: dict[int, str] = field(default_factory=dict)
+    _ids: dict[int, int] = field(default_factory=dict)
+    _keep: list[torch.Tensor] = field(default_factory=list)  # a freed storage's address could be given out again
+
+    def clear(self) -> None:
+        """Forget everything, in place: stand-ins hold a reference to this tape."""
+        for collection in (self.steps, self.nbytes, self.constants, self._ids, self._keep):
+            collection.clear()
+
+    def storage(self, tensor: torch.Tensor) -> int:
+        """The number of the tensor's storage."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._ids:
+            self._ids[key] = len(self._ids)
+            self._keep.append(tensor)
+        number = self._ids[key]
+        self.nbytes[number] = int(storage.nbytes())
+        return number
+
+    def address(self, tensor: torch.Tensor) -> int:
+        """A synthetic device address, 1 TiB apart per storage: alignment tests and pointer-keyed caches see what a GPU
+        would show."""
+        return ((self.storage(tensor) + 1) << _ADDRESS_BITS) + int(tensor.storage_offset()) * tensor.element_size()
+
+    def at(self, address: int, dtype: str, item_bytes: int) -> TensorRef:
+        """What lies at a synthetic address, to the end of its storage. Raises Refused for a made-up address."""
+        number, offset = (address >> _ADDRESS_BITS) - 1, address & ((1 << _ADDRESS_BITS) - 1)
+        if number not in self.nbytes or offset % item_bytes:
+            raise Refused(f"a kernel argument points to {address:#x}, which is no tensor's address")
+        return TensorRef(number, dtype, ((self.nbytes[number] - offset) // item_bytes,), (1,), offset // item_bytes)
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a step, an input or a constant has mentioned this tensor's storage."""
+        return tensor.untyped_storage()._cdata in self._ids
+
+    def ref(self, tensor: torch.Tensor) -> TensorRef:
+        """The tensor as (storage, dtype, shape, stride, offset)."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape = tuple(int(n) for n in tensor.shape)
+        stride = tuple(int(n) for n in tensor.stride())
+        return TensorRef(self.storage(tensor), dtype, shape, stride, int(tensor.storage_offset()))
+
+    def add_constant(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Note that `tensor` holds the bytes of the real CPU tensor `value`."""
+        if self._holds_addresses(value):
+            raise Refused(POINTER_TABLE)
+        number = self.storage(tensor)
+        data = _bytes_of(value)
+        if len(data) > MAX_CONSTANT_BYTES:
+            raise Refused(f"a constant of {len(data) >> 20} MiB made by host code; the limit is 64 MiB")
+        self.nbytes[number] = len(data)
+        self.constants[number] = base64.b64encode(zlib.compress(data, 1)).decode()
+
+    def _holds_addresses(self, value: torch.Tensor) -> bool:
+        """Whether an integer constant contains the synthetic address of a known storage."""
+        if value.dtype != torch.int64 or value.numel() > _MOST_ADDRESSES:
+            return False
+        with _disable_current_modes():
+            return any((int(v) >> _ADDRESS_BITS) - 1 in self.nbytes for v in value.flatten().tolist())
+
+
+def _bytes_of(value: torch.Tensor) -> bytes:
+    with _disable_current_modes():
+        flat = value.detach().resolve_conj().contiguous()
+        size = flat.numel() * flat.element_size()
+        return ctypes.string_at(flat.data_ptr(), size) if size else b""
+
+
+def argument_json(value: Any, tape: Tape) -> Json:
+    """An operator argument as tagged JSON; see `schema.Aten`. Devices become None: a plan has one device."""
+    if isinstance(value, torch.Tensor):
+        return {"$tensor": encode(tape.ref(value))}
+    if isinstance(value, torch.dtype):
+        return {"$dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.memory_format):
+        return {"$memory_format": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device | torch.layout | torch.Generator):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    if isinstance(value, list | tuple):
+        return [argument_json(v, tape) for v in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise Refused(f"an operator argument of type {type(value).__name__} cannot be part of a launch plan")
+
+
+def tensors_in(*trees: Any) -> Iterator[torch.Tensor]:
+    """All tensors anywhere inside the arguments."""
+    for leaf in pytree.tree_leaves(trees):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The mode that writes the tape. Must be entered inside (after) its FakeTensorMode."""
+
+    def __init__(self, fake: FakeTensorMode, tape: Tape, read_constant: Callable[[Tape, torch.Tensor], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fake, self.tape, self._read_constant = fake, tape, read_constant
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator on fakes and write it down."""
+        kwargs = kwargs or {}
+        name = func.name()
+        if name.startswith(_RANDOM_SIDE_EFFECT_FREE):
+            return func(*args, **kwargs)
+        if name == "inductor::_reinterpret_tensor":  # a view in Inductor's words
+            return func(*args, **kwargs)
+        if not name.startswith("aten::"):
+            return self._custom(func, args, kwargs)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
+        if name == "aten::lift_fresh":
+            return args[0]
+        if name in ("aten::_local_scalar_dense", "aten::item"):
+            return self._read_constant(self.tape, args[0])
+        known = [t.untyped_storage()._cdata for t in tensors_in(args, kwargs)]
+        try:
+            out = func(*args, **kwargs)
+        except DynamicOutputShapeException as error:
+            raise Refused(DATA_DEPENDENT_SHAPE) from error
+        if func._schema.is_mutable or any(t.untyped_storage()._cdata not in known for t in tensors_in(out)):
+            self._write(func, name, args, kwargs, out)
+        return out
+
+    def _write(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        if isinstance(out, torch.Tensor) and (filled := fill_of(name, args)) is not None:
+            self._allocate(out, filled)
+            return
+        if not is_allowed(name):
+            raise Refused(NOT_ALLOWED.format(op=name))
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "layout", "pin_memory", "non_blocking")}
+        outs = out if isinstance(out, list | tuple) else [out]
+        tape = self.tape
+        recorded = tuple(argument_json(a, tape) for a in args)
+        named = {k: argument_json(v, tape) for k, v in kwargs.items()}
+        refs = tuple(tape.ref(t) if isinstance(t, torch.Tensor) else None for t in outs)
+        tape.steps.append(Aten(name, recorded, named, refs, library=is_library(name)))
+
+    def _allocate(self, out: torch.Tensor, filled: list[Any]) -> None:
+        """Every way to allocate is written as empty_strided (and fill_), so that no step reads another's metadata."""
+        ref = self.tape.ref(out)
+        dtype = {"dtype": {"$dtype": ref.dtype}}
+        self.tape.steps.append(Aten("aten::empty_strided", (list(ref.shape), list(ref.stride)), dtype, (ref,)))
+        if filled:
+            arguments = ({"$tensor": encode(ref)}, argument_json(filled[0], self.tape))
+            self.tape.steps.append(Aten("aten::fill_.Scalar", arguments, {}, (ref,)))
+
+    def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor that host code brings along becomes a fake whose bytes are plan data."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        with _disable_current_modes():
+            fake = self.fake.from_tensor(tensor)
+        if not self.tape.knows(fake):
+            self.tape.add_constant(fake, tensor)
+        return fake
+
+    def _custom(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """torch.library operators: run their Python body, so that the launches inside are seen."""
+        from torch._library.custom_ops import OPDEFS
+
+        qualified = func._schema.name
+        definition = OPDEFS.get(qualified)
+        if definition is None:
+            raise Refused(UNKNOWN_OPERATOR.format(op=qualified))
+        body = definition._backend_fns.get("cuda", definition._init_fn)
+        with self:
+            return body(*args, **kwargs)
