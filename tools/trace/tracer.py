@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from kerneltune.tools.languages import ptx
 from kerneltune.tools.languages.ptx import PtxError, PtxLaunchError
 from kerneltune.tools.languages.ptx.assemble import with_candidate_lines
 from kerneltune.tools.replay.replay import Replay
@@ -392,6 +393,8 @@ def load_candidate(source: str) -> types.ModuleType:
     module = types.ModuleType("candidate")
     module.__file__ = FILE
     sys.modules["candidate"] = module
+    for name in ("tools", "tools.ptx"):  # where candidates that were recorded before this package had one name find it
+        sys.modules[name] = ptx
     exec(_compiled(source), module.__dict__)
     return module
 
