@@ -203,7 +203,7 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
     script = """
         import sys, time
         from pathlib import Path
-        from kerneltune.tools import machine as machines
+        from kerneltune.tools.sandbox import machine as machines
         from kerneltune.tools.sandbox.confine import Profile
         with machines.started(bwrap=Path(sys.argv[1])) as machine:
             spawn = machine.compilers.spawn

@@ -283,9 +283,9 @@ def test_a_worker_dies_with_its_parent() -> None:
     script = f"""
         import os, sys, time
         sys.path.insert(0, {str(ROOT)!r})
-        from kerneltune.tools.sandbox.confine import *
+        from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, enter
         if os.fork() == 0:
-            enter(Profile.TRACER, scratch=None, limits=Limits(None, 0, 9, 16), keep_fds=[{write_end}])
+            enter(Profile.TRACER, scratch=None, limits=ResourceLimits(None, 0, 9, 16), keep_fds=[{write_end}])
             os.write({write_end}, b"up")
             time.sleep(60)
         time.sleep(60)

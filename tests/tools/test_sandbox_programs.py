@@ -31,7 +31,7 @@ sys.path[:0] = [{root!r}, {folder!r}]
 import torch, triton, kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
-from kerneltune.tools.sandbox.confine import Limits, Profile, enter
+from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, enter
 torch.set_num_threads(1)
 target = GPUTarget("cuda", 90, 32)
 source = ASTSource(kernel.double, dict(x="*fp32", n="i32", B="constexpr"), dict(B=128))
@@ -40,7 +40,7 @@ pid = os.fork()
 if pid:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 try:
-    limits = Limits(memory_bytes=4 << 30, file_bytes=64 << 20, cpu_s=60, open_files=256)
+    limits = ResourceLimits(memory_bytes=4 << 30, file_bytes=64 << 20, cpu_s=60, open_files=256)
     assert enter(Profile({profile!r}), scratch=scratch, limits=limits, keep_fds=[0, 1, 2]).confined
 {body}
 except BaseException:
@@ -98,7 +98,7 @@ RUNNER = """
 import array, ctypes, os, pickle, socket, sys, threading
 sys.path.insert(0, {root!r})
 import torch
-from kerneltune.tools.sandbox.confine import Limits, Profile, enter
+from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, enter
 
 def driver():
     cu = ctypes.CDLL("libcuda.so.1")
@@ -169,7 +169,7 @@ def runner(sock):
         (a @ a).sum().item()
     print("profiled", [e.key for e in profile.key_averages()][:3], flush=True)
 
-limits = Limits(memory_bytes=None, file_bytes=1 << 20, cpu_s=None, open_files=1024)
+limits = ResourceLimits(memory_bytes=None, file_bytes=1 << 20, cpu_s=None, open_files=1024)
 if {uid}:
     os.setgroups([]); os.setgid({uid}); os.setuid({uid})
 pairs, pids = socket.socketpair(), []

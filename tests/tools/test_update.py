@@ -168,7 +168,7 @@ def test_a_plan_that_the_candidate_edited_is_refused_where_it_makes_no_sense(upd
     edit, words = EDITS[name]
     source = f"""
 from dataclasses import replace
-from kerneltune.tools.trace import trace
+from kerneltune.tools.trace import tracer as trace
 real = trace.build_plan
 
 def edited(*args, **kwargs):

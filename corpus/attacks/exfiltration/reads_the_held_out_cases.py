@@ -19,8 +19,13 @@ SPECIMEN = {
 }
 
 
-tools = pathlib.Path(sys.modules["tools"].__path__[0])
-for place in (tools / "tasks" / "softmax.py", tools.parent / "agent/authors/offline/library/softmax_row.py"):
+package = pathlib.Path(sys.modules["kerneltune"].__path__[0])
+folders = package, package.parent  # in a checkout the package holds links
+for place in [
+    folder / name
+    for folder in folders
+    for name in ("tools/tasks/softmax.py", "agent/authors/search/experts/softmax_row.py")
+]:
     try:
         text = place.read_text()
     except OSError:

@@ -19,7 +19,7 @@ SPECIMEN = {
 }
 
 
-package = pathlib.Path(sys.modules["tools"].__path__[0]).parent
+package = pathlib.Path(sys.modules["kerneltune"].__path__[0]).parent
 places = ["/etc/passwd", "/etc/shadow", "/proc/1/environ", package / ".git" / "config", package / "kerneltune.toml"]
 home = pathlib.Path("/root"), pathlib.Path("/home")
 for place in places:

@@ -160,15 +160,17 @@ SKETCH = Sketch(
     {"BLOCK": (64, 128, 256, 512), "NUM_WARPS": (2, 4, 8), "NUM_STAGES": (1, 2, 3, 4)},
 )
 LIMIT = 232448
-REFUSED = "needs 262144 bytes of shared memory per block; sm_90 has 232448. (kernel k)"
+TOO_MUCH = 262144  # bytes of shared memory; an H100's block has 232448
 
 
-def attempt(number: int, params: Mapping[str, int], us: float | None, *, spills: int = 0, detail: str = "") -> Attempt:
-    """The sketch at a point, right in so many microseconds, or not."""
+def attempt(
+    number: int, params: Mapping[str, int], us: float | None, *, spills: int = 0, needs: int | None = None
+) -> Attempt:
+    """The sketch at a point, right in so many microseconds, or not; `needs`: bytes of shared memory, too many."""
     values = {**SKETCH.params, **params}
-    status = Status.CORRECT if us else Status.COMPILE_FAILED if detail else Status.WRONG
-    verdict = Verdict(status, detail, timing=Timing(us, us, us, 1, 1) if us else None)
-    kernels = () if detail else (KernelReport("k", 32, spills, 0, 0, 1024, values["NUM_WARPS"], 2, 0.5, ""),)
+    status = Status.CORRECT if us else Status.COMPILE_FAILED if needs else Status.WRONG
+    verdict = Verdict(status, "", timing=Timing(us, us, us, 1, 1) if us else None, needed_shared_bytes=needs)
+    kernels = () if needs else (KernelReport("k", 32, spills, 0, 0, 1024, values["NUM_WARPS"], 2, 0.5, ""),)
     proposal = Proposal(SKETCH.render(values), "", params={"sketch": "s", **values})
     return Attempt(f"r/{number}", number, None, proposal, verdict, kernels, (us,) if us else ())
 
@@ -202,7 +204,7 @@ def test_a_step_that_helped_is_tried_again_first() -> None:
 
 
 def test_points_beyond_one_that_was_refused_for_shared_memory_come_last() -> None:
-    history = [attempt(1, {}, 10.0), attempt(2, {"BLOCK": 256, "NUM_STAGES": 3}, None, detail=REFUSED)]
+    history = [attempt(1, {}, 10.0), attempt(2, {"BLOCK": 256, "NUM_STAGES": 3}, None, needs=TOO_MUCH)]
     outcomes = Outcomes.of(SKETCH, history, LIMIT)
 
     def why(**changed: int) -> str:
@@ -232,7 +234,7 @@ def test_a_sketch_that_failed_twice_for_what_parameters_do_not_change_comes_last
     failed = [attempt(1, {}, None), attempt(2, {"BLOCK": 256}, None)]
     assert Outcomes.of(SKETCH, failed, LIMIT).why_late(point) == FAILING
     assert Outcomes.of(SKETCH, [*failed, attempt(3, {"NUM_WARPS": 8}, 9.0)], LIMIT).why_late(point) == ""
-    too_large = [attempt(n, {"NUM_STAGES": n}, None, detail=REFUSED) for n in (2, 3)]
+    too_large = [attempt(n, {"NUM_STAGES": n}, None, needs=TOO_MUCH) for n in (2, 3)]
     assert Outcomes.of(SKETCH, too_large, LIMIT).why_late({**SKETCH.params, "BLOCK": 64}) == ""
     other = Sketch("t", SKETCH.source + "# t\n", "", SKETCH.params, SKETCH.space)
     names = [m.sketch.name for m in search(View([SKETCH, other], failed))]

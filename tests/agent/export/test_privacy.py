@@ -80,7 +80,7 @@ def scrubber() -> Scrubber:
 
 
 def kernels() -> list[Path]:
-    folders = ("corpus/honest", "tests/corpus/public/kernels", "tools/tasks", "agent/authors/offline/library")
+    folders = ("corpus/honest", "tests/corpus/public/kernels", "tools/tasks", "agent/authors/search/experts")
     return [p for f in folders for p in sorted((ROOT / f).rglob("*.py"))] + sorted((ROOT / "tests").rglob("*.jsonl"))
 
 

@@ -14,8 +14,8 @@ from tests.agent.llm.talk import NAMES, STORY
 
 CODE = """
 import sys
-from kerneltune.agent.authors.models.providers import open_model
-from kerneltune.agent.authors.models.types import ModelRequest, User
+from kerneltune.agent.models.providers import open_model
+from kerneltune.agent.models.types import ModelRequest, User
 name, url, key = sys.argv[1:]
 model = open_model(name, keys={name.partition(":")[0]: key}, base_url=url, timeout_s=60)
 try:
@@ -36,7 +36,7 @@ def test_ctrl_c_comes_through_at_once_and_closes_the_connection(format: Format) 
         began = time.monotonic()
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=10)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5  # of the 50 s that the server would be silent
         assert "interrupted" in out
         assert err == ""
         assert child.returncode == 0

@@ -47,7 +47,7 @@ def test_a_new_database_is_ours_and_in_wal_mode(tmp_path: Path) -> None:
 
 
 def test_the_events_load_neither_the_database_nor_its_libraries() -> None:
-    code = "import sys, agent.record.events; assert not {'sqlalchemy', 'sqlmodel', 'sqlite3'} & set(sys.modules)"
+    code = "import sys, kerneltune.agent.events; assert not {'sqlalchemy', 'sqlmodel', 'sqlite3'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -168,8 +168,9 @@ def test_a_place_without_write_permission_is_one_clear_line(what: str) -> None:
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-import agent.record.store, sqlalchemy.dialects.sqlite.pysqlite
+import sqlalchemy.dialects.sqlite.pysqlite
+from kerneltune.agent.record.store import Store, StoreError
 if os.geteuid() == 0: os.setuid(65534)
-try: agent.record.store.Store.open(Path(sys.argv[1]))
-except agent.record.store.StoreError as error: print("StoreError:", error)
+try: Store.open(Path(sys.argv[1]))
+except StoreError as error: print("StoreError:", error)
 """

@@ -140,7 +140,7 @@ def test_an_attempt_proposed_again_after_a_resume_is_one_row() -> None:
 
 def test_the_views_do_not_load_torch() -> None:
     code = (
-        "import sys, agent.view.live, agent.view.plain, agent.view.ndjson, agent.view.output;"
+        "import sys; from kerneltune.agent.view import live, ndjson, output, plain;"
         "print(sorted({'torch', 'triton', 'sqlmodel'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
