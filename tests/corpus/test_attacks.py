@@ -4,6 +4,8 @@ judge. By default a third of each kind is tried, and all of them with `-m "slow 
 An attack that is not stopped yet is listed in OPEN with the reason; its test fails as soon as it is.
 """
 
+import ast
+import importlib
 import re
 import time
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from tests.corpus.conftest import CORPUS, Found, Judge, spread
 
 PATIENCE_S = 30.0  # for one candidate under the limits of these tests, on a machine that does something else besides
 MAX_DETAIL = 20_000  # characters
+OURS = re.compile(r"^(from|import) (tools|kerneltune\.tools)\b", re.MULTILINE)
 
 OPEN: dict[str, str] = {}
 
@@ -53,6 +56,25 @@ def test_an_attack_is_stopped(
         assert verdict.status.value in specimen.expect, told
     else:
         assert specimen.twin is None, told  # neutralised means: its honest part is accepted
+
+
+@pytest.mark.parametrize("name", [n for n, s in CORPUS.items() if OURS.search(s.path.read_text())])
+def test_an_attack_on_our_own_modules_finds_what_it_replaces(name: str) -> None:
+    """Otherwise it ends with an ImportError, or sets what nobody reads, and is "stopped" by that."""
+    tree = ast.parse(CORPUS[name].path.read_text())
+    modules: dict[str, object] = {}
+    for one in ast.walk(tree):
+        if isinstance(one, ast.ImportFrom) and (one.module or "").split(".")[0] in ("kerneltune", "tools"):
+            home = importlib.import_module(one.module or "")
+            for alias in one.names:
+                if not hasattr(home, alias.name):
+                    importlib.import_module(f"{one.module}.{alias.name}")
+                modules[alias.asname or alias.name] = getattr(home, alias.name)
+    patched = [t for one in ast.walk(tree) if isinstance(one, ast.Assign) for t in one.targets]
+    for target in patched:
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in modules:
+            assert hasattr(modules[target.value.id], target.attr), ast.unparse(target)
+    assert modules
 
 
 def test_no_open_attack_is_forgotten() -> None:
