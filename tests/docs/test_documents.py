@@ -12,7 +12,7 @@ from tests.docs.typed import flags, optimize_problem, problem
 DOCUMENTS = documents()
 WITH_COMMANDS = sorted(n for n, d in DOCUMENTS.items() if any(b.language in SHELLS for b in d.blocks))
 ON_A_GPU = sorted(n for n, d in DOCUMENTS.items() if any(b.needs == "gpu" for b in d.blocks))
-PROGRAMS = re.compile(r"^(?:optimize|make|pytest|python -m (?:tools|agent|tests|benchmarks)\S*|\.ci/run)(?: |$)")
+PROGRAMS = re.compile(r"^(?:optimize|make|pytest|python -m (?:kerneltune|tests|benchmarks)\S*|\.ci/run)(?: |$)")
 
 
 @pytest.mark.timeout(600)
