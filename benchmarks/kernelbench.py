@@ -401,7 +401,7 @@ class Problem:
             yield Candidate(opened, proposal, update)
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
-        desk = self._hold(self._place.machine.trusted("kerneltune.tools.judge.desk:main"))
+        desk = self._hold(self._place.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
         with _parsing:
             file = find_task(str(self.path))
         task, _ = open_task(desk, file, deadline.left_s)

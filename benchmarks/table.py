@@ -582,7 +582,7 @@ class Ahead:
             self._shop.lowering.close()
 
     def _described(self, task_file: TaskFile) -> Updater:
-        with self._shop.machine.trusted("kerneltune.tools.judge.desk:main") as desk:
+        with self._shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as desk:
             task, _ = open_task(desk, task_file)
         return updater_for(self._shop, task, self._children, Patience())
 
