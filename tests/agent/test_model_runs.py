@@ -159,7 +159,7 @@ def test_a_key_or_a_model_that_is_wrong_is_said_before_anything_starts(tmp_path:
     assert not (tmp_path / "runs" / "runs.db").exists()
     unknown = optimize(*ALL, "--model", "gpt", cwd=tmp_path)
     assert unknown.returncode == 2
-    assert "anthropic:<id>" in unknown.stderr
+    assert "anthropic[:ID]" in unknown.stderr
 
 
 def test_a_limit_on_cost_ends_a_run_before_it_is_exceeded(tmp_path: Path) -> None:
