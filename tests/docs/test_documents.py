@@ -12,7 +12,7 @@ from tests.docs.typed import flags, optimize_problem, problem
 DOCUMENTS = documents()
 WITH_COMMANDS = sorted(n for n, d in DOCUMENTS.items() if any(b.language in SHELLS for b in d.blocks))
 ON_A_GPU = sorted(n for n, d in DOCUMENTS.items() if any(b.needs == "gpu" for b in d.blocks))
-PROGRAMS = re.compile(r"^(?:optimize|make|pytest|python -m (?:tools|agent|tests|benchmarks)\S*|\.ci/run)(?: |$)")
+PROGRAMS = re.compile(r"^(?:optimize|make|pytest|python -m (?:kerneltune|tests|benchmarks)\S*|\.ci/run)(?: |$)")
 
 
 @pytest.mark.timeout(600)
@@ -90,6 +90,14 @@ def _broken(name: str, link: str) -> str:
 def _anchors(text: str) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [*sorted(DOCUMENTS), "CHANGELOG.md"])
+def test_paths_in_sentences_exist(name: str) -> None:
+    whole = (ROOT / name).read_text().splitlines()
+    lines = [line for line in whole if "at commit" not in line]  # that line names scripts that are gone
+    named = re.compile(r"`((?:agent|tools|prompts|tests|corpus|benchmarks|kerneltune)/[\w/.*-]+)`")
+    assert [path for line in lines for path in named.findall(line) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
 def test_every_document_is_reached_from_the_readme() -> None:
