@@ -16,7 +16,7 @@ from kerneltune.agent.models.types import Effort
 from kerneltune.tools.schema.errors import UsageError
 
 _PREFIX = "KERNELTUNE_"
-Tier = Literal["screened", "judged", "confirmed"]  # that of tools.verdict, which takes 10 ms to import
+Tier = Literal["screened", "judged", "confirmed"]  # that of tools.schema.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
 Language = Literal["triton", "ptx"]
 _CHOICES = {
@@ -35,7 +35,7 @@ class Settings:
     """What flags left open. `flag_of` tells the name of a field elsewhere."""
 
     runs_dir: Path = Path("runs")
-    max_attempts: int | None = None  # None = as many as suit the author: see agent.compose.budget
+    max_attempts: int | None = None  # None = as many as suit the author: see agent.commands.budget
     max_time_s: float | None = None
     patience: int | None = None
     width: int | None = None  # candidates under way at a time; None = 2, on a GPU by its host's cores

@@ -1,6 +1,6 @@
 """Renders the prompts: Jinja2 templates, which get plain values and decide nothing.
 
-agent/converse/prompts.py makes the values. What a template names and nobody gave is an error.
+agent/authors/llm/prompts.py makes the values. What a template names and nobody gave is an error.
 """
 
 import re

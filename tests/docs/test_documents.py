@@ -92,6 +92,14 @@ def _anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("name", [*sorted(DOCUMENTS), "CHANGELOG.md"])
+def test_paths_in_sentences_exist(name: str) -> None:
+    whole = (ROOT / name).read_text().splitlines()
+    lines = [line for line in whole if "at commit" not in line]  # that line names scripts that are gone
+    named = re.compile(r"`((?:agent|tools|prompts|tests|corpus|benchmarks|kerneltune)/[\w/.*-]+)`")
+    assert [path for line in lines for path in named.findall(line) if not any(ROOT.glob(path.rstrip("/")))] == []
+
+
 def test_every_document_is_reached_from_the_readme() -> None:
     seen: set[str] = set()
     waiting = {"README.md"}

@@ -10,7 +10,7 @@ KerneltuneError
 ├── WorkerError           one of our child processes died or spoke nonsense
 │   └── WorkerTimeout     … or did not answer within its limit
 ├── GpuLost               the GPU stopped answering; the run ends, nothing is lost
-└── LlmError              a model could not be asked (agent.llm.errors, where its kinds are)
+└── LlmError              a model could not be asked (agent.models.errors, where its kinds are)
 """
 
 
