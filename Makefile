@@ -31,7 +31,7 @@ demo: $(VENV)/.installed-$(FLAVOUR) ## optimise a kernel here and now; no key an
 
 # What ARGS chooses runs in one process: a GPU is not shared, and -s and --pdb need a terminal.
 test: $(VENV)/.developed-$(FLAVOUR) ## the tests that need neither key nor GPU
-	$(BIN)/python -m pytest $(or $(ARGS),-n auto --maxprocesses 8 --dist loadfile)
+	$(BIN)/python -m pytest $(or $(ARGS),-n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder)
 
 check: $(VENV)/.developed-$(FLAVOUR) ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -6,6 +6,15 @@ import signal
 
 import pytest
 
+# Files of half a minute and more on a free machine. They begin first (`make test` keeps the order), so that no process
+# works at one of them when the others have nothing left.
+LONG = """
+docs/test_documents.py agent/test_model_runs.py test_table.py agent/view/test_view_tmux.py
+agent/test_init_then_optimise.py corpus/test_attacks.py test_kernelbench_share.py test_kernelbench_judge.py
+agent/test_ptx_stories.py agent/authors/test_offline_candidates.py agent/test_cli.py tools/test_bench.py
+agent/test_interrupted.py agent/test_selftest.py agent/test_commands.py tools/test_sandbox_programs.py
+""".split()
+
 
 def pytest_configure() -> None:
     """One thread for torch's operators here: the tensors are small, and on a machine that has other work to do threads
@@ -23,6 +32,12 @@ def pytest_collection_finish() -> None:
     short the judge collects twice per operand."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the tests of LONG first."""
+    order = {config.rootpath / "tests" / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.hookimpl(optionalhook=True)
