@@ -123,7 +123,9 @@ def _gpu(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     try:
         gpu_named(gpu.name)
     except KeyError:
-        yield Finding("data-sheet rates", None, f"none for {gpu.name!r}: add it to tools/schema/gpus.py for a speed of light")
+        yield Finding(
+            "data-sheet rates", None, f"none for {gpu.name!r}: add it to tools/schema/gpus.py for a speed of light"
+        )
     if setup is None:
         return
     if setup.count > 1:
