@@ -61,7 +61,7 @@ def use(path: str) -> None:
 
 @contextlib.contextmanager
 def started(start: Callable[[], AbstractContextManager[Machine]] = machines.started) -> Iterator[Machine]:
-    """As sandbox.machine.started or started_base, from a shared process of this process's own; other machines are not."""
+    """As `started` or `started_base` there, from a shared process of this process's own; other machines are not."""
     with contextlib.ExitStack() as stack:
         use(address())
         try:
