@@ -178,7 +178,7 @@ def misaligned(module: Module, function: Function) -> Iterator[tuple[int, str]]:
             known = {name: place for name, place in known.items() if name in lasting or name in declared}
         elif isinstance(item, Instruction):
             if (offset := _off(item, known)) is not None:
-                nbytes = _access_bytes(item)
+                nbytes = access_bytes(item)
                 yield (
                     item.line,
                     f"{item.name} needs {nbytes}-byte alignment, and this address is {offset} bytes past it; use a "
@@ -194,11 +194,11 @@ def _off(instruction: Instruction, known: dict[str, tuple[int, int]]) -> int | N
     place = next((operand for operand in instruction.operands if isinstance(operand, Address)), None)
     if place is None or place.more or (found := _known(place, known)) is None:
         return None  # what follows the first is the barrier of st.async, which has another size
-    nbytes, (offset, align) = _access_bytes(instruction), found
+    nbytes, (offset, align) = access_bytes(instruction), found
     return (offset % nbytes or None) if align >= nbytes else None
 
 
-def _access_bytes(instruction: Instruction) -> int:
+def access_bytes(instruction: Instruction) -> int:
     vector = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
     try:
         return vector * type_bytes(instruction.modifiers[-1])
@@ -256,6 +256,27 @@ def _known(operand: Operand, known: dict[str, tuple[int, int]]) -> tuple[int, in
         return None
     offset, align = known[inner.name]
     return offset + getattr(inner, "offset", 0) + (operand.offset if isinstance(operand, Address) else 0), align
+
+
+_ADDRESS_MAKERS = ("mov", "cvta", "cvt", "add", "sub", "mad", "selp")
+
+
+def followed_params(entry: Function) -> dict[str, str]:
+    """For each register that holds a parameter, or an address made of one, the parameter's name: what is multiplied is
+    an offset, not the address."""
+    origins: dict[str, str] = {}
+    for instruction in (*entry.instructions, *entry.instructions):  # twice, for what a loop carries round
+        if not instruction.operands or not isinstance(result := instruction.operands[0], Register):
+            continue
+        sources = instruction.operands[3 if instruction.opcode == "mad" else 1 :]
+        found: list[str] = []
+        if instruction.opcode == "ld" and "param" in instruction.modifiers:
+            found = [o.base.name for o in sources if isinstance(o, Address) and isinstance(o.base, Symbol)]
+        elif instruction.opcode in _ADDRESS_MAKERS:
+            found = [origins[o.name] for o in sources if isinstance(o, Register) and o.name in origins]
+        if found:
+            origins.setdefault(result.name, found[0])
+    return origins
 
 
 # ---
