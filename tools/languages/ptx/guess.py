@@ -76,7 +76,7 @@ class _Pointers:
 
 
 def _pointers(entry: Function) -> _Pointers:
-    """From what is said of a parameter, and from the addresses that are made of it."""
+    """Return the pointers, by their declarations and by the addresses that are made of them."""
     origins = followed_params(entry)
     used: set[str] = set()
     stored: set[str] = set()
