@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from kerneltune.tools.languages.ptx.checks import effects as ptx_effects
-from kerneltune.tools.languages.triton.ttir import TtirError, parse
+from kerneltune.tools.languages.triton.ttir import InterpreterError, parse
 from kerneltune.tools.languages.triton.ttir.ir import Desc, Func, Op, Ptr, Region, TtirBlock, TtirModule, element_of
 from kerneltune.tools.schema.plan import (
     Aten,
@@ -90,7 +90,7 @@ def _of_pointers(text: str) -> list[ArgEffect] | None:
     try:
         module = parse(text)
         flow = _follow(module, module.kernel, {})
-    except (TtirError, RecursionError, EffectsUnknown):
+    except (InterpreterError, RecursionError, EffectsUnknown):
         return None
     return [
         ArgEffect(bool(flow.reads >> i & 1), bool(flow.writes >> i & 1))

@@ -98,9 +98,6 @@ _PROBLEMS: dict[type[Exception], str] = {
     ttir.AssertFailed: "assert_failed",
     sim.Unsupported: UNCHECKABLE,
     sim.IllFormed: UNCHECKABLE,  # an assembler has taken it before: it is the emulator that lacks something
-    sim.OutOfBounds: "out_of_bounds",
-    sim.StepLimit: "step_limit",
-    sim.Trap: "assert_failed",
     sim.Misaligned: "misaligned",
     sim.Deadlock: "deadlock",
     sim.Race: "race",
@@ -132,7 +129,7 @@ def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[Interp
         leaves = [leaf.copy() for leaf in leaves]
         if (second := replay.again()) is not None and not _are(leaves, second):
             return InterpretReply(problem="changes", detail=_CHANGES), []
-    except (ttir.TtirError, sim.SimError, PtxError) as error:
+    except (ttir.InterpreterError, PtxError) as error:
         if problem := _PROBLEMS.get(type(error)):
             return InterpretReply(problem=problem, detail=str(error)), []
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []

@@ -86,7 +86,7 @@ def receive(
 ) -> WireMessage:
     """Read one frame. Raises WireError at end of stream or on a malformed frame; TimeoutError as the socket's own
     timeout says, or, with `timeout_s`, when the whole frame is not there by then, however it trickles in."""
-    reader = _Reader(sock, timeout_s)
+    reader = _MessageReader(sock, timeout_s)
     (length,) = _HEAD.unpack(reader.read(_HEAD.size))
     if length > max_header_bytes:
         raise WireError(f"a header of {length} bytes; the limit is {max_header_bytes}")
@@ -117,7 +117,7 @@ def _header(text: bytes) -> tuple[dict[str, Json], list[int], int]:
     return body, sizes, count
 
 
-class _Reader:
+class _MessageReader:
     """Reads exact amounts until its time is used up. The time for which the process was stopped (Ctrl-Z) does not use
     it up: the clock is looked at often, and counts no more than a look was meant to take."""
 

@@ -189,7 +189,7 @@ def _inputs(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[tuple[
 
 
 def _position(path: Path, name: Any, known: Sequence[str] | None) -> int:
-    """Of an argument of forward, given by name or by position."""
+    """Return the position of an argument of forward, given by name or by position."""
     if type(name) is int and name >= 0 and (known is None or name < len(known)):
         return name
     if known is None:

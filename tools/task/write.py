@@ -71,43 +71,50 @@ _SIZES = {
 _DIVISIBLE = Size("COLS", 1024, 192, 64, 320)  # of a module that splits its columns into heads
 _ORDER = list(_SIZES)
 _FLOAT = ".to(getattr(torch, DTYPE))"
-_QKV = {"q", "k", "v", "query", "key", "value", "queries", "keys", "values"}
-_VECTORS = {"bias", "b", "beta", "gamma", "g", "scale", "shift", "norm_weight", "ln_weight", "ln_bias"}
-_MATRICES = {"weight", "w", "w1", "w2", "w3", "kernel", "matrix", "proj"}
-_INDICES = {
-    "idx",
-    "index",
-    "indices",
-    "labels",
-    "label",
-    "target",
-    "targets",
-    "tokens",
-    "input_ids",
-    "ids",
-    "positions",
+
+
+def _by_word(table: Mapping[str, str]) -> dict[str, str]:
+    """Return word -> key, of a table of the words for each key."""
+    return {word: key for key, words in table.items() for word in words.split()}
+
+
+_ROLES = _by_word(  # of tensors
+    {
+        "heads": "q k v query key value queries keys values",
+        "vector": "bias b beta gamma g scale shift norm_weight ln_weight ln_bias",
+        "matrix": "weight w w1 w2 w3 kernel matrix proj",
+        "indices": "idx index indices labels label target targets tokens input_ids ids positions",
+        "mask": "mask attn_mask attention_mask key_padding_mask",
+    }
+)
+_ENDINGS = {
+    "_ids": "indices",
+    "_idx": "indices",
+    "_index": "indices",
+    "_mask": "mask",
+    "_weight": "matrix",
+    "_bias": "vector",
 }
-_MASKS = {"mask", "attn_mask", "attention_mask", "key_padding_mask"}
-_WIDTHS = {
-    *("dim", "d_model", "embed_dim", "hidden_size", "hidden", "width", "in_features", "in_dim", "input_size", "n_embd"),
-    *("normalized_shape", "features", "cols", "size", "num_features", "embedding_dim", "d", "input_dim", "model_dim"),
-}
-_OUTS = {"out_features", "out_dim", "output_size", "hidden_dim", "intermediate_size", "ffn_dim", "d_ff", "output_dim"}
-_CHANNELS = {"channels", "in_channels", "out_channels", "num_channels", "c", "planes", "in_planes"}
-_HEADS = {"heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads"}
-_SCALARS = {
-    "kernel_size": "3",
-    "stride": "1",
-    "padding": "1",
-    "groups": "1",
-    "eps": "1e-5",
-    "epsilon": "1e-5",
-    "p": "0.0",
-    "dropout": "0.0",
-    "dim": "-1",
-    "axis": "-1",
-    "scale": "1.0",
-}
+_LENGTHS = _by_word(  # of constructors' arguments
+    {
+        "COLS": "dim d_model embed_dim hidden_size hidden width in_features in_dim input_size n_embd normalized_shape"
+        " features cols size num_features embedding_dim d input_dim model_dim",
+        "OUT": "out_features out_dim output_size hidden_dim intermediate_size ffn_dim d_ff output_dim",
+        "CHANNELS": "channels in_channels out_channels num_channels c planes in_planes",
+        "HEADS": "heads num_heads n_heads n_head nhead num_attention_heads",
+    }
+)
+_NUMBERS = _by_word(
+    {
+        "3": "kernel_size",
+        "1": "stride padding groups",
+        "1e-5": "eps epsilon",
+        "0.0": "p dropout",
+        "-1": "dim axis",
+        "1.0": "scale",
+    }
+)
+_NO_TENSORS = ("eps", "epsilon", "dim", "axis", "p", "dropout")  # whatever no annotation says
 _OF_KIND = {"int": "64", "float": "1.0", "bool": "False", "str": '""'}
 _IMAGES = ("Conv2d", "conv2d", "BatchNorm2d", "MaxPool2d", "AvgPool2d", "max_pool2d", "avg_pool2d", "InstanceNorm2d")
 _SEQUENCES = ("MultiheadAttention", "LSTM", "GRU", "TransformerEncoderLayer", "scaled_dot_product_attention")
@@ -124,11 +131,12 @@ def guess(parts: CodeParts) -> Guess:
     inputs, left_out, values = [], [], {}
     for parameter in parts.forward:
         if _is_tensor(parameter):
-            inputs.append(_input(parameter, parts, init))
+            expression, sure = _tensor(parameter.name, parts, init)
+            inputs.append(Input(parameter.name, expression, sure and len(parameter.name) > 1))  # a letter says little
         elif parameter.default:
             left_out.append(parameter)
         else:
-            values[parameter.name] = _SCALARS.get(parameter.name) or _OF_KIND.get(parameter.kind, "1")
+            values[parameter.name] = _NUMBERS.get(parameter.name) or _OF_KIND.get(parameter.kind, "1")
     left_out += [p for p in parts.init if p.default]
     used = _names([*init.values(), *(i.expression for i in inputs)])
     return _apart(Guess(_sizes(used), tuple(inputs), values, init, tuple(left_out), tuple(unsure)), parts.names)
@@ -164,41 +172,32 @@ def _is_tensor(parameter: Parameter) -> bool:
     return (
         not parameter.default
         and parameter.kind.rpartition(".")[2] not in ("int", "float", "bool", "str")
-        and (bool(parameter.kind) or parameter.name not in ("eps", "epsilon", "dim", "axis", "p", "dropout"))
+        and (bool(parameter.kind) or parameter.name not in _NO_TENSORS)
     )
 
 
 def _init_value(parameter: Parameter) -> tuple[str, bool]:
     """An expression for an argument of a constructor, and whether its name told what it is."""
-    name, telling = parameter.name, len(parameter.name) > 1
-    tables = ((_WIDTHS, "COLS"), (_OUTS, "OUT"), (_CHANNELS, "CHANNELS"), (_HEADS, "HEADS"))
-    for names, size in tables:
-        if name in names:
-            return size, telling
-    if name in _SCALARS:
-        return _SCALARS[name], telling
-    return _OF_KIND.get(parameter.kind, "64"), False
-
-
-def _input(parameter: Parameter, parts: CodeParts, init: dict[str, str]) -> Input:
-    """One letter says too little to be ever sure."""
-    expression, sure = _tensor(parameter.name, parts, init)
-    return Input(parameter.name, expression, sure and len(parameter.name) > 1)
+    name = parameter.name
+    known = _LENGTHS.get(name) or _NUMBERS.get(name)
+    return (known, len(name) > 1) if known else (_OF_KIND.get(parameter.kind, "64"), False)
 
 
 def _tensor(given: str, parts: CodeParts, init: dict[str, str]) -> tuple[str, bool]:
-    """An expression for a tensor, and whether its name, or the module, told what it is."""
+    """Return an expression for a tensor, and whether its name, or the module, told what it is."""
     name, factor = given.lower(), _factor(given, parts.body)
-    if name in _INDICES or name.endswith(("_ids", "_idx", "_index")):
-        return "torch.randint(0, COLS, (ROWS,))", True
-    if name in _MASKS or name.endswith("_mask"):
-        return "torch.rand(ROWS, COLS) > 0.1", True
-    if name in _QKV and not parts.is_module:
-        return _random("BATCH, HEADS, SEQUENCE, HEAD_DIM"), True
-    if name in _MATRICES or (name.endswith("_weight") and name not in _VECTORS):
-        return _random(factor or "COLS"), len(_matrices(parts)) < 2  # of a chain each takes what the last one gives
-    if (name in _VECTORS or name.endswith("_bias")) and not factor:
-        return _random(_bias_length(given, parts) if _is_bias(name) else "COLS"), True
+    role = _ROLES.get(name) or next((role for ending, role in _ENDINGS.items() if name.endswith(ending)), "")
+    match role:
+        case "indices":
+            return "torch.randint(0, COLS, (ROWS,))", True
+        case "mask":
+            return "torch.rand(ROWS, COLS) > 0.1", True
+        case "heads" if not parts.is_module:
+            return _random("BATCH, HEADS, SEQUENCE, HEAD_DIM"), True
+        case "matrix":  # of a chain each takes what the last one gives
+            return _random(factor or "COLS"), len(_matrices(parts)) < 2
+        case "vector" if not factor:
+            return _random(_bias_length(given, parts) if _is_bias(name) else "COLS"), True
     if _mentions(parts.body, _IMAGES) or "CHANNELS" in init.values():
         return _random("BATCH, CHANNELS, HEIGHT, WIDTH"), True
     if "HEADS" in init.values() or _mentions(parts.body, _SEQUENCES):
@@ -215,7 +214,7 @@ def _is_bias(name: str) -> bool:
 
 
 def _bias_length(given: str, parts: CodeParts) -> str:
-    """As long as a row of the product that it is added to; one value a column where there is none, or in a norm."""
+    """Return the length of a bias: of a row of the product it is added to; COLS in a norm or without a product."""
     calls = [n for n in ast.walk(parts.body) if isinstance(n, ast.Call) and _called(n).endswith("norm")]
     if any(_is_name(given, argument) for call in calls for argument in _arguments(call)):
         return "COLS"
@@ -231,7 +230,7 @@ def _factor(name: str, body: ast.AST) -> str:
     """The shape of a matrix that is multiplied: ROWS x COLS on the left, COLS x OUT on the right, and OUT x COLS where
     it is transposed there, as F.linear does. "" for what is in no product."""
     products = list(_products(body))
-    if name not in _MATRICES and any(_is_name(name, left) for left, _, _ in products):
+    if _ROLES.get(name) != "matrix" and any(_is_name(name, left) for left, _, _ in products):
         return "ROWS, COLS"
     for _, right, is_linear in products:
         plain = _untransposed(right)
@@ -241,7 +240,7 @@ def _factor(name: str, body: ast.AST) -> str:
 
 
 def _products(body: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Left, right, and whether it is F.linear."""
+    """Yield the factors of each matrix product: left, right, and whether it is F.linear."""
     for node in ast.walk(body):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             yield node.left, node.right, False
@@ -278,10 +277,7 @@ def _is_name(name: str, node: ast.AST) -> bool:
 
 def _mentions(body: ast.AST, words: Iterable[str]) -> bool:
     known = set(words)
-    return any(
-        (isinstance(n, ast.Attribute) and n.attr in known) or (isinstance(n, ast.Name) and n.id in known)
-        for n in ast.walk(body)
-    )
+    return any(getattr(n, "attr", getattr(n, "id", "")) in known for n in ast.walk(body))
 
 
 def _names(expressions: Iterable[str]) -> set[str]:
@@ -336,7 +332,7 @@ def _head(parts: CodeParts, origin: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Fit for a docstring."""
+    """Return `text` fit for a docstring."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())
 
 
@@ -344,13 +340,9 @@ def _imports(parts: CodeParts) -> Iterator[str]:
     future = [line for line in parts.imports if line.startswith("from __future__")]
     rest = [line for line in parts.imports if line not in (*_TORCH, *future)]
     yield from (line + "\n" for line in future)
-    for line in (*sorted(rest, key=_import_order), *_TORCH):
+    for line in (*sorted(rest, key=lambda line: (line.startswith("from"), line)), *_TORCH):
         note = f"  # {LOOK}: it lies beside your file; copy what is needed from it"
         yield line + note * (line in parts.local_imports)
-
-
-def _import_order(line: str) -> tuple[bool, str]:
-    return line.startswith("from"), line
 
 
 def _constants(found: Guess) -> Iterator[str]:
@@ -400,12 +392,11 @@ def _definitions(parts: CodeParts) -> Iterator[str]:
 
 
 def _model(parts: CodeParts, found: Guess) -> str:
-    return _model_of_module(parts, found) if parts.is_module else _model_of_function(parts, found)
-
-
-def _model_of_module(parts: CodeParts, found: Guess) -> str:
-    """The module under the name that a task wants, its parameters in the task's dtype. Raises TaskError for one that
-    has this name already and cannot be called as a task calls it."""
+    """Return the class Model of the task: a function in a module, or a module under that name with its parameters in
+    the task's dtype. Raises TaskError for a module that has this name already and cannot be called as a task calls
+    it."""
+    if not parts.is_module:
+        return f'class Model(nn.Module):\n    """What is timed."""\n\n{_forward(parts.name, parts, found)}'
     required = [p for p in parts.init if not p.default]
     adapted = bool(found.values) or any(p.keyword and not p.default for p in parts.forward)
     if parts.name == "Model":
@@ -423,10 +414,6 @@ def _model_of_module(parts: CodeParts, found: Guess) -> str:
         f"        super().__init__({given})\n"
         f"        self.to(getattr(torch, {found.dtype})){forward}"
     )
-
-
-def _model_of_function(parts: CodeParts, found: Guess) -> str:
-    return f'class Model(nn.Module):\n    """What is timed."""\n\n{_forward(parts.name, parts, found)}'
 
 
 def _forward(called: str, parts: CodeParts, found: Guess) -> str:

@@ -552,7 +552,7 @@ class Rewrite(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        """No bounds checks: they cost, and what they check are the task's own indices."""
+        """Drop bounds checks: they cost time, and what they check are the task's own indices."""
         if ast.unparse(node).startswith("tl.device_assert"):
             return None
         return self.generic_visit(node)

@@ -74,7 +74,7 @@ def _model_of(tree: ast.Module) -> ast.ClassDef | None:
 
 
 def _is_plain(arguments: ast.arguments) -> bool:
-    """Without `*args`, `**options`, keyword-only arguments or defaults that are more than a literal."""
+    """Return whether it has no `*args`, `**options`, keyword-only arguments or defaults that are no literals."""
     more = arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs
     return not more and all(isinstance(d, ast.Constant) for d in arguments.defaults)
 

@@ -479,7 +479,7 @@ _IN_WORDS = {
 }
 
 
-class _Written(BaseException):
+class _CodeWritten(BaseException):
     """Carries the text out of Inductor before it would load and compile it."""
 
     def __init__(self, code: str) -> None:
@@ -662,13 +662,13 @@ def _inductor(call: TracedModel) -> str:
     call.operators = operators_of(graph)
 
     def save(code: str) -> None:
-        raise _Written(code)
+        raise _CodeWritten(code)
 
     before = GraphLowering.save_output_code
     GraphLowering.save_output_code = staticmethod(save)
     try:
         compile_fx_inner(graph, flat, is_inference=True)
-    except _Written as written:
+    except _CodeWritten as written:
         return written.code
     finally:
         GraphLowering.save_output_code = before

@@ -10,8 +10,8 @@ import torch
 
 from kerneltune.tools.languages.triton.ttir import (
     Argument,
+    InterpreterError,
     StepLimit,
-    TtirError,
     TtirSyntaxError,
     UnsupportedOp,
     parse,
@@ -87,7 +87,7 @@ def test_an_unknown_op_parses_and_is_unsupported_only_when_it_runs() -> None:
 )
 def test_ill_formed_ops_raise_typed_errors(body: str) -> None:
     text = wrapped("    %r = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>\n" + body)
-    with pytest.raises(TtirError):
+    with pytest.raises(InterpreterError):
         run(parse(text), (1, 1, 1), [])
 
 
@@ -127,7 +127,7 @@ def test_damaged_text_raises_nothing_but_typed_errors() -> None:
             )
         try:
             run(parse("".join(characters)), (2, 1, 1), [pointer("x", x), pointer("y", y), 50], max_ops=1000)
-        except TtirError:
+        except InterpreterError:
             continue
 
 
@@ -141,7 +141,7 @@ def test_wrong_arguments_are_typed_errors() -> None:
         [pointer("x", x)] * 3,
     ]
     for args in wrong:
-        with pytest.raises(TtirError):
+        with pytest.raises(InterpreterError):
             run(module, (1, 1, 1), args)
 
 

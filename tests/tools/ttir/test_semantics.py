@@ -240,9 +240,8 @@ def test_integer_kernels_match_torch() -> None:
 
 def test_a_load_past_the_end_names_the_argument_and_the_offset() -> None:
     x, y = torch.zeros(20), torch.zeros(32)
-    with pytest.raises(OutOfBounds, match=r"load outside argument 'x': byte offset 80 of 80") as caught:
+    with pytest.raises(OutOfBounds, match=r"load outside argument 'x': byte offset 80 of 80"):
         launch(kernels.copy_unmasked, (2,), x=x, y=y, B=16)
-    assert (caught.value.name, caught.value.offset) == ("x", 80)
 
 
 def test_a_store_past_the_end_changes_nothing() -> None:

@@ -243,7 +243,7 @@ class _Budget:
 
     @property
     def envelope(self) -> Tensor:
-        """For each element."""
+        """Return the largest error that is allowed, of each element."""
         bound = self._widest * self._terms + self._stored + self._tiny
         bound = bound + 4 * self._trusted.amax(dim=1, keepdim=True)
         return bound if self._slack is None else bound + self._slack

@@ -16,7 +16,7 @@ Tree = Any  # Tensor, tuple, list, dict, int, float, bool, str or None, recursiv
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """All leaves with their paths, in order; the path of a lone leaf is "" ."""
+    """Return all leaves with their paths, in order; the path of a lone leaf is "" ."""
     if isinstance(tree, dict):
         items = [(str(key), value) for key, value in tree.items()]
     elif isinstance(tree, list | tuple):
@@ -29,7 +29,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensors(tree: Tree) -> Iterator[Tensor]:
-    """All tensors, in order."""
+    """Return all tensors, in order."""
     return (leaf for _, leaf in leaves(tree) if isinstance(leaf, Tensor))
 
 

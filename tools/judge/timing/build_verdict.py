@@ -47,7 +47,7 @@ class RooflineBound:
         return floor_us(self.bytes_moved, self.output_bytes, l2_bytes, slots, self.fastest_gbps)
 
     def facts(self) -> dict[str, Json]:
-        """For the receipt."""
+        """Return the facts for the receipt."""
         found: dict[str, Json] = {"us": self.us, "source": self.source, "fastest_gbps": self.fastest_gbps}
         return found | ({"ceilings": encode(self.ceilings)} if self.ceilings else {})
 
@@ -140,7 +140,7 @@ class TimingResult:
 
     @property
     def rules(self) -> Rules:
-        """When enough was measured."""
+        """Return the rules for when enough was measured."""
         return self.series.rules
 
     @property
@@ -152,7 +152,7 @@ class TimingResult:
         return self.shares.own_us / whole if whole else 0.0
 
     def facts(self) -> dict[str, Json]:
-        """For the receipt."""
+        """Return the facts for the receipt."""
         series, clocks = self.series, self.sm_clocks_mhz
         slow = statistics.quantiles(clocks, n=20)[0] if len(clocks) > 1 else None
         return {

@@ -30,7 +30,7 @@ _MOST_DISCARDED = 0.2  # of the rounds; above, nothing that was timed here can b
 
 @dataclass(frozen=True)
 class Rules:
-    """When enough has been measured. Seconds are device time of all arms."""
+    """The rules for when enough has been measured. Seconds are device time of all arms."""
 
     min_rounds: int = 20
     half_width: float = 0.003
@@ -382,7 +382,7 @@ class MemoizationFinding:
     detail: str = ""
 
     def facts(self) -> dict[str, Json]:
-        """For the receipt."""
+        """Return the facts for the receipt."""
         return {
             "gain_us": round(self.gain_us, 4),
             "allowed_us": round(self.allowed_us, 4),

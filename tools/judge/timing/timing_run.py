@@ -62,7 +62,7 @@ class TimingRun:
         self._turn = 0
 
     def run(self, plan: Plan, label: str = "timing") -> TimingResult:
-        """All measurements. Raises Refuted with the verdict when the plan is not right, or its time not credible, and
+        """Measure all. Raises Refuted with the verdict when the plan is not right, or its time not credible, and
         RunnerFailed. `label` tells apart the seeds of several runs of one plan."""
         timed = self._start(plan, label)
         if self._refill is None:

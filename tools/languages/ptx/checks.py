@@ -113,7 +113,7 @@ def loops(function: Function) -> Iterator[tuple[int, int]]:
 
 
 def target_of(item: Item) -> str | None:
-    """Where a branch goes."""
+    """Return the label that a branch goes to; None for other items."""
     if isinstance(item, Instruction) and item.opcode == "bra" and item.operands:
         target = item.operands[-1]
         return target.name if isinstance(target, Symbol | Register) else None
@@ -121,7 +121,7 @@ def target_of(item: Item) -> str | None:
 
 
 def endless(function: Function) -> Iterator[tuple[int, str]]:
-    """Line and words of loops that nothing can leave."""
+    """Yield line and message of each loop that nothing can leave."""
     for first, last in loops(function):
         inside = function.body[first : last + 1]
         labels = {item.name for item in inside if isinstance(item, Label)}
@@ -138,7 +138,7 @@ def _leaves(item: Item, labels: set[str]) -> bool:
 
 
 def spins(function: Function) -> Iterator[tuple[int, str]]:
-    """Line and words of short loops whose way out depends on memory that others write."""
+    """Yield line and message of each short loop whose way out depends on memory that others write."""
     for first, last in loops(function):
         inside = [item for item in function.body[first : last + 1] if isinstance(item, Instruction)]
         waits = any(_reads_others(instruction) for instruction in inside)
@@ -170,7 +170,7 @@ _COPIES = ("mov", "cvta", "ld")
 
 
 def misaligned(module: Module, function: Function) -> Iterator[tuple[int, str]]:
-    """Line and words of each access that no address of its form can satisfy."""
+    """Yield line and message of each access that no address of its form can satisfy."""
     declared, lasting = _declared(module, function), _lasting(function)
     known = dict(declared)
     for item in function.body:
@@ -178,7 +178,7 @@ def misaligned(module: Module, function: Function) -> Iterator[tuple[int, str]]:
             known = {name: place for name, place in known.items() if name in lasting or name in declared}
         elif isinstance(item, Instruction):
             if (offset := _off(item, known)) is not None:
-                nbytes = _access_bytes(item)
+                nbytes = access_bytes(item)
                 yield (
                     item.line,
                     f"{item.name} needs {nbytes}-byte alignment, and this address is {offset} bytes past it; use a "
@@ -188,17 +188,17 @@ def misaligned(module: Module, function: Function) -> Iterator[tuple[int, str]]:
 
 
 def _off(instruction: Instruction, known: dict[str, tuple[int, int]]) -> int | None:
-    """Bytes past what the access needs; None where that is nothing, or not known."""
+    """Return by how many bytes an access misses its alignment; None where it does not, or that is not known."""
     if instruction.opcode not in ("ld", "st", "atom", "red"):
         return None
     place = next((operand for operand in instruction.operands if isinstance(operand, Address)), None)
     if place is None or place.more or (found := _known(place, known)) is None:
         return None  # what follows the first is the barrier of st.async, which has another size
-    nbytes, (offset, align) = _access_bytes(instruction), found
+    nbytes, (offset, align) = access_bytes(instruction), found
     return (offset % nbytes or None) if align >= nbytes else None
 
 
-def _access_bytes(instruction: Instruction) -> int:
+def access_bytes(instruction: Instruction) -> int:
     vector = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
     try:
         return vector * type_bytes(instruction.modifiers[-1])
@@ -215,8 +215,8 @@ def _declared(module: Module, function: Function) -> dict[str, tuple[int, int]]:
 
 
 def _lasting(function: Function) -> set[str]:
-    """What is not written again behind the first label, or only once in all: its value is the same wherever it has
-    one."""
+    """Return the registers that are not written again behind the first label, or only once in all: their value is the
+    same wherever they have one."""
     times: dict[str, int] = {}
     behind: set[str] = set()
     label = False
@@ -235,7 +235,7 @@ def _written(instruction: Instruction) -> Iterator[str]:
 
 
 def _follow(instruction: Instruction, known: dict[str, tuple[int, int]]) -> None:
-    """What the results are from now on."""
+    """Note the offset and alignment that the results have from now on."""
     source = instruction.operands[1] if len(instruction.operands) > 1 else None
     found = None
     if instruction.guard is None and isinstance(source, Address | Register | Symbol):
@@ -256,6 +256,27 @@ def _known(operand: Operand, known: dict[str, tuple[int, int]]) -> tuple[int, in
         return None
     offset, align = known[inner.name]
     return offset + getattr(inner, "offset", 0) + (operand.offset if isinstance(operand, Address) else 0), align
+
+
+_ADDRESS_MAKERS = ("mov", "cvta", "cvt", "add", "sub", "mad", "selp")
+
+
+def followed_params(entry: Function) -> dict[str, str]:
+    """Return register -> parameter, for registers that hold a parameter or an address made of one: what is multiplied
+    is an offset, not the address."""
+    origins: dict[str, str] = {}
+    for instruction in (*entry.instructions, *entry.instructions):  # twice, for what a loop carries round
+        if not instruction.operands or not isinstance(result := instruction.operands[0], Register):
+            continue
+        sources = instruction.operands[3 if instruction.opcode == "mad" else 1 :]
+        found: list[str] = []
+        if instruction.opcode == "ld" and "param" in instruction.modifiers:
+            found = [o.base.name for o in sources if isinstance(o, Address) and isinstance(o.base, Symbol)]
+        elif instruction.opcode in _ADDRESS_MAKERS:
+            found = [origins[o.name] for o in sources if isinstance(o, Register) and o.name in origins]
+        if found:
+            origins.setdefault(result.name, found[0])
+    return origins
 
 
 # ---
@@ -287,7 +308,7 @@ class _Flow:
     writes: int = 0
 
     def of(self, *operands: Operand) -> int:
-        """What operands carry."""
+        """Return the parameters that operands carry, as bits."""
         bits = 0
         for leaf in (leaf for operand in operands for leaf in leaves(operand)):
             if isinstance(leaf, Register):
@@ -297,7 +318,7 @@ class _Flow:
         return bits
 
     def give(self, operand: Operand, bits: int) -> bool:
-        """Let a result carry more; whether that was new."""
+        """Let a result carry more; return whether that was new."""
         news = False
         for leaf in () if isinstance(operand, Address) else leaves(operand):
             if isinstance(leaf, Register):
@@ -308,7 +329,7 @@ class _Flow:
         return news
 
     def step(self, instruction: Instruction) -> bool:
-        """One instruction's results; whether anything new was learned."""
+        """Let an instruction's results carry what went in; return whether anything new was learned."""
         if instruction.opcode == "ld" and instruction.modifiers[:1] == ("param",):
             address = instruction.operands[-1]
             base = address.base if isinstance(address, Address) else None
@@ -320,11 +341,11 @@ class _Flow:
         return self.give(instruction.operands[0], bits)
 
     def guarded(self, instruction: Instruction) -> int:
-        """What decides whether an instruction runs goes into what it makes."""
+        """Return what the guard carries: it goes into the results too."""
         return self.carried.get(instruction.guard.register, 0) if instruction.guard else 0
 
     def access(self, instruction: Instruction) -> None:
-        """Note what an instruction may do to memory. Raises AnyMemory."""
+        """Note what an instruction may do to memory. Raises UnknownAddress."""
         places = [operand for operand in instruction.operands if isinstance(operand, Address)]
         space = next((m.partition("::")[0] for m in instruction.modifiers if m.partition("::")[0] in _INSIDE), None)
         if instruction.opcode == "call":
@@ -422,7 +443,7 @@ _MOST_TABLE_BYTES = 16 << 20  # what the runner restores before each pass
 
 @dataclass(frozen=True)
 class PtxFinding:
-    """What stands in a line, and what to do about it. `fatal`: the kernel is not run."""
+    """A problem in a line of PTX, and what to do about it. `fatal`: the kernel is not run."""
 
     line: int
     message: str
@@ -433,7 +454,7 @@ class PtxFinding:
 
 
 def findings(module: Module, entry: Function, arch: str) -> list[PtxFinding]:
-    """Everything that can be said of a kernel without running it, in the order of its lines."""
+    """Return everything that can be said of a kernel without running it, in the order of its lines."""
     found = [*_head(module, arch), *_memory(module), *_functions(module)]
     for function in module.functions:
         found += _instructions(function)
@@ -536,5 +557,5 @@ def _unused(entry: Function) -> Iterator[PtxFinding]:
 
 
 def first_fatal(found: Sequence[PtxFinding]) -> list[PtxFinding]:
-    """Those that stop a kernel."""
+    """Return the findings that stop a kernel."""
     return [finding for finding in found if finding.fatal]

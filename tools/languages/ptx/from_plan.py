@@ -126,7 +126,7 @@ class _Kernels:
         if kernel.options.get("enable_fp_fusion", True) is not True:
             raise CannotSay(f"kernel {kernel.name!r} must not fuse products and sums (enable_fp_fusion)")
         names = argument_names(kernel) or [f"x{i}" for i in range(len(kernel.signature))]
-        plain = readable(text, names=names, source=self.source).text
+        plain = readable(text, names=names, source=self.source)
         (entry,) = parse(plain).entries[:1]
         if len(entry.params) > len(kernel.signature):
             raise CannotSay(f"kernel {kernel.name!r} needs memory that Triton sets aside for a launch (scratch)")

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kerneltune.tools.languages.ptx.checks import followed_params
 from kerneltune.tools.languages.ptx.host_code import device_of, forward_of, row_major, tensors_in, tuple_of
-from kerneltune.tools.languages.ptx.ir import Address, Function, Instruction, Module, Param, Register, Symbol
+from kerneltune.tools.languages.ptx.ir import Address, Function, Module, Param, Register
 from kerneltune.tools.languages.ptx.loader import entry_of
 from kerneltune.tools.languages.ptx.parser import parse
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
@@ -15,7 +16,6 @@ LOOK = "# LOOK: "
 _ROWS = re.compile(r"^(n_?|num_?)?(rows?|m|batch|b)(_\w+)?$", re.IGNORECASE)
 _ALL = re.compile(r"^(n_?|num_?)?(elements?|elems?|numel|total|size)$", re.IGNORECASE)
 _DEFAULT_BLOCK = 256
-_ADDRESS_MAKERS = ("mov", "cvta", "cvt", "add", "sub", "mad", "selp")
 
 
 def guessed_candidate(ptx: str, task: TaskSpec, name: str) -> str:
@@ -76,10 +76,8 @@ class _Pointers:
 
 
 def _pointers(entry: Function) -> _Pointers:
-    """From what is said of a parameter, and from the addresses that are made of it."""
-    origins: dict[str, str] = {}
-    for instruction in (*entry.instructions, *entry.instructions):  # twice, for what a loop carries round
-        _follow(instruction, origins)
+    """Return the pointers, by their declarations and by the addresses that are made of them."""
+    origins = followed_params(entry)
     used: set[str] = set()
     stored: set[str] = set()
     for instruction in entry.instructions:
@@ -90,21 +88,6 @@ def _pointers(entry: Function) -> _Pointers:
                     stored.add(origins[operand.base.name])
     wide = {p.name for p in entry.params if p.type in ("u64", "b64", "s64") and (p.ptr or p.name in used)}
     return _Pointers(frozenset(wide), frozenset(stored & wide))
-
-
-def _follow(instruction: Instruction, origins: dict[str, str]) -> None:
-    """Note which parameter the result is, or is an address made of: what is multiplied is an offset."""
-    if not instruction.operands or not isinstance(result := instruction.operands[0], Register):
-        return
-    sources = instruction.operands[3 if instruction.opcode == "mad" else 1 :]
-    if instruction.opcode == "ld" and "param" in instruction.modifiers:
-        found = [o.base.name for o in sources if isinstance(o, Address) and isinstance(o.base, Symbol)]
-    elif instruction.opcode in _ADDRESS_MAKERS:
-        found = [origins[o.name] for o in sources if isinstance(o, Register) and o.name in origins]
-    else:
-        found = []
-    if found:
-        origins.setdefault(result.name, found[0])
 
 
 @dataclass

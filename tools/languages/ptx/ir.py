@@ -80,7 +80,7 @@ Operand = Register | Symbol | Immediate | Address | Vector | Group | Not | Both
 
 
 def leaves(operand: Operand) -> "Iterator[Register | Symbol | Immediate]":
-    """What an operand is made of in the end, in the order in which it is written."""
+    """Yield the registers, symbols and numbers of an operand, in the order in which they are written."""
     match operand:
         case Vector(items) | Group(items):
             for item in items:
@@ -154,7 +154,7 @@ class Param:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size in bytes."""
         return type_bytes(self.type) * (1 if self.count is None else self.count)
 
 
@@ -176,7 +176,7 @@ class Variable:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size in bytes."""
         return type_bytes(self.type) * self.vector * (1 if self.count is None else self.count)
 
 
@@ -217,7 +217,7 @@ class Module:
 
     @property
     def entries(self) -> tuple[Function, ...]:
-        """What can be launched."""
+        """The functions that can be launched."""
         return tuple(f for f in self.functions if f.entry and f.defined)
 
 

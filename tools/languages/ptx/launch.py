@@ -23,7 +23,7 @@ class PtxLaunch:
 
 
 class Backend(Protocol):
-    """Where launches go, and who chooses among configs."""
+    """The receiver of launches, which chooses among configs."""
 
     def launch(self, launch: PtxLaunch) -> None:
         """Do it, or write it down."""

@@ -77,7 +77,7 @@ def entry_of(module: Module, name: str | None) -> Function:
 
 
 def bind(entry: Function, values: Sequence[Any]) -> tuple[str, ...]:
-    """Each value's type name. Raises PtxLaunchError."""
+    """Return the type name of each value. Raises PtxLaunchError."""
     if len(values) != len(entry.params):
         declared = ", ".join(f".{p.type} {p.name}" for p in entry.params)
         raise PtxLaunchError(f"{entry.name} takes {len(entry.params)} arguments ({declared}), not {len(values)}")
@@ -118,7 +118,8 @@ def _misfit(entry: Function, param: Param, what: str) -> PtxLaunchError:
 
 
 def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
-    """Why values of these types cannot be what the entry takes, or None: asked again where nobody trusts the plan."""
+    """Return why values of these types cannot be what the entry takes, or None: asked again where nobody trusts the
+    plan."""
     if len(signature) != len(entry.params):
         return f"{entry.name} takes {len(entry.params)} arguments, not {len(signature)}"
     for param, kind in zip(entry.params, signature, strict=True):
@@ -302,7 +303,7 @@ def _size(name: str, value: Any) -> int:
 
 
 def sizes(name: str, value: Any, *, least: int = 1) -> tuple[int, int, int]:
-    """One to three sizes as three. Raises PtxLaunchError."""
+    """Return one to three sizes as three. Raises PtxLaunchError."""
     given = [_size(name, v) for v in (value if isinstance(value, list | tuple) else (value,))]
     if not 1 <= len(given) <= _AXES or min(given) < least:
         raise PtxLaunchError(f"{name} has one to three sizes of at least {least}, not {value!r:.60}")

@@ -61,7 +61,7 @@ class PtxToken(NamedTuple):
 
 
 def tokens(text: str) -> list[PtxToken]:
-    """All tokens but spaces and comments, and one of kind "end". Raises PtxError."""
+    """Return all tokens but spaces and comments, and one of kind "end". Raises PtxError."""
     found: list[PtxToken] = []
     at, line, glued = 0, 1, False
     while at < len(text):
@@ -85,7 +85,7 @@ def without_comments(text: str) -> str:
 
 
 def line_of(text: str, line: int) -> str:
-    """One line of a text, counted from 1; empty where there is none."""
+    """Return a line of a text, counted from 1; empty where there is none."""
     lines = text.split("\n", line)
     return lines[line - 1] if 0 < line <= len(lines) else ""
 
@@ -113,7 +113,7 @@ class Value:
 
     @property
     def immediate(self) -> Immediate:
-        """As an operand."""
+        """The operand that it is."""
         return Immediate(self.number, self.bits)
 
 
@@ -272,14 +272,14 @@ class Stream:
         return PtxError(line, message, line_of(self.text, line))
 
     def missing(self, comma: str, closing: str) -> PtxError:
-        """What should stand behind the last token; its line is named, for the next may be of another statement."""
+        """Return the error for a missing mark, at the last token: the next may be of another statement."""
         last, token = self.tokens[max(0, self.at - 1)], self.next
         if token.line == last.line:
             return self.error(f"expected {comma!r} or {closing!r} before {token.text[:40] or 'the end'!r}")
         return self.error(f"expected {comma!r} or {closing!r} behind {last.text[:40]!r}", last)
 
     def until_semicolon(self) -> None:
-        """Leave out what no one asks for."""
+        """Skip to behind the next semicolon."""
         while self.take().text != ";":
             if self.next.kind == "end":
                 raise self.error("';' is missing")
@@ -378,7 +378,7 @@ class Stream:
 
     @contextmanager
     def nested(self, opening: PtxToken) -> Iterator[None]:
-        """What stands between brackets, which must not be endlessly deep."""
+        """Count brackets within brackets. Raises PtxError where they are too deep."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise self.error(f"brackets more than {MOST_NESTED} deep", opening)
@@ -386,7 +386,7 @@ class Stream:
         self._depth -= 1
 
     def variables(self, space: PtxToken, *, extern: bool) -> list[Variable]:
-        """What a declaration of memory declares; its state space was just taken."""
+        """Read the variables of a declaration whose state space was just taken."""
         align, vector, kind = None, 1, ""
         while self.next.kind == "dot":
             token = self.take()
@@ -411,7 +411,7 @@ class Stream:
                 return found
 
     def _values(self) -> tuple[int | float, ...]:
-        """What a variable begins with, its nested braces written out; nothing where it is not numbers alone."""
+        """Read an initial value, its nested braces written out; nothing where it is not numbers alone."""
         depth, plain = 0, True
         found: list[int | float] = []
         while self.next.kind != "end" and not (depth == 0 and self.next.text in (",", ";")):
@@ -452,7 +452,7 @@ MOST_SCOPES = 64  # open at once
 
 @dataclass
 class _ParsedScope:
-    """Names that braces hold: register, variable or label -> its full name. `start`: where in the body it begins."""
+    """The names declared between two braces: register, variable or label -> full name. `start`: place in the body."""
 
     number: int
     start: int = 0
@@ -541,7 +541,7 @@ class BodyParser:
         self._in, self._draft = stream, FunctionDraft()
 
     def read(self, opening: PtxToken) -> FunctionDraft:
-        """All up to the closing brace, which `opening` opened. Raises PtxError."""
+        """Read up to the closing brace of `opening`. Raises PtxError."""
         draft = self._draft
         draft.enter()
         while True:

@@ -9,14 +9,14 @@ import pytest
 
 from kerneltune.tools.languages.ptx import PtxError, parse
 from kerneltune.tools.languages.ptx.sim import (
+    AssertFailed,
     Deadlock,
     EmulatedLaunch,
+    InterpreterError,
     Misaligned,
     OutOfBounds,
     Race,
-    SimError,
     StepLimit,
-    Trap,
     Unsupported,
     run,
 )
@@ -203,7 +203,7 @@ def test_a_shuffle_that_names_lanes_which_never_come_is_a_deadlock() -> None:
 
 
 def test_a_trap_that_is_reached_is_said_and_one_that_is_not_does_no_harm() -> None:
-    with pytest.raises(Trap, match="trap, PTX line"):
+    with pytest.raises(AssertFailed, match="trap, PTX line"):
         compute("setp.eq.u32 p, a, 3; @p trap; mov.b32 d, 1;", NUMBERS)
     assert compute("setp.eq.u32 p, a, 99; @p trap; mov.b32 d, 1;", NUMBERS).tolist() == [1] * 64
 
@@ -233,7 +233,7 @@ def test_the_unknown_is_unsupported_and_not_wrong(text: str) -> None:
     ],
 )  # fmt: skip
 def test_text_that_makes_no_sense_is_named(text: str, words: str) -> None:
-    with pytest.raises(SimError, match=words):
+    with pytest.raises(InterpreterError, match=words):
         compute(text, u32(1))
 
 
@@ -364,7 +364,7 @@ def test_an_mbarrier_that_nobody_arrives_at_is_waited_for_to_the_limit() -> None
 # -- hostile texts end ------------------------------------------------------------------------------------------------
 
 
-def _quickly(body: str, error: type[SimError], limit_s: float = 10.0, **options: object) -> None:
+def _quickly(body: str, error: type[InterpreterError], limit_s: float = 10.0, **options: object) -> None:
     began = time.monotonic()
     with pytest.raises(error):
         start(body, u32(0), **options)  # type: ignore[arg-type]
@@ -374,11 +374,11 @@ def _quickly(body: str, error: type[SimError], limit_s: float = 10.0, **options:
 def test_hostile_texts_end_soon_in_errors() -> None:
     _quickly(".reg .b32 x; top: add.u32 x, x, 1; bra top;", StepLimit, threads=1024, grid=64, max_work=20_000)
     _quickly(".reg .b32 x; mov.u32 x, %tid.x;", StepLimit, threads=1024, grid=1 << 20, max_work=20_000)
-    _quickly(".shared .b8 s[1000000000]; ret;", SimError)
+    _quickly(".shared .b8 s[1000000000]; ret;", InterpreterError)
     _quickly(".local .b8 s[1000000000]; ret;", Unsupported)
-    _quickly("ret;", SimError, threads=1025)
-    _quickly("ret;", SimError, shared_bytes=1 << 40)
-    _quickly("ret;", SimError, grid=1 << 40)
+    _quickly("ret;", InterpreterError, threads=1025)
+    _quickly("ret;", InterpreterError, shared_bytes=1 << 40)
+    _quickly("ret;", InterpreterError, grid=1 << 40)
     nested = "{ .reg .b32 x; " * 60 + "}" * 60
     start(nested + " ret;", u32(0))
     with pytest.raises(PtxError, match="braces more than 64 deep"):
@@ -410,9 +410,9 @@ def test_arguments_are_packed_by_the_parameters_types() -> None:
     assert out.tolist() == [200, 0x3FC00000, 2**64 - 1, 0x40000000]
     for args, words in (([1], "takes 5 arguments, 1 were given"), ([pointer(out, "o")] * 5, "pointers are .u64"),
                         ([pointer(out, "o"), 1.5, 1.0, 1, 1], "is the float 1.5, but a is .u8")):  # fmt: skip
-        with pytest.raises(SimError, match=words):
+        with pytest.raises(InterpreterError, match=words):
             run(parse(text), launch, args)  # type: ignore[arg-type]
-    with pytest.raises(SimError, match="reqntid 32"):
+    with pytest.raises(InterpreterError, match="reqntid 32"):
         run(parse(text), EmulatedLaunch((1, 1, 1), (64, 1, 1)), [pointer(out, "out"), 200, 1.5, -1, 2.0])
 
 
@@ -423,5 +423,5 @@ def test_an_entry_is_chosen_by_name() -> None:
     launch, args = EmulatedLaunch((1, 1, 1), (1, 1, 1)), [pointer(out, "out")]
     run(module, launch, args, entry="two")
     assert out.tolist() == [2]
-    with pytest.raises(SimError, match="entries: one, two"):
+    with pytest.raises(InterpreterError, match="entries: one, two"):
         run(module, launch, args)

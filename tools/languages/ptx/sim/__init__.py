@@ -15,26 +15,23 @@ from kerneltune.tools.languages.ptx.sim.values import (
     Deadlock,
     IllFormed,
     Misaligned,
-    OutOfBounds,
     Race,
-    SimError,
-    StepLimit,
-    Trap,
     Unsupported,
 )
+from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, InterpreterError, OutOfBounds, StepLimit
 
 __all__ = [
     "Argument",
+    "AssertFailed",
     "Deadlock",
     "EmulatedLaunch",
     "EmulationStats",
     "IllFormed",
+    "InterpreterError",
     "Misaligned",
     "OutOfBounds",
     "Race",
-    "SimError",
     "StepLimit",
-    "Trap",
     "Unsupported",
     "run",
 ]

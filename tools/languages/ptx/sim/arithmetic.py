@@ -32,12 +32,12 @@ Binary = Callable[[Array, Array], Array]
 
 
 def wide_of(x: Array) -> Array:
-    """In twice the width (at most 64 bits)."""
+    """Return values in twice the width (at most 64 bits)."""
     return x.astype(f"{x.dtype.kind}{min(8, x.dtype.itemsize * 2)}")
 
 
 def high(a: Array, b: Array) -> Array:
-    """The upper half of a product."""
+    """Return the upper half of a product."""
     size = a.dtype.itemsize
     if size < 8:
         return np.asarray(wide_of(a) * wide_of(b) >> (size * 8)).astype(a.dtype)
@@ -57,7 +57,7 @@ def _high_64(a: Array, b: Array) -> Array:
 
 
 def divide(a: Array, b: Array) -> Array:
-    """Toward zero; by zero: all bits set, as GPUs do."""
+    """Divide toward zero; by zero gives all bits set, as on GPUs."""
     a, b = np.broadcast_arrays(a, b)
     safe = np.where(b == 0, b.dtype.type(1), b)
     if a.dtype.kind == "u":
@@ -71,13 +71,13 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def _lowest(a: Array, b: Array) -> Array:
-    """Where |a| does not exist: floor division, moved toward zero."""
+    """Divide the lowest number, whose |a| does not exist: floor division, moved toward zero."""
     floor = a // b
     return np.where((floor * b != a) & ((a < 0) != (b < 0)), floor + 1, floor)
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """With the sign of the dividend; by zero: the dividend."""
+    """Return the remainder, with the sign of the dividend; by zero the dividend."""
     a, b = np.broadcast_arrays(a, b)
     return np.where(b == 0, a, a - divide(a, b) * b)
 

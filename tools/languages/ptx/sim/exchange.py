@@ -54,7 +54,7 @@ def reach(ins: Ins, operand: Operand, space: str) -> Read:
 
 
 def own_space(ins: Ins, operand: Operand, space: str) -> str:
-    """For an address without a space: that of the variable which it names."""
+    """Return the state space of an address that says none: that of the variable which it names."""
     if space == "generic" and isinstance(operand, Address) and isinstance(operand.base, Symbol):
         return ins.scope.spaces.get(operand.base.name, space)
     return space

@@ -38,9 +38,6 @@ from kerneltune.tools.languages.ptx.sim.values import (
     Deadlock,
     IllFormed,
     LaneWords,
-    SimError,
-    StepLimit,
-    Trap,
     Unsupported,
     bits_of,
     encode,
@@ -49,7 +46,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
     place,
     unsupported,
 )
-from kerneltune.tools.languages.triton.ttir.ir import Array
+from kerneltune.tools.languages.triton.ttir.ir import Array, AssertFailed, InterpreterError, StepLimit
 from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, Pointer
 
 # ---
@@ -100,7 +97,7 @@ def steps_of(function: Function, scope: Scope) -> list[EmulatedStep]:
 
 
 def labels_of(function: Function) -> dict[str, int]:
-    """Where each label leads: a number of a step."""
+    """Return label -> number of the step that follows it."""
     found: dict[str, int] = {}
     count = 0
     for item in function.body:
@@ -113,14 +110,14 @@ def labels_of(function: Function) -> dict[str, int]:
 def _step(ins: Instruction, scope: Scope) -> EmulatedStep:
     try:
         return _build(ins, scope)
-    except SimError as error:
+    except InterpreterError as error:
         return EmulatedStep(ins, PLAIN, _guarded(_raiser(error), _guard(ins, scope)))
     except (ValueError, IndexError, KeyError, TypeError) as error:
         wrong = IllFormed(f"{place(ins)}: ill-formed: {error}")
         return EmulatedStep(ins, PLAIN, _guarded(_raiser(wrong), None))
 
 
-def _raiser(error: SimError) -> Run:
+def _raiser(error: InterpreterError) -> Run:
     def run(m: WarpMachine) -> None:
         raise error
 
@@ -163,7 +160,7 @@ def _label(ins: Instruction, operand: Operand, scope: Scope) -> int:
 def _plain(what: Ins) -> Run:
     ins = what.ins
     if ins.opcode in ("trap", "brkpt"):
-        return _raiser(Trap(f"{place(ins)} was reached"))
+        return _raiser(AssertFailed(f"{place(ins)} was reached"))
     if ins.opcode == "call":
         return _call(ins)
     table = _FLOAT_OPS if ins.opcode in _FLOAT_OPS and what.kinds and is_float(what.kind) else _OPS
@@ -177,10 +174,10 @@ _FAILS = ("__assertfail", "__assert_fail")
 
 
 def _call(ins: Instruction) -> Run:
-    """Only what the system offers: printing, which says nothing here, and failing."""
+    """Build a call of what the system offers: printing, which does nothing here, and failing."""
     names = [o.name for o in ins.operands if isinstance(o, Symbol)]
     if any(name in _FAILS for name in names):
-        return _raiser(Trap(f"{place(ins)}: an assertion of the kernel failed"))
+        return _raiser(AssertFailed(f"{place(ins)}: an assertion of the kernel failed"))
     if any(name in _SILENT for name in names):
         return _no_op
     raise unsupported(ins, "calls of functions")
@@ -265,12 +262,12 @@ class Schedule:
         self.spins, self.pushed_back = 0, -1
 
     def run(self) -> None:
-        """Until all threads have ended. Raises SimError."""
+        """Until all threads have ended. Raises InterpreterError."""
         while (pc := self._choose()) is not None:
             self._straight(pc)
 
     def _straight(self, pc: int) -> None:
-        """From one place on, until the group splits, waits, ends or meets others."""
+        """Run from one step on, until the group splits, waits, ends or meets others."""
         m, steps = self.m, self.steps
         cost = 1 + m.n // LANES_PER_WORK
         while 0 <= pc < self.until:
@@ -531,7 +528,7 @@ class EmulationStats:
 
 @dataclass
 class _Layout:
-    """Where variables lie."""
+    """The addresses of variables."""
 
     symbols: dict[str, int] = field(default_factory=dict)
     spaces: dict[str, str] = field(default_factory=dict)
@@ -543,7 +540,7 @@ def run(
     module: Module, launch: EmulatedLaunch, args: Sequence[Argument], *, entry: str = "", max_work: int = 50_000_000
 ) -> EmulationStats:
     """Executes an entry (the only one, unless named) on `args`, one for each parameter, writing through its pointers.
-    Raises SimError."""
+    Raises InterpreterError."""
     function = _entry(module, entry)
     _check(launch, function, module)
     with np.errstate(all="ignore"):
@@ -557,23 +554,25 @@ def _entry(module: Module, name: str) -> Function:
     found = [f for f in module.entries if name in ("", f.name)]
     if len(found) != 1:
         names = ", ".join(f.name for f in module.entries) or "none"
-        raise SimError(f"no single entry {name or '(unnamed)'!r}; entries: {names}")
+        raise InterpreterError(f"no single entry {name or '(unnamed)'!r}; entries: {names}")
     return found[0]
 
 
 def _check(launch: EmulatedLaunch, function: Function, module: Module) -> None:
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     if min(launch.block) < 1 or threads > MOST_THREADS:
-        raise SimError(f"a block of {launch.block} threads; it may have 1 to {MOST_THREADS}")
+        raise InterpreterError(f"a block of {launch.block} threads; it may have 1 to {MOST_THREADS}")
     ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
     if min(launch.grid) < 1 or ctas > MOST_CTAS:
-        raise SimError(f"a grid of {launch.grid} blocks")
+        raise InterpreterError(f"a grid of {launch.grid} blocks")
     required = function.directives.get("reqntid")
     if required is not None and (*required, 1, 1, 1)[:3] != launch.block:
-        raise SimError(f"the block is {launch.block}, but the text says .reqntid {', '.join(map(str, required))}")
+        raise InterpreterError(
+            f"the block is {launch.block}, but the text says .reqntid {', '.join(map(str, required))}"
+        )
     most = function.directives.get("maxntid")
     if most is not None and threads > int(np.prod(most, dtype=np.int64)):
-        raise SimError(f"{threads} threads in a block, but the text says .maxntid {', '.join(map(str, most))}")
+        raise InterpreterError(f"{threads} threads in a block, but the text says .maxntid {', '.join(map(str, most))}")
     cluster = function.directives.get("reqnctapercluster", (1,))
     several = launch.cluster != (1, 1, 1) or int(np.prod(cluster, dtype=np.int64)) > 1
     if several and any(_knows_cluster(ins) for each in module.functions for ins in each.instructions):
@@ -648,7 +647,7 @@ def _lay_out(module: Module, function: Function, launch: EmulatedLaunch, space: 
         layout.symbols[variable.name], layout.spaces[variable.name] = -(-start // align) * align, "shared"
     layout.shared_bytes = max([layout.shared_bytes, *(layout.symbols[v.name] + launch.shared_bytes for v in dynamic)])
     if layout.shared_bytes > MOST_SHARED:
-        raise SimError(f"{layout.shared_bytes} bytes of shared memory; a block has at most {MOST_SHARED}")
+        raise InterpreterError(f"{layout.shared_bytes} bytes of shared memory; a block has at most {MOST_SHARED}")
     if layout.local_bytes > MEMORY_BYTES // MOST_THREADS:
         raise Unsupported(f"{layout.local_bytes} bytes of local memory for each thread")
     return layout
@@ -687,7 +686,7 @@ def _element(value: int | float, kind: str) -> Array:
 def _params(function: Function, args: Sequence[Argument], layout: _Layout, space: AddressSpace) -> Array:
     """The parameters' bytes, and their addresses in `layout`."""
     if len(args) != len(function.params):
-        raise SimError(f"{function.name} takes {len(function.params)} arguments, {len(args)} were given")
+        raise InterpreterError(f"{function.name} takes {len(function.params)} arguments, {len(args)} were given")
     data = bytearray()
     for number, (param, value) in enumerate(zip(function.params, args, strict=True)):
         align = param.align if param.align and not param.ptr else type_bytes(param.type)
@@ -703,13 +702,15 @@ def _packed(param: Param, value: Argument, number: int, space: AddressSpace) -> 
         raise Unsupported(f"argument {number} ({param.name}) is an array of {param.nbytes} bytes")
     if isinstance(value, Pointer):
         if param.nbytes != 8 or is_float(param.type):
-            raise SimError(f"argument {number} is a tensor, but {param.name} is .{param.type}; pointers are .u64")
+            raise InterpreterError(
+                f"argument {number} is a tensor, but {param.name} is .{param.type}; pointers are .u64"
+            )
         return space.place(value).to_bytes(8, "little")
     if is_float(param.type):
         return encode(nearest(np.array([value], np.float64), param.type), param.type).tobytes()
     if isinstance(value, float):
         if param.type != "b32":
-            raise SimError(f"argument {number} is the float {value}, but {param.name} is .{param.type}")
+            raise InterpreterError(f"argument {number} is the float {value}, but {param.name} is .{param.type}")
         return np.float32(value).tobytes()
     return (int(value) & (1 << 8 * param.nbytes) - 1).to_bytes(param.nbytes, "little")
 

@@ -26,7 +26,6 @@ from kerneltune.tools.languages.ptx.sim.values import (
     Lanes,
     LaneWords,
     Misaligned,
-    OutOfBounds,
     Race,
     base_of,
     bits_of,
@@ -42,7 +41,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
     resize,
     unsupported,
 )
-from kerneltune.tools.languages.triton.ttir.ir import Array
+from kerneltune.tools.languages.triton.ttir.ir import Array, OutOfBounds
 from kerneltune.tools.languages.triton.ttir.memory import AddressSpace
 
 # ---
@@ -57,7 +56,8 @@ _STEP = 64  # warps of a block and _SEVERAL fit below it
 
 
 class Shadow:
-    """Who touched what. `granule`: bytes that are kept account of together, the narrowest access of the kernel."""
+    """The last accesses of shared memory, to find races. `granule`: bytes that share an entry, the narrowest access of
+    the kernel."""
 
     def __init__(self, blocks: int, stride: int, granule: int) -> None:
         self.granule = granule
@@ -110,7 +110,7 @@ class Shadow:
         self._line[cells] = ins.line
 
     def _mixed(self, cells: Array, mark: Array) -> None:
-        """Two warps may read one cell in the same instruction."""
+        """Mark the cells that two warps read in the same instruction."""
         lost = self._reader[cells] != mark
         self._reader[cells[lost]] = mark[lost] // _STEP * _STEP + _SEVERAL
 
@@ -348,7 +348,7 @@ class Shape:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """The threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
@@ -371,7 +371,7 @@ class Copies:
     ins: Instruction
 
     def only(self, which: Array) -> Copies:
-        """Those of some lanes."""
+        """Return the copies of some lanes."""
         return replace(
             self, lanes=self.lanes[which], groups=self.groups[which], target=self.target[which],
             source=self.source[which], kept=self.kept[which],
@@ -388,7 +388,7 @@ class PendingSum:
     values: list[Array]
 
     def only(self, which: Array) -> PendingSum:
-        """That of some lanes."""
+        """Return the sum of some lanes."""
         return PendingSum(self.slots, self.lanes[which], self.groups[which], [bits[which] for bits in self.values])
 
 
@@ -442,11 +442,11 @@ class WarpMachine:
 
     @property
     def lanes(self) -> Lanes:
-        """Those at work."""
+        """The lanes at work."""
         return self.everyone if self.idx is None else self.everyone.only(self.idx)
 
     def get(self, slot: int) -> Array:
-        """Bits of a register in the lanes at work, or one lane for all."""
+        """Return a register's bits in the lanes at work, or one lane for all."""
         bits = self.regs[slot]
         return bits if self.idx is None or len(bits) == 1 else bits[self.idx]
 
@@ -472,11 +472,11 @@ class WarpMachine:
             self.idx = before
 
     def full(self, bits: Array) -> Array:
-        """One element for each lane at work."""
+        """Return an element for each lane at work."""
         return np.broadcast_to(bits, (self.n, *bits.shape[1:])) if len(bits) == 1 else bits
 
     def spread(self, bits: Array, rest: int = 0) -> Array:
-        """One element for every lane of the batch, `rest` where nobody works."""
+        """Return an element for every lane of the batch, `rest` where nobody works."""
         if self.idx is None:
             return self.full(bits)
         out = np.full(self.count, rest, bits.dtype)
@@ -484,7 +484,7 @@ class WarpMachine:
         return out
 
     def narrow(self, bits: Array) -> Array:
-        """Of one element for every lane of the batch, those of lanes at work."""
+        """Return the elements of the lanes at work, from one for every lane of the batch."""
         return bits if self.idx is None else bits[self.idx]
 
     def active(self) -> Array:
@@ -512,7 +512,7 @@ class WarpMachine:
         return self.narrow(out.reshape(-1))
 
     def ballots(self, which: Array) -> Array:
-        """Of one truth for every lane of the batch, its warp's bits, for every lane."""
+        """Return the ballot of each lane's warp, from one truth for every lane of the batch."""
         bits = (which.reshape(-1, WARP) * _LANE_BITS).sum(axis=1, dtype=np.uint32)
         return np.repeat(bits, WARP)
 
@@ -524,7 +524,7 @@ _AXES = {"x": 0, "y": 1, "z": 2}
 
 
 def special(machine: WarpMachine, name: str) -> Array | None:
-    """Bits (32, or 64 where the name says so) of a special register in all lanes or in one for all; None: unknown."""
+    """Return a special register's bits (32, or 64 by its name) in all lanes, or in one for all; None: unknown."""
     if name not in machine.specials:
         value = _value(machine, name)
         if value is None:
@@ -656,7 +656,7 @@ class Ins:
         raise IllFormed(f"{place(self.ins)}: {name!r} is not a declared register")
 
     def width(self, operand: Operand) -> int:
-        """Bits of a register."""
+        """Return a register's width in bits."""
         return bits_of(self.scope.kinds[self.slot(operand)])
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -716,7 +716,7 @@ class Ins:
         return lambda m: decode(reader(m), kind)
 
     def address_of(self, symbol: Symbol) -> int:
-        """Where a variable or parameter lies, in its own space."""
+        """Return the address of a variable or parameter in its own state space."""
         if symbol.name not in self.scope.symbols:
             raise IllFormed(f"{place(self.ins)}: {symbol.name!r} is not declared")
         return self.scope.symbols[symbol.name] + symbol.offset
@@ -782,7 +782,7 @@ def _constant(value: Array) -> Read:
 
 
 def _immediate(operand: Immediate, kind: str) -> Array:
-    """One lane of a number in the text."""
+    """Return an immediate as one lane."""
     width, value = bits_of(kind), operand.value
     if width == 1:
         return np.array([bool(value)])

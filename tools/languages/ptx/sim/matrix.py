@@ -260,7 +260,7 @@ class _Side:
         return matrix.swapaxes(1, 2) if self.trans else matrix
 
     def _addresses(self, ins: Ins, word: int, line: Array, chunk: Array) -> Array:
-        """Where chunks of 16 bytes lie, as the matrix descriptor says."""
+        """Return the addresses of chunks of 16 bytes, as the matrix descriptor says."""
         start, leading, stride = ((word >> at & 0x3FFF) << 4 for at in (0, 16, 32))
         mode = word >> 62
         if word >> 49 & 7:

@@ -7,48 +7,33 @@ from typing import Any
 import numpy as np
 
 from kerneltune.tools.languages.ptx.ir import Instruction
-from kerneltune.tools.languages.triton.ttir.ir import Array
+from kerneltune.tools.languages.triton.ttir.ir import Array, InterpreterError
 from kerneltune.tools.languages.triton.ttir.values import MINIS, decode_table, encode_mini, round_bf16
 
 # ---
-# The ways in which PTX can fail to be emulated. Each message names the instruction and its line.
+# The ways in which PTX alone can fail to be emulated. Each message names the instruction and its line; one that is just
+# an InterpreterError says that a launch does not fit its entry.
 
 
-class SimError(Exception):
-    """Base of everything that the emulator raises on purpose; alone, a launch that does not fit its entry."""
-
-
-class IllFormed(SimError):
+class IllFormed(InterpreterError):
     """Text that makes no sense to the emulator. What an assembler has taken is then not checkable here."""
 
 
-class Unsupported(SimError):
+class Unsupported(InterpreterError):
     """What the emulator has no meaning for: the kernel cannot be checked here, which does not make it wrong."""
 
 
-class OutOfBounds(SimError):
-    """Memory outside all tensors, or outside the shared or local memory that there is."""
-
-
-class Misaligned(SimError):
+class Misaligned(InterpreterError):
     """An address that is no multiple of what the instruction needs; a GPU ends the launch."""
 
 
-class StepLimit(SimError):
-    """Too many executed instructions: very likely a loop that does not end."""
-
-
-class Deadlock(SimError):
+class Deadlock(InterpreterError):
     """Threads that wait for others which never come."""
 
 
-class Race(SimError):
+class Race(InterpreterError):
     """Two warps of a block used the same shared memory, one wrote, and no barrier lies between them; or a block ended
     before a copy had read it."""
-
-
-class Trap(SimError):
-    """The kernel itself said that something is wrong: trap, or a failed assertion."""
 
 
 def place(ins: Instruction) -> str:
@@ -155,7 +140,7 @@ def is_signed(kind: str) -> bool:
 
 
 def decode(bits: Array, kind: str) -> Array:
-    """Bits as wide as the type to values."""
+    """Turn bits as wide as the type into values."""
     base = base_of(kind)
     if base != kind:
         bits = bits.view(UNSIGNED[bits_of(base)]).reshape(-1, 2)
@@ -170,7 +155,7 @@ def decode(bits: Array, kind: str) -> Array:
 
 
 def encode(value: Array, kind: str) -> Array:
-    """Values that the type holds exactly to bits. Integers wrap around."""
+    """Turn values that the type holds exactly into bits. Integers wrap around."""
     base = base_of(kind)
     bits = _encode(value, base)
     if base == kind:
@@ -190,7 +175,7 @@ def _encode(value: Array, base: str) -> Array:
 
 
 def resize(bits: Array, width: int, *, signed: bool = False) -> Array:
-    """Bits cut or extended to a width."""
+    """Cut or extend bits to a width."""
     have = 1 if bits.dtype == bool else bits.dtype.itemsize * 8
     if have == width:
         return bits
@@ -201,7 +186,7 @@ def resize(bits: Array, width: int, *, signed: bool = False) -> Array:
 
 
 def poison(kind: str) -> Array:
-    """One lane of what nothing has written."""
+    """Return one lane of an unwritten register."""
     if kind == "pred":
         return np.array([True])
     if kind == "b128":
@@ -288,7 +273,7 @@ def _stored(x: Array, kind: str) -> Array:
 
 
 def _grid(x: Array, kind: str, mode: str, satfinite: bool) -> Array:
-    """On the format's grid, in float64."""
+    """Round to the format's grid, in float64."""
     mantissa, lowest = _SHAPES[kind]
     _, exponent = np.frexp(x)
     spacing = np.ldexp(1.0, np.maximum(exponent - 1, lowest) - mantissa)

@@ -13,9 +13,9 @@ load without `other`), the value is NaN or garbage, so that a kernel which depen
 from kerneltune.tools.languages.triton.ttir.interpreter import RunStats, run
 from kerneltune.tools.languages.triton.ttir.ir import (
     AssertFailed,
+    InterpreterError,
     OutOfBounds,
     StepLimit,
-    TtirError,
     TtirModule,
     TtirSyntaxError,
     UnsupportedOp,
@@ -27,11 +27,11 @@ __all__ = [
     "Argument",
     "AssertFailed",
     "DescriptorValue",
+    "InterpreterError",
     "OutOfBounds",
     "Pointer",
     "RunStats",
     "StepLimit",
-    "TtirError",
     "TtirModule",
     "TtirSyntaxError",
     "UnsupportedOp",

@@ -18,11 +18,11 @@ import numpy as np
 from kerneltune.tools.languages.triton.ttir.ir import (
     Array,
     Func,
+    InterpreterError,
     Op,
     Region,
     StepLimit,
     TtirBlock,
-    TtirError,
     TtirModule,
     TtirSyntaxError,
     UnsupportedOp,
@@ -124,7 +124,7 @@ class Frame:
         try:
             check_size(broadcast_size(args))
             results = handler(self, op, args)
-        except TtirError:
+        except InterpreterError:
             raise
         except ILL_TYPED as error:
             raise TtirSyntaxError(f"line {op.line}: ill-formed {op.name}: {error}") from error

@@ -19,12 +19,12 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     Array,
     Desc,
     Func,
+    InterpreterError,
     Op,
     Ptr,
     Scalar,
     StepLimit,
     TtirBlock,
-    TtirError,
     TtirModule,
     TtirSyntaxError,
     Type,
@@ -91,7 +91,7 @@ def run(
             values = _bind(machine, kernel, args)
             ids = _program_ids(grid, programs)
             batches = [run_func(Frame(machine, batch), kernel, values) for batch in _batches(ids, module)]
-        except TtirError:
+        except InterpreterError:
             raise
         except RecursionError as error:
             raise StepLimit("control flow nested too deeply") from error

@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 
-class TtirError(Exception):
-    """Base of everything the interpreter raises on purpose."""
+class InterpreterError(Exception):
+    """Base of everything that the interpreter of TTIR and the emulator of PTX raise on purpose."""
 
 
-class TtirSyntaxError(TtirError):
+class TtirSyntaxError(InterpreterError):
     """The text is not TTIR that we can parse, or an op in it is ill-formed."""
 
 
-class UnsupportedOp(TtirError):
+class UnsupportedOp(InterpreterError):
     """An op or type we have no semantics for: the kernel is not checkable here, which does not make it wrong."""
 
     def __init__(self, op: str, why: str = "") -> None:
@@ -32,22 +32,16 @@ class UnsupportedOp(TtirError):
         self.op = op
 
 
-class OutOfBounds(TtirError):
-    """The kernel touched memory outside its tensors."""
-
-    def __init__(self, name: str, offset: int, size: int, what: str) -> None:
-        super().__init__(f"{what} outside argument {name!r}: byte offset {offset} of {size}")
-        self.name = name
-        self.offset = offset
-        self.size = size
+class OutOfBounds(InterpreterError):
+    """The kernel touched memory outside its tensors, or outside the shared or local memory that there is."""
 
 
-class StepLimit(TtirError):
-    """Too many executed ops, or calls nested too deeply: very likely a loop that does not end."""
+class StepLimit(InterpreterError):
+    """Too many executed operations, or calls nested too deeply: very likely a loop that does not end."""
 
 
-class AssertFailed(TtirError):
-    """A device-side assertion of the kernel did not hold."""
+class AssertFailed(InterpreterError):
+    """The kernel itself says that something is wrong: a device-side assertion, or trap."""
 
 
 Array: TypeAlias = npt.NDArray[Any]

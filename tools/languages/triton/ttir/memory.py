@@ -109,7 +109,7 @@ class AddressSpace:
         return region if region and region.holds(low, high, size) else None
 
     def split(self, address: Array, size: int, what: str) -> Iterator[tuple[MemoryRegion, Array]]:
-        """Each region with the lanes that fall into it."""
+        """Yield each region with the lanes that fall into it."""
         numbers = address >> SHIFT
         for number in np.unique(numbers):
             lanes = numbers == number
@@ -121,10 +121,10 @@ class AddressSpace:
 
     def _blame(self, region: MemoryRegion | None, address: Array, size: int, what: str) -> OutOfBounds:
         if region is None:
-            return OutOfBounds("(no argument)", int(address.flat[0]), 0, what)
-        offset = address - region.base
-        bad = offset[(offset < 0) | (offset + size > len(region.buffer))]
-        return OutOfBounds(region.name, int(bad.flat[0]), len(region.buffer), what)
+            return OutOfBounds(f"{what} outside argument '(no argument)': byte offset {int(address.flat[0])} of 0")
+        offset, nbytes = address - region.base, len(region.buffer)
+        bad = offset[(offset < 0) | (offset + size > nbytes)]
+        return OutOfBounds(f"{what} outside argument {region.name!r}: byte offset {int(bad.flat[0])} of {nbytes}")
 
     def read(self, address: Array, dtype: np.dtype[Any]) -> Array:
         if region := self.single(address, dtype.itemsize):

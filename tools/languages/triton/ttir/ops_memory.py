@@ -374,7 +374,7 @@ def dot_scaled(frame: Frame, op: Op, args: list[Array]) -> Array:
 
 
 def _scaled_operands(op: Op, values: list[Array], formats: list[str]) -> list[tuple[Array, Array | None]]:
-    """Both operands with their scales, which an operand of 16 bits has none of."""
+    """Return each operand and its scales; None for those of an operand of 16 bits."""
     scaled = [name != "bf16" for name in formats] if len(values) == 3 else [len(values) == 4] * 2
     if len(values) != 2 + sum(scaled):
         raise UnsupportedOp(op.name, "one operand with a scale and one without")

@@ -162,7 +162,7 @@ class Cursor:
             self.at += 1
 
     def listed(self, closer: str) -> Iterator[None]:
-        """One round per item of a comma-separated list, up to and including `closer`."""
+        """Yield once per item of a comma-separated list, up to and including `closer`."""
         while not self.accept(closer):
             yield
             if not self.accept(",") and not self.peek(closer):
