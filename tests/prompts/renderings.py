@@ -38,7 +38,6 @@ def renderings() -> dict[str, str]:
     counted = workbench(attempt(1, checked()), attempt(2, checked(), 1))
     found["history_without_gpu"] = RunPrompts(counted, "sm_90", None).history()
     found["crossover"] = words.crossover(attempts[0], attempts[2])
-    found["synthetic"] = render("synthetic.j2", task="weighted_softmax", gpu=None, arch="sm_90", source=SOURCE)
     found["nudges"] = "\n\n".join(f"{trouble}: {words.nudge(trouble)}" for trouble in TROUBLES)
     its = made_run(gpu="NVIDIA H200").run
     error = "line 14: name 'tl' is not defined"
