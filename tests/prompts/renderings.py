@@ -4,8 +4,7 @@ from pathlib import Path
 
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.export import instructions
-from kerneltune.prompts import render
-from tests.agent.converse.run_parts import REJECTED, SOURCE, THOUGHTS, attempt, checked, story, workbench
+from tests.agent.converse.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
 from tests.agent.export.made_runs import run as made_run
 
 GOLDEN = Path(__file__).with_name("golden")
