@@ -45,7 +45,6 @@ FORMATS: Mapping[str, str] = {
     "openai": "chat_formats:OpenAi",
     "sharegpt": "chat_formats:ShareGpt",
     "atif": "chat_formats:Atif",
-    "sts": "chat_formats:Sts",
     "raw": "raw:Raw",
 }
 
@@ -74,9 +73,8 @@ class Format:
     conversations: whether trajectories must come with their messages; cases: verdicts with their cases. events: rows
     are made of the events of a run, by `rows_of_events`, and not of its trajectory. bare: readers refuse keys they do
     not know, so that a row is written as it is and only as JSON lines; what the exporter adds goes into a file beside
-    it, line for line. apart: each row is a file of its own, with a name ("file") and "lines", a JSON value each.
-    whole_runs: the survey wants every attempt of a run, not only those that pass the filters. about_tasks: rows are
-    about no attempt, and a run speaks for its task if what is known of the run alone passes.
+    it, line for line. whole_runs: the survey wants every attempt of a run, not only those that pass the filters.
+    about_tasks: rows are about no attempt, and a run speaks for its task if what is known of the run alone passes.
     """
 
     name: ClassVar[str]
@@ -87,7 +85,6 @@ class Format:
     surveys: ClassVar[bool] = False
     events: ClassVar[bool] = False
     bare: ClassVar[bool] = False
-    apart: ClassVar[bool] = False
     whole_runs: ClassVar[bool] = False
     about_tasks: ClassVar[bool] = False
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerneltune.agent.export.base import Feature, Format
-from kerneltune.agent.export.conversations import cost_usd, usage_totals
+from kerneltune.agent.export.chat_formats import cost_usd, usage_totals
 from kerneltune.agent.export.files import MANIFEST, DataFile
-from kerneltune.agent.export.outcome import outcome
 from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
 from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
 from kerneltune.prompts import cell, code, templates
@@ -46,8 +45,6 @@ STATUSES = {
     "unjudged": "its run ended before it was judged",
 }
 _RIGHT = (Status.CHECKED.value, Status.CORRECT.value)
-_LABELS = ("compilable", "correct", "faster", "impossible")
-_VERSIONS = ("kerneltune", "torch", "triton")
 _SPLITS = ("train", "validation", "test")
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
 _TAGS = {
@@ -62,16 +59,14 @@ _TAGS = {
 _ORDINARY = re.compile(r"[\w.,+/ @=()-]+\Z", re.ASCII)
 _MARKUP = re.compile(r"[\\`*_\[\]<>#|~$&]")
 _MARKUP_AND_LINKS = re.compile(r"[\\`*_{}\[\]<>()#!|~$&:@.+=\"'-]")
-TABLES = ("verdicts", "writers", "runs", "endings", "versions", "leaks", "labels", "outcomes", "marks", "totals")
+TABLES = ("verdicts", "writers", "runs", "leaks", "marks", "totals")
 
 
 class Statistics:
     """Counts of the attempts that pass, and of their conversations. `tables` by name, each from a tuple to a count:
 
     verdicts   task, split, status          writers    provider, model, gpu, status
-    runs       provider, model, gpu         endings    why
-    versions   name, version                leaks      task, benchmark problem
-    labels     label                        outcomes   outcome of a hypothesis
+    runs       provider, model, gpu         leaks      task, benchmark problem
     marks      whatever else is true        totals     sums over conversations
     """
 
@@ -79,7 +74,6 @@ class Statistics:
         self.tables: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in TABLES}
         self.best: dict[str, tuple[float, str, str]] = {}  # by task: speed-up, attempt, GPU
         self.speedups: list[float] = []
-        self.characters: list[int] = []
         self.turns: list[int] = []
         self.first_at = math.inf
         self.last_at = -math.inf
@@ -89,8 +83,6 @@ class Statistics:
         run, row = trajectory.run, facts.of(None)
         writer = (row["provider"], row["model"] or "", row["gpu"] or "")
         self.tables["runs"][writer] += 1
-        self.tables["endings"][(facts.clean(trajectory.why) if trajectory.why is not None else "not ended",)] += 1
-        self.tables["versions"].update((name, run.versions[name]) for name in _VERSIONS if name in run.versions)
         if row["leaked"] is not None:
             self.tables["leaks"][row["task"], row["leaked"]] += 1
             self.tables["marks"][("leaked",)] += len(kept)
@@ -110,9 +102,7 @@ class Statistics:
 
     def _add_attempt(self, attempt: AttemptRecord, facts: Provenance) -> None:
         row, marks = facts.of(attempt), self.tables["marks"]
-        self.characters.append(len(attempt.source))
-        self.tables["labels"].update((label,) for label in _LABELS if row[label])
-        self.tables["outcomes"].update((outcome(e, attempt),) for e in attempt.expectations)
+        marks[("faster",)] += bool(row["faster"])
         if row.get("exact_first") is False:
             marks[("exact duplicate",)] += 1
         elif row.get("near_first") is False:
@@ -137,21 +127,12 @@ class Statistics:
         return self.tables[name].total()
 
     def mark(self, name: str) -> int:
-        """How many attempts have a mark: "exact duplicate", "near duplicate", leaked, held, "did not hold"."""
+        """How many attempts have a mark: faster, "exact duplicate", "near duplicate", leaked, held, "did not hold"."""
         return self.tables["marks"][(name,)]
 
     def sum_of(self, name: str) -> float:
         """A sum over conversations: characters, input_tokens, cost_usd; "… unknown" counts those of which it is not."""
         return self.tables["totals"][(name,)]
-
-    def to_json(self) -> Json:
-        """Plain JSON values, in an order that does not depend on the order of counting."""
-        return {
-            "tables": {name: [[*key, n] for key, n in sorted(t.items())] for name, t in self.tables.items()},
-            "best": {task: list(best) for task, best in sorted(self.best.items())},
-            "n_speedups": len(self.speedups),
-            "median_speedup": middles.median(self.speedups) if self.speedups else None,
-        }
 
 
 @dataclass(frozen=True)
@@ -192,12 +173,12 @@ class Card:
     def loadable(self) -> list[Format]:
         """The formats with rows that `datasets` can load from this folder: it reads all of one with one reader."""
         form = next((Path(f.path).suffix for f in self.files if f.beside or not self._by_name(f.format).bare), ".jsonl")
-        return [f for f in self.formats if self.rows(f.name) and not f.apart and (not f.bare or form == ".jsonl")]
+        return [f for f in self.formats if self.rows(f.name) and (not f.bare or form == ".jsonl")]
 
     @property
     def others(self) -> list[Format]:
         """The formats that are files for other programs."""
-        return [f for f in self.formats if f.bare and (f.apart or f not in self.loadable)]
+        return [f for f in self.formats if f.bare and f not in self.loadable]
 
     def _by_name(self, name: str) -> Format:
         return next(f for f in self.formats if f.name == name)
@@ -209,9 +190,7 @@ def notices(providers: Iterable[str]) -> list[tuple[str, str, str]]:
 
 
 def write_beside(folder: Path, made: Card, counted: Statistics, asked: Json) -> Json:
-    """Write README.md, analysis/statistics.json and export.json; returns the manifest. `asked`: the flags."""
-    (folder / "analysis").mkdir()
-    (folder / "analysis" / "statistics.json").write_text(json.dumps(counted.to_json()) + "\n")
+    """Write README.md and export.json; returns the manifest. `asked`: the flags."""
     (folder / "README.md").write_text(card(made, counted))
     manifest = {
         "kerneltune_export": SCHEMA_VERSION,
@@ -303,9 +282,6 @@ def _values(made: Card, counted: Statistics) -> dict[str, object]:
     for (*who, status), n in counted.tables["writers"].items():
         right_by[tuple(who)] += n if status in _RIGHT else 0
     attempts_by = counted.by("writers", 0, 1, 2)
-    by_name: dict[str, list[tuple[str, int]]] = {}
-    for (package, version), n in sorted(counted.by("versions", 0, 1).items()):
-        by_name.setdefault(package, []).append((version, n))
     return {
         "export": made,
         "s": counted,
@@ -320,8 +296,6 @@ def _values(made: Card, counted: Statistics) -> dict[str, object]:
         "thresholds": [(t, sum(s > t for s in counted.speedups)) for t in THRESHOLDS],
         "median_speedup": middles.median(counted.speedups) if counted.speedups else None,
         "turns": middles.median_low(counted.turns) if counted.turns else None,
-        "characters": middles.median_low(counted.characters) if counted.characters else None,
-        "versions": by_name,
         "splits": (*_SPLITS, "other"),
         "most_tasks": MOST_TASKS,
     }

@@ -1,39 +1,355 @@
-"""Conversations with tool calls: `sft-chat` and four dialects of it (`openai`, `sharegpt`, `atif`, `sts`).
+"""Conversations with tool calls as training data: `sft-chat`, `openai`, `sharegpt` and `atif`. Pure.
 
-Each dialect turns the same `Transcript` into the keys of its readers; docs/formats.md says which, and why.
+Every format is made of the same `Dialogue`: roles alternate, every call has its result. It is the whole conversation,
+or, where older exchanges gave way to a history, one for each window as the model saw it. What is left out, and why: a
+reply that said nothing or refused (the model was not shown it again either); a reply that broke off at the end of the
+context, when another follows at once; a call without a result, and all that comes after it (the run was killed there);
+words that nobody answered. docs/formats.md says what the readers of each format expect.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from typing import ClassVar, Literal
 
 import orjson
 
 from kerneltune.agent.authors.llm.tool_schemas import TOOLS
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
-from kerneltune.agent.export.conversations import (
-    COLUMNS,
-    Exchange,
-    Piece,
-    Speech,
-    Transcript,
-    cost_usd,
-    judged_transcripts,
-    summary,
-    synthetic_conversation,
-    usage_totals,
-)
-from kerneltune.agent.export.outcome import leading
-from kerneltune.agent.record.trajectory import AttemptRecord, Message, Trajectory
+from kerneltune.agent.models.types import ToolCall
+from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import Status
 
 Reasoning = Literal["reasoning_content", "thinking", "inline", "none"]
-Weights = Literal["all", "improving"]
 ATIF_VERSION = "ATIF-v1.8"
 _BETWEEN_RESULTS = "\n</tool_response>\n<tool_response>\n"  # as LLaMA-Factory joins those of its OpenAI format
+_WHOLE = ("", "end", "tools")  # why a reply ended that says all it meant to say
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A reply with the results of its calls, in their order. The ids of `calls` are unique in it and not empty.
+    `copied`: it was said in an earlier window already."""
+
+    reply: Message
+    calls: tuple[ToolCall, ...]
+    results: tuple[Message, ...]
+    copied: bool
+
+    @property
+    def whole(self) -> bool:
+        """Whether it says what the model meant: not cut off, not refused, with arguments that can be read."""
+        return self.reply.stop in _WHOLE and not any(call.problem for call in self.calls)
+
+    @property
+    def trains(self) -> bool:
+        """Whether a model should learn to say it."""
+        return self.whole and not self.copied
+
+    @property
+    def n_errors(self) -> int:
+        """How many calls could not be carried out."""
+        return sum(result.is_error for result in self.results)
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Speech to the model, all that were said in a row."""
+
+    messages: tuple[Message, ...]
+    copied: bool
+
+    @property
+    def text(self) -> str:
+        """As the model was shown them."""
+        return "\n\n".join(m.text for m in self.messages).strip()
+
+
+Piece = Speech | Exchange
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """`parts` begin with words; turns follow each other or words. `window` counts from 1, 0 for a whole conversation.
+
+    new: replies that belong to this talk and to no earlier one, also those that are left out: what they cost.
+    truncated: a call had no result, and the talk ends before it; or what the model was still shown is not known.
+    """
+
+    key: str
+    window: int
+    system: str
+    parts: tuple[Piece, ...]
+    new: tuple[Message, ...]
+    truncated: bool
+
+    @cached_property
+    def turns(self) -> list[Exchange]:
+        """The replies with their results."""
+        return [part for part in self.parts if isinstance(part, Exchange)]
+
+    @cached_property
+    def fresh(self) -> list[Exchange]:
+        """The turns that no earlier window has."""
+        return [turn for turn in self.turns if not turn.copied]
+
+    @property
+    def left_out(self) -> int:
+        """Replies of this talk that are not in it."""
+        return len(self.new) - len(self.fresh)
+
+
+def dialogues(conversation: Conversation, *, seen: bool = False) -> Iterator[Dialogue]:
+    """The whole conversation, or with `seen` one talk for each window. None that has no reply."""
+    made = _Replay(conversation.key, seen)
+    for message in conversation.messages:
+        if made.truncated:
+            made.account(message)
+        else:
+            yield from made.hear(message)
+    yield from made.over()
+
+
+@dataclass
+class _Block:
+    """What counted as one message of the live conversation: words, a reply, or results with words on top."""
+
+    kind: Literal["words", "reply", "results"]
+    messages: list[Message] = field(default_factory=list)
+    copied: bool = False
+    calls: tuple[ToolCall, ...] = ()  # of results: those that still wait for one
+    words: list[Message] = field(default_factory=list)  # on top of results
+
+
+_NOTHING = _Block("words")
+
+
+class _Replay:
+    """Plays a conversation again, by the rules of `agent.authors.llm.conversation`."""
+
+    def __init__(self, key: str, seen: bool) -> None:
+        self._key, self._seen = key, seen
+        self._system = ""
+        self._blocks: list[_Block] = []
+        self._window = 1 if seen else 0
+        self._new: list[Message] = []
+        self.truncated = False
+
+    def hear(self, message: Message) -> Iterator[Dialogue]:
+        """One message more; a history closes a window."""
+        if message.role == "system":
+            self._system = message.text
+        elif message.role == "assistant":
+            self._reply(message)
+        elif message.role == "tool":
+            self._result(message)
+        elif not message.history or not self._blocks:
+            self._words(message)
+        elif self._seen:
+            yield from self._turn_page(message)
+
+    def account(self, message: Message) -> None:
+        """What comes after the end costs all the same."""
+        if message.role == "assistant":
+            self._new.append(message)
+
+    def over(self) -> Iterator[Dialogue]:
+        """The last talk."""
+        if self._waiting():
+            self._cut()
+        yield from self._talk()
+
+    def _turn_page(self, history: Message) -> Iterator[Dialogue]:
+        if self._waiting():
+            self._cut()
+        yield from self._talk()
+        if history.kept is None:
+            self.truncated = True
+        kept = self._blocks[-history.kept :] if history.kept else []
+        self._blocks = [_Block("words", [history]), *(replace(block, copied=True) for block in kept)]
+        self._window += 1
+        self._new = []
+
+    def _reply(self, message: Message) -> None:
+        self._new.append(message)
+        if self._waiting():
+            self._cut()
+        elif message.calls or (message.text.strip() and message.stop != "refusal"):
+            self._blocks.append(_Block("reply", [message]))
+            if message.calls:
+                self._blocks.append(_Block("results", calls=_named(message)))
+
+    def _result(self, message: Message) -> None:
+        """The result of the first call of that id that waits for one; anything else is nobody's result."""
+        last = self._blocks[-1] if self._blocks else None
+        if last is not None and last.kind == "results" and not last.words and len(last.messages) < len(last.calls):
+            expected = last.calls[len(last.messages)]
+            if message.call_id in (expected.call_id, self._raw_id(last)):
+                last.messages.append(message)
+
+    def _raw_id(self, results: _Block) -> str:
+        """The id as the model gave it, of the call that waits."""
+        reply = self._blocks[-2].messages[0]
+        return reply.calls[len(results.messages)].call_id
+
+    def _words(self, message: Message) -> None:
+        last = self._blocks[-1] if self._blocks else None
+        if last is not None and last.kind == "words":
+            last.messages.append(message)
+        elif last is not None and last.kind == "results":
+            last.words.append(message)
+        else:
+            self._blocks.append(_Block("words", [message]))
+
+    def _waiting(self) -> bool:
+        """Whether the last reply has calls without a result."""
+        last = self._blocks[-1] if self._blocks else None
+        return last is not None and last.kind == "results" and len(last.messages) < len(last.calls)
+
+    def _cut(self) -> None:
+        del self._blocks[-2:]
+        self.truncated = True
+
+    def _talk(self) -> Iterator[Dialogue]:
+        parts = _parts(self._blocks)
+        if isinstance(parts[0] if parts else None, Speech) and any(
+            isinstance(p, Exchange) and not p.copied for p in parts
+        ):
+            yield Dialogue(self._key, self._window, self._system, tuple(parts), tuple(self._new), self.truncated)
+
+
+def _parts(blocks: Sequence[_Block]) -> list[Piece]:
+    """Of a reply that another follows at once, only the second stays; words in the end that nobody answered go."""
+    parts: list[Piece] = []
+    for i, block in enumerate(blocks):
+        following = blocks[i + 1] if i + 1 < len(blocks) else _NOTHING
+        if block.kind == "words":
+            parts.append(Speech(tuple(block.messages), block.copied))
+        elif block.kind == "results":
+            if block.words:
+                parts.append(Speech(tuple(block.words), block.copied))
+        elif following.kind != "reply":
+            results = following if following.kind == "results" else _NOTHING
+            parts.append(Exchange(block.messages[0], results.calls, tuple(results.messages), block.copied))
+    while parts and isinstance(parts[-1], Speech):
+        parts.pop()
+    return parts
+
+
+def _named(reply: Message) -> tuple[ToolCall, ...]:
+    """The calls of a reply with ids that tell them apart."""
+    taken: set[str] = set()
+    named = []
+    for i, call in enumerate(reply.calls):
+        call_id = call.call_id or f"call_{reply.turn or 0}_{i}"
+        while call_id in taken:
+            call_id += "_"
+        taken.add(call_id)
+        named.append(call if call_id == call.call_id else replace(call, call_id=call_id))
+    return tuple(named)
+
+
+# What a row says of its conversation besides the messages ------------------------------------------------------------
+
+COLUMNS = (
+    Feature("conversation", "text", "key of the conversation in its run"),
+    Feature("window", "int", "which window of the model's context, from 1; 0 for a whole conversation"),
+    Feature("n_turns", "int", "replies of the model, without those of earlier windows"),
+    Feature("n_calls", "int", "tool calls in them"),
+    Feature("n_errors", "int", "calls that could not be carried out"),
+    Feature("n_attempts", "int", "candidates that they made"),
+    Feature("n_untrained", "int", "replies in `messages` that a model should not learn to say"),
+    Feature("left_out", "int", "replies that are not in the row: empty, refused, broken off, or without results"),
+    Feature("best_status", "text", "verdict of the best candidate; null without one"),
+    Feature("final_speedup", "float", "of the best candidate over the fastest baseline; null when not timed"),
+    Feature("reasoning_chars", "int", "characters of reasoning in the replies"),
+    Feature("input_tokens", "int", "prompts in all, cached or not; null when a reply was not counted"),
+    Feature("output_tokens", "int", "replies in all, with reasoning; null when a reply was not counted"),
+    Feature("cached_tokens", "int", "of `input_tokens`; null when a reply was not counted"),
+    Feature("cost_usd", "float", "US dollars for all replies; null when a price is not known"),
+    Feature("why", "text", "how the run ended; null when it did not"),
+    Feature("last_stop", "text", "how the last reply ended: end, tools, max_tokens, context, refusal"),
+    Feature("truncated", "bool", "the run was killed during a call, which is cut off with all that follows"),
+    Feature("complete", "bool", "the run ended, and nothing is cut off"),
+)
+_RANKS = {status: rank for rank, status in enumerate(Status)}  # from rejected to correct
+
+
+def best_attempt(attempts: Sequence[AttemptRecord], run_best: AttemptRecord | None) -> AttemptRecord | None:
+    """The fastest, the run's own best before others; where nothing was timed the first right one; else the one that
+    came furthest. None when none was judged."""
+    judged = [a for a in attempts if a.status is not None]
+    timed = [a for a in judged if a.timing is not None]
+    if run_best is not None and any(a is run_best for a in timed):
+        return run_best
+    if timed:
+        return min(timed, key=lambda a: a.timing.median_us if a.timing else 0.0)
+    return next((a for a in judged if a.accepted), None) or max(judged, key=_rank, default=None)
+
+
+def judged_dialogues(
+    trajectory: Trajectory, *, seen: bool = False
+) -> Iterator[tuple[Dialogue, list[AttemptRecord], AttemptRecord | None]]:
+    """Each conversation of a run, or (`seen`) each window of one, with the attempts that it made and their best."""
+    for conversation in trajectory.conversations:
+        made = [a for a in trajectory.attempts if a.conversation == conversation.key]
+        for talk in dialogues(conversation, seen=seen):
+            turns = {part.reply.turn for part in talk.fresh}
+            its = [a for a in made if a.turn in turns]
+            yield talk, its, best_attempt(its, trajectory.best)
+
+
+def _rank(attempt: AttemptRecord) -> int:
+    return _RANKS[attempt.status] if attempt.status is not None else -1
+
+
+def summary(
+    trajectory: Trajectory, talk: Dialogue, attempts: Sequence[AttemptRecord], best: AttemptRecord | None
+) -> Row:
+    """The values of COLUMNS. `attempts`: those that the talk made; `best` of them."""
+    fresh = talk.fresh
+    return {
+        "conversation": talk.key,
+        "window": talk.window,
+        "n_turns": len(fresh),
+        "n_calls": sum(len(t.calls) for t in fresh),
+        "n_errors": sum(t.n_errors for t in fresh),
+        "n_attempts": len(attempts),
+        "n_untrained": sum(not t.trains for t in talk.turns),
+        "left_out": talk.left_out,
+        "best_status": best.status.value if best is not None and best.status is not None else None,
+        "final_speedup": best.speedup if best is not None else None,
+        "reasoning_chars": sum(len(t.reply.thinking) for t in fresh),
+        **usage_totals(talk.new),
+        "cost_usd": cost_usd(talk.new),
+        "why": trajectory.why,
+        "last_stop": talk.new[-1].stop,
+        "truncated": talk.truncated,
+        "complete": trajectory.why is not None and not talk.truncated,
+    }
+
+
+def cost_usd(replies: Iterable[Message]) -> float | None:
+    """US dollars for all of them; None when one has no price."""
+    costs = [m.cost_usd for m in replies]
+    return sum(c for c in costs if c is not None) if None not in costs else None
+
+
+def usage_totals(replies: Sequence[Message]) -> Row:
+    """Tokens by name; None when a reply was not counted."""
+    return {name: _total(replies, name) for name in ("input_tokens", "output_tokens", "cached_tokens")}
+
+
+def _total(replies: Sequence[Message], name: str) -> int | None:
+    counts = [m.usage.get(name) if m.usage else None for m in replies]
+    known = [n for n in counts if isinstance(n, int)]
+    return sum(known) if len(known) == len(counts) else None
+
+
+# The formats ----------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -53,20 +369,22 @@ def json_text(value: Json) -> str:
         return json.dumps(value)
 
 
+@dataclass
 class ChatFormat(Format):
-    """A row for each conversation, or (`seen`) for each window of the model's context."""
+    """A row for each conversation, or (`seen`) for each window of the model's context, with the history that it was
+    shown."""
 
     conversations: ClassVar[bool] = True
     seen: bool = False
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """One row a conversation, or one a window; none where the dialect makes nothing of it."""
-        for talk, its, best in judged_transcripts(trajectory, seen=self.seen):
+        for talk, its, best in judged_dialogues(trajectory, seen=self.seen):
             if (values := self.values(trajectory, talk, its, best)) is not None:
                 yield ExportRow(values, best)
 
     def values(
-        self, trajectory: Trajectory, talk: Transcript, its: Sequence[AttemptRecord], best: AttemptRecord | None
+        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
     ) -> Row | None:
         """The row of one conversation, of the attempts that it made, and of the best of these."""
         raise NotImplementedError
@@ -77,9 +395,7 @@ class ChatFormat(Format):
 
 @dataclass
 class SftChat(ChatFormat):
-    """`seen`: a row for each window of the model's context, with the history that it was shown, instead of one for the
-    whole transcript. `synthesise`: runs without a model are told as if one had called the tools, and are marked.
-    `reasoning`: the key for it in a reply. "reasoning_content" is what most templates read (Qwen, GLM, Nemotron);
+    """`reasoning`: the key for it in a reply. "reasoning_content" is what most templates read (Qwen, GLM, Nemotron);
     "thinking" is that of gpt-oss, which refuses words beside it where tools are called, so that they join it there;
     "inline" puts it in <think> tags before the text; "none" leaves it out.
 
@@ -87,40 +403,28 @@ class SftChat(ChatFormat):
     earlier window already (Axolotl: `message_field_training: train`; with TRL, drop rows with `n_untrained`, or split
     `messages` at `n_context`)."""
 
-    seen: bool = False
-    synthesise: bool = False
     reasoning: Reasoning = "reasoning_content"
 
     name: ClassVar[str] = "sft-chat"
     about: ClassVar[str] = "whole conversations with tool calls (TRL messages + tools)"
-    cases: ClassVar[bool] = True
     columns: ClassVar[tuple[Feature, ...]] = (
         Feature("messages", "messages", "the conversation; `train` of a reply: whether it should be learned"),
         Feature("tools", "json", "the tools as JSON Schemas"),
         Feature("n_context", "int", "messages in the beginning that hold nothing new to learn"),
         *COLUMNS,
-        Feature("synthetic", "bool", "made of the record of a run without a model: nobody said these words"),
     )
 
-    def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
-        """One row a conversation, or one a window."""
-        yield from super().rows(trajectory)
-        if self.synthesise and not trajectory.conversations and trajectory.attempts:
-            conversation, retold = synthetic_conversation(trajectory)
-            for made in replace(self, seen=False).rows(replace(retold, conversations=(conversation,))):
-                yield ExportRow(made.values | {"synthetic": True}, made.attempt)
-
     def values(
-        self, trajectory: Trajectory, talk: Transcript, its: Sequence[AttemptRecord], best: AttemptRecord | None
+        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
     ) -> Row:
         """Messages, tools and the summary."""
         messages = chat_messages(talk, self.reasoning)
         context = next((i for i, m in enumerate(messages) if m.get("train")), len(messages))
         row: Row = {"messages": messages, "tools": tool_schemas(), "n_context": context}
-        return row | summary(trajectory, talk, its, best) | {"synthetic": False}
+        return row | summary(trajectory, talk, its, best)
 
 
-def chat_messages(talk: Transcript, reasoning: Reasoning = "reasoning_content") -> list[Row]:
+def chat_messages(talk: Dialogue, reasoning: Reasoning = "reasoning_content") -> list[Row]:
     """System, user, assistant and tool messages in the keys of chat templates."""
     messages: list[Row] = [{"role": "system", "content": talk.system}] if talk.system else []
     for part in talk.parts:
@@ -158,12 +462,7 @@ def _reply(turn: Exchange, reasoning: Reasoning) -> Row:
 
 @dataclass
 class OpenAi(ChatFormat):
-    """`weights`: "all" counts every reply that says what the model meant; "improving" not those with a call that could
-    not be carried out, nor those whose attempts were none the fastest, or the first right one, so far. Nothing that was
-    cut off ever counts. A conversation in which nothing counts makes no row. `seen`: a row for each window."""
-
-    weights: Weights = "all"
-    seen: bool = False
+    """Every reply that says what the model meant has weight. A conversation in which none has makes no row."""
 
     name: ClassVar[str] = "openai"
     about: ClassVar[str] = "conversations as fine-tuning files of OpenAI's API"
@@ -175,21 +474,12 @@ class OpenAi(ChatFormat):
     )
 
     def values(
-        self, trajectory: Trajectory, talk: Transcript, its: Sequence[AttemptRecord], best: AttemptRecord | None
+        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
     ) -> Row | None:
         """Arguments are JSON strings, reasoning has no place, and `weight` says which replies count."""
-        led = leading(trajectory.attempts)
-        fruitless = {a.turn for a in its} - {a.turn for a in its if a.attempt_id in led}
-        weights = {
-            turn.reply.turn: int(
-                turn.trains
-                and not (self.weights == "improving" and (turn.n_errors > 0 or turn.reply.turn in fruitless))
-            )
-            for turn in talk.turns
-        }
         replies = iter(talk.turns)
         messages = [
-            _openai_reply(turn := next(replies), weights[turn.reply.turn])
+            _openai_reply(next(replies))
             if m["role"] == "assistant"
             else {key: value for key, value in m.items() if key != "name"}
             for m in chat_messages(talk, "none")
@@ -202,7 +492,7 @@ class OpenAi(ChatFormat):
         return {"messages": messages, "tools": tool_schemas(), "parallel_tool_calls": parallel}
 
 
-def _openai_reply(turn: Exchange, weight: int) -> Row:
+def _openai_reply(turn: Exchange) -> Row:
     reply: Row = {"role": "assistant"}
     if turn.reply.text or not turn.calls:
         reply["content"] = turn.reply.text
@@ -211,7 +501,7 @@ def _openai_reply(turn: Exchange, weight: int) -> Row:
             {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": json_text(c.arguments)}}
             for c in turn.calls
         ]
-    return reply | {"weight": weight}
+    return reply | {"weight": int(turn.trains)}
 
 
 # sharegpt -----------------------------------------------------------------------------------------------------------
@@ -219,17 +509,10 @@ def _openai_reply(turn: Exchange, weight: int) -> Row:
 
 @dataclass
 class ShareGpt(ChatFormat):
-    """`thoughts`: reasoning stands in <think> tags before a reply, and so do the words that come with calls, for which
-    there is no other place; only templates of reasoning models read that. Otherwise both are left out, but for the
-    words of replies without calls. `seen`: a row for each window of the model's context.
-
-    By the rules of LLaMA-Factory: odd places belong to `human` and `observation`, even ones to `gpt` and
+    """By the rules of LLaMA-Factory: odd places belong to `human` and `observation`, even ones to `gpt` and
     `function_call`, the last one is even; else the whole example is skipped there. So the calls of a reply are one
     `function_call` (an object, or a list for several), and their results one `observation`; words after results are at
-    its end."""
-
-    thoughts: bool = False
-    seen: bool = False
+    its end. Reasoning, and words beside calls, have no place."""
 
     name: ClassVar[str] = "sharegpt"
     about: ClassVar[str] = "conversations in ShareGPT's tags (LLaMA-Factory)"
@@ -237,28 +520,19 @@ class ShareGpt(ChatFormat):
         Feature("conversations", "json", "[{from, value}], human first and gpt or function_call last"),
         Feature("system", "text", "the system prompt"),
         Feature("tools", "text", "JSON list of function definitions"),
-        Feature("unsaid_chars", "int", "characters of reasoning and of words with calls that have no place"),
         *COLUMNS,
     )
 
     def values(
-        self, trajectory: Trajectory, talk: Transcript, its: Sequence[AttemptRecord], best: AttemptRecord | None
+        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
     ) -> Row:
         """The conversation in its tags, the tools without their envelope, the summary."""
-        unsaid = sum(len(t.reply.thinking) + (len(t.reply.text) if t.calls else 0) for t in talk.turns)
-        row: Row = {
-            "conversations": self._tagged(talk),
-            "system": talk.system,
-            "tools": json_text([tool["function"] for tool in tool_schemas()]),
-            "unsaid_chars": 0 if self.thoughts else unsaid,
-        }
-        return row | summary(trajectory, talk, its, best)
-
-    def _tagged(self, talk: Transcript) -> list[Row]:
         tagged: list[Row] = []
         for part in talk.parts:
             if isinstance(part, Exchange):
-                tagged.append(self._reply(part))
+                calls = [{"name": c.name, "arguments": c.arguments} for c in part.calls]
+                said = json_text(calls[0] if len(calls) == 1 else calls) if calls else part.reply.text
+                tagged.append({"from": "function_call" if calls else "gpt", "value": said})
                 if part.results:
                     tagged.append({"from": "observation", "value": _BETWEEN_RESULTS.join(r.text for r in part.results)})
             elif tagged and tagged[-1]["from"] == "observation":
@@ -267,66 +541,8 @@ class ShareGpt(ChatFormat):
                 tagged.append({"from": "human", "value": part.text})
         if tagged[-1]["from"] == "observation":
             tagged.pop()
-        return tagged
-
-    def _reply(self, turn: Exchange) -> Row:
-        reply = turn.reply
-        thought = "\n\n".join(filter(None, (reply.thinking, reply.text if turn.calls else "")))
-        before = f"<think>\n{thought}\n</think>\n\n" if self.thoughts and thought else ""
-        if not turn.calls:
-            return {"from": "gpt", "value": before + reply.text}
-        calls = [{"name": c.name, "arguments": c.arguments} for c in turn.calls]
-        return {"from": "function_call", "value": before + json_text(calls[0] if len(calls) == 1 else calls)}
-
-
-# sts ----------------------------------------------------------------------------------------------------------------
-
-
-class Sts(ChatFormat):
-    """The Session Trace Simple Format, which the Hugging Face Hub shows. Knows no options."""
-
-    name: ClassVar[str] = "sts"
-    about: ClassVar[str] = "a file for each conversation, for the Hugging Face Hub's trace viewer"
-    bare: ClassVar[bool] = True
-    apart: ClassVar[bool] = True
-    columns: ClassVar[tuple[Feature, ...]] = (
-        Feature("file", "text", "name of the file"),
-        Feature("lines", "json", "the session, then each message"),
-    )
-
-    def values(
-        self, trajectory: Trajectory, talk: Transcript, its: Sequence[AttemptRecord], best: AttemptRecord | None
-    ) -> Row:
-        """One file a conversation."""
-        run_id = trajectory.run.run_id
-        session: Row = {"type": "session", "harness": "kerneltune", "id": f"{run_id}/{talk.key}"}
-        session["name"] = f"{trajectory.run.task}, {run_id}, conversation {talk.key}"
-        messages: list[Row] = [{"role": "system", "content": talk.system}] if talk.system else []
-        messages += [message for part in talk.parts for message in _sts_messages(part)]
-        key = "".join(c if c.isalnum() or c in "-_" else "_" for c in talk.key)
-        lines = [session, *({"type": "message", "message": message} for message in messages)]
-        return {"file": f"{run_id}-{key}.jsonl", "lines": lines}
-
-
-def _sts_messages(part: Piece) -> Iterator[Row]:
-    if isinstance(part, Speech):
-        yield {"role": "user", "content": part.text, "timestamp": _ms(part.messages[-1])}
-        return
-    reply = part.reply
-    message: Row = {"role": "assistant", "content": reply.text, "timestamp": _ms(reply)}
-    if reply.thinking:
-        message["reasoningContent"] = reply.thinking
-    if part.calls:
-        message["toolCalls"] = [
-            {"id": c.call_id, "function": {"name": c.name, "arguments": json_text(c.arguments)}} for c in part.calls
-        ]
-    yield message | ({"model": reply.model} if reply.model else {})
-    for call, result in zip(part.calls, part.results, strict=True):
-        yield {"role": "tool", "toolCallId": call.call_id, "content": result.text, "timestamp": _ms(result)}
-
-
-def _ms(message: Message) -> int:
-    return round(message.at * 1000)
+        tools = json_text([tool["function"] for tool in tool_schemas()])
+        return {"conversations": tagged, "system": talk.system, "tools": tools} | summary(trajectory, talk, its, best)
 
 
 # atif ---------------------------------------------------------------------------------------------------------------
@@ -334,10 +550,8 @@ def _ms(message: Message) -> int:
 
 @dataclass
 class Atif(ChatFormat):
-    """The Agent Trajectory Interchange Format. `seen`: a document for each window of the model's context; what an
-    earlier one has already is marked as copied context, and costs nothing again."""
-
-    seen: bool = False
+    """The Agent Trajectory Interchange Format. What an earlier window has already is marked as copied context, and
+    costs nothing again."""
 
     name: ClassVar[str] = "atif"
     about: ClassVar[str] = "Agent Trajectory Interchange Format 1.8, a document a line"
@@ -353,7 +567,7 @@ class Atif(ChatFormat):
     )
 
     def values(
-        self, trajectory: Trajectory, talk: Transcript, its: Sequence[AttemptRecord], best: AttemptRecord | None
+        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
     ) -> Row:
         """The document."""
         run, facts = trajectory.run, summary(trajectory, talk, its, best)

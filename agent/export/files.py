@@ -64,7 +64,7 @@ class JsonlFile:
         """Append a row."""
         made = self._nulls | row
         for name in self._exact:
-            made[name] = dumps(made[name]).decode()
+            made[name] = json.dumps(made[name])
         self._file.write(dumps(made) + b"\n")
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ _TYPES = {
 _PLAIN = {"json": pa.string(), "messages": pa.list_(pa.string())}
 _TEXT_OF: dict[str, Callable[[Any], Any]] = {
     "json": lambda value: dumps(value).decode(),
-    "exact": lambda value: dumps(value).decode(),
+    "exact": json.dumps,
     "messages": lambda value: [dumps(message).decode() for message in value],
 }
 
@@ -152,14 +152,12 @@ def _array(values: list[Any], kind: pa.DataType, text_of: Callable[[Any], Any] |
 
 @dataclass
 class DataFile:
-    """A file, or with `apart` a folder of files. `path` is relative to the export's folder; `beside`: provenance of a
-    format's bare rows."""
+    """A file. `path` is relative to the export's folder; `beside`: provenance of a format's bare rows."""
 
     format: str
     split: str
     path: str
     beside: bool
-    apart: bool = False
     rows: int = 0
     bytes: int = 0
     sha256: str = ""
@@ -170,7 +168,7 @@ class DataFiles:
 
     def __init__(self, folder: Path, form: FileType, common: Sequence[Feature]) -> None:
         self._folder, self._form, self._common = folder, form, tuple(common)
-        self._open: dict[tuple[str, str, bool], tuple[DataFile, JsonlFile | ParquetFile | None]] = {}
+        self._open: dict[tuple[str, str, bool], tuple[DataFile, JsonlFile | ParquetFile]] = {}
 
     def __enter__(self) -> "DataFiles":
         return self
@@ -178,18 +176,14 @@ class DataFiles:
     def __exit__(self, *error: object) -> None:
         """After an error the files are let go of, however that ends: their folder is about to be removed."""
         for _, file in self._open.values():
-            if file is not None:
-                with contextlib.suppress(Exception):
-                    file.close()
+            with contextlib.suppress(Exception):
+                file.close()
 
     def add(self, made_by: Format, split: str, common: Row, own: Row) -> None:
         """Append a row; where a format's own column has the name of a common one, the format's counts."""
         if made_by.bare:
             self._add(made_by, split, common, beside=True)
-        if made_by.apart:
-            self._add_apart(made_by, split, own)
-        else:
-            self._add(made_by, split, own if made_by.bare else common | own)
+        self._add(made_by, split, own if made_by.bare else common | own)
 
     def _add(self, made_by: Format, split: str, row: Row, *, beside: bool = False) -> None:
         key = (made_by.name, split, beside)
@@ -203,30 +197,16 @@ class DataFiles:
             self._open[key] = (known, open_file(path, columns, form))
         known, file = self._open[key]
         known.rows += 1
-        if file is not None:
-            file.add(row)
-
-    def _add_apart(self, made_by: Format, split: str, own: Row) -> None:
-        known, _ = self._open.setdefault(
-            (made_by.name, split, False),
-            (DataFile(made_by.name, split, f"data/{made_by.name}/{split}", beside=False, apart=True), None),
-        )
-        path = self._folder / known.path / str(own["file"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = b"".join(dumps(line) + b"\n" for line in own["lines"])
-        path.write_bytes(text)
-        known.rows += 1
-        known.bytes += len(text)
+        file.add(row)
 
     def finish(self) -> list[DataFile]:
         """Close all files; what they hold, by format and split."""
         for known, file in self._open.values():
-            if file is not None:
-                file.close()
-                path = self._folder / known.path
-                known.bytes = path.stat().st_size
-                with path.open("rb") as written:
-                    known.sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+            file.close()
+            path = self._folder / known.path
+            known.bytes = path.stat().st_size
+            with path.open("rb") as written:
+                known.sha256 = hashlib.file_digest(written, "sha256").hexdigest()
         return [known for _, (known, _) in sorted(self._open.items(), key=lambda item: item[0])]
 
 

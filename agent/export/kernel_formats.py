@@ -1,11 +1,16 @@
-"""Formats made of attempts: `sft-best`, `fim`, `convert`, `fix`, `dpo`, `kto`. Only what is known counts; see
-docs/formats.md."""
+"""Formats made of attempts: `sft-best`, `fim`, `convert`, `fix`, `dpo`, `kto`. Pure; see docs/formats.md.
+
+Only what is known counts. Nothing here rests on a rank without a clock: what was not timed is right or not; that it is
+faster than another is unknown.
+"""
 
 import ast
 import difflib
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from random import Random
 from typing import ClassVar, Literal
 
@@ -13,18 +18,71 @@ from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.export.instructions import ENTRY_POINT, error_told, repo_name, stable_uuid, visible
-from kerneltune.agent.export.outcome import Descendant, Lineage, fails, right, stage
-from kerneltune.agent.export.selection import Champions, Per, Preference, Quota, preferences
+from kerneltune.agent.export.outcome import Descendant, Lineage, fails, right
 from kerneltune.agent.export.similarity import parse
 from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
 from kerneltune.tools.languages.ptx.loader import language_of, ptx_texts
 from kerneltune.tools.schema.errors import UsageError
 
+Per = Literal["task", "target", "run"]  # `target`: a task on each GPU, or on each architecture where nothing is timed
+By = Literal["right", "faster"]
+Rank = tuple[int, float, float, bool, float, str]
+_TIERS = {"confirmed": 0, "judged": 1}
+_SCREENED, _UNTIMED = 2, 3
 PYTORCH_TO_TRITON, TRITON_TO_PTX, PTX_TO_TRITON = "pytorch_to_triton", "triton_to_ptx", "ptx_to_triton"
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 # sft-best -------------------------------------------------------------------------------------------------------------
+
+
+class Champions:
+    """The `top` attempts per task, target or run, over all runs; keeps ids and numbers only.
+
+    What is best across machines: a time that was confirmed before one that was judged, before one that was only
+    screened, before none; then the lower end of the speed-up over the fastest baseline, in which a machine's own speed
+    cancels out. Of what was not timed the first that was right comes first: an order, not a place. `see` every
+    trajectory before the first `chosen`.
+    """
+
+    def __init__(self, per: Per = "task", top: int = 1) -> None:
+        if top < 1:
+            raise UsageError(f"top={top}: at least one attempt must be wanted")
+        self._per, self._top = per, top
+        self._best: dict[str, list[Rank]] = {}
+
+    def see(self, trajectory: Trajectory) -> None:
+        """Remember who leads."""
+        best_id = trajectory.best.attempt_id if trajectory.best else None
+        ranks = {_rank(a, leads=a.attempt_id == best_id) for a in trajectory.attempts if right(a)}
+        key = self._key(trajectory)
+        if leaders := nsmallest(self._top, {*self._best.get(key, []), *ranks}):
+            self._best[key] = leaders
+
+    def chosen(self, trajectory: Trajectory) -> Iterator[tuple[int | None, AttemptRecord]]:
+        """Those of one run that are among the best, with their place from 1; None for what was not timed."""
+        places = {
+            rank[-1]: None if rank[0] == _UNTIMED else place
+            for place, rank in enumerate(self._best.get(self._key(trajectory), []), 1)
+        }
+        for attempt in trajectory.attempts:
+            if attempt.attempt_id in places:
+                yield places[attempt.attempt_id], attempt
+
+    def _key(self, trajectory: Trajectory) -> str:
+        run = trajectory.run
+        if self._per == "run":
+            return run.run_id
+        return run.task_sha256 if self._per == "task" else f"{run.task_sha256} {run.gpu or run.arch}"
+
+
+def _rank(attempt: AttemptRecord, *, leads: bool) -> Rank:
+    """Smaller is better."""
+    if attempt.timing is None:
+        return _UNTIMED, 0.0, 0.0, False, attempt.at, attempt.attempt_id
+    tier = _TIERS.get(attempt.tier or "", _SCREENED)
+    gain = -(attempt.speedup_low or 0.0)
+    return tier, gain, attempt.timing.median_us, not leads, attempt.at, attempt.attempt_id
 
 
 @dataclass
@@ -157,10 +215,6 @@ def _begin(source: str, starts: list[int], first: ast.stmt) -> int:
 
 @dataclass
 class Convert(Format):
-    """`which`: every right attempt, or the best of each task over all runs."""
-
-    which: Literal["all", "best"] = "all"
-
     name: ClassVar[str] = "convert"
     about: ClassVar[str] = "PyTorch to Triton, Triton to PTX and back: pairs in KernelBook's columns"
     columns: ClassVar[tuple[Feature, ...]] = (
@@ -175,30 +229,16 @@ class Convert(Format):
         Feature("uuid", "text", "of the pair of texts: the same pair has the same one in every export"),
         Feature("repo_name", "text", "kerneltune for tasks that ship with it; else empty"),
     )
-    surveys: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        self._champions = Champions() if self.which == "best" else None
-
-    def survey(self, trajectory: Trajectory) -> None:
-        """Remember who leads each task, if only the best are wanted."""
-        if self._champions is not None:
-            self._champions.see(trajectory)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
-        """A row for each right attempt, or for those that are the best of their task; two for one in PTX."""
+        """A row for each right attempt; two for one in PTX."""
         python_code = visible(trajectory.run.task_source)
-        for attempt in self._wanted(trajectory) if python_code else ():
+        for attempt in filter(right, trajectory.attempts) if python_code else ():
             if language_of(attempt.source) == "triton":
                 yield ExportRow(_pair(trajectory.run, PYTORCH_TO_TRITON, python_code, attempt.source), attempt)
             elif (origin := _triton_of(trajectory, attempt)) and (ptx := "\n".join(ptx_texts(attempt.source))):
                 for direction in (TRITON_TO_PTX, PTX_TO_TRITON):
                     yield ExportRow(_pair(trajectory.run, direction, python_code, origin.source, ptx), attempt)
-
-    def _wanted(self, trajectory: Trajectory) -> Iterator[AttemptRecord]:
-        if self._champions is not None:
-            return (attempt for _, attempt in self._champions.chosen(trajectory))
-        return filter(right, trajectory.attempts)
 
 
 def _triton_of(trajectory: Trajectory, attempt: AttemptRecord) -> AttemptRecord | None:
@@ -232,12 +272,6 @@ def _pair(run: RunStarted, direction: str, python_code: str, triton_code: str, p
 
 @dataclass
 class Fix(Format):
-    """`progress`: where nothing right came of an attempt, take the nearest that got further (from a compile error to a
-    wrong answer); `most_hops`: how many derivations may lie between."""
-
-    progress: bool = False
-    most_hops: int | None = None
-
     name: ClassVar[str] = "fix"
     about: ClassVar[str] = "a failing attempt with its error, and the nearest descendant that is right"
     cases: ClassVar[bool] = True
@@ -256,26 +290,13 @@ class Fix(Format):
         Feature("broken_attempt", "text", "id of the failing attempt; provenance is that of fixed"),
     )
 
-    def __post_init__(self) -> None:
-        if self.most_hops is not None and self.most_hops < 1:
-            raise UsageError(f"most_hops={self.most_hops}: at least 1 derivation lies between an attempt and its child")
-
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each failing attempt that something came of."""
         lineage = Lineage(trajectory.attempts)
         for attempt in trajectory.attempts:
-            found = self._repaired(lineage, attempt) if fails(attempt) else None
+            found = lineage.nearest(attempt) if fails(attempt) else None
             if found is not None and found.attempt.source != attempt.source:
                 yield _fix_row(trajectory, attempt, found)
-
-    def _repaired(self, lineage: Lineage, attempt: AttemptRecord) -> Descendant | None:
-        found = lineage.nearest(attempt)
-        if self.progress and not self._near(found):
-            found = lineage.nearest(attempt, (stage(attempt) or 0) + 1)
-        return found if self._near(found) else None
-
-    def _near(self, found: Descendant | None) -> bool:
-        return found is not None and (self.most_hops is None or found.hops <= self.most_hops)
 
 
 def _fix_row(trajectory: Trajectory, broken: AttemptRecord, found: Descendant) -> ExportRow:
@@ -311,14 +332,74 @@ def _lines(text: str) -> list[str]:
 # dpo ------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Preference:
+    """`related`: one was derived from the other. `margin`: of two times, how much faster the better one is at least."""
+
+    by: By
+    better: AttemptRecord
+    worse: AttemptRecord
+    related: bool
+    margin: float | None = None
+
+
+def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) -> list[Preference]:
+    """Pairs of attempts of one run of which one is known to be better, the same for the same seed: it is right and the
+    other is not, or it is faster. Faster is only what was timed on the same GPU with intervals that do not overlap.
+
+    Each attempt is the worse one of at most one pair of a kind, so the work grows as the attempts do. It is paired with
+    its nearest right descendant, its fastest child or its parent where that is the better one (they differ by what was
+    changed), else with one drawn at random. Reads no texts.
+    """
+    lineage = Lineage(trajectory.attempts)
+    rng = Random(f"{seed} {trajectory.run.run_id}")
+    found = list(_right_over_failing(trajectory.attempts, lineage, rng))
+    if trajectory.run.gpu is not None:
+        found += _faster_over_slower(trajectory.attempts, lineage, rng, least_margin)
+    return found
+
+
+def _right_over_failing(attempts: Sequence[AttemptRecord], lineage: Lineage, rng: Random) -> Iterator[Preference]:
+    good = [a for a in attempts if right(a)]
+    for attempt in attempts if good else ():
+        if fails(attempt):
+            reached, parent = lineage.nearest(attempt), lineage.parent(attempt)
+            near = reached.attempt if reached else parent if parent and right(parent) else None
+            yield Preference("right", near or rng.choice(good), attempt, near is not None)
+
+
+def _faster_over_slower(
+    attempts: Sequence[AttemptRecord], lineage: Lineage, rng: Random, least_margin: float
+) -> Iterator[Preference]:
+    timed = sorted((a for a in attempts if right(a) and a.timing is not None), key=lambda a: (_high_us(a), a.number))
+    highs = [_high_us(a) for a in timed]
+    places = {a.attempt_id: place for place, a in enumerate(timed)}
+    parents = [lineage.parent(a) for a in timed]
+    fastest_child = {p.attempt_id: i for i, p in reversed(list(enumerate(parents))) if p is not None}
+    for attempt, parent in zip(timed, parents, strict=True):
+        n_faster = bisect_left(highs, _low_us(attempt) / least_margin)
+        if n_faster:
+            relatives = (fastest_child.get(attempt.attempt_id), places.get(parent.attempt_id) if parent else None)
+            near = next((place for place in relatives if place is not None and place < n_faster), None)
+            better = timed[rng.randrange(n_faster) if near is None else near]
+            yield Preference("faster", better, attempt, near is not None, _low_us(attempt) / _high_us(better))
+
+
+def _low_us(attempt: AttemptRecord) -> float:
+    return attempt.timing.low_us if attempt.timing else float("-inf")
+
+
+def _high_us(attempt: AttemptRecord) -> float:
+    return attempt.timing.high_us if attempt.timing else float("inf")
+
+
 @dataclass
 class Dpo(Format):
-    """Both answers are of one run: the same task, the same machine. `over`: which pairs; `per_run` and `per_task`: how
-    many at most; `least_margin`: how many times faster a faster one must be; the same `seed` makes the same pairs."""
+    """Both answers are of one run: the same task, the same machine. `over`: which pairs; `per_run`: how many at most;
+    `least_margin`: how many times faster a faster one must be; the same `seed` makes the same pairs."""
 
     over: Literal["both", "right", "faster"] = "both"
     per_run: int = 16
-    per_task: int = 256
     least_margin: float = 1.0
     seed: int = 0
 
@@ -338,23 +419,17 @@ class Dpo(Format):
         Feature("rejected_status", "text", "verdict on rejected"),
         Feature("rejected_attempt", "text", "id of the rejected attempt; provenance is that of chosen"),
     )
-    surveys: ClassVar[bool] = True
-    whole_runs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.least_margin >= 1.0:
             raise UsageError(f"least_margin={self.least_margin}: it is at least 1, where intervals just do not overlap")
-        self._quota = Quota(self.per_run, self.per_task)
-
-    def survey(self, trajectory: Trajectory) -> None:
-        """Count the pairs of each run, so that the runs of a task share what it may have."""
-        self._quota.count(trajectory.run.task_sha256, trajectory.run.run_id, len(self._pairs(trajectory)))
+        if self.per_run < 1:
+            raise UsageError(f"per_run={self.per_run}: at least one pair must be wanted")
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
-        """A row for each pair of this run, up to its share."""
+        """A row for each pair of this run, `per_run` at most."""
         run, pairs = trajectory.run, [p for p in self._pairs(trajectory) if p.better.source != p.worse.source]
-        share = self._quota.share(run.task_sha256, run.run_id, len(pairs))
-        for pair in _drawn(pairs, share, Random(f"{self.seed} {run.run_id} share")):
+        for pair in _drawn(pairs, self.per_run, Random(f"{self.seed} {run.run_id} share")):
             values = {
                 "prompt": instructions.solve(run),
                 "chosen": instructions.answer(pair.better.source),

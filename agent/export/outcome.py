@@ -1,31 +1,24 @@
-"""What is known of a stored attempt, as labels and as a stage, and which attempt came of which. Pure.
+"""What is known of a stored attempt, as labels, and which attempt came of which. Pure.
 
 Three values where two would lie: a label is None when nobody found out (never judged, or not without a GPU). Nothing
 here rests on a rank without a clock: what was not timed is right, and neither fast nor slow.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Outcome
 from kerneltune.tools.schema.verdict import Status
 
 _RIGHT = (Status.CHECKED, Status.CORRECT)
-# How far each got. What is not here is unknown: not judged, not checkable, or with a time that cannot be.
-STAGES: Mapping[Status, int] = MappingProxyType(
-    {
-        Status.REJECTED: 0,
-        Status.COMPILE_FAILED: 0,
-        Status.CRASHED: 1,
-        Status.TIMED_OUT: 1,
-        Status.WRONG: 2,
-        Status.CHECKED: 3,
-        Status.CORRECT: 3,
-    }
-)
-RIGHT = 3
+_FAILED = (
+    Status.REJECTED,
+    Status.COMPILE_FAILED,
+    Status.CRASHED,
+    Status.TIMED_OUT,
+    Status.WRONG,
+)  # what is in neither is unknown: not judged, not checkable, or with a time that cannot be
 
 
 class Labels(NamedTuple):
@@ -78,14 +71,6 @@ def correct(attempt: AttemptRecord) -> bool | None:
     return None if status is None or status is Status.UNCHECKED else status in _RIGHT
 
 
-def stage(attempt: AttemptRecord) -> int | None:
-    """How far an attempt got: 0 not compiled, 1 did not end well, 2 wrong, 3 right. None when that is not known: it was
-    never judged, could not be, or was judged again elsewhere and the verdict did not hold."""
-    if attempt.status is None or attempt.held is False:
-        return None
-    return STAGES.get(attempt.status)
-
-
 def right(attempt: AttemptRecord) -> bool:
     """Known to be right."""
     return attempt.accepted and attempt.held is not False
@@ -93,8 +78,7 @@ def right(attempt: AttemptRecord) -> bool:
 
 def fails(attempt: AttemptRecord) -> bool:
     """Known to fail."""
-    how_far = stage(attempt)
-    return how_far is not None and how_far < RIGHT
+    return attempt.status in _FAILED and attempt.held is not False
 
 
 def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
@@ -104,17 +88,9 @@ def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
     return expected.outcome if decided else "open"
 
 
-def leading(attempts: Sequence[AttemptRecord]) -> set[str]:
-    """Ids of the attempts that advanced their run: the fastest so far where it was timed, and the first right one."""
-    first = next((a.attempt_id for a in attempts if a.accepted), None)
-    return {
-        a.attempt_id for a in attempts if a.accepted and (a.attempt_id == first or (a.best and a.timing is not None))
-    }
-
-
 @dataclass(frozen=True)
 class Descendant:
-    """An attempt that got as far as was asked, and how many steps of derivation lie between."""
+    """A right attempt, and how many steps of derivation lie between."""
 
     attempt: AttemptRecord
     hops: int
@@ -125,30 +101,21 @@ class Lineage:
 
     def __init__(self, attempts: Sequence[AttemptRecord]) -> None:
         self._by_id = {a.attempt_id: a for a in attempts}
-        self._nearest: dict[str, list[Descendant | None]] = {a.attempt_id: [None] * (RIGHT + 1) for a in attempts}
-        for attempt in sorted(attempts, key=lambda a: a.number, reverse=True):
+        self._nearest: dict[str, Descendant] = {}
+        for attempt in sorted(attempts, key=lambda a: a.number, reverse=True):  # on a tie the older one counts
+            further = self._nearest.get(attempt.attempt_id)
+            found = Descendant(attempt, 1) if right(attempt) else further and replace(further, hops=further.hops + 1)
             parent = self.parent(attempt)
-            if parent is not None:
-                self._pass_on(self._nearest[parent.attempt_id], attempt)
+            if parent is not None and found is not None:
+                before = self._nearest.get(parent.attempt_id)
+                if before is None or found.hops <= before.hops:
+                    self._nearest[parent.attempt_id] = found
 
     def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
         """What an attempt was derived from."""
         found = self._by_id.get(attempt.parent_id or "")
         return found if found is not None and found.number < attempt.number else None
 
-    def nearest(self, attempt: AttemptRecord, least: int = RIGHT) -> Descendant | None:
-        """The descendant in the fewest steps, the earliest among equals, that got to the stage `least` at least."""
-        return self._nearest[attempt.attempt_id][least]
-
-    def _pass_on(self, known: list[Descendant | None], child: AttemptRecord) -> None:
-        """What a parent may reach through one child. Children come newest first, so that on a tie the older counts."""
-        how_far = stage(child)
-        for least in range(RIGHT + 1):
-            further = self._nearest[child.attempt_id][least]
-            if how_far is not None and how_far >= least:
-                found: Descendant | None = Descendant(child, 1)
-            else:
-                found = Descendant(further.attempt, further.hops + 1) if further else None
-            before = known[least]
-            if found is not None and (before is None or found.hops <= before.hops):
-                known[least] = found
+    def nearest(self, attempt: AttemptRecord) -> Descendant | None:
+        """The right descendant in the fewest steps, the earliest among equals."""
+        return self._nearest.get(attempt.attempt_id)

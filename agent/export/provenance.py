@@ -220,57 +220,39 @@ def _spills(attempt: AttemptRecord) -> int | None:
 
 # Filters --------------------------------------------------------------------------------------------------------------
 
-_WHERE_TOO: Mapping[str, tuple[str, str]] = {  # a name that is no column's: the column that is meant, and what it says
-    "spills": ("spill_bytes", "the same as `spill_bytes`"),
-    "exact_duplicate": ("exact_first", "first of those that say the same, or a repeat"),
-    "near_duplicate": ("near_first", "first of its near duplicates, or a repeat"),
-    "label": ("", "a label that is true"),
-}
 _CHOICES: Mapping[str, Sequence[str]] = {
     "split": ("train", "validation", "test"),
     "provider": PROVIDERS,
     "status": [status.value for status in Status],
     "tier": ("screened", "judged", "confirmed"),
-    "exact_duplicate": ("first", "repeat"),
-    "near_duplicate": ("first", "repeat"),
-    "label": ("compilable", "correct", "timed", "faster", "impossible", "verified"),
 }
+_TRUTHS = {"true": True, "false": False}
 Keep = Callable[[Mapping[str, object]], bool]
-_Test = Callable[[Any], bool]  # of a value that is known
-_SPEC = re.compile(r"\s*([A-Za-z_]\w*)\s*(!=|>=|<=|!~|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
+_SPEC = re.compile(r"\s*([A-Za-z_]\w*)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
     "<": operator.lt,
 }
-_OPERATORS: Mapping[str, tuple[str, ...]] = {
-    "text": ("=", "!=", "~", "!~"),
-    "time": ("=", "!=", ">=", "<=", ">", "<", "~"),
-    "number": ("=", "!=", ">=", "<=", ">", "<"),
-    "bool": ("=", "!="),
-    "choice": ("=", "!="),
-}
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
-_MOMENT = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d)?)?)?)?)?(\+00:00|Z)?")
+_MOMENT = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d)?)?)?)?)?")
 _MOST_OF_A_SPEC = 1000
 
 
 def where_fields() -> dict[str, tuple[str, str]]:
     """What `--where` may ask for: kind and meaning of each name."""
     kinds = {"int": "number", "float": "number"}
-    found = {
-        c.name: ("time" if c.name == "created" else kinds.get(c.kind, c.kind), c.about)
+    return {
+        c.name: ("date" if c.name == "created" else kinds.get(c.kind, c.kind), c.about)
         for c in (*_RUN, *_ATTEMPT)
         if c.name != "schema_version"
     }
-    return found | {n: ("number" if n == "spills" else "choice", about) for n, (_, about) in _WHERE_TOO.items()}
 
 
 def predicate(where: Sequence[str], rewards: Iterable[str] = ()) -> Keep:
     """Whether a row with these columns is kept: all of the conditions must hold, each a field, an operator and a value.
     `status=correct|checked` holds for either. What is unknown (null) matches nothing, `!=` neither: nobody knows that
-    it differs. There are no brackets, no expressions and no patterns, and nothing is evaluated.
+    it differs.
 
     rewards: names of the rewards' columns. Raises UsageError naming the condition, what is wrong with it, and what
     would work.
@@ -292,7 +274,7 @@ def only_providers(names: str) -> str:
 
 def where_table() -> str:
     """The fields as a Markdown table."""
-    shown = {"bool": "true, false", "time": "a date"}
+    shown = {"bool": "true, false", "date": "a date"}
     rows = [
         f"| `{name}` | {', '.join(_CHOICES.get(name, ())) or shown.get(kind, kind)} | {about} |"
         for name, (kind, about) in where_fields().items()
@@ -310,65 +292,41 @@ def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> Keep:
         way_out = f"did you mean {' or '.join(close)}?" if close else f"fields: {', '.join(known)}"
         raise UsageError(f"--where {spec!r}: no field {name!r}; {way_out}")
     kind = known[name][0]
-    if sign not in _OPERATORS[kind]:
-        raise UsageError(f"--where {spec!r}: {name} is a {kind}; compare it with {' '.join(_OPERATORS[kind])}")
-    values = [_checked(name, value.strip(), spec) for value in text.split("|")]
-    if not all(values):
-        raise UsageError(f"--where {spec!r}: a value is missing; what is unknown cannot be asked for")
+    if sign in _ORDER and kind not in ("number", "date"):
+        raise UsageError(f"--where {spec!r}: {name} is a {kind}; compare it with = !=")
+    values = [_value(name, kind, value.strip(), spec) for value in text.split("|")]
     if len(values) > 1 and sign in _ORDER:
         raise UsageError(f"--where {spec!r}: several values go with = and !=, not with {sign}")
-    if kind == "choice":
-        return _choice(name, values, sign)
-    test = _test(kind, sign, values, spec)
-    column = "spill_bytes" if name == "spills" else name
-    return lambda row: (value := row.get(column)) is not None and test(value)
+    test = _test(kind, sign, values)
+    return lambda row: (value := row.get(name)) is not None and test(value)
 
 
-def _checked(name: str, value: str, spec: str) -> str:
+def _value(name: str, kind: str, text: str, spec: str) -> Any:
+    """A value of a field's kind, as it stands in rows. Raises UsageError."""
+    if not text:
+        raise UsageError(f"--where {spec!r}: a value is missing; what is unknown cannot be asked for")
     choices = _CHOICES.get(name)
-    if choices and value and value not in choices:
-        close = difflib.get_close_matches(value, choices, n=1)
+    if choices and text not in choices:
+        close = difflib.get_close_matches(text, choices, n=1)
         hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(choices)}"
-        raise UsageError(f"--where {spec!r}: {name} is never {value!r}; {hint}")
-    return value
-
-
-def _choice(name: str, values: Sequence[str], sign: str) -> Keep:
-    column = _WHERE_TOO[name][0]
-    meant = [(column or value, value != "repeat") for value in values]
-    if sign == "=":
-        return lambda row: any(row.get(c) is wanted for c, wanted in meant)
-    return lambda row: all(row.get(c) is (not wanted) for c, wanted in meant)
-
-
-def _test(kind: str, sign: str, values: Sequence[str], spec: str) -> _Test:
+        raise UsageError(f"--where {spec!r}: {name} is never {text!r}; {hint}")
+    if kind == "bool" and text.lower() not in _TRUTHS:
+        raise UsageError(f"--where {spec!r}: {text!r} is neither true nor false")
+    if kind == "date" and not _MOMENT.fullmatch(text):
+        raise UsageError(f"--where {spec!r}: {text!r} is no date such as 2026-11-21 or 2026-11-21T14:00")
     if kind == "number":
-        return _of_numbers(sign, [_number(value, spec) for value in values])
-    if kind == "bool":
-        flags = frozenset(_flag(value, spec) for value in values)
-        return lambda value: (value in flags) is (sign == "=")
-    if kind == "time":
-        return _of_times(sign, [_moment_asked(value, spec) for value in values])
-    if sign in ("~", "!~"):
-        parts = [value.lower() for value in values]
-        return lambda value: any(part in str(value).lower() for part in parts) is (sign == "~")
-    wanted = frozenset(values)
-    return lambda value: (value in wanted) is (sign == "=")
+        return _number(text, spec)
+    return _TRUTHS[text.lower()] if kind == "bool" else text
 
 
-def _of_numbers(sign: str, values: Sequence[float]) -> _Test:
+def _test(kind: str, sign: str, values: Sequence[Any]) -> Callable[[Any], bool]:
+    """Of a value that is known. A date alone stands for all of its moments."""
     if sign in _ORDER:
         compare, bound = _ORDER[sign], values[0]
-        return lambda value: compare(value, bound)
-    return lambda value: (value in values) is (sign == "=") and not math.isnan(value)
-
-
-def _of_times(sign: str, values: Sequence[str]) -> _Test:
-    """As texts; a date alone stands for all of its moments: `=` asks for the beginning, `>` for what comes after."""
-    if sign not in _ORDER:
-        return lambda value: str(value).startswith(tuple(values)) is (sign != "!=")
-    compare, bound = _ORDER[sign], values[0]
-    return lambda value: compare(str(value)[: len(bound)], bound)
+        return lambda value: compare(value[: len(bound)] if kind == "date" else value, bound)
+    if kind == "date":
+        return lambda value: value.startswith(tuple(values)) is (sign == "=")
+    return lambda value: (value in values) is (sign == "=") and value == value  # a NaN differs from itself
 
 
 def _number(value: str, spec: str) -> float:
@@ -379,15 +337,3 @@ def _number(value: str, spec: str) -> float:
     if not math.isfinite(number) or "_" in value:
         raise UsageError(f"--where {spec!r}: {value!r} is not a number")
     return number
-
-
-def _flag(value: str, spec: str) -> bool:
-    if value.lower() not in (*_TRUE, *_FALSE):
-        raise UsageError(f"--where {spec!r}: {value!r} is neither true nor false")
-    return value.lower() in _TRUE
-
-
-def _moment_asked(value: str, spec: str) -> str:
-    if not _MOMENT.fullmatch(value):
-        raise UsageError(f"--where {spec!r}: {value!r} is no date such as 2026-11-21 or 2026-11-21T14:00")
-    return value.removesuffix("Z").removesuffix("+00:00").replace(" ", "T")

@@ -14,11 +14,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import near, option_types, options
-from kerneltune.agent.export.outcome import compilable, correct, outcome
+from kerneltune.agent.export.outcome import correct, outcome
 from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
@@ -37,9 +37,6 @@ _RIGHT: Final = {
     Status.CHECKED: True,
     Status.CORRECT: True,
 }
-_UNFINISHED = (Status.REJECTED, Status.IMPOSSIBLE, Status.TIMED_OUT)
-_REFUSED = (Status.REJECTED, Status.IMPOSSIBLE)
-_STAIRS = ((3.0, 1.0), (2.0, 0.8), (1.5, 0.6), (1.2, 0.4), (1.0, 0.2))
 
 
 def speedup_over(attempt: AttemptRecord, baseline: str = FASTEST, *, low: bool = False) -> float | None:
@@ -87,17 +84,6 @@ def kevin(attempt: AttemptRecord, *, correct: float = 0.3, baseline: str = FASTE
     return None if speedup is None else correct + speedup
 
 
-def _with_coverage(
-    attempt: AttemptRecord, gain: Callable[[float], float], correct: float, speed: float, share: float, baseline: str
-) -> float | None:
-    """Dr.Kernel's frame: weights for being right and for the speed, and λ times the coverage."""
-    speedup = speedup_over(attempt, baseline)
-    coverage = _known(attempt.coverage) if share else 0.0
-    if speedup is None or coverage is None:
-        return None
-    return correct + speed * gain(speedup) + share * coverage
-
-
 @_gated
 def drkernel(
     attempt: AttemptRecord,
@@ -106,41 +92,14 @@ def drkernel(
     speed: float = 0.5,
     lambda_: float = 0.5,
     cap: float = 3.0,
-    floor: float = 0.0,
     baseline: str = FASTEST,
 ) -> float | None:
-    """Half for being right, half the capped speed-up (0 below floor), plus lambda times the coverage (PR)."""
-
-    def gain(speedup: float) -> float:
-        capped = min(speedup, cap)
-        return 0.0 if capped < floor else capped
-
-    return _with_coverage(attempt, gain, correct, speed, lambda_, baseline)
-
-
-@_gated
-def drkernel_weighted(
-    attempt: AttemptRecord,
-    *,
-    correct: float = 0.5,
-    speed: float = 0.5,
-    lambda_: float = 0.5,
-    eps: float = 0.01,
-    baseline: str = FASTEST,
-) -> float | None:
-    """Half for being right, half for any speed-up of at least 1 + eps, plus lambda times the coverage."""
-    return _with_coverage(attempt, lambda s: float(s >= 1.0 + eps), correct, speed, lambda_, baseline)
-
-
-def drkernel_like_kernel(attempt: AttemptRecord, *, baseline: str = FASTEST) -> float | None:
-    """Stairs: -1 refused or timed out, -0.5 not compiled, -0.3 not right, -0.1 slower, 0.2 to 1 by speed-up."""
-    known = _is_right(attempt)
-    if known is None:
-        return None
-    if not known:
-        return -1.0 if attempt.status in _UNFINISHED else -0.3 if compilable(attempt) else -0.5
+    """Half for being right, half the capped speed-up, plus lambda times the coverage (PR)."""
     speedup = speedup_over(attempt, baseline)
-    return None if speedup is None else next((r for least, r in _STAIRS if speedup >= least), -0.1)
+    coverage = _known(attempt.coverage) if lambda_ else 0.0
+    if speedup is None or coverage is None:
+        return None
+    return correct + speed * min(speedup, cap) + lambda_ * coverage
 
 
 @_gated
@@ -164,36 +123,6 @@ def sol_score(speedup: float, sol_fraction: float) -> float:
     return 0.0 if gap <= 0.0 else gap / (gap + (1.0 - sol_fraction))
 
 
-def agent_kernel_arena(attempt: AttemptRecord, *, baseline: str = FASTEST) -> float | None:
-    """20 for compiling, 100 more for being right, 100 times the speed-up more."""
-    return _staged(attempt, baseline, 20.0, lambda speedup: 120.0 + 100.0 * speedup)
-
-
-def tritonforge(
-    attempt: AttemptRecord,
-    *,
-    compile: float = 0.1,
-    correct: float = 0.3,
-    cap: float = 2.3,
-    baseline: str = FASTEST,
-) -> float | None:
-    """0.1 for compiling, 0.3 for being right, plus what the speed-up is above 1, up to a cap."""
-    return _staged(attempt, baseline, compile, lambda s: correct + min(max(s - 1.0, 0.0), cap - correct))
-
-
-def _staged(
-    attempt: AttemptRecord, baseline: str, for_compiling: float, of_right: Callable[[float], float]
-) -> float | None:
-    """Something for compiling, unless it was refused; more for being right and fast."""
-    known = _is_right(attempt)
-    if known:
-        speedup = speedup_over(attempt, baseline)
-        return None if speedup is None else of_right(speedup)
-    if known is None:
-        return None
-    return for_compiling if attempt.status not in _REFUSED and compilable(attempt) else 0.0
-
-
 @_gated
 def proven(attempt: AttemptRecord, *, correct: float = 0.3, cap: float = 4.0, baseline: str = FASTEST) -> float | None:
     """What is proven of it: the logarithm of the interval's lower end, times the coverage.
@@ -207,9 +136,9 @@ def proven(attempt: AttemptRecord, *, correct: float = 0.3, cap: float = 4.0, ba
     return correct + (1.0 - correct) * min(max(coverage, 0.0), 1.0) * place
 
 
-def hypothesis(attempt: AttemptRecord, *, confirmed: float = 1.0, refuted: float = -1.0) -> float | None:
+def hypothesis(attempt: AttemptRecord) -> float | None:
     """The expectation that the attempt tested was confirmed, refuted, or undecided (0). Unknown without a clock."""
-    worth = {"confirmed": confirmed, "refuted": refuted, "open": 0.0}
+    worth = {"confirmed": 1.0, "refuted": -1.0, "open": 0.0}
     return _mean(worth[outcome(e, attempt)] for e in attempt.expectations if _was_tested(e, attempt))
 
 
@@ -224,22 +153,22 @@ def _was_tested(expected: Expectation, attempt: AttemptRecord) -> bool:
     return _number(seen.get("measured_speedup" if foretold else "time_ratio_to_parent")) > 0.0
 
 
-def prediction(attempt: AttemptRecord, *, octaves: float = 1.0) -> float | None:
+def prediction(attempt: AttemptRecord) -> float | None:
     """How near the predicted speed-up over the parent came to the measured one."""
     failed = _is_right(attempt) is False
-    found = (_foreseen(e, octaves, failed=failed) for e in attempt.expectations)
+    found = (_foreseen(e, failed=failed) for e in attempt.expectations)
     return _mean(value for value in found if value is not None)
 
 
-def _foreseen(expected: Expectation, octaves: float, *, failed: bool) -> float | None:
-    """1 when exact, -1 from two times `octaves` on, or when it does not work."""
+def _foreseen(expected: Expectation, *, failed: bool) -> float | None:
+    """1 when exact, -1 from two octaves on, or when it does not work."""
     seen = expected.evidence
     predicted, measured = _number(seen.get("predicted_speedup")), _number(seen.get("measured_speedup"))
     if "measured_speedup" not in seen or predicted <= 0.0:
         return None
     if measured <= 0.0:
         return -1.0 if failed else None
-    return max(1.0 - abs(math.log2(predicted / measured)) / octaves, -1.0)
+    return max(1.0 - abs(math.log2(predicted / measured)), -1.0)
 
 
 def _number(value: object) -> float:
@@ -262,19 +191,14 @@ REWARDS: Final[Mapping[str, Callable[..., float | None]]] = MappingProxyType(
             fast_p,
             kevin,
             drkernel,
-            drkernel_weighted,
-            drkernel_like_kernel,
             sol,
-            agent_kernel_arena,
-            tritonforge,
             proven,
             hypothesis,
             prediction,
         )
     }
 )
-_MAY_BE_NEGATIVE = ("confirmed", "refuted")
-_LIMITS = {"proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}, "prediction": {"octaves": (0.01, math.inf)}}
+_LIMITS = {"proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}}
 
 
 @dataclass(frozen=True)
@@ -319,7 +243,7 @@ def reward_of(spec: str) -> Reward:
 
 
 def _check(name: str, option: str, value: float | str | None) -> None:
-    low, high = _LIMITS.get(name, {}).get(option, (-math.inf if option in _MAY_BE_NEGATIVE else 0.0, math.inf))
+    low, high = _LIMITS.get(name, {}).get(option, (0.0, math.inf))
     if isinstance(value, float) and not low <= value <= high:
         where = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
         raise UsageError(f"reward {name}: {option}={value:g} is not a number {where}")
@@ -347,18 +271,12 @@ def _spelled(name: str, formula: Callable[..., object], given: Mapping[str, floa
 # more than its parent's, and what follows an attempt is the mean of what follows from each of its children. In a chain
 # that is the same as in a conversation.
 #
-# G_t = r_t + gamma * G_(t+1), Kevin's sum, or max over i >= t of gamma^(i-t) * r_i. A reward may be unknown:
-#
-# - `strict`: then so is every return that contains it.
-# - `skip`: it adds nothing to the returns of the turns before, and its own turn is no valid one.
-# - `zero`: it counts as 0, as in Dr.Kernel for a turn that never happened. For those who want that and nothing else.
+# G_t = r_t + gamma * G_(t+1), Kevin's sum. A reward may be unknown; then so is every return that contains it.
 #
 # Advantages compare a return with those of the same task and turn in other rollouts. They need two passes: `Groups`
 # adds every valid return up in the first, and says the advantage of each in the second. It holds three numbers a group.
 
 GAMMA: Final = 0.4
-Unknown = Literal["strict", "skip", "zero"]
-How = Literal["sum", "max"]
 _STD_FLOOR = 1e-6
 
 
@@ -367,8 +285,6 @@ class Discount:
     """How rewards become returns. Raises UsageError for a gamma outside of [0, 1]."""
 
     gamma: float = GAMMA
-    unknown: Unknown = "strict"
-    how: How = "sum"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.gamma <= 1.0:
@@ -392,29 +308,11 @@ class RewardedTurn:
 def returns(rewards: Sequence[float | None], discount: Discount = Discount()) -> list[float | None]:
     """The returns of the turns of one rollout, from their rewards in order."""
     found: list[float | None] = []
-    later: tuple[float | None, bool] = (None, True)
+    later: float | None = 0.0
     for reward in reversed(rewards):
-        later = _one(reward, later[0], known_later=later[1], discount=discount)
-        found.append(_valid(reward, later, discount))
+        later = None if reward is None or later is None else reward + discount.gamma * later
+        found.append(later)
     return found[::-1]
-
-
-def _one(
-    reward: float | None, later: float | None, *, known_later: bool, discount: Discount
-) -> tuple[float | None, bool]:
-    """The return of a turn as far as it is known, and whether all of it is."""
-    known = known_later and reward is not None
-    parts = [x for x in (reward, None if later is None else discount.gamma * later) if x is not None]
-    if not parts:
-        return None, known
-    return (max(parts) if discount.how == "max" else sum(parts)), known
-
-
-def _valid(reward: float | None, found: tuple[float | None, bool], discount: Discount) -> float | None:
-    value, known = found
-    if discount.unknown == "strict":
-        return value if known else None
-    return value if reward is not None else None
 
 
 def turns_of(trajectory: Trajectory, reward: Score, discount: Discount = Discount()) -> list[RewardedTurn]:
@@ -434,17 +332,15 @@ def _conversation(
     key: str, replies: dict[int, list[AttemptRecord]], reward: Score, discount: Discount
 ) -> list[RewardedTurn]:
     order = sorted(replies)
-    rewards = [_best([reward(a) for a in replies[n]], discount.unknown) for n in order]
+    rewards = [_best([reward(a) for a in replies[n]]) for n in order]
     rows = zip(order, rewards, returns(rewards, discount), strict=True)
     return [RewardedTurn(key, i, n, tuple(replies[n]), r, to_go) for i, (n, r, to_go) in enumerate(rows, 1)]
 
 
-def _best(rewards: Sequence[float | None], unknown: Unknown) -> float | None:
-    """The reward of a turn. Strictly, it is unknown as soon as one of its attempts may be the best and nobody knows."""
+def _best(rewards: Sequence[float | None]) -> float | None:
+    """The reward of a turn, unknown as soon as one of its attempts may be the best and nobody knows."""
     known = [r for r in rewards if r is not None]
-    if unknown == "zero":
-        known += [0.0] * (len(rewards) - len(known))
-    return max(known) if known and (len(known) == len(rewards) or unknown == "skip") else None
+    return max(known) if known and len(known) == len(rewards) else None
 
 
 def _generations(
@@ -460,17 +356,16 @@ def _generations(
         depth[attempt.attempt_id] = depth[parent.attempt_id] + 1 if linked and parent is not None else 1
         if linked and parent is not None and attempt.turn is None:
             children.setdefault(parent.attempt_id, []).append(attempt)
-    after: dict[str, tuple[float | None, bool]] = {}
+    after: dict[str, float | None] = {}
     turns = []
     for attempt in reversed(grown):
-        worth = _best([reward(attempt)], discount.unknown)
+        worth = reward(attempt)
         following = [after[c.attempt_id] for c in children.get(attempt.attempt_id, ())]
-        values = [value for value, _ in following if value is not None]
-        later = math.fsum(values) / len(values) if values else None
-        found = _one(worth, later, known_later=all(known for _, known in following), discount=discount)
-        after[attempt.attempt_id] = found
-        to_go = _valid(worth, found, discount)
-        turns.append(RewardedTurn("", depth[attempt.attempt_id], None, (attempt,), worth, to_go))
+        known = [value for value in following if value is not None]
+        later = math.fsum(known) / len(known) if known else 0.0
+        unknown = worth is None or len(known) < len(following)
+        found = after[attempt.attempt_id] = None if unknown or worth is None else worth + discount.gamma * later
+        turns.append(RewardedTurn("", depth[attempt.attempt_id], None, (attempt,), worth, found))
     return turns[::-1]
 
 
@@ -531,7 +426,6 @@ class ReturnGroups:
 
 # Rejection sampling ---------------------------------------------------------------------------------------------------
 
-Doubt = Literal["keep", "drop"]
 _DRAWS = 2**64
 
 
@@ -548,33 +442,29 @@ class RejectionSampling:
 
     A right attempt is kept with probability clip((coverage - tau) / s, 0, 1); with s of 0, when its coverage is at
     least tau; always when its speed-up reaches `speedup`. What is not right is always kept: nobody learns a hack from
-    a failure. A right attempt of unknown coverage (no GPU) is kept, or dropped with `unknown="drop"`: dropping is
-    unfair to a store without a GPU, where it would leave nothing but failures. Raises UsageError for a wrong value.
+    a failure. A right attempt of unknown coverage (no GPU) is kept: a store without a GPU would be left nothing but
+    failures. Raises UsageError for a wrong value.
     """
 
     tau: float = 0.3
     s: float = 0.1
     speedup: float | None = None
     seed: int = 0
-    baseline: str = FASTEST
-    unknown: Doubt = "keep"
 
     def __post_init__(self) -> None:
         for name, value in (("tau", self.tau), ("s", self.s), ("speedup", self.speedup)):
             if value is not None and not 0.0 <= value < math.inf:
                 raise UsageError(f"{name}={value} is no threshold; it is a number of at least 0")
-        if self.unknown not in ("keep", "drop"):
-            raise UsageError(f"unknown={self.unknown} is neither keep nor drop")
 
     def probability(self, attempt: AttemptRecord) -> float:
         """With what probability it is kept."""
         if not correct(attempt):
             return 1.0
-        if self.speedup is not None and (speedup_over(attempt, self.baseline) or 0.0) >= self.speedup:
+        if self.speedup is not None and (speedup_over(attempt) or 0.0) >= self.speedup:
             return 1.0
         coverage = attempt.coverage
         if coverage is None or not math.isfinite(coverage):
-            return float(self.unknown == "keep")
+            return 1.0
         if self.s == 0.0:
             return float(coverage >= self.tau)
         return min(max((coverage - self.tau) / self.s, 0.0), 1.0)

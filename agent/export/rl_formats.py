@@ -24,10 +24,8 @@ from kerneltune.agent.export.instructions import (
 from kerneltune.agent.export.rewards import (
     GAMMA,
     Discount,
-    How,
     ReturnGroups,
     RewardedTurn,
-    Unknown,
     group_of,
     reward_of,
     turns_of,
@@ -63,13 +61,11 @@ _EXTRA = (
 
 @dataclass
 class RlTurns(Format):
-    """`reward` is a spec as in `agent.export.rewards`, with ";" between options; the rest is of `Discount`. The
+    """`reward` is a spec as in `agent.export.rewards`, with ";" between options; `gamma`: its discount. The
     state that a reply saw is told by reference: the conversation and how many of its messages came before."""
 
     reward: str = "kevin"
     gamma: float = GAMMA
-    unknown: Unknown = "strict"
-    how: How = "sum"
     advantage: Literal["trloo", "grpo"] = "trloo"
 
     name: ClassVar[str] = "rl-turns"
@@ -104,7 +100,7 @@ class RlTurns(Format):
 
     def __post_init__(self) -> None:
         self._reward = reward_of(self.reward.replace(";", ","))
-        self._discount = Discount(self.gamma, self.unknown, self.how)
+        self._discount = Discount(self.gamma)
         self._groups = ReturnGroups()
 
     def survey(self, trajectory: Trajectory) -> None:

@@ -1,8 +1,7 @@
 """Which sources say the same, which tasks are one family, and which are a benchmark's problems.
 
-Exactly the same: equal as syntax trees without comments and docstrings (`ast.unparse`). Nearly the same: about 0.8 of
-their 5-grams of tokens are (MinHash, by rensa). What is no Python, or would be dangerous to parse, is compared by its
-words. `rensa` is of the extra `export`.
+Exactly the same: equal lexemes without comments, docstrings and layout. Nearly the same: about 0.8 of their 5-grams of
+lexemes are (MinHash, by rensa). `rensa` is of the extra `export`.
 """
 
 import ast
@@ -11,7 +10,6 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Literal
@@ -25,7 +23,14 @@ _PERMUTATIONS, _SEED, _GRAM = 128, 20260101, 5
 _MOST_CHARACTERS = 200_000
 _MOST_OF_A_STATEMENT = 20_000  # characters of a physical line
 _NESTED = re.compile(r"(?:(?:[-+~(\[{]|not\s|lambda\b[^:\n]{0,80}:|await\s)\s*){60}")  # as no honest source is
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+_LEXEME = re.compile(  # every alternative that begins to match goes on to an end, so that nothing is read twice
+    r'''(?i:[rbfu]{0,2})"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*(?:"""|\Z)'''
+    r"""|(?i:[rbfu]{0,2})'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*(?:'''|\Z)"""
+    r"""|(?i:[rbfu]{0,2})"(?:[^"\\\n]|\\.)*"?|(?i:[rbfu]{0,2})'(?:[^'\\\n]|\\.)*'?"""
+    r"|\w+|#[^\n]*|\n[ \t\f]*|[^\S\n]+|\\(?:\n[ \t\f]*)?|[^\w\s]",
+    re.DOTALL,
+)
+_BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 def parse(source: str) -> ast.Module | None:
@@ -43,16 +48,34 @@ def parse(source: str) -> ast.Module | None:
         return None
 
 
-def normal_form(source: str) -> str:
-    """The source without comments, docstrings and layout; for what is no Python its words."""
-    tree = parse(source)
-    if tree is not None:
-        try:
-            _drop_docstrings(tree)
-            return ast.unparse(tree)
-        except (RecursionError, ValueError):
-            pass
-    return " ".join(source.split())
+def lexemes(source: str) -> list[str]:
+    """What a source says, without comments, docstrings and layout: the lexemes of each statement behind a mark for its
+    depth. Any text has lexemes, in time linear in its length, and none is parsed: 0.2 ms for 2.4 kB, where `ast.parse`
+    and `ast.unparse` took 1.2 ms."""
+    made: list[str] = []
+    statement: list[str] = []
+    indents, indent, depth = [0], 0, 0
+    for lexeme in _LEXEME.findall(source + "\n"):
+        first = lexeme[0]
+        if first in "# \t\f\\":
+            continue
+        if first != "\n":
+            depth = max(depth + _BRACKETS.get(lexeme, 0), 0)
+            statement.append(lexeme)
+        elif depth == 0:
+            if statement and not _says_nothing(statement):
+                while indents[-1] > indent:
+                    indents.pop()
+                if indents[-1] < indent:
+                    indents.append(indent)
+                made.append(f"\n{len(indents)}")
+                made += statement
+            statement, indent = [], len(lexeme.expandtabs()) - 1
+    return made + statement  # what a bracket that is never closed has swallowed
+
+
+def _says_nothing(statement: Sequence[str]) -> bool:
+    return len(statement) == 1 and (statement[0] == "pass" or statement[0][-1] in "'\"")
 
 
 def _drop_docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:
@@ -68,10 +91,10 @@ def _is_constant(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def five_grams(form: str) -> set[str]:
-    """The 5-grams of the tokens of a normal form; of a shorter one, all of it."""
-    tokens = _TOKEN.findall(form)
-    return {" ".join(tokens[i : i + _GRAM]) for i in range(max(1, len(tokens) - _GRAM + 1))}
+def five_grams(said: Sequence[str]) -> set[str]:
+    """The 5-grams of lexemes; of fewer, all of them."""
+    tokens = [lexeme for lexeme in said if lexeme[0] != "\n"]
+    return set(map(" ".join, zip(*(tokens[i:] for i in range(_GRAM)), strict=False))) or {" ".join(tokens)}
 
 
 # Duplicates ---------------------------------------------------------------------------------------------------------
@@ -100,16 +123,22 @@ class Duplicates:
         self._near: dict[str, str] = {}  # of each exact id
         self._leaders: dict[str, int] = {}  # in the order in which they were seen
         self._of: dict[str, Duplicate] = {}
-        self._exact_of = lru_cache(20_000)(self._exact)
+        self._exact_of: dict[bytes, str] = {}  # by the hash of the text: many attempts have the same
 
     def see(self, attempt_id: str, source: str) -> None:
         """The first pass. An attempt that was seen already counts once."""
         if attempt_id in self._of:
             return
-        exact, form = self._exact_of(source)
-        first = exact not in self._near
-        if first:
-            self._near[exact] = self._leader(exact, form)
+        text = blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        exact = self._exact_of.get(text)
+        first = False
+        if exact is None:
+            said = lexemes(source)
+            exact = blake2b("\0".join(said).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+            self._exact_of[text] = exact
+            first = exact not in self._near
+            if first:
+                self._near[exact] = self._leader(exact, said)
         near = self._near[exact]
         self._of[attempt_id] = Duplicate(exact, near, first, first and near == exact)
 
@@ -117,14 +146,14 @@ class Duplicates:
         """The second pass. Raises KeyError for an attempt that was not seen."""
         return self._of[attempt_id]
 
-    def _exact(self, source: str) -> tuple[str, str]:
-        form = normal_form(source)
-        return blake2b(form.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), form
-
-    def _leader(self, exact: str, form: str) -> str:
+    def _leader(self, exact: str, said: Sequence[str]) -> str:
         """The first source that this one is nearly the same as; itself where there is none."""
         signature = self._minhash(_PERMUTATIONS, _SEED)
-        signature.update([gram.encode("utf-8", "replace").decode() for gram in five_grams(form)])
+        grams = five_grams(said)
+        try:
+            signature.update(list(grams))
+        except UnicodeEncodeError:  # lone surrogates
+            signature.update([gram.encode("utf-8", "replace").decode() for gram in grams])
         found: list[str] = self._index.get_duplicates(signature)
         if found:
             return min(found, key=self._leaders.__getitem__)
@@ -209,7 +238,7 @@ def families(tasks: Mapping[str, tuple[str, str]]) -> dict[str, str]:
 
 def model_form(source: str) -> str:
     """What a task computes: its classes and functions without numbers, strings and annotations, local names by their
-    order; not its inputs. For what is no Python its words."""
+    order; not its inputs. For what is no Python its lexemes."""
     tree = parse(source)
     kept = [node for node in tree.body if _computes(node)] if tree else []
     if kept:
@@ -217,7 +246,7 @@ def model_form(source: str) -> str:
             return " ".join(ast.dump(_renamed(node), annotate_fields=False) for node in kept)
         except RecursionError:
             pass
-    return normal_form(source)
+    return " ".join(lexemes(source))
 
 
 def _computes(node: ast.stmt) -> bool:
@@ -265,12 +294,12 @@ class Benchmark:
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
         named = sorted(problems)
         self._words = {name: _words(source) for name, source in named}
-        self._grams = {name: five_grams(normal_form(source)) for name, source in named}
+        self._grams = {name: five_grams(lexemes(source)) for name, source in named}
         self._operations = {ops: name for name, source in reversed(named) if (ops := _operations(source))}
 
     def of(self, source: str) -> str | None:
         """The problem that a task is, nearly is, or holds; None when there is none."""
-        words, grams = _words(source), five_grams(normal_form(source))
+        words, grams = _words(source), five_grams(lexemes(source))
         near = max(self._words, key=lambda name: _jaccard(words, self._words[name]), default=None)
         if near is not None and _jaccard(words, self._words[near]) >= JACCARD:
             return near
@@ -289,7 +318,7 @@ def _share(part: set[str], whole: set[str]) -> float:
 
 
 def _words(source: str) -> frozenset[str]:
-    return frozenset(w.lower() for w in _TOKEN.findall(normal_form(source)) if w.isidentifier() or w.isdigit())
+    return frozenset(lexeme.lower() for lexeme in lexemes(source) if lexeme.isidentifier() or lexeme.isdigit())
 
 
 def _operations(source: str) -> str:

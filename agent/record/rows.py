@@ -294,7 +294,7 @@ def read_events(
         if (model, column) not in empty
         for row in found
     }
-    reader = _Reader(details, read_texts(connection, addresses - {None}, most_bytes), empty)
+    reader = _RowDecoder(details, read_texts(connection, addresses - {None}, most_bytes), empty)
     return [(row["seq"], reader.event(row)) for row in rows]
 
 
@@ -358,7 +358,7 @@ def inflated(data: bytes, most_bytes: int) -> bytes:
     return raw
 
 
-class _Reader:
+class _RowDecoder:
     """Puts stored rows together again: `details` are the rows beside some events, by table, and `texts` their texts."""
 
     def __init__(

@@ -180,6 +180,17 @@ def plausible(value: float) -> bool:
     return 1e-9 < value < 1e12
 
 
+def ancestors(run: Trajectory, attempt: AttemptRecord) -> list[AttemptRecord]:
+    """What it was derived from within the run, nearest first; a circle in a damaged record is left where it closes."""
+    found, seen = list[AttemptRecord](), {attempt.attempt_id}
+    at = run.parent(attempt)
+    while at is not None and at.attempt_id not in seen:
+        seen.add(at.attempt_id)
+        found.append(at)
+        at = run.parent(at)
+    return found
+
+
 def hardest(attempt: AttemptRecord) -> Comparison | None:
     """The comparison with the baseline that was hardest to beat."""
     return next(iter(ranked(attempt)), None)

@@ -15,22 +15,18 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from kerneltune.agent.report import chart
-from kerneltune.agent.report.data import RunData, claim, dig, finite, hardest, interval, timing_of
-from kerneltune.agent.report.figures import (
-    ancestors,
+from kerneltune.agent.report.chart import (
     css_class,
     curve,
-    family,
-    lineage,
     roof,
     series,
     spread,
     verdict_name,
     verdict_symbol,
 )
+from kerneltune.agent.report.data import RunData, ancestors, claim, dig, finite, hardest, interval, timing_of
 from kerneltune.agent.report.tables import (
     baseline_lines,
-    causes,
     cost_lines,
     counts,
     facts,
@@ -38,13 +34,11 @@ from kerneltune.agent.report.tables import (
     parent_name,
     steps,
 )
-from kerneltune.agent.report.text import Code, Sanitizer, diff, source, transcripts
+from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-_MOST_ANCESTORS_TEXT = 250_000  # characters of the sources of all ancestors
 
 
 def run_page(material: RunData, shown: Sanitizer, *, version: str) -> str:
@@ -99,7 +93,6 @@ def both(shown: Sanitizer, draw: Callable[[float], Markup]) -> tuple[Markup, Mar
 def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
     run = material.trajectory
     blocks = series(material)
-    nodes = family(run, material.best)
     above = roof(material)
     return {
         "title": f"{run.run.task}: {run.run.run_id}",
@@ -116,10 +109,7 @@ def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
         "roof_drawn": both(shown, above.draw) if above else None,
         "spread": both(shown, partial(spread, blocks)) if blocks else None,
         "series": blocks,
-        "lineage": both(shown, partial(lineage, nodes, shown)) if nodes else None,
-        "not_drawn": len(run.attempts) - len(nodes),
         "best": _best(material, shown),
-        "causes": causes(run, shown),
         "attempts": run.attempts,
         "costs": cost_lines(run),
         "judge_s": material.judge_s,
@@ -162,16 +152,4 @@ def _best(material: RunData, shown: Sanitizer) -> dict[str, object] | None:
         "source": source(best.source, shown),
         "against": f"attempt {first.number}, the first of its line" if first else "the PyTorch reference",
         "diff": diff(before, best.source, shown),
-        "line": _line_sources(material, shown),
     }
-
-
-def _line_sources(material: RunData, shown: Sanitizer) -> list[tuple[int, str, Code | None]]:
-    """The ancestors' sources, nearest first, as far as there is room; None for one that did not fit."""
-    assert material.best is not None
-    made, room = list[tuple[int, str, Code | None]](), _MOST_ANCESTORS_TEXT
-    for a in ancestors(material.trajectory, material.best):
-        code = source(a.source, shown, most=30_000, coloured=False) if room > 0 else None
-        room -= len(code.markup) if code else 0
-        made.append((a.number, a.rationale, code))
-    return made

@@ -1,29 +1,24 @@
-"""The tables of a run's report as plain values: attempts, baselines, failures, costs, hypotheses, evidence, commands.
+"""The tables of a run's report as plain values: attempts, baselines, costs, hypotheses, evidence, commands.
 
 Pure, and patient with receipts that are damaged or of another version: what is not there is left out, never made up.
 """
 
-import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
 
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.trajectory import JUDGED_FILES, AttemptRecord, Expectation, Message, Trajectory
+from kerneltune.agent.report.chart import css_class, verdict_name, verdict_symbol
 from kerneltune.agent.report.data import RunData, baseline_name, dig, finite, interval, number, ranked, tone_of
-from kerneltune.agent.report.figures import css_class, verdict_name, verdict_symbol
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.view import text as words
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import NOT_IN_FULL, Status
 
 UNKNOWN = "unknown"
-_RIGHT = (Status.CORRECT, Status.CHECKED, Status.UNCHECKED)
-_NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-_MOST_REASONS = 40
 
 
 def parent_name(a: AttemptRecord, run_id: str) -> str:
@@ -57,51 +52,6 @@ def baseline_lines(material: RunData) -> list[BaselineLine]:
         )
         for c in (ranked(material.best) if material.best else ())
     ]
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why attempts failed, in the words of the first of them, and which they are."""
-
-    words: str
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A verdict that is a failure, and the reasons for it."""
-
-    status: Status
-    count: int
-    share: float  # of the commonest cause
-    reasons: tuple[Reason, ...]
-    left_out: int
-
-
-def causes(run: Trajectory, shown: Sanitizer) -> list[Cause]:
-    """Failures by verdict, then by reason; reasons that differ in numbers only are one."""
-    by_status: dict[Status, dict[str, list[AttemptRecord]]] = defaultdict(lambda: defaultdict(list))
-    for attempt in run.attempts:
-        if attempt.status is not None and attempt.status not in _RIGHT:
-            by_status[attempt.status][_alike(attempt.detail)].append(attempt)
-    counts = Counter({status: sum(map(len, found.values())) for status, found in by_status.items()})
-    return [
-        Cause(status, count, count / max(counts.values()), *_reasons(by_status[status], shown))
-        for status, count in counts.most_common()
-    ]
-
-
-def _alike(detail: str) -> str:
-    """What two reasons have in common when they differ in numbers only."""
-    return _NUMBERS.sub("0", detail[:120]) + _NUMBERS.sub("0", detail[-120:])
-
-
-def _reasons(found: dict[str, list[AttemptRecord]], shown: Sanitizer) -> tuple[tuple[Reason, ...], int]:
-    ordered = sorted(found.values(), key=lambda its: (-len(its), its[0].number))
-    kept = tuple(
-        Reason(shown.ends(its[0].detail, 240), tuple(a.number for a in its)) for its in ordered[:_MOST_REASONS]
-    )
-    return kept, sum(map(len, ordered[_MOST_REASONS:]))
 
 
 class CostLine(NamedTuple):

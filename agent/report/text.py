@@ -90,11 +90,11 @@ class Code:
     left_out: int = 0  # characters
 
 
-def source(text: str, shown: Sanitizer, *, most: int = MOST_OF_A_SOURCE, coloured: bool = True) -> Code:
+def source(text: str, shown: Sanitizer, *, most: int = MOST_OF_A_SOURCE) -> Code:
     """A source, its beginning if it is long."""
     lines = _clean(text, shown, most).strip("\n").split("\n")
     joined = "\n".join(lines)
-    markup = _coloured(joined) if coloured and len(joined) <= MOST_COLOURED else escape(joined)
+    markup = _coloured(joined) if len(joined) <= MOST_COLOURED else escape(joined)
     return Code(markup, len(lines), max(len(text) - most, 0))
 
 

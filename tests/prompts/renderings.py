@@ -4,8 +4,7 @@ from pathlib import Path
 
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.export import instructions
-from kerneltune.prompts import render
-from tests.agent.converse.run_parts import REJECTED, SOURCE, THOUGHTS, attempt, checked, story, workbench
+from tests.agent.converse.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
 from tests.agent.export.made_runs import run as made_run
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -38,7 +37,6 @@ def renderings() -> dict[str, str]:
     counted = workbench(attempt(1, checked()), attempt(2, checked(), 1))
     found["history_without_gpu"] = RunPrompts(counted, "sm_90", None).history()
     found["crossover"] = words.crossover(attempts[0], attempts[2])
-    found["synthetic"] = render("synthetic.j2", task="weighted_softmax", gpu=None, arch="sm_90", source=SOURCE)
     found["nudges"] = "\n\n".join(f"{trouble}: {words.nudge(trouble)}" for trouble in TROUBLES)
     its = made_run(gpu="NVIDIA H200").run
     error = "line 14: name 'tl' is not defined"

@@ -43,13 +43,12 @@ def counted(*runs: Trajectory, split: str = "train", leaked: str | None = None) 
 def made(**other: Any) -> Card:
     given: dict[str, Any] = {
         "name": "GPU kernels",
-        "formats": [format_of("kto"), format_of("openai"), format_of("sts")],
+        "formats": [format_of("kto"), format_of("openai")],
         "files": [
             DataFile("kto", "train", "data/kto/train-00000-of-00001.parquet", beside=False, rows=1200),
             DataFile("kto", "test", "data/kto/test-00000-of-00001.parquet", beside=False, rows=7),
             DataFile("openai", "train", "data/openai/train-00000-of-00001.jsonl", beside=False, rows=3),
             DataFile("openai", "train", "provenance/openai/train-00000-of-00001.parquet", beside=True, rows=3),
-            DataFile("sts", "train", "data/sts/train", beside=False, apart=True, rows=3),
         ],
         "providers": ["anthropic", "offline"],
         "common": columns(()),

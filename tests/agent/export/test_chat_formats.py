@@ -1,4 +1,4 @@
-"""sft-chat, openai, sharegpt and sts: the same conversations, each by the rules of its readers."""
+"""sft-chat, openai and sharegpt: the same conversations, each by the rules of its readers."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from kerneltune.agent.authors.llm.tool_schemas import TOOLS
 from kerneltune.agent.events import Event, Judged, Proposed
-from kerneltune.agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt, Sts
+from kerneltune.agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt
 from kerneltune.agent.models.types import ToolCall, Usage
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
@@ -70,7 +70,7 @@ def test_sft_chat_counts_what_happened_and_what_it_cost() -> None:
     counted = {"n_turns": 4, "n_calls": 5, "n_errors": 1, "n_attempts": 3, "n_untrained": 0, "left_out": 0}
     tokens = {"input_tokens": 1000, "output_tokens": 100, "cached_tokens": 50, "cost_usd": None}
     ending = {"best_status": "correct", "final_speedup": 2.0, "why": "attempts", "last_stop": "end"}
-    flags = {"complete": True, "truncated": False, "synthetic": False, "reasoning_chars": len("row by row")}
+    flags = {"complete": True, "truncated": False, "reasoning_chars": len("row by row")}
     expected = counted | tokens | ending | flags
     assert {name: values[name] for name in expected} == expected
     assert row.attempt is not None
@@ -145,14 +145,6 @@ def test_openai_lines_have_the_keys_of_the_api_and_no_others() -> None:
     assert rows[0]["parallel_tool_calls"]
 
 
-def test_openai_s_weights_count_all_or_only_what_led_somewhere() -> None:
-    weights = {w: [m["weight"] for m in one(OpenAi(w), story())["messages"] if "weight" in m] for w in WEIGHTS}
-    assert weights == {"all": [1, 1, 1, 1], "improving": [1, 0, 0, 1]}
-
-
-WEIGHTS: tuple[Any, ...] = ("all", "improving")
-
-
 def test_a_conversation_in_which_nothing_counts_is_no_example_for_openai() -> None:
     said = Speaker().user("a").reply("half", stop="max_tokens")
     assert list(OpenAi().rows(said.trajectory())) == []
@@ -183,7 +175,7 @@ def check_llama_factory(row: dict[str, Any]) -> None:
     assert [set(t) for t in json.loads(row["tools"])] == [{"name", "description", "parameters"}] * 3
 
 
-@pytest.mark.parametrize("form", [ShareGpt(), ShareGpt(thoughts=True), ShareGpt(seen=True)])
+@pytest.mark.parametrize("form", [ShareGpt(), ShareGpt(seen=True)])
 def test_sharegpt_keeps_to_the_rule_of_odd_and_even(form: ShareGpt) -> None:
     run, _ = held(long_script(), context_tokens=4_000)
     rows = [dict(m.values) for m in form.rows(run)]
@@ -200,9 +192,6 @@ def test_sharegpt_folds_parallel_calls_and_their_results() -> None:
     assert results["value"] == "#1 wrong\n</tool_response>\n<tool_response>\n#2 compiled"
     assert row["system"] == "be fast"
     assert isinstance(json.loads(row["conversations"][5]["value"]), dict)
-    assert row["unsaid_chars"] == len("row by row" + "two designs" + "once more")
-    told = one(ShareGpt(thoughts=True), story())["conversations"]
-    assert told[1]["value"].startswith("<think>\nrow by row\n\ntwo designs\n</think>\n\n[{")
 
 
 def test_words_after_results_are_part_of_the_observation() -> None:
@@ -212,32 +201,12 @@ def test_words_after_results_are_part_of_the_observation() -> None:
     assert row["conversations"][2] == {"from": "observation", "value": "r\n\nhistory ahead"}
 
 
-def test_sts_is_a_session_line_and_a_line_for_each_message() -> None:
-    row = one(Sts(), story())
-    assert row["file"] == f"{RUN}-1.jsonl"
-    session, *messages = row["lines"]
-    assert (session["type"], session["harness"], session["id"]) == ("session", "kerneltune", f"{RUN}/1")
-    assert {m["type"] for m in messages} == {"message"}
-    told = [m["message"] for m in messages]
-    assert all(m["role"] in ("user", "assistant", "system", "tool") and "content" in m for m in told)
-    calls = [c["id"] for m in told for c in m.get("toolCalls", [])]
-    assert calls == [m["toolCallId"] for m in told if m["role"] == "tool"]
-    assert json.loads(told[2]["toolCalls"][0]["function"]["arguments"])["source"] == "s1"
-    assert told[2]["reasoningContent"] == "row by row"
-    assert 1.7e12 < told[2]["timestamp"] < 2e12
-
-
-def test_a_key_that_would_leave_the_folder_is_only_a_name() -> None:
-    said = Speaker("../../x").user("a").reply("b")
-    assert one(Sts(), said.trajectory())["file"] == f"{RUN}-______x.jsonl"
-
-
 def test_arguments_that_json_cannot_say_plainly_are_said_all_the_same() -> None:
     said = Speaker().user("a").reply("", ToolCall("c", "bench", {"attempt": 10**40})).result("c", "no", True).reply("b")
     row = one(OpenAi(), said.trajectory())
     assert json.loads(row["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"attempt": 10**40}
 
 
-@pytest.mark.parametrize("form", [SftChat(), OpenAi(), ShareGpt(), Sts()])
+@pytest.mark.parametrize("form", [SftChat(), OpenAi(), ShareGpt()])
 def test_a_run_without_a_model_makes_no_rows(form: Any) -> None:
     assert list(form.rows(Speaker().trajectory(*made(1, 1, Status.WRONG)))) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.export.base import ExportRow, Format
-from kerneltune.agent.export.chat_formats import SftChat, ShareGpt
+from kerneltune.agent.export.chat_formats import SftChat
 from kerneltune.agent.export.raw import Raw, read_event
 from kerneltune.agent.models.types import Usage
 from tests.agent.export.files import write_lines, write_parquet
@@ -53,15 +53,15 @@ def about(value: Any) -> Any:
     return [about(v) for v in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("form", [SftChat(), SftChat(seen=True), ShareGpt()], ids=["whole", "windows", "sharegpt"])
+@pytest.mark.parametrize("form", [SftChat(), SftChat(seen=True)], ids=["whole", "windows"])
 def test_parquet_gives_the_very_same_rows(form: Format, tmp_path: Path) -> None:
     made = rows(form)
     found = load("parquet", write_parquet(made, tmp_path / "x.parquet", form.columns), tmp_path / "cache")
     assert [dict(row) for row in found] == [m.values for m in made]
 
 
-@pytest.mark.parametrize("form", [SftChat(), ShareGpt()], ids=["sft-chat", "sharegpt"])
-def test_json_lines_give_the_same_rows_but_for_the_last_digits(form: Format, tmp_path: Path) -> None:
+def test_json_lines_give_the_same_rows_but_for_the_last_digits(tmp_path: Path) -> None:
+    form = SftChat()
     made = rows(form)
     found = load("json", write_lines(made, tmp_path / "x.jsonl"), tmp_path / "cache")
     assert [about(dict(row)) for row in found] == [about(m.values) for m in made]
@@ -98,4 +98,4 @@ def test_raw_events_come_back_exactly_through_datasets(kind: str, tmp_path: Path
     path = tmp_path / f"x.{kind}"
     written = write_parquet(made, path, Raw.columns) if kind == "parquet" else write_lines(made, path, Raw.columns)
     found = load(kind, written, tmp_path / "cache")
-    assert [read_event(json.loads(row["event"]), row["marked"]) for row in found] == events
+    assert [read_event(json.loads(row["event"])) for row in found] == events

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-from kerneltune.agent.export.chat_formats import chat_messages
-from kerneltune.agent.export.conversations import Transcript, transcripts
+from kerneltune.agent.export.chat_formats import Dialogue, chat_messages, dialogues
 from kerneltune.agent.models.types import Message, Reply, ToolCall, ToolResults, User
 from tests.agent.export.talk_parts import Speaker, bench, held, long_script
 
 
-def the_talk(speaker: Speaker) -> Transcript:
-    (talk,) = transcripts(speaker.trajectory().conversations[0])
+def the_talk(speaker: Speaker) -> Dialogue:
+    (talk,) = dialogues(speaker.trajectory().conversations[0])
     return talk
 
 
-def shape(talk: Transcript) -> list[str]:
+def shape(talk: Dialogue) -> list[str]:
     """Role and text of each message."""
     return [f"{m['role']}: {m['content']}" for m in chat_messages(talk)]
 
@@ -62,7 +61,7 @@ def test_what_follows_a_call_without_a_result_is_cut_too_but_counts_as_said() ->
 
 def test_a_conversation_without_a_whole_exchange_makes_no_talk() -> None:
     for speaker in (Speaker().user("begin"), Speaker().user("begin").reply("x", bench("b")), Speaker().reply("x")):
-        assert list(transcripts(speaker.trajectory().conversations[0])) == []
+        assert list(dialogues(speaker.trajectory().conversations[0])) == []
 
 
 def test_empty_and_refused_replies_are_left_out_and_words_join_as_the_model_was_shown_them() -> None:
@@ -114,7 +113,7 @@ def test_the_whole_transcript_leaves_out_histories_and_a_window_begins_with_one(
     whole = the_talk(said)
     assert "tried: a b c" not in str(shape(whole))
     assert (whole.window, len(whole.turns), len(whole.fresh)) == (0, 5, 5)
-    first, second = transcripts(said.trajectory().conversations[0], seen=True)
+    first, second = dialogues(said.trajectory().conversations[0], seen=True)
     assert [t.reply.text for t in first.fresh] == ["try a", "try b", "try c"]
     assert shape(second)[:4] == ["system: s", "user: tried: a b c", "assistant: try c", "tool: rc"]
     assert [t.reply.text for t in second.turns] == ["try c", "try d", "bye"]
@@ -124,7 +123,7 @@ def test_the_whole_transcript_leaves_out_histories_and_a_window_begins_with_one(
 
 def test_a_history_that_does_not_say_what_was_kept_ends_what_is_known_of_the_windows() -> None:
     said = Speaker().user("begin").reply("a").user("on").history("tried: a", None).reply("b")
-    (only,) = transcripts(said.trajectory().conversations[0], seen=True)
+    (only,) = dialogues(said.trajectory().conversations[0], seen=True)
     assert shape(only) == ["user: begin", "assistant: a"]
     assert len(the_talk(said).turns) == 2
 
@@ -133,7 +132,7 @@ def test_each_conversation_has_the_system_prompt_that_was_said_before_it() -> No
     first, second = Speaker("1").system("old").user("a").reply("x"), Speaker("2").system("new").user("b").reply("y")
     late = Speaker("1").user("c").reply("z")
     made = Speaker("1", [*first.events, *second.events, *late.events]).trajectory()
-    found = {c.key: next(transcripts(c)) for c in made.conversations}
+    found = {c.key: next(dialogues(c)) for c in made.conversations}
     assert {key: talk.system for key, talk in found.items()} == {"1": "old", "2": "new"}
     assert len(found["1"].turns) == 2
 
@@ -142,7 +141,7 @@ def test_every_window_of_a_long_run_is_word_for_word_what_the_model_was_asked() 
     run, model = held(long_script(), context_tokens=4_000)
     wanted = [[("system", r.system, ()), *(m for said in r.messages for m in as_chat(said))] for r in model.asked]
     shown = []
-    windows = [talk for conversation in run.conversations for talk in transcripts(conversation, seen=True)]
+    windows = [talk for conversation in run.conversations for talk in dialogues(conversation, seen=True)]
     for talk in windows:
         messages = chat_messages(talk)
         check_legal(messages)
@@ -159,11 +158,11 @@ def test_every_window_of_a_long_run_is_word_for_word_what_the_model_was_asked() 
 
 def test_the_whole_transcript_of_a_long_run_is_legal_and_holds_every_reply_once() -> None:
     run, model = held(long_script(), context_tokens=4_000)
-    whole = [talk for conversation in run.conversations for talk in transcripts(conversation)]
+    whole = [talk for conversation in run.conversations for talk in dialogues(conversation)]
     for talk in whole:
         check_legal(chat_messages(talk))
     assert sum(len(t.turns) + t.left_out for t in whole) == len(model.asked)
-    windows = [talk for c in run.conversations for talk in transcripts(c, seen=True)]
+    windows = [talk for c in run.conversations for talk in dialogues(c, seen=True)]
     fresh = [turn.reply for talk in windows for turn in talk.turns if not turn.copied]
     assert fresh == [turn.reply for talk in whole for turn in talk.turns]
 

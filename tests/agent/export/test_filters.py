@@ -44,26 +44,17 @@ ROW: dict[str, object] = {
         "speedup=1.25|2",
         "speedup!=1",
         "coverage>0.5",
-        "label=faster",
-        "label=impossible|faster",
-        "label!=impossible",
-        "task~SOFT",
-        "task~cross|soft",
-        "task!~cross",
-        "spills=0",
         "spill_bytes<1",
         "provider!=anthropic",
-        "near_duplicate=first",
-        "exact_duplicate!=repeat",
         "faster=true",
-        "impossible=no",
+        "impossible=false",
         "impossible!=true",
         "created>=2026-11-21",
         "created<=2026-11-21",
         "created>2026-11-20",
         "created<2026-11-21T14:06",
         "created=2026-11",
-        "created>2025Z",
+        "created>2025",
         "reward_kevin>1",
         "model=gpt-5",
     ],
@@ -79,13 +70,7 @@ def test_what_holds_keeps_the_row(condition: str) -> None:
         "status!=correct",
         "speedup>1.25",
         "speedup=1",
-        "label=impossible",
-        "label!=faster",
-        "task~gelu",
-        "task!~soft",
-        "spills>0",
         "provider!=openai|anthropic",
-        "near_duplicate=repeat",
         "faster=false",
         "created>2026-11-21",
         "created<2026-11-21",
@@ -102,12 +87,8 @@ def test_what_does_not_hold_drops_the_row(condition: str) -> None:
         "verified=true",
         "verified=false",
         "verified!=true",
-        "label=verified",
-        "label!=verified",
         "leaked=x",
         "leaked!=x",
-        "leaked~x",
-        "leaked!~x",
         "sol_fraction<1",
         "sol_fraction!=1",
         "tier=screened",
@@ -123,8 +104,8 @@ def test_what_is_unknown_matches_nothing(condition: str) -> None:
 
 def test_all_conditions_must_hold_and_none_keeps_everything() -> None:
     assert predicate([])({})
-    assert predicate(["status=correct", "speedup>1", "label=faster"])(ROW)
-    assert not predicate(["status=correct", "speedup>2", "label=faster"])(ROW)
+    assert predicate(["status=correct", "speedup>1", "faster=true"])(ROW)
+    assert not predicate(["status=correct", "speedup>2", "faster=true"])(ROW)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +116,11 @@ def test_all_conditions_must_hold_and_none_keeps_everything() -> None:
         ("status=corect", "status is never 'corect'; did you mean correct?"),
         ("status=fine", "one of rejected, compile_failed"),
         ("provider=claude", "provider is never 'claude'"),
-        ("label=fast", "label is never 'fast'; did you mean faster?"),
-        ("near_duplicate=none", "one of first, repeat"),
         ("speedup>=fast", "'fast' is not a number"),
         ("speedup>=nan", "'nan' is not a number"),
         ("speedup<inf", "'inf' is not a number"),
         ("speedup=1_0", "'1_0' is not a number"),
-        ("speedup~1", "speedup is a number; compare it with = != >= <= > <"),
-        ("task>a", "task is a text; compare it with = != ~ !~"),
+        ("task>a", "task is a text; compare it with = !="),
         ("faster>0", "faster is a bool; compare it with = !="),
         ("faster=maybe", "'maybe' is neither true nor false"),
         ("created>yesterday", "no date such as 2026-11-21"),
@@ -187,7 +165,7 @@ def test_every_field_is_documented_once() -> None:
 
 
 def test_a_hundred_thousand_rows_are_filtered_in_a_moment() -> None:
-    keep = predicate(["status=correct|checked", "speedup>=1.2", "task~softmax", "label=faster"])
+    keep = predicate(["status=correct|checked", "speedup>=1.2", "task=softmax", "faster=true"])
     begin = time.thread_time()
     assert all(keep(ROW) for _ in range(100_000))
     assert time.thread_time() - begin < 5

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from kerneltune.agent.export.kernel_formats import Convert, SftBest
-from kerneltune.agent.export.selection import Champions
+from kerneltune.agent.export.kernel_formats import Champions, Convert, SftBest
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, ids, rows, run, source, timed, tried
@@ -107,10 +106,9 @@ def test_the_same_pair_has_the_same_uuid_and_another_has_another() -> None:
     assert len(other) == 36
 
 
-def test_every_right_attempt_makes_a_pair_or_only_the_best() -> None:
+def test_every_right_attempt_makes_a_pair() -> None:
     its = run(tried(1, timed(90.0)), tried(2, timed(50.0)), tried(3, Status.UNCHECKED), gpu=H200)
     assert ids(Convert(), its) == ["r1/1", "r1/2"]
-    assert ids(Convert(which="best"), its) == ["r1/2"]
 
 
 def test_held_out_cases_are_in_no_pair() -> None:

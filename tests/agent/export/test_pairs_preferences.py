@@ -3,7 +3,6 @@
 import pytest
 
 from kerneltune.agent.export.kernel_formats import Dpo, Kto
-from kerneltune.agent.export.selection import Quota
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -95,13 +94,14 @@ def many(run_id: str, n: int) -> Trajectory:
     return run(*attempts, run_id=run_id, gpu=H200)
 
 
-def test_pairs_are_bounded_per_run_and_per_task_and_the_runs_share_alike() -> None:
+def test_pairs_of_a_run_are_bounded() -> None:
     runs = [many("r1", 40), many("r2", 40), many("r3", 4)]
     counts = [sum(b.startswith(f"r{n}/") for b in ids(Dpo(), *runs)) for n in (1, 2, 3)]
     assert counts[:2] == [16, 16]
     assert 0 < counts[2] <= 4
-    shared = ids(Dpo(per_task=11), *runs)
-    assert [sum(b.startswith(f"r{n}/") for b in shared) for n in (1, 2, 3)] == [4, 4, 3]
+    assert len(ids(Dpo(per_run=3), *runs)) <= 9
+    with pytest.raises(UsageError, match="per_run=0"):
+        Dpo(per_run=0)
 
 
 def test_pairs_are_the_same_for_the_same_seed_whatever_the_order_of_runs() -> None:
@@ -115,16 +115,6 @@ def test_related_pairs_are_kept_first() -> None:
     strangers = [tried(i, Status.WRONG) for i in range(1, 60)]
     its = run(*strangers, tried(60, Status.CHECKED), tried(61, Status.CRASHED, 60))
     assert ("right", "r1/60", "r1/61") in pairs(Dpo(per_run=1), its)
-
-
-def test_a_share_is_never_more_than_what_there_is() -> None:
-    quota = Quota(per_run=10, per_task=10)
-    for name, n in (("a", 1), ("b", 100), ("c", 3), ("none", 0)):
-        quota.count("t", name, n)
-    assert [quota.share("t", name, n) for name, n in (("a", 1), ("b", 100), ("c", 3))] == [1, 6, 3]
-    assert quota.share("t", "came later", 50) == 10
-    with pytest.raises(UsageError, match="per_run=0"):
-        Quota(0, 5)
 
 
 def test_answers_are_labelled_by_what_is_known_of_them() -> None:

@@ -34,12 +34,6 @@ def test_a_return_is_the_reward_and_the_discounted_return_of_the_next_turn() -> 
     assert returns([]) == []
 
 
-def test_the_other_aggregate_is_the_best_discounted_reward() -> None:
-    # 2 | max(1, 0.8) | max(0, 0.4 * 1)
-    assert returns([0.0, 1.0, 2.0], Discount(0.4, how="max")) == pytest.approx([0.4, 1.0, 2.0])
-    assert returns([-1.0, -0.5], Discount(0.4, how="max")) == pytest.approx([-0.2, -0.5])
-
-
 def test_failed_turns_are_valid_and_worth_what_follows_them() -> None:
     assert returns([0.0, 0.0, 1.3], Discount(0.4)) == pytest.approx([0.208, 0.52, 1.3])
 
@@ -47,15 +41,6 @@ def test_failed_turns_are_valid_and_worth_what_follows_them() -> None:
 def test_an_unknown_reward_makes_every_return_that_contains_it_unknown() -> None:
     assert returns([1.0, None, 2.0], Discount(0.4)) == [None, None, 2.0]
     assert returns([1.0, 2.0, None], Discount(0.4)) == [None, None, None]
-
-
-def test_an_unknown_reward_can_be_left_out_or_counted_as_nothing() -> None:
-    skipped = returns([1.0, None, 2.0], Discount(0.5, "skip"))
-    assert skipped == [pytest.approx(1.5), None, 2.0]  # 1 + 0.5 * (0 + 0.5 * 2)
-    assert returns([1.0, None], Discount(0.5, "skip", "max")) == [1.0, None]
-    assert returns([-1.0, None, -4.0], Discount(0.5, "skip", "max")) == [-1.0, None, -4.0]
-    run = run_of(paying(1, 1, 1.0), paying(2, 2, None), paying(3, 3, 2.0))
-    assert to_go(turns_of(run, stated, Discount(0.5, "zero"))) == pytest.approx([1.5, 1.0, 2.0])
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, math.nan])
@@ -82,8 +67,6 @@ def test_several_attempts_of_one_reply_are_one_turn_that_is_worth_its_best() -> 
 def test_a_turn_is_unknown_as_long_as_its_best_may_be() -> None:
     run = run_of(paying(1, 1, 0.5), paying(2, 1, None))
     assert turns_of(run, stated)[0].reward is None
-    assert turns_of(run, stated, Discount(unknown="skip"))[0].reward == 0.5
-    assert turns_of(run, stated, Discount(unknown="zero"))[0].reward == 0.5
 
 
 def test_conversations_are_rollouts_of_their_own() -> None:
@@ -122,7 +105,6 @@ def test_what_a_model_derives_from_an_attempt_of_no_conversation_is_a_rollout_of
 def test_an_unknown_child_makes_its_ancestors_unknown_and_no_other() -> None:
     run = run_of(child(1, None, 1.0), child(2, 1, None), child(3, 1, 4.0))
     assert to_go(turns_of(run, stated, Discount(0.5))) == [None, None, 4.0]
-    assert to_go(turns_of(run, stated, Discount(0.5, "skip"))) == [3.0, None, 4.0]
 
 
 def test_a_lineage_that_bites_its_tail_ends() -> None:
@@ -260,4 +242,3 @@ def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
 def test_the_returns_of_the_documentation_s_example() -> None:
     kevin = reward_of("kevin")  # rewards 0, 0, 0.92, 1.54
     assert to_go(turns_of(documented(), kevin)) == pytest.approx([0.16 * 1.536, 0.4 * 1.536, 1.536, 1.54])
-    assert to_go(turns_of(documented(), kevin, Discount(how="max"))) == pytest.approx([0.1472, 0.368, 0.92, 1.54])

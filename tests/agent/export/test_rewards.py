@@ -57,35 +57,11 @@ def test_drkernel_adds_half_for_right_half_the_capped_speedup_and_the_coverage()
     assert worth("drkernel", timed(7.0, coverage=0.8)) == pytest.approx(2.4)  # 0.5 + 0.5 * 3 + 0.4
     assert worth("drkernel:cap=10", timed(7.0, coverage=0.8)) == pytest.approx(4.4)
     assert worth("drkernel:lambda=0.25", timed(2.0, coverage=0.8)) == pytest.approx(1.7)
-    assert worth("drkernel:floor=0.9", timed(0.8, coverage=0.0)) == pytest.approx(0.5)
-    assert worth("drkernel:floor=0.8", timed(0.8, coverage=0.0)) == pytest.approx(0.9)  # below the floor is less
 
 
 def test_drkernel_without_a_coverage_is_unknown_unless_the_coverage_counts_for_nothing() -> None:
     assert worth("drkernel", timed(2.0, coverage=None)) is None
     assert worth("drkernel:lambda=0", timed(2.0, coverage=None)) == pytest.approx(1.5)
-
-
-def test_drkernel_weighted_ignores_a_gain_below_one_percent() -> None:
-    assert worth("drkernel_weighted", timed(1.009, coverage=1.0)) == pytest.approx(1.0)
-    assert worth("drkernel_weighted", timed(1.01, coverage=1.0)) == pytest.approx(1.5)
-    assert worth("drkernel_weighted:lambda=0,eps=0.5", timed(1.5)) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("speedup", "value"),
-    [(0.999, -0.1), (1.0, 0.2), (1.19, 0.2), (1.2, 0.4), (1.5, 0.6), (2.0, 0.8), (2.99, 0.8), (3.0, 1.0), (90.0, 1.0)],
-)
-def test_drkernel_like_kernel_climbs_stairs(speedup: float, value: float) -> None:
-    assert worth("drkernel_like_kernel", timed(speedup)) == value
-
-
-def test_drkernel_like_kernel_goes_down_by_the_stage_of_the_failure() -> None:
-    found = {s: worth("drkernel_like_kernel", graded(s)) for s in FAILURES}
-    assert found[Status.WRONG] == found[Status.CRASHED] == -0.3
-    assert found[Status.REJECTED] == found[Status.IMPOSSIBLE] == found[Status.TIMED_OUT] == -1.0
-    assert worth("drkernel_like_kernel", uncompiled(Status.COMPILE_FAILED)) == -0.5
-    assert worth("drkernel_like_kernel", uncompiled(Status.CRASHED)) == -0.5
 
 
 def test_the_sol_score_is_a_half_at_the_baseline_and_one_at_the_speed_of_light() -> None:
@@ -104,22 +80,6 @@ def test_the_sol_score_stays_between_0_and_1_where_its_formula_does_not() -> Non
     assert sol_score(0.7, 0.7) == 0.0
     assert sol_score(1.2, 1.2) == 1.0
     assert all(0.0 <= sol_score(s / 10, f / 50) <= 1.0 for s in range(1, 60) for f in range(1, 60))
-
-
-def test_agent_kernel_arena_pays_in_stages() -> None:
-    assert worth("agent_kernel_arena", timed(1.5)) == pytest.approx(270.0)
-    assert worth("agent_kernel_arena", graded(Status.WRONG)) == 20.0
-    assert worth("agent_kernel_arena", uncompiled(Status.COMPILE_FAILED)) == 0.0
-    assert worth("agent_kernel_arena", uncompiled(Status.WRONG)) == 0.0  # another shape: never compiled
-    assert worth("agent_kernel_arena", graded(Status.REJECTED)) == 0.0
-
-
-def test_tritonforge_pays_what_is_above_the_baseline_up_to_its_cap() -> None:
-    assert worth("tritonforge", timed(1.5)) == pytest.approx(0.8)
-    assert worth("tritonforge", timed(0.5)) == pytest.approx(0.3)
-    assert worth("tritonforge", timed(9.0)) == pytest.approx(2.3)
-    assert worth("tritonforge", graded(Status.CRASHED)) == pytest.approx(0.1)
-    assert worth("tritonforge", graded(Status.IMPOSSIBLE)) == 0.0
 
 
 def test_proven_counts_the_lower_end_in_octaves_and_only_the_work_of_own_kernels() -> None:
@@ -196,7 +156,6 @@ def test_rewards_of_arbitrary_attempts_are_finite_or_unknown(seed: int) -> None:
 def test_a_hypothesis_is_worth_what_became_of_it() -> None:
     assert worth("hypothesis", timed(1.0, expectations=(expected("confirmed"),))) == 1.0
     assert worth("hypothesis", timed(1.0, expectations=(expected("refuted"),))) == -1.0
-    assert worth("hypothesis:refuted=0", timed(1.0, expectations=(expected("refuted"),))) == 0.0
     both = (expected("confirmed"), expected("confirmed"), expected("refuted"))
     assert worth("hypothesis", timed(1.0, expectations=both)) == pytest.approx(1 / 3)
     assert worth("hypothesis", graded()) is None
@@ -232,7 +191,6 @@ def test_a_prediction_is_worth_how_near_it_came() -> None:
     assert worth("prediction", said(1.0, 2.0)) == pytest.approx(0.0)
     assert worth("prediction", said(math.sqrt(2.0), 1.0)) == pytest.approx(0.5)
     assert worth("prediction", said(3.0, 0.01)) == -1.0
-    assert worth("prediction:octaves=2", said(2.0, 1.0)) == pytest.approx(0.5)
     assert worth("prediction", said(None, 1.5)) is None
     assert worth("prediction", said(-2.0, 1.5)) is None
     assert worth("prediction", said("2x", 1.5)) is None

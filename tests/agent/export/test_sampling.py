@@ -28,7 +28,6 @@ def test_a_speedup_saves_an_attempt_of_small_coverage() -> None:
     assert sampling.probability(timed(1.5, coverage=0.0)) == 1.0
     assert sampling.probability(timed(1.49, coverage=0.0)) == 0.0
     assert sampling.probability(timed(4.0, 1.2, coverage=0.0)) == 0.0  # the fastest baseline counts
-    assert RejectionSampling(speedup=1.5, baseline="eager").probability(timed(4.0, 1.2, coverage=0.0)) == 1.0
 
 
 @pytest.mark.parametrize("status", [Status.WRONG, Status.REJECTED, Status.COMPILE_FAILED, Status.UNCHECKED, None])
@@ -36,11 +35,9 @@ def test_what_is_not_right_is_always_kept(status: Status | None) -> None:
     assert RejectionSampling().probability(graded(status, coverage=0.0)) == 1.0
 
 
-def test_a_right_attempt_of_unknown_coverage_is_kept_unless_that_is_not_wanted() -> None:
+def test_a_right_attempt_of_unknown_coverage_is_kept() -> None:
     assert RejectionSampling().keeps(graded(Status.CHECKED))
-    assert not RejectionSampling(unknown="drop").keeps(graded(Status.CHECKED))
-    assert not RejectionSampling(unknown="drop").keeps(timed(1.0, coverage=float("nan")))
-    assert RejectionSampling(unknown="drop").keeps(graded(Status.WRONG))
+    assert RejectionSampling().keeps(timed(1.0, coverage=float("nan")))
 
 
 def test_the_share_that_is_kept_is_the_probability() -> None:
@@ -74,7 +71,6 @@ def test_a_draw_is_fixed_for_all_time() -> None:
         ("s=-0.1", ("s=-0.1",)),
         ("speedup=inf", ("speedup='inf'",)),
         ("seed=1.5", ("seed='1.5'", "whole number")),
-        ("unknown=maybe", ("unknown='maybe'", "keep")),
     ],
 )
 def test_a_wrong_option_says_what_is_wrong(options: str, words: tuple[str, ...]) -> None:
@@ -84,6 +80,6 @@ def test_a_wrong_option_says_what_is_wrong(options: str, words: tuple[str, ...])
 
 
 def test_options_come_as_text() -> None:
-    given = "tau=0.5,s=0.2,speedup=2,seed=7,baseline=eager,unknown=drop"
-    assert rejection_sampling(given) == RejectionSampling(0.5, 0.2, 2.0, 7, "eager", "drop")
+    given = "tau=0.5,s=0.2,speedup=2,seed=7"
+    assert rejection_sampling(given) == RejectionSampling(0.5, 0.2, 2.0, 7)
     assert rejection_sampling("speedup=none") == RejectionSampling()

@@ -1,6 +1,7 @@
 """Sources that say the same, families of tasks and their splits, tasks that are a benchmark's problems."""
 
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from kerneltune.agent.export.similarity import (
     Duplicates,
     Fractions,
     families,
+    lexemes,
     load_problems,
-    normal_form,
     parse,
     placements,
     split_of,
@@ -35,8 +36,8 @@ def seen(*sources: str) -> Duplicates:
     [
         source("other words"),
         source("x").replace("    # the row stays in registers\n", "\n\n    # elsewhere\n"),
-        source("x").replace('-float("inf")', "-float('inf')").replace("axis=0", "axis = 0"),
-        source("x").replace("out = torch.empty_like(x)", "out = (torch.empty_like(\n            x,\n        ))"),
+        source("x").replace("axis=0", "axis = 0").replace("    ", "\t"),
+        source("x").replace("torch.empty_like(x)", "torch.empty_like(\n            x\n        )").replace("\n", "\n\n"),
     ],
 )
 def test_layout_comments_and_docstrings_make_no_other_source(other: str) -> None:
@@ -71,10 +72,30 @@ def test_one_lies_in_each_group_and_ids_are_the_same_in_every_export_of_the_same
 
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
 def test_no_source_crashes_it(odd: str) -> None:
-    assert isinstance(normal_form(odd), str)
+    assert isinstance(lexemes(odd), list)
     assert seen(odd, odd).of("1").exact_first is False
     assert Benchmark([("a", TASK)]).of(odd) is None
     assert families({"1": ("odd", odd)}) == {"1": "odd"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        source("x").replace("axis=0", "axis=1"),
+        source("x").replace("        return out", "    return out"),
+        source("x").replace('"inf"', '"in f"'),
+        source("x").replace("out = torch.empty_like(x)", "out = torch.empty_like(x)\n        'out'.upper()"),
+    ],
+)
+def test_what_python_would_run_otherwise_is_another_source(other: str) -> None:
+    assert seen(source("x"), other).of("1").exact_first
+
+
+def test_lexemes_are_taken_in_linear_time_whatever_a_model_wrote() -> None:
+    begin = time.thread_time()
+    for part in ('"\\', '\\"', "'" * 3, '"' * 3 + "\\", 'rb"', "(", "\n ", "\\\n", "r"):
+        assert isinstance(lexemes(part * 100_000 + "x"), list)
+    assert time.thread_time() - begin < 10
 
 
 def test_what_would_overflow_the_parser_s_stack_is_not_parsed() -> None:

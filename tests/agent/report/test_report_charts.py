@@ -9,19 +9,10 @@ from markupsafe import Markup
 
 from kerneltune.agent.events import Event
 from kerneltune.agent.report import chart
-from kerneltune.agent.report.figures import (
-    TimingSeries,
-    ancestors,
-    curve,
-    family,
-    is_relative,
-    lineage,
-    roof,
-    series,
-    spread,
-)
+from kerneltune.agent.report.chart import TimingSeries, curve, is_relative, roof, series, spread
+from kerneltune.agent.report.data import ancestors
 from kerneltune.tools.schema.verdict import Status, Verdict
-from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, material, receipt
+from tests.agent.report.made import CHECKED, correct, events, failed, material, receipt
 
 
 def texts(drawing: Markup) -> list[str]:
@@ -128,32 +119,6 @@ def test_a_damaged_receipt_has_no_distribution(told: object) -> None:
     assert series(material(events(), told)) == []
 
 
-def test_the_lineage_puts_children_below_their_parents_and_marks_the_way_to_the_best() -> None:
-    run = material(events())
-    nodes = family(run.trajectory, run.best)
-    assert [(n.attempt.number, n.depth, n.on_best_line) for n in nodes] == [
-        (1, 0, True), (2, 1, True), (3, 2, False), (4, 2, True), (5, 3, False), (6, 3, True),
-    ]  # fmt: skip
-    assert texts(lineage(nodes, SANITIZER, chart.NARROW))[0] == "#1 wrong idea 1"
-
-
-def test_a_long_run_s_lineage_keeps_the_best_line_and_counts_what_it_leaves_out() -> None:
-    course = [(None, correct(200.0))] + [(1, failed(Status.WRONG, "no"))] * 300 + [(300, correct(50.0))]
-    run = material(events(course))
-    nodes = family(run.trajectory, run.best, most=20)
-    assert len(nodes) == 20
-    assert {1, 300, 302} <= {n.attempt.number for n in nodes if n.on_best_line}
-    assert sum(n.hidden.total() for n in nodes) == 302 - 20
-
-
 def test_parents_in_a_circle_do_not_hang() -> None:
     run = material(of((2, correct(80.0)), (1, correct(90.0)))).trajectory
     assert [a.number for a in ancestors(run, run.attempts[0])] == [2]
-    assert family(run, run.attempts[0]) == []  # no attempt is a first one
-    assert lineage([], SANITIZER, chart.WIDE)
-
-
-def test_a_deep_line_fits_a_phone() -> None:
-    run = material(events([(i or None, correct(100.0 - i / 10)) for i in range(59)]))
-    drawn = str(lineage(family(run.trajectory, run.best), SANITIZER, chart.NARROW))
-    assert max(float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)) < chart.NARROW / 2

@@ -10,8 +10,8 @@ import pytest
 from kerneltune.agent.events import Event, RunResumed, RunStarted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.agent.report.chart import roof
 from kerneltune.agent.report.data import Claim, RunData, claim, number
-from kerneltune.agent.report.figures import roof
 from kerneltune.agent.report.page import moment, run_page
 from kerneltune.agent.report.tables import Evidence, baseline_lines, facts, steps
 from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
