@@ -61,7 +61,7 @@ def use(path: str) -> None:
 
 @contextlib.contextmanager
 def started(start: Callable[[], AbstractContextManager[Machine]] = machines.started) -> Iterator[Machine]:
-    """As `started` or `started_base` there, from a shared process of this process's own; other machines are not."""
+    """Start a machine as `start` does, its workers forked from a shared process of this process's own."""
     with contextlib.ExitStack() as stack:
         use(address())
         try:

@@ -123,9 +123,8 @@ def _gpu(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     try:
         gpu_named(gpu.name)
     except KeyError:
-        yield Finding(
-            "data-sheet rates", None, f"none for {gpu.name!r}: add it to tools/schema/gpus.py for a speed of light"
-        )
+        where = "tools/schema/gpus.py"
+        yield Finding("data-sheet rates", None, f"none for {gpu.name!r}: add it to {where} for a speed of light")
     if setup is None:
         return
     if setup.count > 1:
