@@ -6,13 +6,15 @@ import signal
 
 import pytest
 
-# Files of half a minute and more on a free machine. They begin first (`make test` keeps the order), so that no process
+# The files that take longest, the longest first. They begin first (`make test` keeps the order), so that no process
 # works at one of them when the others have nothing left.
 LONG = """
-docs/test_documents.py agent/test_model_runs.py test_table.py agent/view/test_view_tmux.py
-agent/test_init_then_optimise.py corpus/test_attacks.py test_kernelbench_share.py test_kernelbench_judge.py
-agent/test_ptx_stories.py agent/authors/test_offline_candidates.py agent/test_cli.py tools/test_bench.py
-agent/test_interrupted.py agent/test_selftest.py agent/test_commands.py tools/test_sandbox_programs.py
+tools/tasks/test_builtin_tasks.py agent/test_model_runs.py docs/test_documents.py agent/export/test_export_command.py
+tools/judge/test_admission.py test_table.py tools/judge/test_compare.py agent/test_init_then_optimise.py
+agent/view/test_view_tmux.py corpus/test_attacks.py test_kernelbench_share.py agent/test_command_line.py
+agent/test_watch.py agent/test_interrupted.py agent/test_cli.py agent/authors/test_offline_experts.py
+test_kernelbench_judge.py tools/test_bench.py agent/authors/test_offline_candidates.py agent/test_ptx_stories.py
+tools/test_sandbox_programs.py
 """.split()
 
 

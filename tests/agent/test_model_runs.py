@@ -191,7 +191,7 @@ def test_ctrl_c_in_the_middle_of_a_reply_ends_the_run_at_once_and_keeps_what_is_
         started = time.monotonic()
         os.kill(run.pid, signal.SIGINT)
         out, err = run.communicate(timeout=30)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15  # of the 60 s that the server is silent; its workers end first
     assert run.returncode == 130
     assert "Traceback" not in err
     last = json.loads(out.splitlines()[-1])

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kerneltune.tools.corpus import Specimen
-from tests.corpus.conftest import CORPUS, ROOT, Judge, spread, wanted
+from tests.corpus.conftest import CORPUS, Judge, spread, wanted
 
+HERE = Path(__file__).resolve().parent
 ALWAYS = {"zeros_for_tiny_answers"}
 FOOLED = spread((s for s in CORPUS.values() if s.naive == "fooled"), ALWAYS)
 NOT_FOOLED = spread(s for s in CORPUS.values() if s.naive == "not fooled")
@@ -30,10 +31,10 @@ def naive(request: pytest.FixtureRequest) -> Results:
     rows = CORPUS["scales_the_host_clock"]
     twins = dict.fromkeys((_task(s), s.twin) for s in (rows, *chosen) if s.twin is not None)
     pairs = [*twins, *((_task(s), s.path) for s in chosen)]
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT.parents[1]), "CUDA_VISIBLE_DEVICES": ""}
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(HERE.parents[1]), "CUDA_VISIBLE_DEVICES": ""}
     arguments = [str(path) for pair in pairs for path in pair]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "naive.py"), *arguments], capture_output=True, text=True, timeout=150, env=env
+        [sys.executable, str(HERE / "naive.py"), *arguments], capture_output=True, text=True, timeout=150, env=env
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return {found["name"]: found for found in filter(None, map(_result, done.stdout.splitlines()))}
