@@ -55,9 +55,9 @@ def lexemes(source: str) -> list[str]:
     made: list[str] = []
     statement: list[str] = []
     indents, indent, depth = [0], 0, 0
-    for lexeme in _LEXEME.findall(source + "\n"):
+    for lexeme in _LEXEME.findall(source.replace("\r\n", "\n").replace("\r", "\n") + "\n"):
         first = lexeme[0]
-        if first in "# \t\f\\":
+        if first in "# \\" or (first != "\n" and first.isspace()):
             continue
         if first != "\n":
             depth = max(depth + _BRACKETS.get(lexeme, 0), 0)
