@@ -50,8 +50,8 @@ def parse(source: str) -> ast.Module | None:
 
 def lexemes(source: str) -> list[str]:
     """What a source says, without comments, docstrings and layout: the lexemes of each statement behind a mark for its
-    depth. Any text has lexemes, in time linear in its length, and none is parsed: 0.2 ms for 2.4 kB, where `ast.parse`
-    and `ast.unparse` took 1.2 ms."""
+    depth. Any text has lexemes, in time linear in its length, and none is parsed: 0.25 ms for 2.3 kB, where `ast.parse`
+    and `ast.unparse` take 0.85 ms."""
     made: list[str] = []
     statement: list[str] = []
     indents, indent, depth = [0], 0, 0
