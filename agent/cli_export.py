@@ -26,7 +26,7 @@ Examples:
     optimize export --format sft-best --where "speedup>=1.2" -o data/best
     optimize export --format rl-turns --reward drkernel:lambda=0.5 -o data/rl
     optimize export --format fim --leak-check KernelBench/ -o data/fim
-    optimize export --format kto --where near_duplicate=first --as jsonl -o kto
+    optimize export --format kto --where near_first=true --as jsonl -o kto
 """
 
 

@@ -9,7 +9,7 @@ import difflib
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from random import Random
 from typing import ClassVar, Literal
@@ -18,7 +18,7 @@ from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.export.instructions import ENTRY_POINT, error_told, repo_name, stable_uuid, visible
-from kerneltune.agent.export.outcome import Descendant, Lineage, fails, right
+from kerneltune.agent.export.rewards import fails, right
 from kerneltune.agent.export.similarity import parse
 from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
 from kerneltune.tools.languages.ptx.loader import language_of, ptx_texts
@@ -34,6 +34,39 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 # sft-best -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Descendant:
+    """A right attempt, and how many steps of derivation lie between."""
+
+    attempt: AttemptRecord
+    hops: int
+
+
+class Lineage:
+    """Which attempt of a run came of which. A parent of another run, or one that is newer than its child, is none."""
+
+    def __init__(self, attempts: Sequence[AttemptRecord]) -> None:
+        self._by_id = {a.attempt_id: a for a in attempts}
+        self._nearest: dict[str, Descendant] = {}
+        for attempt in sorted(attempts, key=lambda a: a.number, reverse=True):  # on a tie the older one counts
+            further = self._nearest.get(attempt.attempt_id)
+            found = Descendant(attempt, 1) if right(attempt) else further and replace(further, hops=further.hops + 1)
+            parent = self.parent(attempt)
+            if parent is not None and found is not None:
+                before = self._nearest.get(parent.attempt_id)
+                if before is None or found.hops <= before.hops:
+                    self._nearest[parent.attempt_id] = found
+
+    def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
+        """What an attempt was derived from."""
+        found = self._by_id.get(attempt.parent_id or "")
+        return found if found is not None and found.number < attempt.number else None
+
+    def nearest(self, attempt: AttemptRecord) -> Descendant | None:
+        """The right descendant in the fewest steps, the earliest among equals."""
+        return self._nearest.get(attempt.attempt_id)
 
 
 class Champions:

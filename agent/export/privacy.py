@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kerneltune.tools.schema.codec import Json
 
-KEY, HOME, HOST, USER, NAME, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<name>", "<email>", "<ip>"
+KEY, HOME, HOST, USER, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<email>", "<ip>"
 _MOST_TEXTS = 500  # clean ones, remembered whole: a prompt comes again with each row of its run
 _SHORTEST = 17  # characters of the shortest key that is all letters and digits
 
@@ -37,14 +37,13 @@ _HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({OWNER})")
 
 @dataclass(frozen=True)
 class PrivateNames:
-    """Names that are taken out wherever they stand as whole words. `others`: of no kind that is known."""
+    """Names that are taken out wherever they stand as whole words."""
 
     hosts: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
-    others: frozenset[str] = frozenset()
 
     def __or__(self, other: "PrivateNames") -> "PrivateNames":
-        return PrivateNames(self.hosts | other.hosts, self.users | other.users, self.others | other.others)
+        return PrivateNames(self.hosts | other.hosts, self.users | other.users)
 
 
 def names_here() -> PrivateNames:
@@ -182,10 +181,8 @@ _IPV6 = re.compile(
 class Scrubber:
     """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does."""
 
-    def __init__(self, names: PrivateNames | Iterable[str] = ()) -> None:
-        if not isinstance(names, PrivateNames):
-            names = PrivateNames(others=frozenset(name for name in names if name.strip()))
-        named = ((names.hosts, HOST), (names.users, USER), (names.others, NAME))
+    def __init__(self, names: PrivateNames = PrivateNames()) -> None:
+        named = ((names.hosts, HOST), (names.users, USER))
         self._names = [(_words(those), placeholder) for those, placeholder in named if those]
         self._literals = tuple({name.lower() for those, _ in named for name in those})
         self._clean: set[str] = set()

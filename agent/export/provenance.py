@@ -15,9 +15,8 @@ from typing import Any
 
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Row
-from kerneltune.agent.export.outcome import labels
 from kerneltune.agent.export.privacy import Scrubber
-from kerneltune.agent.export.rewards import Reward
+from kerneltune.agent.export.rewards import Reward, labels
 from kerneltune.agent.export.similarity import Duplicate, Placement
 from kerneltune.agent.models.providers import OFFLINE, SourceTerms
 from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS

@@ -1,4 +1,7 @@
-"""Rewards of attempts, returns and advantages of turns, and rejection sampling. Pure; see docs/rewards.md.
+"""Labels and rewards of attempts, returns and advantages of turns, rejection sampling. Pure; see docs/rewards.md.
+
+Three values where two would lie: a label is None when nobody found out (never judged, or not without a GPU). What was
+not timed is right, and neither fast nor slow.
 
 A reward is a function of one attempt, with three kinds of answers: what the formula says of a right one; what it says
 of a failed one (0, for most); and None where it cannot be known: never judged, right but never timed where a time is
@@ -14,29 +17,96 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import near, option_types, options
-from kerneltune.agent.export.outcome import correct, outcome
-from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Trajectory
+from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Outcome, Trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
 FASTEST: Final = "fastest"
 Score = Callable[[AttemptRecord], float | None]
 
-# What is known of an attempt: True, right; False, failed; missing, nobody knows.
-_RIGHT: Final = {
-    Status.REJECTED: False,
-    Status.COMPILE_FAILED: False,
-    Status.CRASHED: False,
-    Status.TIMED_OUT: False,
-    Status.WRONG: False,
-    Status.IMPOSSIBLE: False,
-    Status.CHECKED: True,
-    Status.CORRECT: True,
-}
+
+_RIGHT = (Status.CHECKED, Status.CORRECT)
+_FAILED = (
+    Status.REJECTED,
+    Status.COMPILE_FAILED,
+    Status.CRASHED,
+    Status.TIMED_OUT,
+    Status.WRONG,
+)  # what is in neither is unknown: not judged, not checkable, or with a time that cannot be
+
+
+class Labels(NamedTuple):
+    """The labels of one attempt.
+
+    `compilable`: tracer and compiler accepted it. None: never judged, or found wrong before it was compiled.
+    `correct`: right as far as known. None: never judged, or nothing on the machine could run it.
+    `timed`: `correct` rests on a GPU, where every timed output was checked; otherwise on an interpreter of small cases.
+    `faster`: the lower end of its speed-up's interval is above 1 against the fastest baseline. None when not timed.
+    `impossible`: faster than light, or the clocks disagree: a cheat, or a broken measurement.
+    `why`: status/tool of an attempt that is not right; "" for one that is, or was never judged.
+    `verified`: `optimize verify` bore its verdict out. None: nobody verified it.
+    """
+
+    compilable: bool | None
+    correct: bool | None
+    timed: bool
+    faster: bool | None
+    impossible: bool
+    why: str
+    verified: bool | None
+
+
+def labels(attempt: AttemptRecord) -> Labels:
+    """The labels of an attempt."""
+    status, timed = attempt.status, attempt.timing is not None
+    failed = status is not None and status not in _RIGHT
+    return Labels(
+        compilable(attempt),
+        correct(attempt),
+        timed,
+        min(c.low for c in attempt.comparisons) > 1.0 if timed and attempt.comparisons else None,
+        status is Status.IMPOSSIBLE,
+        f"{status.value}/{attempt.tool}" if failed and status is not None else "",
+        attempt.held,
+    )
+
+
+def compilable(attempt: AttemptRecord) -> bool | None:
+    """Whether tracer and compiler accepted it; None when it never came to that."""
+    status = attempt.status
+    if attempt.tool != "update":
+        return None if status is None else status is not Status.COMPILE_FAILED
+    return None if status is Status.WRONG else False
+
+
+def correct(attempt: AttemptRecord) -> bool | None:
+    """Whether it is right, as far as the machine that judged it could tell; None when it could not."""
+    status = attempt.status
+    return None if status is None or status is Status.UNCHECKED else status in _RIGHT
+
+
+def right(attempt: AttemptRecord) -> bool:
+    """Known to be right."""
+    return attempt.accepted and attempt.held is not False
+
+
+def fails(attempt: AttemptRecord) -> bool:
+    """Known to fail."""
+    return attempt.status in _FAILED and attempt.held is not False
+
+
+def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
+    """What became of a hypothesis that was tested by this attempt. Without a clock one about speed is open, whatever
+    was stored; that an attempt does not work at all refutes it without one."""
+    decided = attempt.timing is not None or fails(attempt)
+    return expected.outcome if decided else "open"
+
+
+# Rewards --------------------------------------------------------------------------------------------------------------
 
 
 def speedup_over(attempt: AttemptRecord, baseline: str = FASTEST, *, low: bool = False) -> float | None:
@@ -51,16 +121,12 @@ def _known(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _is_right(attempt: AttemptRecord) -> bool | None:
-    return _RIGHT.get(attempt.status) if attempt.status is not None else None
-
-
 def _gated(formula: Callable[..., float | None]) -> Callable[..., float | None]:
     """0 for failed attempts, None for those of which nothing is known, else what the formula says of a right one."""
 
     @functools.wraps(formula)
     def score(attempt: AttemptRecord, **given: Any) -> float | None:
-        known = _is_right(attempt)
+        known = correct(attempt)
         if known:
             return formula(attempt, **given)
         return None if known is None else 0.0
@@ -155,7 +221,7 @@ def _was_tested(expected: Expectation, attempt: AttemptRecord) -> bool:
 
 def prediction(attempt: AttemptRecord) -> float | None:
     """How near the predicted speed-up over the parent came to the measured one."""
-    failed = _is_right(attempt) is False
+    failed = correct(attempt) is False
     found = (_foreseen(e, failed=failed) for e in attempt.expectations)
     return _mean(value for value in found if value is not None)
 

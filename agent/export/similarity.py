@@ -50,14 +50,14 @@ def parse(source: str) -> ast.Module | None:
 
 def lexemes(source: str) -> list[str]:
     """What a source says, without comments, docstrings and layout: the lexemes of each statement behind a mark for its
-    depth. Any text has lexemes, in time linear in its length, and none is parsed: 0.2 ms for 2.4 kB, where `ast.parse`
-    and `ast.unparse` took 1.2 ms."""
+    depth. Any text has lexemes, in time linear in its length, and none is parsed: 0.25 ms for 2.3 kB, where `ast.parse`
+    and `ast.unparse` take 0.85 ms."""
     made: list[str] = []
     statement: list[str] = []
     indents, indent, depth = [0], 0, 0
-    for lexeme in _LEXEME.findall(source + "\n"):
+    for lexeme in _LEXEME.findall(source.replace("\r\n", "\n").replace("\r", "\n") + "\n"):
         first = lexeme[0]
-        if first in "# \t\f\\":
+        if first in "# \\" or (first != "\n" and first.isspace()):
             continue
         if first != "\n":
             depth = max(depth + _BRACKETS.get(lexeme, 0), 0)

@@ -304,13 +304,14 @@ def _select(
     columns = _columns(model)
     names = ", ".join(f'"{name}"' for name, _ in columns)
     found = connection.execute(f"SELECT {names} FROM {model.__tablename__} {rest}", values)
-    return [
-        {
-            name: value if load is None or value is None else load(value)
-            for (name, load), value in zip(columns, row, strict=True)
-        }
-        for row in found
-    ]
+    keys = [name for name, _ in columns]
+    rows: list[Values] = [dict(zip(keys, row, strict=True)) for row in found]
+    for name, load in columns:
+        if load is not None:
+            for row in rows:
+                if row[name] is not None:
+                    row[name] = load(row[name])
+    return rows
 
 
 @cache

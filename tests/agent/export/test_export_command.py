@@ -35,14 +35,19 @@ def stored(folder: Path, runs: range = range(RUNS)) -> Path:
     """A runs directory with made-up runs of several authors, tasks and machines."""
     with Store.open(folder) as store:
         for index in runs:
-            for event in RunMaker(index, seed=7, attempts=ATTEMPTS).events():
-                store.write(event)
+            store.write_all(RunMaker(index, seed=7, attempts=ATTEMPTS).events())
     return folder
 
 
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def long_runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So many runs that an export can be stopped on its way."""
+    return stored(tmp_path_factory.mktemp("long"), range(30))
 
 
 def export(runs_dir: Path, output: Path, *flags: str, code: int = 0, **options: Any) -> dict[str, Any]:
@@ -291,9 +296,8 @@ def test_an_export_during_a_run_sees_whole_attempts(tmp_path: Path) -> None:
             json.loads(line)
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    runs_dir = stored(tmp_path / "runs", range(30))
-    arguments = ["export", "--runs-dir", str(runs_dir), *formats(*FORMATS), "-o", str(tmp_path / "out")]
+def test_ctrl_c_leaves_nothing(long_runs_dir: Path, tmp_path: Path) -> None:
+    arguments = ["export", "--runs-dir", str(long_runs_dir), *formats(*FORMATS), "-o", str(tmp_path / "out")]
     with subprocess.Popen(
         command(*arguments), env=env(), stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -306,7 +310,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         _, told = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in told
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @contextlib.contextmanager
@@ -387,9 +391,10 @@ def test_a_damaged_or_newer_database_is_one_line(runs_dir: Path, tmp_path: Path)
         assert not (tmp_path / "out").exists()
 
 
-def test_a_killed_export_leaves_nothing_that_counts_and_the_next_one_tidies_up(tmp_path: Path) -> None:
-    runs_dir = stored(tmp_path / "runs", range(30))
-    arguments = ["export", "--runs-dir", str(runs_dir), *formats("raw", "sft-chat"), "-o", str(tmp_path / "out")]
+def test_a_killed_export_leaves_nothing_that_counts_and_the_next_one_tidies_up(
+    long_runs_dir: Path, tmp_path: Path
+) -> None:
+    arguments = ["export", "--runs-dir", str(long_runs_dir), *formats("raw", "sft-chat"), "-o", str(tmp_path / "out")]
     process = subprocess.Popen(command(*arguments), env=env(), stderr=subprocess.DEVNULL)
     for _ in range(600):
         if list(tmp_path.glob(".out.part/data/*/*")):
@@ -398,9 +403,9 @@ def test_a_killed_export_leaves_nothing_that_counts_and_the_next_one_tidies_up(t
     process.kill()
     process.wait()
     assert not (tmp_path / "out").exists()
-    export(runs_dir, tmp_path / "out", *formats("kto"))
+    export(long_runs_dir, tmp_path / "out", *formats("kto"))
     assert sorted(path.name for path in (tmp_path / "out" / "data").iterdir()) == ["kto"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "runs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_no_label_of_an_export_without_a_gpu_rests_on_a_rank(tmp_path: Path) -> None:
@@ -409,8 +414,8 @@ def test_no_label_of_an_export_without_a_gpu_rests_on_a_rank(tmp_path: Path) -> 
     for turned in (False, True):
         with Store.open(tmp_path / f"runs{turned}") as store:
             for index in range(8):
-                for event in RunMaker(index, seed=7, attempts=ATTEMPTS).events():
-                    store.write(without_clock(event, turned=turned))
+                events = RunMaker(index, seed=7, attempts=ATTEMPTS).events()
+                store.write_all(without_clock(event, turned=turned) for event in events)
         output = tmp_path / f"out{turned}"
         labels = ("--reward", "kevin", "--reward", "proven", "--reward", "hypothesis", "--reward", "fast_0")
         every = ("sft-chat", "sft-best:top=2", "convert", "dpo", "kto", "rl-turns")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerneltune.agent.export.outcome import compilable, labels
+from kerneltune.agent.export.rewards import compilable, labels
 from kerneltune.agent.record.trajectory import AttemptRecord
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import graded, timed

@@ -37,6 +37,7 @@ def seen(*sources: str) -> Duplicates:
         source("other words"),
         source("x").replace("    # the row stays in registers\n", "\n\n    # elsewhere\n"),
         source("x").replace("axis=0", "axis = 0").replace("    ", "\t"),
+        source("x").replace("\n", "\r\n"),
         source("x").replace("torch.empty_like(x)", "torch.empty_like(\n            x\n        )").replace("\n", "\n\n"),
     ],
 )

@@ -34,8 +34,7 @@ def machine(folder: Path, *runs: Sequence[Event]) -> Path:
     """A runs directory with these runs; its database."""
     with Store.open(folder) as store:
         for run in runs:
-            for event in run:
-                store.write(event)
+            store.write_all(run)
     return folder / FILE_NAME
 
 

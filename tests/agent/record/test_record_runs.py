@@ -61,8 +61,7 @@ def test_a_run_in_short_is_what_the_fold_over_its_events_says(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query, "_PAGE_RUNS", 3)
-    for event in interleaved([lively_run(run_id, seed * 10 + i) for i, run_id in enumerate(RUNS)], seed):
-        store.write(event)
+    store.write_all(interleaved([lively_run(run_id, seed * 10 + i) for i, run_id in enumerate(RUNS)], seed))
     assert store.runs(Filter(verdict="accepted")) == [run for run in store.runs() if run.accepted]
     for summary in store.runs():
         events = store.load_events(summary.run_id)

@@ -33,8 +33,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def write(store: Store, *events: Event) -> None:
-    for event in events:
-        store.write(event)
+    store.write_all(events)
 
 
 def strange_run(seed: int, run_id: str = RUN) -> list[Event]:
