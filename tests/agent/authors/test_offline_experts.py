@@ -15,7 +15,7 @@ from kerneltune.tools.task.load import builtin_names
 from tests.agent.authors.offline_bench import run
 
 ROOT = Path(__file__).resolve().parents[3]
-LIBRARY = ROOT / "agent" / "authors" / "offline" / "library"
+LIBRARY = ROOT / "agent" / "authors" / "search" / "experts"
 FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if p.name != "__init__.py")
 SHAPES = {
     "a": (64, 32),
