@@ -166,7 +166,6 @@ def tidy(function: ast.FunctionDef, names: Mapping[str, str]) -> None:
     _Rename(names).visit(function)
     _Plain(_singles_in_float32(function)).visit(function)
     _put_constants_in_place(function)
-    _put_aliases_in_place(function)
     for body in _blocks(function):
         _put_steps_in_place(function, body)
     _Plain(set()).visit(function)
@@ -238,10 +237,10 @@ def _loads(node: ast.AST) -> Counter[str]:
 
 
 class _Put(ast.NodeTransformer):
-    """Names become expressions; `operands`: only beside an operator, and never both sides; `compared`: only there."""
+    """Replaces names by expressions; `operands`: only beside an operator, and never both sides."""
 
-    def __init__(self, values: Mapping[str, ast.expr], *, operands: bool = False, compared: bool = False) -> None:
-        self._values, self._operands, self._compared = values, operands, compared
+    def __init__(self, values: Mapping[str, ast.expr], *, operands: bool = False) -> None:
+        self._values, self._operands = values, operands
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         fits = isinstance(node.ctx, ast.Load) and not self._operands
@@ -249,8 +248,7 @@ class _Put(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
-        arithmetic = self._operands and not self._compared
-        if arithmetic and not (self._is_value(node.left) and self._is_value(node.right)):
+        if self._operands and not (self._is_value(node.left) and self._is_value(node.right)):
             node.left, node.right = self._value(node.left), self._value(node.right)
         return node
 
@@ -282,36 +280,15 @@ def _singles_in_float32(function: ast.FunctionDef) -> set[str]:
 
 
 def _put_constants_in_place(function: ast.FunctionDef) -> None:
-    """`tl.full([1], 0.5, tl.float32)` beside an operator is 0.5: Triton makes it a float32, too. Integers only where
-    they are compared, for `x + 1` has the width of x."""
+    """Write `tl.full([1], 0.5, tl.float32)` beside an operator as 0.5: Triton makes it a float32, too."""
     stores = _stores(function)
     floats: dict[str, ast.expr] = {}
-    integers: dict[str, ast.expr] = {}
     for name, value in filter(None, (_single(s) for body in _blocks(function) for s in body)):
-        number = re.fullmatch(r"tl\.full\(\[[1, ]*\], (\S+), tl\.(float32|int32|int64)\)", ast.unparse(value))
+        number = re.fullmatch(r"tl\.full\(\[[1, ]*\], (\S+), tl\.float32\)", ast.unparse(value))
         if number and stores[name] == 1 and re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?", number[1]):
-            known, kind = (floats, float) if number[2] == "float32" else (integers, int)
-            known[name] = ast.parse(repr(kind(float(number[1]))), mode="eval").body
+            floats[name] = ast.parse(repr(float(number[1])), mode="eval").body
     _Put(floats, operands=True).visit(function)
-    _Put(integers, operands=True, compared=True).visit(function)
-    _drop_unread_names(function, {*floats, *integers})
-
-
-def _put_aliases_in_place(function: ast.FunctionDef) -> None:
-    """`a = b`, in a block that sets neither again; `a` is read nowhere but in blocks that set it first."""
-    blocks = list(_blocks(function))
-    reads = _loads(function)
-    for body in blocks:
-        stores = _stores(ast.Module(body, []))
-        for statement in list(body):
-            name, value = _single(statement) or ("", None)
-            if not isinstance(value, ast.Name) or stores[name] != 1 or stores[value.id] > 1:
-                continue
-            setters = [b for b in blocks if any((found := _single(s)) and found[0] == name for s in b)]
-            if sum(_loads(ast.Module(b, []))[name] for b in setters) == reads[name]:
-                body.remove(statement)
-                body[:] = [_Put({name: value}).visit(s) for s in body]
-                reads = _loads(function)
+    _drop_unread_names(function, set(floats))
 
 
 def _drop_unread_names(function: ast.FunctionDef, names: set[str]) -> None:
@@ -847,43 +824,36 @@ def wrapped(source: str) -> str:
 
 
 def _wrapped(line: str) -> str:
-    end = re.search(r"\)+:?$", line)
-    if len(line) <= WIDTH or end is None or re.search(r"[fr]?\"", line):
+    text = line.strip()
+    if len(line) <= WIDTH or not text.endswith((")", "):")):
         return line
-    start = _opening(line, end.end() - 1 - line.endswith(":"))
-    if start is None:
+    try:
+        statement = ast.parse(f"{text} pass" if text.endswith(":") else text).body[0]
+    except SyntaxError:  # part of a longer statement
         return line
-    parts = _at_commas(line[start + 1 : end.end() - 1 - line.endswith(":")])
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    if len(parts) < 2 or line.startswith(" " * 8 + "if ("):
+    parts, start = _arguments(statement)
+    if len(parts) < 2:
         return line
-    body = textwrap.wrap(
-        ", ".join(p.replace(" ", "\0") for p in parts) + ",", WIDTH - len(indent), break_long_words=False
-    )
-    closing = indent[4:] + line[end.end() - 1 - line.endswith(":") :]
-    return "\n".join([line[: start + 1], *(indent + part.replace("\0", " ") for part in body), closing])
+    indent = " " * (len(line) - len(text))
+    inside = " " * 4 + indent
+    joined = ", ".join(part.replace(" ", "\0") for part in parts) + ","
+    body = textwrap.wrap(joined, WIDTH - len(inside), break_long_words=False)
+    closing = indent + ("):" if text.endswith(":") else ")")
+    return "\n".join([indent + text[:start], *(inside + part.replace("\0", " ") for part in body), closing])
 
 
-def _opening(line: str, closing: int) -> int | None:
-    """The bracket that the one at `closing` closes."""
-    depth = 0
-    for index in range(closing, -1, -1):
-        depth += (line[index] in ")]}") - (line[index] in "([{")
-        if depth == 0:
-            return index
-    return None
-
-
-def _at_commas(text: str) -> list[str]:
-    """The parts between the commas that are in no bracket and no string."""
-    parts, depth, quoted, start = [], 0, False, 0
-    for index, character in enumerate(text):
-        quoted ^= character == "'"
-        depth += 0 if quoted else (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0 and not quoted:
-            parts.append(text[start:index].strip())
-            start = index + 1
-    return [part for part in [*parts, text[start:].strip()] if part]
+def _arguments(statement: ast.stmt) -> tuple[list[str], int]:
+    """Return the arguments of a call or a definition that is the end of a statement of one line, and the column behind
+    its bracket."""
+    if isinstance(statement, ast.FunctionDef):
+        return ast.unparse(statement.args).split(", "), len(f"def {statement.name}(")
+    call = getattr(statement, "value", None)
+    if not isinstance(call, ast.Call):
+        return [], 0
+    keywords = [f"{keyword.arg}={ast.unparse(keyword.value)}" for keyword in call.keywords if keyword.arg]
+    parts = [*map(ast.unparse, call.args), *keywords]
+    complete = len(keywords) == len(call.keywords)
+    return (parts if complete else []), (call.func.end_col_offset or 0) + 1
 
 
 # ---

@@ -54,42 +54,6 @@ def test_a_sum_that_goes_on_in_a_loop_is_not_moved_out_of_its_place() -> None:
     assert "tmp5 = _tmp1 * 2\n        _tmp1 = _tmp1 + tmp0" in text
 
 
-def test_names_for_the_same_thing_in_two_loops_are_one() -> None:
-    loop = """
-        for r0_offset in tl.range(0, n, 8):
-            roffset = r0_offset
-            tl.store(out_ptr0 + roffset, 1)
-        """
-    text = tidied(textwrap.dedent(loop) + textwrap.dedent(loop))
-    assert "roffset =" not in text.replace("r0_offset =", "")
-    assert text.count("tl.store(out_ptr0 + r0_offset, 1)") == 2
-
-
-def test_a_name_that_is_read_after_its_block_stays() -> None:
-    text = tidied(
-        """
-        for r in tl.range(0, n, 8):
-            last = r
-        tl.store(out_ptr0 + last, 1)
-        """
-    )
-    assert "last = r" in text
-    assert "out_ptr0 + last" in text
-
-
-def test_integers_are_put_in_place_only_where_they_are_compared() -> None:
-    text = tidied(
-        """
-        tmp1 = tl.full([1], 7, tl.int64)
-        tmp2 = x0 + tmp1
-        tmp3 = x0 < tmp1
-        tl.store(out_ptr0 + tmp2, x0, tmp3)
-        """
-    )
-    assert "x0 + tl.full([1], 7, tl.int64)" in text
-    assert "x0 < 7" in text
-
-
 def test_two_constants_beside_one_operator_stay_tensors() -> None:
     text = tidied(
         """

@@ -102,7 +102,7 @@ class TimingContext:
         return floor if self.best_us >= floor else 0.0
 
 
-_MOST_ROUNDS_TOLD = 200
+_MOST_ROUNDS_KEPT = 200
 
 
 class Refuted(Exception):
@@ -156,7 +156,7 @@ class TimingResult:
         series, clocks = self.series, self.sm_clocks_mhz
         slow = statistics.quantiles(clocks, n=20)[0] if len(clocks) > 1 else None
         return {
-            "rounds": [_round_facts(r.blocks, r.sm_clock_mhz) for r in series.rounds[:_MOST_ROUNDS_TOLD]],
+            "rounds": [_round_facts(r.blocks, r.sm_clock_mhz) for r in series.rounds[:_MOST_ROUNDS_KEPT]],
             "n_rounds": len(series.rounds),
             "discarded_rounds": series.discarded,
             "measured_s": round(series.measured_s, 4),

@@ -64,7 +64,7 @@ SCREENING = Rules(
 
 @dataclass(frozen=True)
 class Round:
-    """Time per launch in µs of every arm's two blocks; the median SM clock meanwhile (None: not told), and whether a
+    """Time per launch in µs of every arm's two blocks; the median SM clock meanwhile (None: not known), and whether a
     throttle bit was set."""
 
     blocks: Mapping[str, tuple[float, float]]
@@ -135,8 +135,8 @@ def kept(rounds: Sequence[Round]) -> list[Round]:
     slower than that, a changing clock is how this GPU runs this work (matmuls at the power limit: 9 of 35 rounds on an
     H200), both arms meet it alike, and all of them count."""
     steady = [r for r in rounds if not r.throttled]
-    told = [r.sm_clock_mhz for r in steady if r.sm_clock_mhz is not None]
-    least = _SLOWEST_CLOCK * median(told) if told else 0.0
+    clocks_mhz = [r.sm_clock_mhz for r in steady if r.sm_clock_mhz is not None]
+    least = _SLOWEST_CLOCK * median(clocks_mhz) if clocks_mhz else 0.0
     fast = [r for r in steady if r.sm_clock_mhz is None or r.sm_clock_mhz >= least]
     return fast if len(fast) >= (1 - _MOST_DISCARDED) * len(steady) else steady
 

@@ -21,8 +21,8 @@ from kerneltune.tools.schema.gpus import arch_number
 
 ASSEMBLE_S = 100.0
 _MOST_ERRORS = 8
-_ERROR = re.compile(r"^ptxas [^\n]*?, line (?P<line>\d+); (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)
-_GENERAL = re.compile(r"^ptxas (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)
+_ERROR = re.compile(r"^ptxas [^\n]*?, line (?P<line>\d+); (?:error|fatal)\s*: (?P<message>.*)$", re.MULTILINE)
+_GENERAL = re.compile(r"^ptxas (?:error|fatal)\s*: (?P<message>.*)$", re.MULTILINE)
 _RESOURCES = re.compile(
     r"Compiling entry function '(?P<name>[^']+)'(?P<rest>.*?)(?=Compiling entry function|\Z)", re.DOTALL
 )
@@ -90,11 +90,11 @@ def _gpu_name(target: str, arch: str) -> str:
     return target if target in (f"{plain}a", f"{plain}f") else plain
 
 
-def resources_of(said: str) -> Resources:
+def resources_of(log: str) -> Resources:
     """What ptxas -v says ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …"); the most of each."""
 
     def number(pattern: str) -> int:
-        return max((int(n) for n in re.findall(pattern, said)), default=0)
+        return max((int(n) for n in re.findall(pattern, log)), default=0)
 
     return Resources(
         registers=number(r"Used (\d+) registers"),
@@ -107,24 +107,26 @@ def resources_of(said: str) -> Resources:
 
 
 def _error(text: str, log: str, code: int) -> PtxError:
-    found = [(int(m["line"]), m["words"].strip()) for m in _ERROR.finditer(log)]
+    found = [(int(m["line"]), m["message"].strip()) for m in _ERROR.finditer(log)]
     if not found:
-        said = [m["words"] for m in _GENERAL.finditer(log) if "aborted" not in m["words"]]
-        words = "; ".join(said[:_MOST_ERRORS]) or f"ended with {code} without a word"
-        line = _largest_shared(text) if "shared data" in words else 1
-        return PtxError(line, f"ptxas: {words}{_fix(words)}", line_of(text, line))
-    told = [f"{words}{_fix(words)}: {line_of(text, line).strip()[:120]}" for line, words in found]
-    rest = [f"PTX line {line}: {words}" for (line, _), words in zip(found[1:], told[1:_MOST_ERRORS], strict=False)]
+        general = [m["message"] for m in _GENERAL.finditer(log) if "aborted" not in m["message"]]
+        message = "; ".join(general[:_MOST_ERRORS]) or f"ended with {code} without a word"
+        line = _largest_shared(text) if "shared data" in message else 1
+        return PtxError(line, f"ptxas: {message}{_fix(message)}", line_of(text, line))
+    messages = [f"{message}{_fix(message)}: {line_of(text, line).strip()[:120]}" for line, message in found]
+    rest = [
+        f"PTX line {line}: {message}" for (line, _), message in zip(found[1:], messages[1:_MOST_ERRORS], strict=False)
+    ]
     more = [f"and {len(found) - _MOST_ERRORS} more"] if len(found) > _MOST_ERRORS else []
-    error = PtxError(found[0][0], "\n".join([f"ptxas: {told[0]}", *rest, *more]))
+    error = PtxError(found[0][0], "\n".join([f"ptxas: {messages[0]}", *rest, *more]))
     error.lines = tuple(line for line, _ in found[:_MOST_ERRORS])
     return error
 
 
 # What ptxas says, and what to do about it. \1 is what the pattern found.
 _FIXES = tuple(
-    (re.compile(said), fix)
-    for said, fix in (
+    (re.compile(pattern), fix)
+    for pattern, fix in (
         (r"Unsupported \.version .*current version is '([\d.]+)'", r"write .version \1 or less"),
         (r"\.version \S+ does not support \.target", "write .version 8.0"),
         (r"requires PTX ISA \.version ([\d.]+)", r"write .version \1"),
@@ -140,8 +142,8 @@ _FIXES = tuple(
 )
 
 
-def _fix(words: str) -> str:
-    found = next(((fix, m) for pattern, fix in _FIXES if (m := pattern.search(words))), None)
+def _fix(message: str) -> str:
+    found = next(((fix, m) for pattern, fix in _FIXES if (m := pattern.search(message))), None)
     return f" ({found[1].expand(found[0])})" if found else ""
 
 
@@ -213,14 +215,14 @@ def lines_ahead(text: str, source: str) -> int | None:
     return source.count("\n", 0, at) - text.count("\n", 0, text.index(bare))
 
 
-def with_candidate_lines(words: str, text: str, source: str) -> str:
-    """The words with each `PTX line 12` made `PTX line 12, candidate line 31`, where the source has these lines."""
+def with_candidate_lines(message: str, text: str, source: str) -> str:
+    """Return the message with `PTX line 12, candidate line 31` for each `PTX line 12` that the source has."""
     ahead, last = lines_ahead(text, source), text.count("\n") + 1
     if ahead is None:
-        return words
+        return message
 
     def both(place: re.Match[str]) -> str:
         line = int(place[1])
         return f"{place[0]}, candidate line {line + ahead}" if 0 < line <= last else place[0]
 
-    return _PLACE.sub(both, words)
+    return _PLACE.sub(both, message)

@@ -4,7 +4,7 @@ memory through. Pure.
 A finding either stops the kernel, or is a note that its author should read: the evaluator's own protections (time
 limits, guard pages, a process that may die) hold either way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -104,7 +104,7 @@ def loops(function: Function) -> Iterator[tuple[int, int]]:
     for place, item in enumerate(function.body):
         if isinstance(item, Label):
             places[item.name] = place
-        elif isinstance(item, Instruction) and (target := target_of(item)) in places:
+        elif (target := target_of(item)) in places:
             first = places[str(target)]
             looked_at += place - first
             if looked_at > _MOST_LOOKED_AT:
@@ -554,8 +554,3 @@ def _unused(entry: Function) -> Iterator[PtxFinding]:
     for param in entry.params:
         if param.name not in named:
             yield PtxFinding(param.line, f"the parameter {param.name} is never read", False)
-
-
-def first_fatal(found: Sequence[PtxFinding]) -> list[PtxFinding]:
-    """Return the findings that stop a kernel."""
-    return [finding for finding in found if finding.fatal]

@@ -129,16 +129,7 @@ class Label:
     line: int
 
 
-@dataclass(frozen=True)
-class Location:
-    """.loc: what follows comes from there."""
-
-    file: int
-    source_line: int
-    line: int
-
-
-Item = Instruction | Label | Location
+Item = Instruction | Label
 
 
 @dataclass(frozen=True)
@@ -198,22 +189,20 @@ class Function:
 
     @property
     def instructions(self) -> Iterator[Instruction]:
-        """The body without labels and locations."""
+        """The body without labels."""
         return (item for item in self.body if isinstance(item, Instruction))
 
 
 @dataclass(frozen=True)
 class Module:
-    """A PTX file. `version` (8, 7); `target` "sm_90a"; `files`: number -> path, for locations."""
+    """A PTX file. `version` (8, 7); `target` "sm_90a"."""
 
     version: tuple[int, int]
     target: str
-    version_line: int
     target_line: int
     address_size: int = 64
     functions: tuple[Function, ...] = ()
     variables: tuple[Variable, ...] = ()
-    files: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def entries(self) -> tuple[Function, ...]:

@@ -21,7 +21,6 @@ from kerneltune.tools.languages.ptx.ir import (
     Instruction,
     Item,
     Label,
-    Location,
     Module,
     Not,
     Operand,
@@ -526,7 +525,7 @@ class FunctionDraft:
 def _renamed(item: Item, names: Mapping[str, str]) -> Item:
     if isinstance(item, Label):
         return replace(item, name=names.get(item.name, item.name))
-    if not isinstance(item, Instruction) or item.opcode not in _BRANCHES:
+    if item.opcode not in _BRANCHES:
         return item
     operands = tuple(
         replace(o, name=names[o.name]) if isinstance(o, Symbol) and o.name in names else o for o in item.operands
@@ -606,9 +605,9 @@ class BodyParser:
         self._in.expect(";")
 
     def _location(self, token: PtxToken) -> None:
-        """`.loc 1 12 3`, and where it was inlined; what follows in the same line is an instruction as any other."""
-        file, line, _ = (self._in.number("a location") for _ in range(3))
-        self._draft.body.append(Location(file, line, token.line))
+        """Skip `.loc 1 12 3`, and where it was inlined: what follows in the same line is an instruction."""
+        for _ in range(3):
+            self._in.number("a location")
         if self._in.accept(","):
             if self._in.word("function_name").text != "function_name":
                 raise self._in.error("expected function_name", token)
@@ -721,7 +720,6 @@ class _ModuleParser(Stream):
         module = self._head()
         functions: list[Function] = []
         variables: list[Variable] = []
-        files: dict[int, str] = {}
         while self.next.kind != "end":
             links = self._links()
             token = self.take()
@@ -730,8 +728,8 @@ class _ModuleParser(Stream):
             elif token.text in SPACES:
                 variables += self.variables(token, extern=".extern" in links)
             elif token.text == ".file":
-                number = self.number("a file's number")
-                files[number] = self.take().text.strip('"')
+                self.number("a file's number")
+                self.take()
                 while self.accept(","):
                     self.take()
             elif token.text == ".section":
@@ -740,7 +738,7 @@ class _ModuleParser(Stream):
                 self.until_semicolon()
             else:
                 raise self.error(f"{token.text!r} does not begin a declaration", token)
-        return replace(module, functions=tuple(functions), variables=tuple(variables), files=files)
+        return replace(module, functions=tuple(functions), variables=tuple(variables))
 
     def _head(self) -> Module:
         version_token = self.take()
@@ -758,7 +756,7 @@ class _ModuleParser(Stream):
                 raise self.error("a text has one target: keep one of them", target_token)
         size = self.number("the address size") if self.accept(".address_size") else 64
         numbers = (int(version[0]), int(version[1]))
-        return Module(numbers, target, version_token.line, target_token.line, size)
+        return Module(numbers, target, target_token.line, size)
 
     def _links(self) -> set[str]:
         found = set()

@@ -44,7 +44,7 @@ def ignore_hints(ins: Ins) -> bool:
     """Caches and policies, which change no value. Whether a cache policy follows as an operand."""
     ins.ignore(*_CACHES, *SCOPES)
     hinted = ins.flag("L2::cache_hint")
-    ins.words = [w for w in ins.words if not w.startswith(("L1::", "L2::"))]
+    ins.unread = [w for w in ins.unread if not w.startswith(("L1::", "L2::"))]
     return hinted
 
 
@@ -219,7 +219,7 @@ def atomic(ins: Ins) -> Run:
     space, name = space_of(ins), ins.one_of(_NAMES)
     ins.ignore("noftz")
     vector = int(ins.one_of(("v2", "v4", "v8"), "v1")[1:])
-    if ins.ins.opcode == "red" and ins.words[:1] == ["async"]:
+    if ins.ins.opcode == "red" and ins.unread[:1] == ["async"]:
         raise unsupported(ins.ins, "red.async")
     ins.understood()
     operands = ins.operands[: len(ins.operands) - hinted]

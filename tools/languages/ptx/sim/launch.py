@@ -37,7 +37,7 @@ from kerneltune.tools.languages.ptx.sim.matrix import MMA_SYNC, WGMMA_SYNC
 from kerneltune.tools.languages.ptx.sim.values import (
     Deadlock,
     IllFormed,
-    LaneWords,
+    ThreadNames,
     Unsupported,
     bits_of,
     encode,
@@ -340,7 +340,7 @@ class Schedule:
         rest = ", ".join([*lines, *([f"{ended} have ended"] if ended else [])])
         return Deadlock(
             f"{place(self.steps[pc].ins)}: {here} of {m.shape.threads} threads of CTA "
-            f"{m.memory.words.ctas[int(m.blocks[lane])]} wait there for others that "
+            f"{m.memory.thread_names.ctas[int(m.blocks[lane])]} wait there for others that "
             f"never come ({rest or 'all are there, it wants more'})"
         )
 
@@ -600,8 +600,8 @@ def _run(
     work = batches = 0
     for numbers in _batches(ctas, launch, layout, kinds):
         shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.shared_bytes)
-        words = LaneWords(launch.block, shape.padded, [_cta(int(n), launch.grid) for n in numbers])
-        memory = Memory(space, params, sizes, len(numbers), len(numbers) * shape.padded, granule, words)
+        names = ThreadNames(launch.block, shape.padded, [_cta(int(n), launch.grid) for n in numbers])
+        memory = Memory(space, params, sizes, len(numbers), len(numbers) * shape.padded, granule, names)
         machine = WarpMachine(shape, kinds, memory)
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()

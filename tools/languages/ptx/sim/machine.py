@@ -24,9 +24,9 @@ from kerneltune.tools.languages.ptx.sim.values import (
     UNSIGNED,
     IllFormed,
     Lanes,
-    LaneWords,
     Misaligned,
     Race,
+    ThreadNames,
     base_of,
     bits_of,
     decode,
@@ -172,10 +172,10 @@ class Memory:
         blocks: int,
         lanes: int,
         granule: int,
-        words: LaneWords,
+        thread_names: ThreadNames,
     ) -> None:
         self.space, self.sizes = space, sizes
-        self.words = words
+        self.thread_names = thread_names
         self.stride = {name: -(-sizes[name] // 256) * 256 for name in ("shared", "local")}
         self.buffers = {
             "shared": _poisoned(blocks * self.stride["shared"]),
@@ -310,7 +310,7 @@ class Memory:
         )
 
     def _who(self, lanes: Lanes, which: int) -> str:
-        return self.words(int(lanes.numbers[min(which, len(lanes) - 1)]))
+        return self.thread_names(int(lanes.numbers[min(which, len(lanes) - 1)]))
 
 
 def _differs(before: Array, after: Array) -> Array:
@@ -611,7 +611,7 @@ class Ins:
         self.ins, self.scope = ins, scope
         self.opcode, self.operands, self.line = ins.opcode, ins.operands, ins.line
         self.kinds = tuple(m for m in ins.modifiers if is_kind(m))
-        self.words = [m for m in ins.modifiers if not is_kind(m)]
+        self.unread = [m for m in ins.modifiers if not is_kind(m)]
 
     @property
     def kind(self) -> str:
@@ -622,16 +622,16 @@ class Ins:
 
     def flag(self, *names: str) -> bool:
         """Whether a modifier is there; it counts as understood then."""
-        found = [name for name in names if name in self.words]
+        found = [name for name in names if name in self.unread]
         for name in found:
-            self.words.remove(name)
+            self.unread.remove(name)
         return bool(found)
 
     def one_of(self, names: Sequence[str], default: str = "") -> str:
         """The modifier of these that is there; it counts as understood then."""
-        found = next((name for name in names if name in self.words), default)
-        if found in self.words:
-            self.words.remove(found)
+        found = next((name for name in names if name in self.unread), default)
+        if found in self.unread:
+            self.unread.remove(found)
         return found
 
     def ignore(self, *names: str) -> None:
@@ -640,8 +640,8 @@ class Ins:
 
     def understood(self) -> None:
         """Raise Unsupported where modifiers are left."""
-        if self.words:
-            raise unsupported(self.ins, f"'.{self.words[0]}' is not emulated")
+        if self.unread:
+            raise unsupported(self.ins, f"'.{self.unread[0]}' is not emulated")
 
     def expect(self, *counts: int) -> None:
         """Raise IllFormed unless there are so many operands."""

@@ -77,10 +77,10 @@ class Fragment:
 def multiply(ins: Ins) -> Run:
     """mma.sync: d = a * b + c."""
     ins.ignore("sync", "aligned", "row", "col")
-    shape = next((found for word in ins.words if (found := _SHAPE.match(word))), None)
+    shape = next((found for word in ins.unread if (found := _SHAPE.match(word))), None)
     if shape is None or len(ins.kinds) != 4:
         raise unsupported(ins.ins, "this shape of mma")
-    ins.words.remove(shape[0])
+    ins.unread.remove(shape[0])
     saturates = ins.flag("satfinite")
     ins.understood()
     rows, columns, depth = (int(n) for n in shape.groups())
@@ -281,10 +281,10 @@ def _flag(operands: tuple[Operand, ...], place: int) -> int:
 
 
 def _multiply(ins: Ins) -> Run:
-    shape = next((found for word in ins.words if (found := _WGMMA_SHAPE.match(word))), None)
+    shape = next((found for word in ins.unread if (found := _WGMMA_SHAPE.match(word))), None)
     if shape is None or len(ins.kinds) != 3:
         raise unsupported(ins.ins, "this shape of wgmma")
-    ins.words.remove(shape[0])
+    ins.unread.remove(shape[0])
     saturates = ins.flag("satfinite")
     ins.understood()
     columns, depth = int(shape[1]), int(shape[2])

@@ -37,7 +37,7 @@ class Race(InterpreterError):
 
 
 def place(ins: Instruction) -> str:
-    """An instruction in words."""
+    """Return an instruction's name and line, for messages."""
     return f"{ins.name}, PTX line {ins.line}"
 
 
@@ -67,8 +67,9 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class LaneWords:
-    """Says a thread: `block` is its shape, `padded` the lanes that a block takes, `ctas` the blocks of the batch."""
+class ThreadNames:
+    """Names a thread by its number, for messages: `block` is its shape, `padded` the lanes that a block
+    takes, `ctas` the blocks of the batch."""
 
     block: tuple[int, int, int]
     padded: int
