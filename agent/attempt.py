@@ -10,9 +10,8 @@ import math
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
@@ -28,16 +27,62 @@ _THOROUGH = {"judged": ("judged", "confirmed"), "confirmed": ("confirmed",)}
 
 
 @dataclass(frozen=True)
+class LlmTurn:
+    """A model wrote it, in a reply of a conversation; the replies of a conversation are counted from 1."""
+
+    conversation: str
+    turn: int
+    kind: Literal["llm_turn"] = "llm_turn"
+
+
+@dataclass(frozen=True)
+class SearchPoint:
+    """A search made it: a sketch at these launch parameters."""
+
+    sketch: str
+    params: dict[str, int] = field(default_factory=dict)
+    kind: Literal["search_point"] = "search_point"
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The run was told to begin with it. `given`: what --from says, or "offline" where that author made it, at `point`;
+    `as_ptx`: it is the PTX that another start was compiled to."""
+
+    given: str
+    as_ptx: bool = False
+    point: SearchPoint | None = None
+    kind: Literal["run_start"] = "run_start"
+
+
+@dataclass(frozen=True)
+class GivenFile:
+    """A file of a person's. `problem`: why there is no source that could be traced; it is rejected with these words."""
+
+    name: str
+    problem: str = ""
+    kind: Literal["given_file"] = "given_file"
+
+
+Origin = LlmTurn | SearchPoint | RunStart | GivenFile
+
+
+def point_of(origin: Origin | None) -> SearchPoint | None:
+    """The point of a search that something was made at, if it was."""
+    return origin.point if isinstance(origin, RunStart) else origin if isinstance(origin, SearchPoint) else None
+
+
+@dataclass(frozen=True)
 class Proposal:
-    """A candidate source and why. `parent_id` is the attempt it was derived from, `params` a search's choices."""
+    """A candidate source and why. `parent_id` is the attempt it was derived from, `origin` who wrote it (None: nobody
+    said)."""
 
     source: str
     rationale: str
     parent_id: str | None = None
-    params: dict[str, Json] = field(default_factory=dict)
+    origin: Origin | None = None
     hypothesis: str = ""
     prediction: str = ""
-    problem: str = ""  # why there is no source that could be traced: it is rejected with these words
 
 
 @dataclass(frozen=True)
@@ -67,11 +112,6 @@ class Earlier:
     source_sha256: str
     median_us: float | None
     task: str = ""
-
-
-def as_params(data: Mapping[str, Json]) -> dict[str, int]:
-    """The launch parameters among a proposal's params."""
-    return {name: value for name, value in data.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
 class StopReason(StrEnum):

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kerneltune.agent.attempt import Origin
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import KernelReport, Verdict
 
@@ -99,7 +100,7 @@ class Proposed:
     parent_id: str | None
     source: str
     rationale: str
-    params: dict[str, Json] = field(default_factory=dict)  # launch parameters, when a search chose them
+    origin: Origin | None = None  # None: nobody said who wrote it
     hypothesis: str = ""  # why it should be better, and what would show it
     prediction: str = ""
     kind: Literal["proposed"] = "proposed"

@@ -16,6 +16,7 @@ from kerneltune.agent.attempt import (
     FINALISTS,
     Attempt,
     Draft,
+    GivenFile,
     Proposal,
     Tiers,
     best,
@@ -169,7 +170,7 @@ class AttemptTracker:
             attempt_id = f"{self.run_id}/{number}"
             self._open.add(attempt_id)
         self.emit(Proposed(
-            self.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.params,
+            self.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.origin,
             proposal.hypothesis, proposal.prediction,
         ))  # fmt: skip
         return attempt_id, number
@@ -185,8 +186,8 @@ class AttemptTracker:
             self.emit(Progress(self.run_id, stage, attempt_id=attempt_id))
 
         with self._at_work(attempt_id):
-            if proposal.problem:
-                update = Update(failure=Verdict(Status.REJECTED, proposal.problem))
+            if isinstance(proposal.origin, GivenFile) and proposal.origin.problem:
+                update = Update(failure=Verdict(Status.REJECTED, proposal.origin.problem))
             else:
                 update = self.tools.update(proposal.source, told)
             self._insist(attempt_id)

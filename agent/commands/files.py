@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kerneltune.agent.attempt import Attempt, Limits, Proposal, StopReason, tiers_for
+from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, tiers_for
 from kerneltune.agent.commands.run import ended, fan_out, run_started, warn
 from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.commands.sources import read_candidates
@@ -20,7 +20,6 @@ from kerneltune.agent.tracker import AttemptTracker, Emit
 from kerneltune.agent.view.output import choose_view
 from kerneltune.agent.view.verdicts import FilesEnd, FilesView, JudgedFile
 from kerneltune.tools.pipeline import Candidate
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Tier, Verdict
@@ -84,11 +83,7 @@ class FilesAuthor:
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
         """The next ones."""
         taken, self._left = self._left[:width], self._left[width:]
-        return [Proposal(c.source, c.name, params=_facts(c), problem=c.problem) for c in taken]
-
-
-def _facts(candidate: Candidate) -> dict[str, Json]:
-    return {"file": candidate.name} | ({"problem": candidate.problem} if candidate.problem else {})
+        return [Proposal(c.source, c.name, origin=GivenFile(c.name, c.problem)) for c in taken]
 
 
 def bench_opened(

@@ -13,7 +13,7 @@ from kerneltune.agent.attempt import Attempt, Limits, StopReason, search_tiers, 
 from kerneltune.agent.commands.author import Choice, Work, chosen, named, ready, require_price
 from kerneltune.agent.commands.budget import USUAL_ATTEMPTS, budgeted, limits_of
 from kerneltune.agent.commands.session import Session, session, workshop
-from kerneltune.agent.commands.start import NOTHING, Beginning, Start, Where, checked, found
+from kerneltune.agent.commands.start import NOTHING, Beginning, StartingPoint, Where, checked, found
 from kerneltune.agent.controls import Change, Controls
 from kerneltune.agent.events import Event, Progress, RunEnded, RunResumed, RunStarted, Warned
 from kerneltune.agent.loop import optimize
@@ -79,7 +79,7 @@ def run_opened(
     store: Store,
     show: Emit,
     controls: Controls | None = None,
-    named_start: Start | None = None,
+    named_start: StartingPoint | None = None,
     *,
     ready_s: float = 0.0,
 ) -> Outcome:
@@ -105,7 +105,7 @@ def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
     return manner | {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 
-def _beginning(opened: Session, settings: Settings, store: Store, named_start: Start | None) -> Beginning:
+def _beginning(opened: Session, settings: Settings, store: Store, named_start: StartingPoint | None) -> Beginning:
     where = Where(opened.file, opened.workshop.arch, opened.gpu.name if opened.gpu else None, settings.language)
     start = found(settings.from_, named_start, store, where, opened.task)
     return Beginning(settings.from_, settings.language, start)

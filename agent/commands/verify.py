@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerneltune.agent.attempt import Attempt, rank_key
+from kerneltune.agent.attempt import Attempt, GivenFile, rank_key
 from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.commands.stored_task import stored_task
 from kerneltune.agent.events import Event, Progress, Verified
@@ -31,9 +31,10 @@ def verify_attempt(
         stored = store.find_attempt(text)
         if stored.finished is None:
             raise StoreError(f"attempt {stored.proposed.attempt_id} never got a verdict, so there is nothing to repeat")
-        if problem := stored.proposed.params.get("problem"):
+        origin = stored.proposed.origin
+        if isinstance(origin, GivenFile) and origin.problem:
             raise StoreError(
-                f"attempt {stored.proposed.attempt_id} has no source that could be judged again: {problem}"
+                f"attempt {stored.proposed.attempt_id} has no source that could be judged again: {origin.problem}"
             )
         found = stored_task(stored.run, task, Path(scratch))
         with workshop(settings, _starting) as shop, session(shop, found.file) as opened:

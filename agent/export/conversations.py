@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from kerneltune.agent.attempt import LlmTurn
 from kerneltune.agent.authors.llm.feedback import compiled_words, verdict_words
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.export.base import Feature, Row
@@ -369,7 +370,7 @@ def synthetic_conversation(trajectory: Trajectory) -> tuple[Conversation, Trajec
     known = {a.attempt_id: a.number for a in judged}
     for attempt in judged:
         leader = attempt.number if attempt.attempt_id in led else leader
-        mine = replace(attempt, conversation=KEY, turn=len(messages))
+        mine = replace(attempt, origin=LlmTurn(KEY, len(messages)))
         messages += _messages(mine, known.get(attempt.parent_id or ""), leader, task)
         made.append(mine)
     best = next((a for a in made if trajectory.best and a.attempt_id == trajectory.best.attempt_id), None)

@@ -195,7 +195,7 @@ def _of_attempt(event: Proposed | Reflected, texts: _Texts) -> Detail:
         "parent_id": event.parent_id,
         "source_ref": texts.text(event.source),
         "rationale": event.rationale,
-        "params": event.params,
+        "origin": encode(event.origin),
     }
     return t.AttemptRow, [both | proposal]
 

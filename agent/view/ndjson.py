@@ -14,7 +14,7 @@ from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.state import AttemptState, ViewState, fold
 from kerneltune.tools.schema.codec import Json, encode
 
-SCHEMA_VERSION = 1  # of every line; docs/commands.md says what may change without another
+SCHEMA_VERSION = 2  # of every line; docs/commands.md says what may change without another
 Subtype = Literal["success", "interrupted", "error"]
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from random import Random
 from typing import Protocol
 
-from kerneltune.agent.attempt import Actions, Attempt
+from kerneltune.agent.attempt import Actions, Attempt, LlmTurn
 from kerneltune.agent.authors.llm.conversation import Conversation, ConversationTexts
 from kerneltune.agent.authors.llm.prompts import Trouble
 from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
@@ -183,7 +183,8 @@ def _islands(attempts: list[Attempt], home: dict[str, int]) -> list[list[Attempt
     """Attempts by island; those of earlier processes are spread by number."""
     islands: list[list[Attempt]] = [[] for _ in range(ISLANDS)]
     for attempt in list(attempts):
-        key = str(attempt.proposal.params.get("conversation"))
+        origin = attempt.proposal.origin
+        key = origin.conversation if isinstance(origin, LlmTurn) else ""
         islands[home.get(key, attempt.number % ISLANDS)].append(attempt)
     return islands
 

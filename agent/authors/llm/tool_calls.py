@@ -16,6 +16,7 @@ from kerneltune.agent.attempt import (
     BenchAction,
     Declined,
     Draft,
+    LlmTurn,
     Proposal,
     ReflectAction,
     UpdateAction,
@@ -115,7 +116,7 @@ class ToolExecutor:
             return same_words(*same, notes)
         if self._share is not None and self.made + before >= self._share:
             raise Mistake(NO_ROOM)
-        return _Written(Proposal(source, wanted.rationale, parent_id, {"conversation": self._key, "turn": turn}), notes)
+        return _Written(Proposal(source, wanted.rationale, parent_id, LlmTurn(self._key, turn)), notes)
 
     def _updated(self, call: ToolCall, its: _Written, came: ActionResult) -> ToolResult:
         if isinstance(came, Declined):

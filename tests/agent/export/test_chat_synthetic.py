@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from kerneltune.agent.attempt import SearchPoint
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected, RunEnded, Updated
 from kerneltune.agent.export.chat_formats import SftChat
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
@@ -24,7 +25,7 @@ def proposed(number: int, parent: int | None = None) -> list[Event]:
     ids = (RUN, f"{RUN}/{number}")
     parent_id = f"{RUN}/{parent}" if parent else None
     return [
-        Proposed(*ids, number, parent_id, f"first\nsource {number}", f"idea {number}", {"BLOCK": 8}),
+        Proposed(*ids, number, parent_id, f"first\nsource {number}", f"idea {number}", SearchPoint("s", {"BLOCK": 8})),
         Updated(*ids, None, None, (REPORT,), ("aten.clone",), 4, 0.1, 0.2),
     ]
 

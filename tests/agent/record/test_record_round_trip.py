@@ -173,7 +173,7 @@ def test_attempts_are_those_with_a_verdict_and_the_rest_is_unfinished(store: Sto
     assert isinstance(events[1], Updated)
     assert isinstance(events[2], Judged)
     assert (found.attempt_id, found.number, found.parent_id) == (f"{RUN}/1", 1, None)
-    assert (found.proposal.source, found.proposal.params) == (events[0].source, events[0].params)
+    assert (found.proposal.source, found.proposal.origin) == (events[0].source, events[0].origin)
     assert (found.proposal.hypothesis, found.proposal.prediction) == ("memory-bound", "10% faster")
     assert (found.verdict, found.kernels, found.rank_key) == (events[2].verdict, events[1].kernels, (1.0,))
     assert store.unfinished(RUN) == [proposed]

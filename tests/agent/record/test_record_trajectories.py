@@ -174,8 +174,8 @@ def damage(store: Store, statement: str) -> None:
         ),
         ("DELETE FROM texts WHERE sha256 = (SELECT source_ref FROM attempts)", "is missing"),
         ("UPDATE verdicts SET status = 'splendid'", "splendid"),
-        ("UPDATE attempts SET params = '{'", "Expecting property name"),
-        ("UPDATE attempts SET params = '[]'", "wanted an object"),
+        ("UPDATE attempts SET origin = '{'", "Expecting property name"),
+        ("UPDATE attempts SET origin = '[]'", "wanted a LlmTurn"),
         ("UPDATE kernels SET occupancy = 'much'", "could not convert"),
     ],
 )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from kerneltune.agent.attempt import LlmTurn
 from kerneltune.agent.events import (
     Event,
     Judged,
@@ -150,7 +151,7 @@ def hostile(word: str, *, run_id: str = RUN, source: str | None = None) -> list[
         Said(run_id, "user", word, conversation=word),
         reply,
         Said(run_id, "tool", word, conversation=word, raw={"call_id": word}),
-        Proposed(*ids, 1, word, source, word, {"conversation": word, "turn": 1}, word, word),
+        Proposed(*ids, 1, word, source, word, LlmTurn(word, 1), word, word),
         Updated(*ids, None, None, (report,), (word,), 1, 0.1, 0.1),
         Judged(*ids, verdict, 1.0, True, (80.0,)),
         Reflected(*ids, word, word, {"predicted_speedup": 2.0, word: word}, "refuted"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, Limits
+from kerneltune.agent.attempt import Attempt, Limits, LlmTurn
 from kerneltune.agent.authors.llm.author import BEST_OF_SHARE, LlmAuthor
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
@@ -108,7 +108,7 @@ def test_best_of_begins_every_conversation_with_the_task_alone(width: int) -> No
     assert optimize(room) == "attempts"
     assert len(room.tracker.attempts) == 8
     assert set(openings(events)) == {"opening "}
-    keys = [a.proposal.params["conversation"] for a in room.tracker.attempts]
+    keys = [a.proposal.origin.conversation for a in room.tracker.attempts if isinstance(a.proposal.origin, LlmTurn)]
     assert all(keys.count(key) <= BEST_OF_SHARE for key in keys)
 
 
