@@ -186,7 +186,7 @@ def _finish(run: Run, ready: Future[Draft] | Future[StopReason | None], under_wa
     if proposal.hypothesis:  # without one there is nothing to reflect on
         run.tracker.reflect(attempt, proposal.hypothesis, proposal.prediction)
     if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
-        run.tracker.judge_again(best, "judged", "judging")
+        run.tracker.judge_again(best, "judged")
 
 
 def _hold(run: Run, work: Actions) -> StopReason | None:
@@ -284,7 +284,7 @@ def conclude(tracker: AttemptTracker) -> None:
         if time.perf_counter() + took_s * (1 + CONFIRMATION * tiers.confirm) > ends:
             break
         tried.add(attempt.attempt_id)
-        took_s = max(took_s, tracker.judge_again(attempt, "judged", "judging"))
+        took_s = max(took_s, tracker.judge_again(attempt, "judged"))
     if tiers.confirm:
         _confirm(tracker, ends)
 
@@ -298,4 +298,4 @@ def _confirm(tracker: AttemptTracker, ends: float) -> None:
         if tried and time.perf_counter() + took_s > ends:
             break
         tried.add(attempt.attempt_id)
-        took_s = tracker.judge_again(attempt, "confirmed", "confirming")
+        took_s = tracker.judge_again(attempt, "confirmed")

@@ -26,7 +26,19 @@ from kerneltune.agent.attempt import (
     rank_order,
     twins,
 )
-from kerneltune.agent.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified, Warned
+from kerneltune.agent.events import (
+    AttemptSkipped,
+    Event,
+    Judged,
+    JudgingAgain,
+    Proposed,
+    Reflected,
+    Stage,
+    StageStarted,
+    Updated,
+    Verified,
+    Warned,
+)
 from kerneltune.agent.repeat import repeated, unfinished
 from kerneltune.tools.reflect import evidence, outcome
 from kerneltune.tools.schema.codec import Json, encode
@@ -146,7 +158,7 @@ class AttemptTracker:
             with self._numbering:
                 self._open.discard(attempt_id)
             if not self._closed:
-                self.emit(Progress(self.run_id, "skipped", attempt_id=attempt_id))
+                self.emit(AttemptSkipped(self.run_id, attempt_id))
             raise
         finally:
             with self._numbering:
@@ -183,7 +195,7 @@ class AttemptTracker:
         attempt_id, number = named
 
         def told(stage: str) -> None:
-            self.emit(Progress(self.run_id, stage, attempt_id=attempt_id))
+            self.emit(StageStarted(self.run_id, attempt_id, Stage(stage)))
 
         with self._at_work(attempt_id):
             if isinstance(proposal.origin, GivenFile) and proposal.origin.problem:
@@ -211,7 +223,7 @@ class AttemptTracker:
 
     def _judge(self, draft: Draft) -> list[Verdict]:
         """The verdicts of the tiers that it was put through, one or two."""
-        self.emit(Progress(self.run_id, self.tools.bench_stage, attempt_id=draft.attempt_id))
+        self.emit(StageStarted(self.run_id, draft.attempt_id, Stage(self.tools.bench_stage)))
         if self.tools.bench_stage == "timing":
             with self._numbering:
                 self._busy.discard(draft.attempt_id)
@@ -294,10 +306,10 @@ class AttemptTracker:
         facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
         return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
 
-    def judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
+    def judge_again(self, attempt: Attempt, tier: Tier) -> float:
         """More thoroughly than before; that verdict counts from now on, if the look came to an end. Returns its
         seconds."""
-        self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
+        self.emit(JudgingAgain(self.run_id, attempt.attempt_id, tier))
         source = attempt.proposal.source
         update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
         with self._judging:

@@ -11,7 +11,7 @@ from pathlib import Path
 from kerneltune.agent.attempt import Attempt, GivenFile, rank_key
 from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.commands.stored_task import stored_task
-from kerneltune.agent.events import Event, Progress, Verified
+from kerneltune.agent.events import Event, Note, Verified
 from kerneltune.agent.record.folder import ReceiptBook, folder_of
 from kerneltune.agent.record.store import Store, StoredAttempt
 from kerneltune.agent.repeat import repeated, unfinished
@@ -58,9 +58,9 @@ def _colour(environment: Environment, *, plain: bool) -> bool:
 
 
 def _starting(event: Event) -> None:
-    if isinstance(event, Progress):
+    if isinstance(event, Note):
         with contextlib.suppress(BrokenPipeError):
-            print(f"… {event.stage}: {event.detail}", file=sys.stderr)
+            print(f"… {event.topic}: {event.text}", file=sys.stderr)
 
 
 class _Verify:
@@ -77,7 +77,7 @@ class _Verify:
 
     def run(self, store: Store) -> Verification:
         """Judge, compare, store the event and the receipt."""
-        _starting(Progress("", "verifying", self._id))
+        _starting(Note("", "verifying", self._id))
         update = self._opened.tools.update(self._source)
         started = time.perf_counter()
         verdict = update.failure or self._opened.tools.bench(update, self._tier)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from kerneltune.agent.attempt import LlmTurn, Origin
+from kerneltune.agent.attempt import LlmTurn, Origin, StopReason
 from kerneltune.agent.events import (
     Event,
     Judged,
@@ -142,7 +142,7 @@ class Trajectory:
     attempts: tuple[AttemptRecord, ...]  # by number
     conversations: tuple[Conversation, ...] = ()
     best: AttemptRecord | None = None
-    why: str | None = None
+    why: StopReason | None = None
 
     def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
         """The attempt it was derived from, if that is one of this run."""

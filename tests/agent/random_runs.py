@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from kerneltune.agent.attempt import LlmTurn, Origin, SearchPoint
+from kerneltune.agent.attempt import LlmTurn, Origin, SearchPoint, StopReason
 from kerneltune.agent.authors.search.experts import experts
 from kerneltune.agent.events import (
     Event,
@@ -436,7 +436,7 @@ class RunMaker:
         if self.best and self.gpu:
             yield self._verified("confirm")
         spent = (self.attempts, len(self.accepted), self.best, f"runs/{self.run_id}/best.py" if self.best else None)
-        yield RunEnded(self.run_id, "attempts", *spent, self.attempts * 9.0, at=self.at())
+        yield RunEnded(self.run_id, StopReason.ATTEMPTS, *spent, self.attempts * 9.0, at=self.at())
         if self.best and self.rng.random() < 0.1:
             yield self._verified("verify")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import LlmTurn
+from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.cli import app
 from kerneltune.agent.cli_exit import exit_code
 from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
@@ -55,7 +55,7 @@ def model_run() -> list[Event]:
         *(replied(1, "I shall try.", [call], 3.0), *first, said("tool", f"wrong {HOSTILE}", 4.0)),
         *(replied(2, "Again.", [], 5.0), *second, said("tool", "correct, and the last word", 6.0)),
         replace(verified(2, "verify", held=True), attempt_id=f"{MODEL}/2"),
-        RunEnded(MODEL, "attempts", 2, 1, f"{MODEL}/2", None, 9.0),
+        RunEnded(MODEL, StopReason.ATTEMPTS, 2, 1, f"{MODEL}/2", None, 9.0),
     ]
 
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kerneltune.agent.attempt import SearchPoint
+from kerneltune.agent.attempt import SearchPoint, StopReason
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected, RunEnded, Updated
 from kerneltune.agent.export.chat_formats import SftChat
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
@@ -58,7 +58,7 @@ def offline() -> Trajectory:
             *proposed(4, 3),
             judged(4, wrong),
             *proposed(5),
-            RunEnded(RUN, "attempts", 4, 2, f"{RUN}/1", None, 9.0),
+            RunEnded(RUN, StopReason.ATTEMPTS, 4, 2, f"{RUN}/1", None, 9.0),
         ]
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kerneltune.agent.attempt import LlmTurn
+from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.events import (
     Event,
     Judged,
@@ -67,7 +67,7 @@ def events(
     task: str = "softmax",
     gpu: str | None = GPU,
     confirmed: Verdict | None = None,
-    why: str | None = "attempts",
+    why: StopReason | None = StopReason.ATTEMPTS,
 ) -> list[Event]:
     """A run of these attempts; the fastest is the best, and `confirmed` is what was found when it was judged again."""
     made: list[Event] = [_started(run_id, task, gpu)]
@@ -158,5 +158,5 @@ def hostile(word: str, *, run_id: str = RUN, source: str | None = None) -> list[
         Proposed(run_id, f"{run_id}/2", 2, ids[1], word, word),
         Judged(run_id, f"{run_id}/2", failed(Status.CRASHED, word), 1.0, False),
         Verified(*ids, "verify", verdict, 1.0, False, word, word, {"host": word}, {}),
-        RunEnded(run_id, word, 2, 1, ids[1], word, 10.0),
+        RunEnded(run_id, StopReason.FAILED, 2, 1, ids[1], word, 10.0),
     ]
