@@ -70,7 +70,9 @@ class Place:
 
 
 class CostTracker:
-    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add."""
+    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add. A reply
+    of unknown cost counts as much as the dearest of the last few that were asked for, so that a limit holds all the
+    same; nothing where no price is known at all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,8 +86,10 @@ class CostTracker:
         with self._lock:
             self.replies += 1
             self.unpriced += cost_usd is None
-            self.cost_usd += cost_usd or 0.0
-            self._recent.append(cost_usd or 0.0)
+            if cost_usd is None:
+                cost_usd = max(self._recent, default=0.0)
+            self.cost_usd += cost_usd
+            self._recent.append(cost_usd)
 
     @property
     def next_usd(self) -> float:

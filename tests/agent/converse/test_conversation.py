@@ -150,3 +150,12 @@ def test_a_model_whose_calls_are_all_mistakes_is_left() -> None:
     executor.is_error = True
     assert hold(made) == "author_done"
     assert len(model.asked) == MOST_VAIN
+
+
+def test_a_reply_of_unknown_cost_counts_as_much_as_the_dearest_of_the_last_few() -> None:
+    cost = CostTracker()
+    for usd in (None, 0.5, 0.25, None):  # before any price is known there is nothing to go by
+        cost.add(usd)
+    assert (cost.replies, cost.unpriced) == (4, 2)
+    assert cost.cost_usd == pytest.approx(1.25)
+    assert cost.next_usd == pytest.approx(0.75)
