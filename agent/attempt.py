@@ -7,10 +7,10 @@ thoroughly. (A model's attempts are judged in full when they may be the best, an
 """
 
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
@@ -87,7 +87,10 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A finished attempt, as authors and policies see it."""
+    """A finished attempt, as authors, the loop and the judge's policy see it. Before it has a verdict it is a `Draft`.
+    The same attempt is an `AttemptRow` in the database; of a stored run an `AttemptSummary` (a line of a list, made by
+    SQL without a text) or an `AttemptRecord` (all that an export or a report wants); on the screen an
+    `AttemptState`."""
 
     attempt_id: str
     number: int
@@ -97,6 +100,11 @@ class Attempt:
     kernels: tuple[KernelReport, ...]
     rank_key: tuple[float, ...]  # smaller is better; () when not accepted
     plans_sha256: str = ""  # of all cases' plans: `tools.update.Update`; "" when it is of an earlier process
+
+    @property
+    def accepted(self) -> bool:
+        """Right as far as the machine that judged it could tell."""
+        return self.verdict.accepted
 
 
 @dataclass(frozen=True)
@@ -286,12 +294,34 @@ class Limits:
         return faster or (self.target_sol is not None and fraction is not None and fraction >= self.target_sol)
 
 
-def best(attempts: Sequence[Attempt]) -> Attempt | None:
+class Ranked(Protocol):
+    """An attempt, in whatever shape, as far as its place among the others goes."""
+
+    @property
+    def number(self) -> int:
+        """Of its run, from 1."""
+        ...
+
+    @property
+    def rank_key(self) -> tuple[float, ...]:
+        """Smaller is better."""
+        ...
+
+    @property
+    def accepted(self) -> bool:
+        """Right as far as the machine that judged it could tell."""
+        ...
+
+
+R = TypeVar("R", bound=Ranked)
+
+
+def best(attempts: Iterable[R]) -> R | None:
     """The accepted attempt with the smallest rank key; the earlier one on a tie."""
-    return min((a for a in attempts if a.verdict.accepted), key=rank_order, default=None)
+    return min((a for a in attempts if a.accepted), key=rank_order, default=None)
 
 
-def rank_order(attempt: Attempt) -> tuple[tuple[float, ...], int]:
+def rank_order(attempt: Ranked) -> tuple[tuple[float, ...], int]:
     """Smaller is better, among accepted ones."""
     return attempt.rank_key, attempt.number
 

@@ -1,12 +1,12 @@
 """What there is to see, as an immutable value, and the fold that makes it from events. Knows no terminal."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Literal, assert_never
 
-from kerneltune.agent.attempt import Limits
+from kerneltune.agent.attempt import Limits, best
 from kerneltune.agent.events import (
     AttemptEvent,
     AttemptSkipped,
@@ -60,11 +60,10 @@ class AttemptState:
     stage_at: float = 0.0  # since when
     judged_at: float = 0.0
 
-
-def best_ranked(rows: Iterable[AttemptState]) -> AttemptState | None:
-    """Return the accepted row with the smallest rank key; the earlier one on a tie."""
-    ranked = [row for row in rows if row.rank_key and row.verdict and row.verdict.accepted]
-    return min(ranked, key=lambda row: (row.rank_key, row.number), default=None)
+    @property
+    def accepted(self) -> bool:
+        """Right as far as the machine that judged it could tell; not judged yet is not."""
+        return self.verdict is not None and self.verdict.accepted
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ class ViewState:
     @cached_property
     def accepted(self) -> int:
         """How many attempts are right, as far as this machine can tell."""
-        return sum(a.verdict is not None and a.verdict.accepted for a in self.attempts)
+        return sum(a.accepted for a in self.attempts)
 
     @cached_property
     def by_status(self) -> dict[str, int]:
@@ -427,7 +426,7 @@ def _best_id(state: ViewState) -> str | None:
     told = state.best
     if told is None or (told.verdict and told.verdict.accepted and (state.unseen_attempts or not told.rank_key)):
         return state.best_id
-    leader = best_ranked(state.attempts)
+    leader = best(row for row in state.attempts if row.rank_key)
     return leader.attempt_id if leader else None
 
 

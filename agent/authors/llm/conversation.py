@@ -38,7 +38,7 @@ class ConversationTexts:
 
 
 @dataclass
-class Conversation:
+class LlmConversation:
     """A conversation of a run. `key` names it in the record. Before every request the loop may end it."""
 
     run_id: str

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kerneltune.agent.attempt import Attempt, Earlier, point_of
+from kerneltune.agent.attempt import Attempt, Earlier, point_of, rank_order
 from kerneltune.agent.authors.search.sketch import Params, Remembered, Sketch
 
 JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill
@@ -96,7 +96,7 @@ def _again(one: Earlier, known: Mapping[str, Sketch], why: str, origin: str | No
 def _ranked(history: Iterable[Attempt], known: Mapping[str, Sketch]) -> list[Attempt]:
     """Our own accepted attempts, best first."""
     own = [a for a in history if a.rank_key and _sketch_name(a) in known]
-    return sorted(own, key=lambda a: (a.rank_key, a.number))
+    return sorted(own, key=rank_order)
 
 
 def _sketch_name(attempt: Attempt) -> str | None:

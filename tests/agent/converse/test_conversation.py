@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import Limits
-from kerneltune.agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, ConversationTexts
+from kerneltune.agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, ConversationTexts, LlmConversation
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.errors import ContextOverflow, Unavailable
@@ -18,14 +18,16 @@ from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a kernel.")
 
 
-def conversation(*script: Reply | Exception, **more: Any) -> tuple[Conversation, ListModel, NoteExecutor, list[Event]]:
+def conversation(
+    *script: Reply | Exception, **more: Any
+) -> tuple[LlmConversation, ListModel, NoteExecutor, list[Event]]:
     model, executor, events = ListModel(list(script)), NoteExecutor(), list[Event]()
     texts = ConversationTexts("system", "begin", lambda: "what was", lambda trouble: f"nudge: {trouble}")
-    made = Conversation("r", "1", model, (), executor, texts, CostTracker(), events.append, **more)  # type: ignore[arg-type]
+    made = LlmConversation("r", "1", model, (), executor, texts, CostTracker(), events.append, **more)  # type: ignore[arg-type]
     return made, model, executor, events
 
 
-def hold(made: Conversation, **limits: Any) -> str:
+def hold(made: LlmConversation, **limits: Any) -> str:
     """As the loop does it."""
     tracker = AttemptTracker("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), Log(), cost=made.cost)  # type: ignore[arg-type]
     return optimize(Run(tracker, OneLine([made.actions()]), Limits(99, **limits)))
