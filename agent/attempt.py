@@ -7,12 +7,11 @@ thoroughly. (A model's attempts are judged in full when they may be the best, an
 """
 
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
@@ -28,21 +27,70 @@ _THOROUGH = {"judged": ("judged", "confirmed"), "confirmed": ("confirmed",)}
 
 
 @dataclass(frozen=True)
+class LlmTurn:
+    """A model wrote it, in a reply of a conversation; the replies of a conversation are counted from 1."""
+
+    conversation: str
+    turn: int
+    kind: Literal["llm_turn"] = "llm_turn"
+
+
+@dataclass(frozen=True)
+class SearchPoint:
+    """A search made it: a sketch at these launch parameters."""
+
+    sketch: str
+    params: dict[str, int] = field(default_factory=dict)
+    kind: Literal["search_point"] = "search_point"
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The run was told to begin with it. `given`: what --from says, or "offline" where that author made it, at `point`;
+    `as_ptx`: it is the PTX that another start was compiled to."""
+
+    given: str
+    as_ptx: bool = False
+    point: SearchPoint | None = None
+    kind: Literal["run_start"] = "run_start"
+
+
+@dataclass(frozen=True)
+class GivenFile:
+    """A file of a person's. `problem`: why there is no source that could be traced; it is rejected with these words."""
+
+    name: str
+    problem: str = ""
+    kind: Literal["given_file"] = "given_file"
+
+
+Origin = LlmTurn | SearchPoint | RunStart | GivenFile
+
+
+def point_of(origin: Origin | None) -> SearchPoint | None:
+    """The point of a search that something was made at, if it was."""
+    return origin.point if isinstance(origin, RunStart) else origin if isinstance(origin, SearchPoint) else None
+
+
+@dataclass(frozen=True)
 class Proposal:
-    """A candidate source and why. `parent_id` is the attempt it was derived from, `params` a search's choices."""
+    """A candidate source and why. `parent_id` is the attempt it was derived from, `origin` who wrote it (None: nobody
+    said)."""
 
     source: str
     rationale: str
     parent_id: str | None = None
-    params: dict[str, Json] = field(default_factory=dict)
+    origin: Origin | None = None
     hypothesis: str = ""
     prediction: str = ""
-    problem: str = ""  # why there is no source that could be traced: it is rejected with these words
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A finished attempt, as authors and policies see it."""
+    """A finished attempt, as authors, the loop and the judge's policy see it. Before it has a verdict it is a `Draft`.
+    The same attempt is an `AttemptRow` in the database; of a stored run an `AttemptSummary` (a line of a list, made by
+    SQL without a text) or an `AttemptRecord` (all that an export or a report wants); on the screen an
+    `AttemptState`."""
 
     attempt_id: str
     number: int
@@ -52,6 +100,11 @@ class Attempt:
     kernels: tuple[KernelReport, ...]
     rank_key: tuple[float, ...]  # smaller is better; () when not accepted
     plans_sha256: str = ""  # of all cases' plans: `tools.update.Update`; "" when it is of an earlier process
+
+    @property
+    def accepted(self) -> bool:
+        """Right as far as the machine that judged it could tell."""
+        return self.verdict.accepted
 
 
 @dataclass(frozen=True)
@@ -67,11 +120,6 @@ class Earlier:
     source_sha256: str
     median_us: float | None
     task: str = ""
-
-
-def as_params(data: Mapping[str, Json]) -> dict[str, int]:
-    """The launch parameters among a proposal's params."""
-    return {name: value for name, value in data.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
 class StopReason(StrEnum):
@@ -246,12 +294,34 @@ class Limits:
         return faster or (self.target_sol is not None and fraction is not None and fraction >= self.target_sol)
 
 
-def best(attempts: Sequence[Attempt]) -> Attempt | None:
+class Ranked(Protocol):
+    """An attempt, in whatever shape, as far as its place among the others goes."""
+
+    @property
+    def number(self) -> int:
+        """Of its run, from 1."""
+        ...
+
+    @property
+    def rank_key(self) -> tuple[float, ...]:
+        """Smaller is better."""
+        ...
+
+    @property
+    def accepted(self) -> bool:
+        """Right as far as the machine that judged it could tell."""
+        ...
+
+
+R = TypeVar("R", bound=Ranked)
+
+
+def best(attempts: Iterable[R]) -> R | None:
     """The accepted attempt with the smallest rank key; the earlier one on a tie."""
-    return min((a for a in attempts if a.verdict.accepted), key=rank_order, default=None)
+    return min((a for a in attempts if a.accepted), key=rank_order, default=None)
 
 
-def rank_order(attempt: Attempt) -> tuple[tuple[float, ...], int]:
+def rank_order(attempt: Ranked) -> tuple[tuple[float, ...], int]:
     """Smaller is better, among accepted ones."""
     return attempt.rank_key, attempt.number
 

@@ -1,4 +1,5 @@
-"""What happened, as one union of frozen events. The store, the screen and the exports are folds over these.
+"""What happened, as one union of frozen events. The store, the screen and the exports are folds over these. What is
+only shown, of the moment (`ShownEvent`), is not stored.
 
 A run is `RunStarted … RunEnded`; a resumed run adds `RunResumed` and goes on. Each attempt is
 `Proposed -> Updated -> Judged [-> Reflected]`; attempts of one run may interleave. A finished attempt may be judged
@@ -8,10 +9,12 @@ seconds.
 
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
+from kerneltune.agent.attempt import Limits, Origin, StopReason
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.verdict import KernelReport, Verdict
+from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
 
 def now() -> float:
@@ -99,7 +102,7 @@ class Proposed:
     parent_id: str | None
     source: str
     rationale: str
-    params: dict[str, Json] = field(default_factory=dict)  # launch parameters, when a search chose them
+    origin: Origin | None = None  # None: nobody said who wrote it
     hypothesis: str = ""  # why it should be better, and what would show it
     prediction: str = ""
     kind: Literal["proposed"] = "proposed"
@@ -175,19 +178,6 @@ class Reflected:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What the machine is doing now; shown, not stored. `stage`: starting, tracing, compiling, checking, timing, …"""
-
-    run_id: str
-    stage: str
-    detail: str = ""
-    attempt_id: str | None = None
-    data: dict[str, Json] = field(default_factory=dict)  # what a screen shows in its own words: a GPU's readings, …
-    kind: Literal["progress"] = "progress"
-    at: float = field(default_factory=now)
-
-
-@dataclass(frozen=True)
 class Warned:
     """Something the user should know (no GPU, no sandbox, an absurd baseline): one line, and the way out."""
 
@@ -199,11 +189,10 @@ class Warned:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The run is over. `why`: attempts, time, patience, cost, goal, stopped (a person wanted no more),
-    interrupted, author_done, model_error, failed."""
+    """The run is over. `elapsed_s`: of this process."""
 
     run_id: str
-    why: str
+    why: StopReason
     attempts: int
     accepted: int
     best_attempt_id: str | None
@@ -213,17 +202,148 @@ class RunEnded:
     at: float = field(default_factory=now)
 
 
-Event = (
-    RunStarted
-    | RunResumed
-    | Said
-    | Replied
-    | Proposed
-    | Updated
-    | Judged
-    | Verified
-    | Reflected
-    | Progress
-    | Warned
-    | RunEnded
+class Stage(StrEnum):
+    """What is being done to an attempt."""
+
+    TRACING = "tracing"
+    COMPILING = "compiling"
+    CHECKING = "checking"  # without a GPU
+    TIMING = "timing"  # after it was checked, on a GPU
+
+
+@dataclass(frozen=True)
+class StageStarted:
+    """An attempt enters a stage."""
+
+    run_id: str
+    attempt_id: str
+    stage: Stage
+    kind: Literal["stage_started"] = "stage_started"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class AttemptSkipped:
+    """A person gave up an attempt; it gets no verdict."""
+
+    run_id: str
+    attempt_id: str
+    kind: Literal["attempt_skipped"] = "attempt_skipped"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class JudgingAgain:
+    """A finished attempt is judged more thoroughly."""
+
+    run_id: str
+    attempt_id: str
+    tier: Tier
+    kind: Literal["judging_again"] = "judging_again"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class ModelAsked:
+    """A request to the model begins; its `Replied` ends it."""
+
+    run_id: str
+    conversation: str
+    kind: Literal["model_asked"] = "model_asked"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """The GPU at one moment, as far as it tells. Clocks in MHz, memory in bytes."""
+
+    utilisation_percent: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    memory_used_bytes: int | None = None
+    throttle_reasons: int | None = None  # NVML's clocks-event-reasons bit mask
+    memory_total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class GpuSampled:
+    """The run's GPU was looked at, once a second."""
+
+    run_id: str
+    reading: GpuReading
+    kind: Literal["gpu_sampled"] = "gpu_sampled"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class LimitsChanged:
+    """Other limits count from now on: a person raised them, or resumed the run with others."""
+
+    run_id: str
+    limits: Limits
+    kind: Literal["limits_changed"] = "limits_changed"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class RunPaused:
+    """A person paused the run, or (`paused` false) lets it go on."""
+
+    run_id: str
+    paused: bool
+    kind: Literal["run_paused"] = "run_paused"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class RunSuspended:
+    """The process was stopped by its shell (Ctrl-Z) for so many seconds, which are over."""
+
+    run_id: str
+    seconds: float
+    kind: Literal["run_suspended"] = "run_suspended"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class RunStopping:
+    """A person wants the run to end when what is under way is finished."""
+
+    run_id: str
+    kind: Literal["run_stopping"] = "run_stopping"
+    at: float = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the machine is busy with, for a person who waits. `topic`: starting, search, verifying, …"""
+
+    run_id: str
+    topic: str
+    text: str = ""
+    kind: Literal["note"] = "note"
+    at: float = field(default_factory=now)
+
+
+AttemptEvent = Proposed | Updated | Judged | Verified | Reflected
+StoredEvent = RunStarted | RunResumed | RunEnded | Warned | Said | Replied | AttemptEvent
+ShownEvent = (
+    StageStarted
+    | AttemptSkipped
+    | JudgingAgain
+    | ModelAsked
+    | GpuSampled
+    | LimitsChanged
+    | RunPaused
+    | RunSuspended
+    | RunStopping
+    | Note
 )
+Event = StoredEvent | ShownEvent
+
+
+def is_stored(event: Event) -> bool:
+    """Whether an event is part of the record; the others, and the pieces of a streamed message, are only shown."""
+    return isinstance(event, StoredEvent) and not (isinstance(event, Said) and not event.final)

@@ -52,11 +52,13 @@ class Run:
     width: int = 1
     controls: Controls = field(default_factory=Controls)
     overtaken_after_s: float = 10.0  # tracing and compiling take 1.1 s; a minute is a kernel of thousands of steps
+    grace_s: float = 5.0  # for conversations that are under way when another ends the run; a reply may take minutes
     start: Actions | None = None
 
     def __post_init__(self) -> None:
         self.started = self.controls.clock_s
         self.halted = threading.Event()  # by Ctrl-C or an error: nobody asks a model again
+        self.drafts: list[dict[str, Draft]] = []  # of each line of work: compiled and not benched yet, by attempt
 
     @property
     def limits_now(self) -> Limits:
@@ -90,8 +92,10 @@ def optimize(run: Run) -> StopReason:
     """
     try:
         why = (_hold(run, run.start) if run.start else None) or _attempt_all(run)
-    except BaseException:
+    except BaseException as error:
         run.halted.set()
+        for drafts in list(run.drafts) if isinstance(error, Exception) else ():
+            bench_rest(run, drafts)
         raise
     conclude(run.tracker)
     return why
@@ -159,6 +163,10 @@ def _attempt_all(run: Run) -> StopReason:
                 return why or under_way.ended or StopReason.AUTHOR_DONE
             if (ready := under_way.pop()) is not None:
                 _finish(run, ready, under_way)
+    except Exception:  # of a model's provider: what other conversations have had a reply for is carried out first
+        run.halted.set()
+        wait(under_way.held, run.grace_s)
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for what is being compiled
 
@@ -186,13 +194,14 @@ def _finish(run: Run, ready: Future[Draft] | Future[StopReason | None], under_wa
     if proposal.hypothesis:  # without one there is nothing to reflect on
         run.tracker.reflect(attempt, proposal.hypothesis, proposal.prediction)
     if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
-        run.tracker.judge_again(best, "judged", "judging")
+        run.tracker.judge_again(best, "judged")
 
 
 def _hold(run: Run, work: Actions) -> StopReason | None:
     """Carry out what a line of work wants until it ends or the run does, which is the reason that is returned; what it
-    had compiled and never benched is judged then, so that nothing is lost."""
+    had compiled and never benched is judged then, so that nothing is lost: here, or by `optimize` after an error."""
     drafts: dict[str, Draft] = {}
+    run.drafts.append(drafts)
     results: Sequence[ActionResult] = ()
     try:
         wanted = next(work)
@@ -201,12 +210,6 @@ def _hold(run: Run, work: Actions) -> StopReason | None:
             wanted = work.send(results)
     except StopIteration as end:
         why = end.value
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        if not run.halted.is_set():
-            bench_rest(run, drafts)
-        raise
     finally:
         work.close()
     bench_rest(run, drafts)
@@ -262,7 +265,8 @@ def _updated_one(run: Run, proposal: Proposal, name: tuple[str, int] | None) -> 
 
 
 def _benched(run: Run, draft: Draft, drafts: dict[str, Draft]) -> Attempt | Declined:
-    drafts.pop(draft.attempt_id, None)
+    if drafts.pop(draft.attempt_id, None) is None and run.halted.is_set():
+        return Declined("the run is over", draft.number)  # and another thread has it
     try:
         return run.tracker.bench(draft)
     except GivenUp as given_up:
@@ -271,8 +275,9 @@ def _benched(run: Run, draft: Draft, drafts: dict[str, Draft]) -> Attempt | Decl
 
 def bench_rest(run: Run, drafts: dict[str, Draft]) -> None:
     """Judge what was written and never benched."""
-    while drafts:
-        _benched(run, next(iter(drafts.values())), drafts)
+    for draft in list(drafts.values()):
+        if draft.attempt_id in drafts:
+            _benched(run, draft, drafts)
 
 
 def conclude(tracker: AttemptTracker) -> None:
@@ -284,7 +289,7 @@ def conclude(tracker: AttemptTracker) -> None:
         if time.perf_counter() + took_s * (1 + CONFIRMATION * tiers.confirm) > ends:
             break
         tried.add(attempt.attempt_id)
-        took_s = max(took_s, tracker.judge_again(attempt, "judged", "judging"))
+        took_s = max(took_s, tracker.judge_again(attempt, "judged"))
     if tiers.confirm:
         _confirm(tracker, ends)
 
@@ -298,4 +303,4 @@ def _confirm(tracker: AttemptTracker, ends: float) -> None:
         if tried and time.perf_counter() + took_s > ends:
             break
         tried.add(attempt.attempt_id)
-        took_s = tracker.judge_again(attempt, "confirmed", "confirming")
+        took_s = tracker.judge_again(attempt, "confirmed")

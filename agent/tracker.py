@@ -16,6 +16,7 @@ from kerneltune.agent.attempt import (
     FINALISTS,
     Attempt,
     Draft,
+    GivenFile,
     Proposal,
     Tiers,
     best,
@@ -25,7 +26,19 @@ from kerneltune.agent.attempt import (
     rank_order,
     twins,
 )
-from kerneltune.agent.events import Event, Judged, Progress, Proposed, Reflected, Updated, Verified, Warned
+from kerneltune.agent.events import (
+    AttemptSkipped,
+    Event,
+    Judged,
+    JudgingAgain,
+    Proposed,
+    Reflected,
+    Stage,
+    StageStarted,
+    Updated,
+    Verified,
+    Warned,
+)
 from kerneltune.agent.repeat import repeated, unfinished
 from kerneltune.tools.reflect import evidence, outcome
 from kerneltune.tools.schema.codec import Json, encode
@@ -57,7 +70,9 @@ class Place:
 
 
 class CostTracker:
-    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add."""
+    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add. A reply
+    of unknown cost counts as much as the dearest of the last few that were asked for, so that a limit holds all the
+    same; nothing where no price is known at all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,8 +86,10 @@ class CostTracker:
         with self._lock:
             self.replies += 1
             self.unpriced += cost_usd is None
-            self.cost_usd += cost_usd or 0.0
-            self._recent.append(cost_usd or 0.0)
+            if cost_usd is None:
+                cost_usd = max(self._recent, default=0.0)
+            self.cost_usd += cost_usd
+            self._recent.append(cost_usd)
 
     @property
     def next_usd(self) -> float:
@@ -145,7 +162,7 @@ class AttemptTracker:
             with self._numbering:
                 self._open.discard(attempt_id)
             if not self._closed:
-                self.emit(Progress(self.run_id, "skipped", attempt_id=attempt_id))
+                self.emit(AttemptSkipped(self.run_id, attempt_id))
             raise
         finally:
             with self._numbering:
@@ -169,7 +186,7 @@ class AttemptTracker:
             attempt_id = f"{self.run_id}/{number}"
             self._open.add(attempt_id)
         self.emit(Proposed(
-            self.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.params,
+            self.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.origin,
             proposal.hypothesis, proposal.prediction,
         ))  # fmt: skip
         return attempt_id, number
@@ -182,11 +199,11 @@ class AttemptTracker:
         attempt_id, number = named
 
         def told(stage: str) -> None:
-            self.emit(Progress(self.run_id, stage, attempt_id=attempt_id))
+            self.emit(StageStarted(self.run_id, attempt_id, Stage(stage)))
 
         with self._at_work(attempt_id):
-            if proposal.problem:
-                update = Update(failure=Verdict(Status.REJECTED, proposal.problem))
+            if isinstance(proposal.origin, GivenFile) and proposal.origin.problem:
+                update = Update(failure=Verdict(Status.REJECTED, proposal.origin.problem))
             else:
                 update = self.tools.update(proposal.source, told)
             self._insist(attempt_id)
@@ -210,7 +227,7 @@ class AttemptTracker:
 
     def _judge(self, draft: Draft) -> list[Verdict]:
         """The verdicts of the tiers that it was put through, one or two."""
-        self.emit(Progress(self.run_id, self.tools.bench_stage, attempt_id=draft.attempt_id))
+        self.emit(StageStarted(self.run_id, draft.attempt_id, Stage(self.tools.bench_stage)))
         if self.tools.bench_stage == "timing":
             with self._numbering:
                 self._busy.discard(draft.attempt_id)
@@ -293,10 +310,10 @@ class AttemptTracker:
         facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
         return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
 
-    def judge_again(self, attempt: Attempt, tier: Tier, stage: str) -> float:
+    def judge_again(self, attempt: Attempt, tier: Tier) -> float:
         """More thoroughly than before; that verdict counts from now on, if the look came to an end. Returns its
         seconds."""
-        self.emit(Progress(self.run_id, stage, f"#{attempt.number}"))
+        self.emit(JudgingAgain(self.run_id, attempt.attempt_id, tier))
         source = attempt.proposal.source
         update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
         with self._judging:

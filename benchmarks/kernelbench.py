@@ -33,7 +33,7 @@ from statistics import fmean, median
 from typing import Any, Protocol, TypeVar
 
 from benchmarks.gpu_fleet import Answer, Fleet, GpuWorker, More, Request, Step, ended_of_itself, gpus_of, served
-from kerneltune.agent.attempt import Proposal
+from kerneltune.agent.attempt import Proposal, point_of
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.lowering import Lowering
 from kerneltune.agent.commands.session import open_task
@@ -383,7 +383,7 @@ class Problem:
     def _candidates(self, lowering: Lowering, deadline: Deadline) -> Iterator[Candidate]:
         opened = self._described(deadline)
         proposals, problems = proposed(lowering, opened.task, self._place.arch, deadline)
-        self.line |= {"problems": problems, "sketches": list(dict.fromkeys(p.params["sketch"] for p in proposals))}
+        self.line |= {"problems": problems, "sketches": list(dict.fromkeys(map(_sketch_of, proposals)))}
         if not proposals and deadline.over:
             raise TaskError("it took too long")
         if not proposals:
@@ -441,13 +441,19 @@ def proposed(lowering: Lowering, task: TaskSpec, arch: str, deadline: Deadline) 
     return proposals, [problem for problem in author.problems if OTHER_SETTING not in problem]
 
 
+def _sketch_of(proposal: Proposal) -> str:
+    point = point_of(proposal.origin)
+    assert point is not None
+    return point.sketch
+
+
 def worth_trying(proposals: Sequence[Proposal], count: int) -> list[Proposal]:
     """Inductor's first and the experts' first, then what further sketches begin with, then other points of them all."""
     kinds: dict[bool, Proposal] = {}
-    sketches: dict[Json, Proposal] = {}
+    sketches: dict[str, Proposal] = {}
     for proposal in proposals:
-        kinds.setdefault(str(proposal.params["sketch"]).startswith("inductor"), proposal)
-        sketches.setdefault(proposal.params["sketch"], proposal)
+        kinds.setdefault(_sketch_of(proposal).startswith("inductor"), proposal)
+        sketches.setdefault(_sketch_of(proposal), proposal)
     chosen = list(kinds.values())
     chosen += [p for p in sketches.values() if p not in chosen]
     return [*chosen, *(p for p in proposals if p not in chosen)][:count]
@@ -629,7 +635,7 @@ def _attempt(candidate: Candidate, bench: Bench) -> Line:
     times = {c.baseline: [c.speedup, c.low, c.high] for c in verdict.comparisons}
     timing = verdict.timing
     return {
-        "sketch": candidate.proposal.params["sketch"],
+        "sketch": _sketch_of(candidate.proposal),
         "stage": verdict.status.value if verdict.accepted else stage_of(update),
         "status": verdict.status.value,
         "detail": verdict.detail.strip().partition("\n")[0][:400],

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, worth_trying
-from kerneltune.agent.attempt import Proposal
+from kerneltune.agent.attempt import Proposal, SearchPoint
 from kerneltune.tools.backends.cuda.device import GpuInfo
 from kerneltune.tools.gpu_bench import EARLY_JUDGE
 from kerneltune.tools.judge.service.protocol import (
@@ -92,7 +92,7 @@ def judged(place: Place, folder: Path, name: str) -> Line:
 
 def test_inductor_s_and_the_expert_s_first_come_first_then_other_sketches_then_other_points() -> None:
     names = ["inductor", "inductor", "tiles", "persistent", "tiles"]
-    given = [Proposal(f"{name} {number}", "", params={"sketch": name}) for number, name in enumerate(names)]
+    given = [Proposal(f"{name} {number}", "", origin=SearchPoint(name)) for number, name in enumerate(names)]
     wanted = ["inductor 0", "tiles 2", "persistent 3", "inductor 1", "tiles 4"]
     assert [proposal.source for proposal in worth_trying(given, 9)] == wanted
     assert [proposal.source for proposal in worth_trying(given, 2)] == wanted[:2]

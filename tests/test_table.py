@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks.public_kernels import FOLDER, SOURCES, _tables, candidate, public_kernels, source_of, written
 from benchmarks.table import JOURNAL, Ahead, Plan, Row, Table, line_of, main, parts_of, rows_of, table_text
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import session, workshop
 from kerneltune.agent.events import Judged, Proposed, RunEnded, RunStarted
@@ -110,7 +111,8 @@ class Recorded:
 
     def run(
         self, task: str, verdicts: Sequence[Verdict], *, author: str = "offline", names: Sequence[str] = (),
-        why: str | None = "time", copy_gbps: float = 4000.0, light_us: float = 90.0, source: str = "source",
+        why: StopReason | None = StopReason.TIME, copy_gbps: float = 4000.0, light_us: float = 90.0,
+        source: str = "source",
     ) -> str:  # fmt: skip
         """One run of attempts of one source; a receipt for each. `why` None: its process was killed."""
         self.runs += 1
@@ -224,7 +226,7 @@ def test_goals_are_met_only_by_all_tasks(record: Recorded) -> None:
 def test_public_kernels_are_compared_with_ours_of_their_own_session(record: Recorded) -> None:
     record.run("softmax", [timed(100.0)])
     names = ["public/softmax/ours.py", "public/softmax/softmax__liger.py", "public/softmax/softmax__tutorials.py"]
-    record.run("softmax", [timed(98.0), timed(147.0), WRONG], author="files", names=names, why="author_done")
+    record.run("softmax", [timed(98.0), timed(147.0), WRONG], author="files", names=names, why=StopReason.AUTHOR_DONE)
     found = row(record)
     assert [(k.name, k.status) for k in found.public] == [
         ("softmax__liger", "correct"),
@@ -254,7 +256,7 @@ def test_the_session_that_judged_this_best_counts_even_when_it_is_older(record: 
     beside = record.run(
         "softmax", [timed(98.0), timed(147.0)], author="files", names=names, source="# proved\nthe best"
     )
-    record.run("softmax", [timed(90.0)], why="interrupted", source="another")
+    record.run("softmax", [timed(90.0)], why=StopReason.INTERRUPTED, source="another")
     record.run("softmax", [timed(88.0), timed(149.0)], author="files", names=names, source="another")
     found = row(record)
     assert found.beside == beside
@@ -265,7 +267,7 @@ def test_the_session_that_judged_this_best_counts_even_when_it_is_older(record: 
 def test_of_sessions_with_this_best_the_one_that_judged_most_counts(record: Recorded) -> None:
     record.run("softmax", [timed(100.0)])
     whole = record.run("softmax", [timed(98.0), timed(147.0)], author="files", names=["ours.py", "softmax__liger.py"])
-    record.run("softmax", [timed(97.0)], author="files", names=["ours.py"], why="interrupted")
+    record.run("softmax", [timed(97.0)], author="files", names=["ours.py"], why=StopReason.INTERRUPTED)
     found = row(record)
     assert (found.beside, found.over_public is not None) == (whole, True)
 
@@ -296,19 +298,19 @@ def test_the_seconds_of_each_part_are_told(record: Recorded) -> None:
 
 def test_what_was_judged_before_a_session_was_ended_counts(record: Recorded) -> None:
     names = ["ours.py", "softmax__liger.py"]
-    record.run("softmax", [timed(100.0), timed(147.0)], author="files", names=names, why="interrupted")
+    record.run("softmax", [timed(100.0), timed(147.0)], author="files", names=names, why=StopReason.INTERRUPTED)
     assert [kernel.name for kernel in row(record).public] == ["softmax__liger"]
 
 
 def test_the_latest_run_that_ended_of_itself_counts(record: Recorded) -> None:
     record.run("softmax", [timed(100.0)])
     later = record.run("softmax", [timed(101.0)])
-    record.run("softmax", [timed(90.0)], why="interrupted")
+    record.run("softmax", [timed(90.0)], why=StopReason.INTERRUPTED)
     assert row(record).run_id == later
 
 
-@pytest.mark.parametrize(("why", "words"), [("interrupted", "the run ended as interrupted"), (None, "killed")])
-def test_a_run_that_was_cut_short_is_a_row_that_says_so(record: Recorded, why: str | None, words: str) -> None:
+@pytest.mark.parametrize(("why", "words"), [(StopReason.INTERRUPTED, "the run ended as interrupted"), (None, "killed")])
+def test_a_run_that_was_cut_short_is_a_row_that_says_so(record: Recorded, why: StopReason | None, words: str) -> None:
     record.run("softmax", [timed(100.0)], why=why)
     found = row(record)
     assert (found.finished, found.accepted) == (False, 1)

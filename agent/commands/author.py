@@ -14,7 +14,7 @@ from kerneltune.agent.commands.budget import USUAL_WIDTH
 from kerneltune.agent.commands.session import Session
 from kerneltune.agent.commands.start import Beginning, start_actions, start_of
 from kerneltune.agent.controls import Controls
-from kerneltune.agent.events import Event, Progress, Reflected, Replied, Warned
+from kerneltune.agent.events import Event, Note, Reflected, Replied, Warned
 from kerneltune.agent.loop import Run
 from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
@@ -126,7 +126,7 @@ def _offline_author(choice: Choice, work: Work) -> Iterator[OfflineAuthor]:
         return lowering.call(body, LOWER_TIMEOUT_S)
 
     def told(words: str) -> None:
-        work.tracker.emit(Progress(work.tracker.run_id, "search", words))
+        work.tracker.emit(Note(work.tracker.run_id, "search", words))
 
     arch = arch_number(work.opened.workshop.arch)
     tools, in_ptx = work.opened.tools, choice.model is None and work.settings.language == "ptx"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kerneltune.agent.commands.session import Workshop, session, workshop
 from kerneltune.agent.commands.stored_task import stored_task
-from kerneltune.agent.events import Event, Progress
+from kerneltune.agent.events import Event, Note
 from kerneltune.agent.record.store import Store, StoredAttempt
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.view.show import CompiledAttempt
@@ -30,9 +30,9 @@ def compiled_attempts(store: Store, attempt_ids: Sequence[str], settings: Settin
 
 
 def _starting(event: Event) -> None:
-    if isinstance(event, Progress):
+    if isinstance(event, Note):
         with contextlib.suppress(BrokenPipeError):
-            print(f"… {event.stage}: {event.detail}", file=sys.stderr)
+            print(f"… {event.topic}: {event.text}", file=sys.stderr)
 
 
 def _compiled(stored: StoredAttempt, plan: Plan, shop: Workshop) -> CompiledAttempt:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kerneltune.agent.attempt import Attempt, Limits, Proposal, StopReason, tiers_for
+from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, tiers_for
 from kerneltune.agent.commands.run import ended, fan_out, run_started, warn
 from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.commands.sources import read_candidates
-from kerneltune.agent.events import Event, Judged, Progress, Proposed, RunStarted, Warned
+from kerneltune.agent.events import Event, Judged, Note, Proposed, RunStarted, Stage, StageStarted, Warned
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.record.store import Store
@@ -20,7 +20,6 @@ from kerneltune.agent.tracker import AttemptTracker, Emit
 from kerneltune.agent.view.output import choose_view
 from kerneltune.agent.view.verdicts import FilesEnd, FilesView, JudgedFile
 from kerneltune.tools.pipeline import Candidate
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Tier, Verdict
@@ -28,7 +27,7 @@ from kerneltune.tools.task.load import find_task
 from kerneltune.tools.update import Update
 
 AUTHOR = "files"
-_STAGES = ("tracing", "checking", "timing")  # that are shown
+_STAGES = (Stage.TRACING, Stage.CHECKING, Stage.TIMING)  # that are shown
 
 
 def bench_files(
@@ -69,8 +68,8 @@ def _view(environment: Environment, *, json: bool, plain: bool, total: int) -> F
 
 
 def _starting(view: FilesView, event: Event) -> None:
-    if isinstance(event, Progress):
-        view.note(f"… {event.stage}: {event.detail}")
+    if isinstance(event, Note):
+        view.note(f"… {event.topic}: {event.text}")
 
 
 class FilesAuthor:
@@ -84,11 +83,7 @@ class FilesAuthor:
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
         """The next ones."""
         taken, self._left = self._left[:width], self._left[width:]
-        return [Proposal(c.source, c.name, params=_facts(c), problem=c.problem) for c in taken]
-
-
-def _facts(candidate: Candidate) -> dict[str, Json]:
-    return {"file": candidate.name} | ({"problem": candidate.problem} if candidate.problem else {})
+        return [Proposal(c.source, c.name, origin=GivenFile(c.name, c.problem)) for c in taken]
 
 
 def bench_opened(
@@ -128,7 +123,7 @@ def _judged(run: Run, event: RunStarted, opened: Session, view: FilesView, *, is
         elapsed_s = round(time.monotonic() - began_s, 3)
         tracker.emit(ended(tracker, why, elapsed_s))
         gpu = opened.gpu.name if opened.gpu else None
-        view.finish(FilesEnd(event.run_id if is_stored else None, opened.task.name, gpu, why.value, elapsed_s))
+        view.finish(FilesEnd(event.run_id if is_stored else None, opened.task.name, gpu, why, elapsed_s))
     return why
 
 
@@ -162,8 +157,8 @@ class _Shown:
                 self._view.note(f"warning: {event.text}")
             case Proposed():
                 self._names[event.attempt_id] = event.rationale
-            case Progress(attempt_id=str() as attempt_id) if event.stage in _STAGES:
-                self._view.stage(self._names[attempt_id], event.stage)
+            case StageStarted() if event.stage in _STAGES:
+                self._view.stage(self._names[event.attempt_id], event.stage)
             case Judged():
                 file = self._files.pop(event.attempt_id)
                 self._view.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))

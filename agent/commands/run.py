@@ -8,14 +8,24 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import assert_never
 
 from kerneltune.agent.attempt import Attempt, Limits, StopReason, search_tiers, tiers_for
 from kerneltune.agent.commands.author import Choice, Work, chosen, named, ready, require_price
 from kerneltune.agent.commands.budget import USUAL_ATTEMPTS, budgeted, limits_of
 from kerneltune.agent.commands.session import Session, session, workshop
-from kerneltune.agent.commands.start import NOTHING, Beginning, Start, Where, checked, found
+from kerneltune.agent.commands.start import NOTHING, Beginning, StartingPoint, Where, checked, found
 from kerneltune.agent.controls import Change, Controls
-from kerneltune.agent.events import Event, Progress, RunEnded, RunResumed, RunStarted, Warned
+from kerneltune.agent.events import (
+    Event,
+    LimitsChanged,
+    RunEnded,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunStopping,
+    Warned,
+)
 from kerneltune.agent.loop import optimize
 from kerneltune.agent.models.errors import LlmError
 from kerneltune.agent.models.providers import OFFLINE, PROVIDERS
@@ -79,7 +89,7 @@ def run_opened(
     store: Store,
     show: Emit,
     controls: Controls | None = None,
-    named_start: Start | None = None,
+    named_start: StartingPoint | None = None,
     *,
     ready_s: float = 0.0,
 ) -> Outcome:
@@ -105,7 +115,7 @@ def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
     return manner | {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 
-def _beginning(opened: Session, settings: Settings, store: Store, named_start: Start | None) -> Beginning:
+def _beginning(opened: Session, settings: Settings, store: Store, named_start: StartingPoint | None) -> Beginning:
     where = Where(opened.file, opened.workshop.arch, opened.gpu.name if opened.gpu else None, settings.language)
     start = found(settings.from_, named_start, store, where, opened.task)
     return Beginning(settings.from_, settings.language, start)
@@ -219,7 +229,7 @@ def _drive(
         show(earlier)
     emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
     if started.events:
-        show(Progress(event.run_id, "raised", data=encode(asdict(limits))))  # what counts now; the start says what did
+        show(LimitsChanged(event.run_id, limits))  # what counts now; the start says what did
     warn(opened, event.run_id, emit)
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
@@ -262,9 +272,15 @@ def listen(controls: Controls, tracker: AttemptTracker, opened: Session, limits:
     """Let a person's wishes reach this run, and show that they did."""
 
     def tell(change: Change) -> None:
-        now = limits.raised(controls.raises)
-        raised: dict[str, Json] = {"max_attempts": now.max_attempts, "max_time_s": now.max_time_s}
-        show(Progress(tracker.run_id, change, data=raised if change == "raised" else {}))
+        match change:
+            case "raised":
+                show(LimitsChanged(tracker.run_id, limits.raised(controls.raises)))
+            case "stopping":
+                show(RunStopping(tracker.run_id))
+            case "paused" | "resumed":
+                show(RunPaused(tracker.run_id, paused=change == "paused"))
+            case _:
+                assert_never(change)
 
     def skip() -> int:
         workers = opened.children.now()  # before the attempts are marked: one that begins later keeps its worker
@@ -312,7 +328,7 @@ def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path:
     leader = tracker.best
     return RunEnded(
         tracker.run_id,
-        why.value,
+        why,
         attempts=len(tracker.attempts),
         accepted=sum(a.verdict.accepted for a in tracker.attempts),
         best_attempt_id=leader.attempt_id if leader else None,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kerneltune.agent.commands.session import Patience, Workshop, session, workshop
 from kerneltune.agent.commands.sources import from_bytes
-from kerneltune.agent.events import Event, Progress
+from kerneltune.agent.events import Event, Note
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.verdicts import (
@@ -50,8 +50,8 @@ def selftest(corpus: Corpus, settings: Settings, *, families: Sequence[str], jso
     errors = LineWriter(sys.stderr)
 
     def show(event: Event) -> None:
-        if isinstance(event, Progress):
-            errors.write(f"… {event.stage} {event.detail}")
+        if isinstance(event, Note):
+            errors.write(f"… {event.topic} {event.text}")
 
     with workshop(settings, show) as shop:
         for warning in shop.warnings:
@@ -82,11 +82,11 @@ def _all(
     yield from (_result(s, "skipped", None) for s in chosen if s not in runnable)
     for task in dict.fromkeys(str(s.task) for s in runnable):
         of_task = [s for s in runnable if str(s.task) == task]
-        show(Progress("", "task", f"{task}: {len(of_task)} files"))
+        show(Note("", "task", f"{task}: {len(of_task)} files"))
         with session(shop, find_task(task), _SHORT) as opened:
             run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
             for done, result in enumerate(run.results(of_task, shop.width), 1):
-                show(Progress("", f"{done}/{len(of_task)}", result_line(result)))
+                show(Note("", f"{done}/{len(of_task)}", result_line(result)))
                 yield result
 
 

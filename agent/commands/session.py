@@ -8,7 +8,7 @@ from functools import cached_property
 from kerneltune.agent.commands.budget import width_of
 from kerneltune.agent.commands.ceilings import stored
 from kerneltune.agent.commands.lowering import Lowering
-from kerneltune.agent.events import Progress
+from kerneltune.agent.events import Note
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import Emit, Place
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
@@ -138,7 +138,7 @@ def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
     sandbox = available()
     require_confinement(sandbox, allow=settings.allow_unsandboxed)
     gpu = gpu_info()
-    show(Progress("", "starting", "importing torch and triton, once"))
+    show(Note("", "starting", "importing torch and triton, once"))
     with (
         machines.started(allow_unconfined=settings.allow_unsandboxed) as machine,
         contextlib.closing(Lowering(machine)) as lowering,

@@ -3,8 +3,9 @@
 import sys
 from typing import TYPE_CHECKING
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.controls import Controls
-from kerneltune.agent.events import Progress
+from kerneltune.agent.events import Note
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.view.live import close_view, open_view
 from kerneltune.agent.view.output import choose_view
@@ -32,7 +33,7 @@ def show_run(
     controls = Controls()
     with open_view(choice, controls) as view:
         if choice.kind == "live":
-            view(Progress("", "starting", task or f"going on with {resume}"))
+            view(Note("", "starting", task or f"going on with {resume}"))
         from kerneltune.agent.commands.run import resume_run, run_task
 
         if task is not None:
@@ -40,7 +41,7 @@ def show_run(
         else:
             outcome = resume_run(str(resume), settings, environment, view, controls)
     close_view(choice, view, _next_commands(outcome))
-    if json and outcome.why == "interrupted":  # the other views end in what to type next
+    if json and outcome.why is StopReason.INTERRUPTED:  # the other views end in what to type next
         print(f"optimize: interrupted; go on with: optimize --resume {outcome.run_id}", file=sys.stderr)
     return outcome.exit_code
 
@@ -51,5 +52,5 @@ def _next_commands(outcome: "Outcome") -> list[NextCommand]:
     if outcome.best_path:
         commands.append(NextCommand(f"less {outcome.best_path}", "the best kernel, with what was proved"))
         commands.append(NextCommand(f"optimize verify {outcome.best_id}", "judge it again, here or elsewhere"))
-    commands.insert(0 if outcome.why in ("interrupted", "stopped") else len(commands), resume)
+    commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
     return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]

@@ -15,8 +15,10 @@ from kerneltune.agent.attempt import (
     BenchAction,
     Draft,
     Proposal,
+    RunStart,
     UpdateAction,
     best,
+    point_of,
 )
 from kerneltune.agent.events import Warned
 from kerneltune.agent.record.query import Filter, RunSummary
@@ -27,14 +29,12 @@ from kerneltune.tools.languages.ptx.guess import guessed_candidate
 from kerneltune.tools.languages.ptx.host_code import CannotSay
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import Update
 
 NOTHING, BEST = "nothing", "best"
-FROM, AS = "from", "as"  # the parameters that mark the attempts of a start, and the one that says it in PTX
 MOST_TRIES = 6  # of the offline author, until one of its kernels is accepted
 _PTX_RATIONALE = "the same kernels as PTX: what Triton made of them, with names; other shapes go through Triton"
 _SUFFIXES = (".py", ".ptx")
@@ -42,7 +42,7 @@ _MOST_RUNS = 200  # whose best are compared
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingPoint:
     """A candidate that was there before the run. `name`: what a person calls it; `parent_id`: the stored attempt that
     it is; `is_ptx`: the text of a .ptx file, for which host code has to be guessed."""
 
@@ -51,7 +51,7 @@ class Start:
     parent_id: str | None = None
     is_ptx: bool = False
 
-    def as_candidate(self, task: TaskSpec) -> "Start":
+    def as_candidate(self, task: TaskSpec) -> "StartingPoint":
         """The same as a Python file that can be judged. Raises UsageError for a text that is no PTX."""
         if not self.is_ptx:
             return self
@@ -71,7 +71,7 @@ class Where:
     language: Language
 
 
-def checked(text: str, store: Store, task: TaskFile) -> Start | None:
+def checked(text: str, store: Store, task: TaskFile) -> StartingPoint | None:
     """What --from names, unless that is `best` or nothing; asked before anything is started. Raises UsageError and
     StoreError."""
     if text in ("", NOTHING, BEST):
@@ -87,10 +87,10 @@ def checked(text: str, store: Store, task: TaskFile) -> Start | None:
         )
     if not stored.proposed.source.strip():
         raise UsageError(f"--from {stored.proposed.attempt_id} has no source")
-    return Start(stored.proposed.source, stored.proposed.attempt_id, stored.proposed.attempt_id)
+    return StartingPoint(stored.proposed.source, stored.proposed.attempt_id, stored.proposed.attempt_id)
 
 
-def found(text: str, named: Start | None, store: Store, where: Where, task: TaskSpec) -> Start | None:
+def found(text: str, named: StartingPoint | None, store: Store, where: Where, task: TaskSpec) -> StartingPoint | None:
     """What the run starts from: what was named, or the best stored where that was asked for, or PTX needs one. Raises
     UsageError where the best was asked for and there is none."""
     if named is not None:
@@ -103,14 +103,14 @@ def found(text: str, named: Start | None, store: Store, where: Where, task: Task
     return best_one
 
 
-def best_stored(store: Store, where: Where) -> Start | None:
+def best_stored(store: Store, where: Where) -> StartingPoint | None:
     """The best attempt on this task and this GPU that any run has stored; None where there is none. Without a GPU: on
     any GPU of the architecture, and of those that nothing timed only if there are no others. A run in Triton does not
     start from PTX."""
     fit = [a for a in _leaders(store, where) if where.language == "ptx" or language_of(a.proposal.source) == "triton"]
     timed = [a for a in fit if a.verdict.timing is not None]
     leader = best(timed or fit)
-    return Start(leader.proposal.source, leader.attempt_id, leader.attempt_id) if leader else None
+    return StartingPoint(leader.proposal.source, leader.attempt_id, leader.attempt_id) if leader else None
 
 
 def _leaders(store: Store, where: Where) -> Iterator[Attempt]:
@@ -128,9 +128,9 @@ def _counts(run: RunSummary, where: Where) -> bool:
     return run.arch == where.arch and (where.gpu is None or run.gpu == where.gpu)
 
 
-def _file(path: Path) -> Start:
+def _file(path: Path) -> StartingPoint:
     try:
-        return Start(path.read_text(), str(path), is_ptx=path.suffix == ".ptx")
+        return StartingPoint(path.read_text(), str(path), is_ptx=path.suffix == ".ptx")
     except UnicodeDecodeError as error:
         raise UsageError(f"--from {path}: it is no UTF-8 text") from error
     except OSError as error:
@@ -143,12 +143,12 @@ class Beginning:
 
     wanted: str = ""
     language: Language = "triton"
-    start: Start | None = None
+    start: StartingPoint | None = None
 
 
 def start_of(tracker: AttemptTracker) -> Attempt | None:
     """The attempt that the work begins at: the last accepted one of the start, else the last one, if there is one."""
-    made = [a for a in tracker.attempts if FROM in a.proposal.params]
+    made = [a for a in tracker.attempts if isinstance(a.proposal.origin, RunStart)]
     return next((a for a in reversed(made) if a.verdict.accepted), made[-1] if made else None)
 
 
@@ -162,8 +162,8 @@ def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callab
         return None
     if beginning.start is not None:
         start = beginning.start
-        params: dict[str, Json] = {FROM: beginning.wanted or BEST}
-        proposal = Proposal(start.source, f"the start: {start.name}", start.parent_id, params)
+        origin = RunStart(beginning.wanted or BEST)
+        proposal = Proposal(start.source, f"the start: {start.name}", start.parent_id, origin)
         made_of = yield from _made(tracker, proposal)
     elif beginning.language == "ptx" and not beginning.wanted:
         made_of = yield from _first_offline(tracker, offline())
@@ -180,7 +180,8 @@ _Made = Generator[Sequence[Action], Sequence[ActionResult], tuple[Draft, Attempt
 
 def _is_all(start: Attempt, tracker: AttemptTracker) -> bool:
     """Whether the process that made the start ended before it said it in PTX."""
-    return tracker.attempts[-1] is start and AS not in start.proposal.params
+    origin = start.proposal.origin
+    return tracker.attempts[-1] is start and isinstance(origin, RunStart) and not origin.as_ptx
 
 
 def _first_offline(tracker: AttemptTracker, author: Author) -> _Made:
@@ -190,8 +191,8 @@ def _first_offline(tracker: AttemptTracker, author: Author) -> _Made:
         proposals = author.propose(tracker.task, tracker.attempts, 1)
         if not proposals or not isinstance(proposal := proposals[0], Proposal):
             return None
-        params: dict[str, Json] = {**proposal.params, FROM: "offline"}
-        made = yield from _made(tracker, Proposal(proposal.source, proposal.rationale, proposal.parent_id, params))
+        origin = RunStart("offline", point=point_of(proposal.origin))
+        made = yield from _made(tracker, Proposal(proposal.source, proposal.rationale, proposal.parent_id, origin))
         if made and made[1].verdict.accepted:
             return made
     return None
@@ -218,6 +219,7 @@ def _as_ptx(attempt: Attempt, update: Update, tracker: AttemptTracker) -> Action
     except CannotSay as error:
         tracker.emit(Warned(tracker.run_id, f"attempt {attempt.number} cannot be the start in PTX: {error}"))
         return None
-    params: dict[str, Json] = {FROM: attempt.proposal.params[FROM], AS: "ptx"}
-    yield from _made(tracker, Proposal(ptx, _PTX_RATIONALE, attempt.attempt_id, params))
+    assert isinstance(attempt.proposal.origin, RunStart)
+    origin = RunStart(attempt.proposal.origin.given, as_ptx=True)
+    yield from _made(tracker, Proposal(ptx, _PTX_RATIONALE, attempt.attempt_id, origin))
     return None

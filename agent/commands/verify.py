@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerneltune.agent.attempt import Attempt, rank_key
+from kerneltune.agent.attempt import Attempt, GivenFile, rank_key
 from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.commands.stored_task import stored_task
-from kerneltune.agent.events import Event, Progress, Verified
+from kerneltune.agent.events import Event, Note, Verified
 from kerneltune.agent.record.folder import ReceiptBook, folder_of
 from kerneltune.agent.record.store import Store, StoredAttempt
 from kerneltune.agent.repeat import repeated, unfinished
@@ -31,9 +31,10 @@ def verify_attempt(
         stored = store.find_attempt(text)
         if stored.finished is None:
             raise StoreError(f"attempt {stored.proposed.attempt_id} never got a verdict, so there is nothing to repeat")
-        if problem := stored.proposed.params.get("problem"):
+        origin = stored.proposed.origin
+        if isinstance(origin, GivenFile) and origin.problem:
             raise StoreError(
-                f"attempt {stored.proposed.attempt_id} has no source that could be judged again: {problem}"
+                f"attempt {stored.proposed.attempt_id} has no source that could be judged again: {origin.problem}"
             )
         found = stored_task(stored.run, task, Path(scratch))
         with workshop(settings, _starting) as shop, session(shop, found.file) as opened:
@@ -57,9 +58,9 @@ def _colour(environment: Environment, *, plain: bool) -> bool:
 
 
 def _starting(event: Event) -> None:
-    if isinstance(event, Progress):
+    if isinstance(event, Note):
         with contextlib.suppress(BrokenPipeError):
-            print(f"… {event.stage}: {event.detail}", file=sys.stderr)
+            print(f"… {event.topic}: {event.text}", file=sys.stderr)
 
 
 class _Verify:
@@ -76,7 +77,7 @@ class _Verify:
 
     def run(self, store: Store) -> Verification:
         """Judge, compare, store the event and the receipt."""
-        _starting(Progress("", "verifying", self._id))
+        _starting(Note("", "verifying", self._id))
         update = self._opened.tools.update(self._source)
         started = time.perf_counter()
         verdict = update.failure or self._opened.tools.bench(update, self._tier)

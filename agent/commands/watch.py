@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event
 from kerneltune.agent.record.folder import folder_of, process_of
 from kerneltune.agent.record.store import FILE_NAME, Store
@@ -199,8 +200,8 @@ def _exit_code(state: ViewState) -> int:
     ended = state.ended
     if ended is None:
         return 1
-    if ended.why == "interrupted":
+    if ended.why is StopReason.INTERRUPTED:
         return 130
     if _judged_files(state):  # as `optimize bench` has it: all of them
-        return int(ended.why == "failed" or ended.accepted != ended.attempts)
-    return int(ended.why == "failed" or ended.best_attempt_id is None)
+        return int(ended.why is StopReason.FAILED or ended.accepted != ended.attempts)
+    return int(ended.why is StopReason.FAILED or ended.best_attempt_id is None)

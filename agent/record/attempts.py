@@ -34,7 +34,7 @@ def _attempt(proposed: Proposed, updated: Updated | None, judged: Judged) -> Att
         proposed.source,
         proposed.rationale,
         proposed.parent_id,
-        proposed.params,
+        proposed.origin,
         hypothesis=proposed.hypothesis,
         prediction=proposed.prediction,
     )

@@ -1,13 +1,13 @@
 """What a search may learn from earlier runs on the same GPU: one query over attempts and the verdicts that count."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, text
 
-from kerneltune.agent.attempt import Earlier, as_params
+from kerneltune.agent.attempt import Earlier, Origin, point_of
 from kerneltune.agent.events import RunStarted
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import decode
 
 MOST_RUNS = 40  # of this task first, then the latest: a search of 300 attempts loads 12,000 rows in 0.1 s
 
@@ -20,7 +20,7 @@ chosen AS MATERIALIZED (
     WHERE r.gpu = :gpu AND r.arch = :arch AND r.author = 'offline' AND r.seq < now.seq
     ORDER BY r.task_sha256 = :task_sha256 DESC, r.seq DESC LIMIT :most
 )
-SELECT a.attempt_id, a.params, a.source_ref, c.task, c.task_sha256, c.versions, v.status, v.median_us
+SELECT a.attempt_id, a.origin, a.source_ref, c.task, c.task_sha256, c.versions, v.status, v.median_us
 FROM chosen AS c
 CROSS JOIN attempts AS a ON a.run_id = c.run_id
 CROSS JOIN verdicts AS v ON v.seq = (
@@ -29,6 +29,7 @@ CROSS JOIN verdicts AS v ON v.seq = (
 )
 ORDER BY a.seq DESC
 """)
+_ORIGIN = cast(type[Origin | None], Origin | None)
 _FAILED = ("wrong", "crashed", "timed_out", "compile_failed", "rejected", "impossible")
 
 
@@ -42,17 +43,17 @@ def earlier(connection: Connection, run: RunStarted) -> list[Earlier]:
 
 
 def _earlier(row: Any, run: RunStarted) -> Earlier | None:
-    params: dict[str, Json] = json.loads(row["params"])
-    sketch = params.get("sketch")
+    origin: Origin | None = decode(_ORIGIN, json.loads(row["origin"] or "null"))
+    point = point_of(origin)
     timed = row["status"] == "correct" and isinstance(row["median_us"], float) and row["median_us"] > 0
-    if not isinstance(sketch, str) or not (timed or row["status"] in _FAILED):
+    if point is None or not point.sketch or not (timed or row["status"] in _FAILED):
         return None
     return Earlier(
         row["attempt_id"],
         row["task_sha256"] == run.task_sha256,
         json.loads(row["versions"]) == run.versions,
-        sketch,
-        as_params(params),
+        point.sketch,
+        point.params,
         row["source_ref"],
         row["median_us"] if timed else None,
         row["task"],

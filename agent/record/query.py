@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Tier
@@ -94,7 +95,7 @@ class RunSummary:
     best_attempt_id: str | None
     best_us: float | None
     best_speedup: float | None
-    why: str | None
+    why: StopReason | None
     verified: bool | None = None
     by_status: Mapping[str, int] = field(default_factory=dict)
 
@@ -224,7 +225,7 @@ def _summary(row: Mapping[str, Any]) -> RunSummary:
         best_attempt_id=row["best"],
         best_us=_real(row["median_us"]),
         best_speedup=_real(row["speedup"]),
-        why=_word(row["why"]),
+        why=None if row["why"] is None else StopReason(row["why"]),
         verified=None if row["held"] is None else bool(row["held"]),
         by_status=by_status,
     )

@@ -12,7 +12,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, assert_never, cast, get_args
+from typing import Any, cast, get_args
 
 from sqlalchemy import Boolean
 from sqlmodel import SQLModel
@@ -20,7 +20,6 @@ from sqlmodel import SQLModel
 from kerneltune.agent.events import (
     Event,
     Judged,
-    Progress,
     Proposed,
     Reflected,
     Replied,
@@ -28,6 +27,7 @@ from kerneltune.agent.events import (
     RunResumed,
     RunStarted,
     Said,
+    StoredEvent,
     Updated,
     Verified,
     Warned,
@@ -39,7 +39,7 @@ from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport
 Values = dict[str, Any]
 Detail = tuple[type[SQLModel], list[Values]]
 MOST_BYTES = 4 << 30  # of the texts of one reading: a few MiB of a foreign file may claim to be any size
-_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event)}
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(StoredEvent)}
 _MODELS: dict[str, type[SQLModel]] = {
     "run_started": t.RunRow,
     "run_resumed": t.ResumptionRow,
@@ -71,11 +71,6 @@ class Rows:
     event: Values
     texts: dict[str, bytes]
     details: list[Detail]
-
-
-def is_stored(event: Event) -> bool:
-    """Progress and the pieces of a streamed message are shown, not stored."""
-    return not isinstance(event, Progress) and (not isinstance(event, Said) or event.final)
 
 
 def digest_of(event: Event) -> str:
@@ -125,10 +120,8 @@ def _details(event: Event, texts: _Texts) -> Iterator[Detail]:
             yield from _of_verdict(event.attempt_id, "bench", event.verdict, texts, beside)
         case Verified():
             yield from _of_verification(event, texts)
-        case Progress():
-            raise ValueError("progress is not stored")
         case _:
-            assert_never(event)
+            raise ValueError(f"{event.kind} is not stored")
 
 
 def _of_run(event: RunStarted | RunResumed | RunEnded | Warned, texts: _Texts) -> Detail:
@@ -195,7 +188,7 @@ def _of_attempt(event: Proposed | Reflected, texts: _Texts) -> Detail:
         "parent_id": event.parent_id,
         "source_ref": texts.text(event.source),
         "rationale": event.rationale,
-        "params": event.params,
+        "origin": encode(event.origin),
     }
     return t.AttemptRow, [both | proposal]
 

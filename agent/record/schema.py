@@ -1,10 +1,12 @@
 """The version of the database: made when there is none, converted when it is older, refused when it is newer.
 
 The version is SQLite's `user_version`. An older database is converted whole: its tables are made anew as they are now,
-and every column that both have is copied; a new column has its default.
+and every column that both have is copied; a new column has its default. Before version 2 an attempt had `params`,
+launch parameters and private keys in one object, which become its origin.
 """
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +15,13 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlmodel import SQLModel
 
+from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
 from kerneltune.agent.record import tables as _tables  # noqa: F401  registers the tables
 from kerneltune.agent.record.rows import digest_of, read_events
+from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import StoreError
 
-VERSION = 1
+VERSION = 2
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
 
@@ -46,7 +50,7 @@ def version(connection: sqlite3.Connection, path: Path) -> str | None:
         found = str(connection.execute("PRAGMA user_version").fetchone()[0])
     if "events" not in names or found in ("", "0"):
         raise StoreError(f"{path} is an SQLite database, but not one of kerneltune's; give another runs directory")
-    if found not in (str(VERSION), _BEFORE_1):
+    if found not in (str(VERSION), "1", _BEFORE_1):
         raise StoreError(
             f"{path} has schema {found}, newer than schema {VERSION} of this kerneltune; "
             "upgrade kerneltune, or give another runs directory"
@@ -83,8 +87,26 @@ def _copy_tables(connection: sqlite3.Connection) -> None:
             old = {row[1] for row in connection.execute(f"PRAGMA table_info({_quoted('old_' + table.name)})")}
             both = ", ".join(_quoted(column.name) for column in table.columns if column.name in old)
             connection.execute(f"INSERT INTO {table.name} ({both}) SELECT {both} FROM {_quoted('old_' + table.name)}")
+            if table.name == "attempts" and "params" in old:
+                found = connection.execute("SELECT params, seq FROM old_attempts").fetchall()
+                origins = [(json.dumps(encode(origin_of(json.loads(params)))), seq) for params, seq in found]
+                connection.executemany("UPDATE attempts SET origin = nullif(?, 'null') WHERE seq = ?", origins)
     for name in names:
         connection.execute(f"DROP TABLE {_quoted('old_' + name)}")
+
+
+def origin_of(params: dict[str, Json]) -> Origin | None:
+    """What the `params` of an attempt of version 1 say of its origin."""
+    numbers = {name: value for name, value in params.items() if type(value) is int}
+    match params:
+        case {"conversation": str(key), "turn": int(turn)}:
+            return LlmTurn(key, turn)
+        case {"from": str(given)}:
+            point = SearchPoint(str(params["sketch"]), numbers) if "sketch" in params else None
+            return RunStart(given, "as" in params, point)
+        case {"file": str(name)}:
+            return GivenFile(name, str(params.get("problem", "")))
+    return SearchPoint(str(params.get("sketch", "")), numbers) if params else None
 
 
 def _renew_digests(connection: sqlite3.Connection) -> None:

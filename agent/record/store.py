@@ -22,12 +22,12 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from kerneltune.agent.attempt import Attempt, Earlier, best
-from kerneltune.agent.events import Event, Proposed, RunStarted, Updated
+from kerneltune.agent.events import Event, Proposed, RunStarted, Updated, is_stored
 from kerneltune.agent.record import attempts as folds
 from kerneltune.agent.record import query
 from kerneltune.agent.record import tables as t
 from kerneltune.agent.record.earlier import earlier
-from kerneltune.agent.record.rows import is_stored, read_events, read_texts, to_rows
+from kerneltune.agent.record.rows import read_events, read_texts, to_rows
 from kerneltune.agent.record.schema import prepare
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.tools.schema.codec import Json

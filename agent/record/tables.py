@@ -197,7 +197,7 @@ class AttemptRow(SQLModel, table=True):
     rationale: str = Field(sa_type=Words)
     hypothesis: str = Field(sa_type=Words)
     prediction: str = Field(sa_type=Words)
-    params: Json = Field(sa_type=Document)
+    origin: Json = Field(sa_type=Document, nullable=True)
 
 
 class UpdateRow(SQLModel, table=True):

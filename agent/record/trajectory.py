@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from kerneltune.agent.attempt import LlmTurn, Origin, StopReason
 from kerneltune.agent.events import (
     Event,
     Judged,
@@ -41,7 +42,7 @@ class Expectation:
 class AttemptRecord:
     """One attempt with the verdict that counts (a confirmation instead of the first one). `status` is None when it was
     never judged. `tool`: the one whose verdict it is. `held`: what the latest `optimize verify` found, None
-    without one. `conversation` and `turn` name the reply that proposed it; turns count from 1, None without a model."""
+    without one."""
 
     attempt_id: str
     number: int
@@ -49,9 +50,7 @@ class AttemptRecord:
     at: float
     source: str
     rationale: str
-    params: dict[str, Json]
-    conversation: str
-    turn: int | None
+    origin: Origin | None
     status: Status | None
     tool: Literal["update", "bench", "confirm"] | None
     detail: str
@@ -72,6 +71,16 @@ class AttemptRecord:
     cases: tuple[CaseResult, ...] = ()
     rank_key: tuple[float, ...] = ()  # smaller is better, of the verdict that counts; () when not accepted
     lines: tuple[int, ...] = ()  # of its source, that its verdict is about
+
+    @property
+    def conversation(self) -> str:
+        """The key of the conversation in which a model proposed it; "" without a model."""
+        return self.origin.conversation if isinstance(self.origin, LlmTurn) else ""
+
+    @property
+    def turn(self) -> int | None:
+        """The reply of that conversation, from 1; None without a model."""
+        return self.origin.turn if isinstance(self.origin, LlmTurn) else None
 
     @property
     def compiled(self) -> bool:
@@ -133,7 +142,7 @@ class Trajectory:
     attempts: tuple[AttemptRecord, ...]  # by number
     conversations: tuple[Conversation, ...] = ()
     best: AttemptRecord | None = None
-    why: str | None = None
+    why: StopReason | None = None
 
     def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
         """The attempt it was derived from, if that is one of this run."""
@@ -203,8 +212,7 @@ def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
         proposed.at,
         proposed.source,
         proposed.rationale,
-        proposed.params,
-        *proposer(proposed.params),
+        proposed.origin,
         tool=tool if verdict else None,
         **_judged(verdict),
         best=judged is not None and judged.best,
@@ -230,12 +238,6 @@ def _judged(verdict: Verdict | None) -> dict[str, Json]:
 
 def _expectation(said: Reflected) -> Expectation:
     return Expectation(said.hypothesis, said.prediction, said.outcome, said.evidence)
-
-
-def proposer(params: dict[str, Json]) -> tuple[str, int | None]:
-    """The conversation and the turn in which a model proposed an attempt with these params."""
-    turn = params.get("turn")
-    return str(params.get("conversation") or ""), turn if isinstance(turn, int) else None
 
 
 def conversations(messages: Sequence[tuple[str, Message]]) -> tuple[Conversation, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunResumed, Verified, Warned
 from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory, ending
 from kerneltune.agent.view import text as words
@@ -204,9 +205,9 @@ def baseline_name(key: str) -> str:
 
 Tone = Literal["faster", "even", "slower", "untimed", "nothing", "refuted"]
 _ENDED_EARLY = {
-    "interrupted": "The run was interrupted; more attempts might change this.",
-    "model_error": "The run ended because its model could not be asked any more.",
-    "failed": "The run ended with a failure of kerneltune itself.",
+    StopReason.INTERRUPTED: "The run was interrupted; more attempts might change this.",
+    StopReason.MODEL_ERROR: "The run ended because its model could not be asked any more.",
+    StopReason.FAILED: "The run ended with a failure of kerneltune itself.",
 }
 
 

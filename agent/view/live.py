@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from threading import Event as Flag
 from threading import Lock, Thread, current_thread, main_thread
@@ -16,15 +16,14 @@ from typing import Any, Protocol, Self
 from rich.console import Console
 
 from kerneltune.agent.controls import Controls
-from kerneltune.agent.events import Event, Progress
+from kerneltune.agent.events import Event, GpuReading, GpuSampled, RunSuspended
 from kerneltune.agent.view.ndjson import JsonView
 from kerneltune.agent.view.output import ViewChoice, while_there_is_a_terminal
 from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
 from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
-from kerneltune.agent.view.state import GPU_STAGE, SUSPENDED_STAGE, ViewState, fold
+from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.agent.view.terminal import Keyboard, TerminalScreen, may_read
-from kerneltune.tools.backends.cuda.device import GpuInfo, GpuSample, Sampler
-from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler
 
 PERIOD_S = 0.25
 GPU_PERIOD_S = 1.0
@@ -228,7 +227,7 @@ class LiveView:
         """
         if self._suspended_s:
             seconds, self._suspended_s = self._suspended_s, 0.0
-            self(Progress(self.state.run_id or "", SUSPENDED_STAGE, data={"seconds": seconds}))
+            self(RunSuspended(self.state.run_id or "", seconds))
         with self._drawing:
             if not self._screen.is_in_front():
                 return
@@ -306,18 +305,6 @@ def close_view(choice: ViewChoice, view: View, next_commands: Sequence[NextComma
         print(summary_text(view.state, next_commands), end="")
 
 
-def gpu_words(name: str, sample: GpuSample) -> str:
-    """One line for people; what NVML does not tell is left out."""
-    parts = [
-        (sample.utilisation_percent, "{} %"),
-        (sample.sm_clock_mhz, "{} MHz"),
-        (sample.power_w, "{:.0f} W"),
-        (sample.temperature_c, "{} °C"),
-        (None if sample.memory_used_bytes is None else sample.memory_used_bytes / 1e9, "{:.1f} GB"),
-    ]
-    return "  ".join([name, *(form.format(value) for value, form in parts if value is not None)])
-
-
 @contextlib.contextmanager
 def gpu_samples(gpu: GpuInfo | None, run_id: str, show: Callable[[Event], None]) -> Iterator[None]:
     """Sample the GPU once a second in a thread for the length of a block; nothing without a GPU."""
@@ -330,8 +317,7 @@ def gpu_samples(gpu: GpuInfo | None, run_id: str, show: Callable[[Event], None])
         with Sampler(gpu.uuid) as sampler:
             while not stop.wait(GPU_PERIOD_S):
                 if (sample := sampler.sample()) is not None:
-                    data = encode(sample) | {"memory_total_bytes": gpu.memory_bytes}
-                    show(Progress(run_id, GPU_STAGE, gpu_words(gpu.name, sample), data=data))
+                    show(GpuSampled(run_id, GpuReading(**asdict(sample), memory_total_bytes=gpu.memory_bytes)))
 
     thread = Thread(target=sample_until_stopped, name="gpu-samples", daemon=True)
     thread.start()

@@ -7,14 +7,15 @@ from threading import Lock
 from types import TracebackType
 from typing import Literal, Self, TextIO
 
-from kerneltune.agent.events import Event, Progress, Said
+from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.events import Event, is_stored
 from kerneltune.agent.record.folder import receipt_path
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.state import AttemptState, ViewState, fold
 from kerneltune.tools.schema.codec import Json, encode
 
-SCHEMA_VERSION = 1  # of every line; docs/commands.md says what may change without another
+SCHEMA_VERSION = 2  # of every line; docs/commands.md says what may change without another
 Subtype = Literal["success", "interrupted", "error"]
 
 
@@ -58,11 +59,6 @@ class JsonView:
         self._lines.write(json.dumps(value, allow_nan=False))
 
 
-def is_stored(event: Event) -> bool:
-    """Whether the event is part of the record, or only moves the screen."""
-    return not isinstance(event, Progress) and not (isinstance(event, Said) and not event.final)
-
-
 def result(state: ViewState, error: BaseException | None, *, internal_errors: int = 0, now: float) -> dict[str, Json]:
     """Return the last object. `success`: the run ended by its own limits, whether or not something was verified."""
     subtype = _subtype(state, error)
@@ -89,9 +85,9 @@ def result(state: ViewState, error: BaseException | None, *, internal_errors: in
 
 def _subtype(state: ViewState, error: BaseException | None) -> Subtype:
     why = state.ended.why if state.ended else None
-    if isinstance(error, KeyboardInterrupt) or (error is None and why == "interrupted"):
+    if isinstance(error, KeyboardInterrupt) or (error is None and why is StopReason.INTERRUPTED):
         return "interrupted"
-    return "error" if error is not None or why in (None, "failed") else "success"
+    return "error" if error is not None or why in (None, StopReason.FAILED) else "success"
 
 
 def _message(state: ViewState, error: BaseException | None) -> str:

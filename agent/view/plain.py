@@ -10,17 +10,28 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import (
+    AttemptSkipped,
     Event,
+    GpuSampled,
     Judged,
-    Progress,
+    JudgingAgain,
+    LimitsChanged,
+    ModelAsked,
+    Note,
     Proposed,
     Reflected,
     Replied,
     RunEnded,
+    RunPaused,
     RunResumed,
     RunStarted,
+    RunStopping,
+    RunSuspended,
     Said,
+    ShownEvent,
+    StageStarted,
     Updated,
     Verified,
     Warned,
@@ -28,13 +39,13 @@ from kerneltune.agent.events import (
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.state import (
-    QUIET_STAGES,
     AttemptState,
     Spending,
     ViewState,
     fold,
     format_reply,
     format_spending,
+    judging_again,
     verification,
 )
 from kerneltune.agent.view.text import verdict_label, verdict_style
@@ -90,13 +101,29 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
             )
         case Replied():
             return words.one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
-        case Progress(stage="raised"):
-            return f"… {_limits(state)}"
-        case Progress():
-            general = event.attempt_id is None and event.stage not in QUIET_STAGES
-            return words.one_line(f"… {event.stage} {event.detail}") if general else ""
         case Warned():
             return words.one_line(f"warning: {event.text}")
+        case _:
+            shown = _shown_line(state, event)
+            return words.one_line(f"… {shown}") if shown else ""
+
+
+def _shown_line(state: ViewState, event: ShownEvent) -> str:
+    match event:
+        case StageStarted() | AttemptSkipped() | ModelAsked() | GpuSampled():
+            return ""  # many, and of no use in a log
+        case JudgingAgain():
+            return judging_again(event)
+        case LimitsChanged():
+            return _limits(state)
+        case RunPaused():
+            return "paused" if event.paused else "resumed"
+        case RunSuspended():
+            return "suspended"
+        case RunStopping():
+            return "stopping"
+        case Note():
+            return f"{event.topic} {event.text}"
         case _:
             assert_never(event)
 
@@ -196,16 +223,17 @@ def _speedups(verdict: Verdict) -> list[Text]:
 
 
 _WHY = {
-    "attempts": "the limit of attempts is reached",
-    "time": "the limit of time is reached",
-    "patience": "no improvement for as long as the limit allows",
-    "interrupted": "interrupted; every finished attempt is kept",
-    "author_done": "the author has nothing left to try",
-    "cost": "the limit of cost is reached",
-    "goal": "the goal is reached",
-    "stopped": "stopped by a person; --resume goes on",
-    "model_error": "the model could not be asked any more; --resume goes on",
-    "failed": "failed",
+    StopReason.ATTEMPTS: "the limit of attempts is reached",
+    StopReason.TIME: "the limit of time is reached",
+    StopReason.PATIENCE: "no improvement for as long as the limit allows",
+    StopReason.INTERRUPTED: "interrupted; every finished attempt is kept",
+    StopReason.AUTHOR_DONE: "the author has nothing left to try",
+    StopReason.COST: "the limit of cost is reached",
+    StopReason.GOAL: "the goal is reached",
+    StopReason.STOPPED: "stopped by a person; --resume goes on",
+    StopReason.MODEL_ERROR: "the model could not be asked any more; --resume goes on",
+    StopReason.FAILED: "failed",
+    StopReason.REFUSED: "the model will not write kernels",
 }
 
 
@@ -259,7 +287,7 @@ def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[S
 def _why(state: ViewState) -> str:
     if state.ended is None:
         return "stopped before it ended"
-    why = _WHY.get(state.ended.why, state.ended.why)
+    why = _WHY[state.ended.why]
     return f"ended after {words.duration(state.elapsed_s(state.ended.at))}: {why}"
 
 

@@ -19,15 +19,17 @@ from rich.layout import Layout
 from rich.segment import Segment
 from rich.text import Text
 
+from kerneltune.agent.events import GpuReading
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import (
     LEFT_STAGES,
     AttemptState,
     Budget,
-    GpuReading,
     LogEntry,
     ViewState,
     format_spending,
+    is_slowed,
+    throttling,
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
 from kerneltune.tools.schema.verdict import Comparison, Verdict
@@ -199,8 +201,8 @@ def _bottom(state: ViewState, width: int, height: int, now: float, ui: Ui) -> li
     if height < LOW:
         return foot if ui.note or ui.status else []
     strips = [_stages(state, width, now)]
-    if state.gpu_sample or state.gpu_reading:
-        strips.append(_gpu(state, width))
+    if state.gpu_reading:
+        strips.append(_gpu(state.gpu_reading, width))
     return [*strips, *foot]
 
 
@@ -433,7 +435,7 @@ def _stages(state: ViewState, width: int, now: float) -> Text:
 
 
 def _waiting(state: ViewState, now: float) -> Iterator[Part]:
-    if state.ended is None and state.stage.startswith("confirming"):
+    if state.ended is None and state.is_confirming:
         yield ("   " + words.one_line(state.stage), "cyan")
     if state.asked:
         since = words.duration(now - min(at for _, at in state.asked))
@@ -452,12 +454,10 @@ def _judged_per_minute(state: ViewState, now: float) -> float | None:
     return sum(row.judged_at >= begin for row in state.attempts) * 60 / (end - begin)
 
 
-def _gpu(state: ViewState, width: int) -> Text:
+def _gpu(reading: GpuReading, width: int) -> Text:
     """The last sample of the GPU; what is not known is left out."""
-    if state.gpu_reading is None:
-        return line(" ", (state.gpu_sample, DIM))
     parts: list[Part] = [" ", ("GPU", "bold")]
-    for more in _gpu_parts(state.gpu_reading, width):
+    for more in _gpu_parts(reading, width):
         parts += ["  ", *more]
     return line(*parts)
 
@@ -477,9 +477,9 @@ def _gpu_parts(now: GpuReading, width: int) -> Iterator[list[Part]]:
         yield [f"{now.temperature_c} °C"]
     if now.power_w is not None:
         yield [f"{now.power_w:.0f} W"]
-    if now.throttle_words:
-        capped = now.throttle_words != "not throttled"
-        yield [(now.throttle_words, "bold red" if now.slowed else "yellow" if capped else DIM)]
+    if throttled := throttling(now):
+        capped = throttled != "not throttled"
+        yield [(throttled, "bold red" if is_slowed(now) else "yellow" if capped else DIM)]
 
 
 # The best attempt, and the curve of the best over attempts -------------------------------------------------------

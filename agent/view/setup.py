@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.record.query import RunSummary
 from kerneltune.agent.settings import Sourced, flag_of
@@ -96,7 +97,7 @@ def _latest_run(run: RunSummary) -> RenderableType:
         best += f", {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
     what = f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}"
     entries = [(f"optimize show {run.run_id}", words.one_line(what))]
-    if run.why in (None, "interrupted"):
+    if run.why in (None, StopReason.INTERRUPTED):
         entries.append((f"optimize --resume {run.run_id}", "it has not ended: go on with it"))
     return _commands(entries)
 

@@ -11,6 +11,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from kerneltune.agent.attempt import GivenFile, RunStart, point_of
 from kerneltune.agent.events import RunStarted, Verified
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.query import AttemptSummary, RunSummary
@@ -24,6 +25,7 @@ from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbere
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing
 
 SCHEMA_VERSION = 1
+ATTEMPT_SCHEMA_VERSION = 2
 COMPILED_SCHEMA_VERSION = 2
 _MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
 _PTX_NUMBER = re.compile(r"(%[a-z]+|\$L__[A-Za-z_]+)\d+(?:_\d+)?")
@@ -225,8 +227,13 @@ def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
     yield "run", f"{run.task} by {run.author}, {run.gpu or f'no GPU ({run.arch})'}"
     yield "proposed", f"{_time(record.at)}{_in_conversation(record)}"
     yield "tried", record.rationale
-    if chosen := {k: v for k, v in record.params.items() if k not in ("conversation", "turn")}:
-        yield "parameters", ", ".join(f"{k} {v}" for k, v in chosen.items())
+    match record.origin:
+        case RunStart(given):
+            yield "start", f"--from {given}"
+        case GivenFile(name):
+            yield "file", name
+    if point := point_of(record.origin):
+        yield "parameters", ", ".join(f"{k} {v}" for k, v in ({"sketch": point.sketch} | point.params).items())
     tier = f", {record.tier}" if record.tier else ""
     yield "verdict", label(record.status).append(f"{tier}  {words.one_line(record.detail)}", style="default")
     yield from _measured(record)
@@ -316,7 +323,7 @@ def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) 
     about = ("run_id", "task", "task_sha256", "author", "arch", "gpu", "versions")
     return {
         "type": "attempt",
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": ATTEMPT_SCHEMA_VERSION,
         **encode(shown.record),
         "run": {name: encode(getattr(shown.run, name)) for name in about},
         "ancestors": encode(shown.ancestors),

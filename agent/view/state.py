@@ -1,22 +1,34 @@
 """What there is to see, as an immutable value, and the fold that makes it from events. Knows no terminal."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Literal, assert_never
 
+from kerneltune.agent.attempt import Limits, best
 from kerneltune.agent.events import (
+    AttemptEvent,
+    AttemptSkipped,
     Event,
+    GpuReading,
+    GpuSampled,
     Judged,
-    Progress,
+    JudgingAgain,
+    LimitsChanged,
+    ModelAsked,
+    Note,
     Proposed,
     Reflected,
     Replied,
     RunEnded,
+    RunPaused,
     RunResumed,
     RunStarted,
+    RunStopping,
+    RunSuspended,
     Said,
+    StageStarted,
     Updated,
     Verified,
     Warned,
@@ -48,11 +60,10 @@ class AttemptState:
     stage_at: float = 0.0  # since when
     judged_at: float = 0.0
 
-
-def best_ranked(rows: Iterable[AttemptState]) -> AttemptState | None:
-    """Return the accepted row with the smallest rank key; the earlier one on a tie."""
-    ranked = [row for row in rows if row.rank_key and row.verdict and row.verdict.accepted]
-    return min(ranked, key=lambda row: (row.rank_key, row.number), default=None)
+    @property
+    def accepted(self) -> bool:
+        """Right as far as the machine that judged it could tell; not judged yet is not."""
+        return self.verdict is not None and self.verdict.accepted
 
 
 @dataclass(frozen=True)
@@ -83,52 +94,16 @@ _REASONS = ((0x8, "hardware slowdown"), (_HOT, "thermal"), (0x80, "power brake")
 BAD = 0x8 | _HOT | 0x80  # NVML's bits that falsify a measurement; a power cap is how a GPU normally works at full load
 
 
-@dataclass(frozen=True)
-class GpuReading:
-    """One sample. Clocks in MHz, memory in bytes; `throttle` is NVML's bit mask."""
-
-    utilisation_percent: int | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    power_w: float | None = None
-    temperature_c: int | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    throttle: int | None = None
-
-    @property
-    def throttle_words(self) -> str:
-        """What holds the clocks down, in words; "" when it is not told."""
-        if self.throttle is None:
-            return ""
-        return ", ".join(word for bits, word in _REASONS if self.throttle & bits) or "not throttled"
-
-    @property
-    def slowed(self) -> bool:
-        """Whether a measurement now would be worth less."""
-        return bool((self.throttle or 0) & BAD)
+def throttling(reading: GpuReading) -> str:
+    """What holds the clocks down, in words; "" when it is not told."""
+    if reading.throttle_reasons is None:
+        return ""
+    return ", ".join(word for bits, word in _REASONS if reading.throttle_reasons & bits) or "not throttled"
 
 
-def gpu_reading_of(data: Mapping[str, Json]) -> GpuReading | None:
-    """Read the sample in an event's data; None when there is none. Fields of a wrong type become None."""
-    if not data:
-        return None
-    power = data.get("power_w")
-    return GpuReading(
-        utilisation_percent=_whole(data, "utilisation_percent"),
-        sm_clock_mhz=_whole(data, "sm_clock_mhz"),
-        memory_clock_mhz=_whole(data, "memory_clock_mhz"),
-        power_w=float(power) if isinstance(power, int | float) else None,
-        temperature_c=_whole(data, "temperature_c"),
-        memory_used_bytes=_whole(data, "memory_used_bytes"),
-        memory_total_bytes=_whole(data, "memory_total_bytes"),
-        throttle=_whole(data, "throttle_reasons"),
-    )
-
-
-def _whole(data: Mapping[str, Json], name: str) -> int | None:
-    value = data.get(name)
-    return value if isinstance(value, int) else None
+def is_slowed(reading: GpuReading) -> bool:
+    """Whether a measurement now would be worth less."""
+    return bool((reading.throttle_reasons or 0) & BAD)
 
 
 @dataclass(frozen=True)
@@ -182,11 +157,6 @@ def format_spending(spent: Spending) -> str:
 
 __all__ = ["AttemptState", "Budget", "LogEntry", "ViewState", "fold", "verification"]
 
-GPU_STAGE = "gpu"  # Progress(stage="gpu", data={…}) is a sample for the GPU strip, not a stage
-ASKING_STAGE = "asking"  # Progress(stage="asking", detail=conversation): a request to the model begins
-SUSPENDED_STAGE = "suspended"  # data={"seconds": …}: the process was stopped for so long (Ctrl-Z)
-CONTROL_STAGES = ("paused", "resumed", "raised", "stopping", SUSPENDED_STAGE)  # what a person asked of the run
-QUIET_STAGES = (GPU_STAGE, ASKING_STAGE)  # many, and of no use in a log
 UNFINISHED = "unfinished"
 SKIPPED = "skipped"
 LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on
@@ -207,10 +177,10 @@ class ViewState:
     log: tuple[LogEntry, ...] = ()
     speaking: tuple[tuple[str, str], ...] = ()  # conversations that are being answered, and their words so far
     warnings: tuple[str, ...] = ()
-    gpu_sample: str = ""
     gpu_reading: GpuReading | None = None
     asked: tuple[tuple[str, float], ...] = ()  # conversations that wait for the model, and since when
-    limits: dict[str, Json] = field(default_factory=dict)  # as raised since the start; else as given
+    judging_again: JudgingAgain | None = None  # since the last note
+    limits: Limits | None = None  # as raised since the start; None: as given
     stopping: bool = False
     paused_at: float | None = None
     paused_s: float = 0.0  # of pauses that are over, in the process that runs now
@@ -255,7 +225,7 @@ class ViewState:
     @cached_property
     def accepted(self) -> int:
         """How many attempts are right, as far as this machine can tell."""
-        return sum(a.verdict is not None and a.verdict.accepted for a in self.attempts)
+        return sum(a.accepted for a in self.attempts)
 
     @cached_property
     def by_status(self) -> dict[str, int]:
@@ -287,7 +257,12 @@ class ViewState:
     @property
     def is_ending(self) -> bool:
         """Whether no attempt begins any more."""
-        return self.ended is not None or self.stopping or self.stage.startswith("confirming")
+        return self.ended is not None or self.stopping or self.is_confirming
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether the best attempt is judged for the last time."""
+        return self.judging_again is not None and self.judging_again.tier == "confirmed"
 
     @property
     def streaming(self) -> str:
@@ -301,7 +276,7 @@ class ViewState:
 
     def budgets(self, now: float) -> tuple[Budget, ...]:
         """The limits that were given, in the order attempts, time, patience."""
-        limits = (self.started.limits if self.started else {}) | self.limits
+        limits = (self.started.limits if self.started else {}) | (asdict(self.limits) if self.limits else {})
         best = self.best
         stale = sum(a.verdict is not None and a.number > best.number for a in self.attempts) if best else 0
         rows = (
@@ -334,12 +309,12 @@ def _fold(state: ViewState, event: Event) -> ViewState:
             asked = tuple(a for a in state.asked if a[0] != event.conversation)
             said = replace(_silent(state, event.conversation), spending=state.spending.and_(event), asked=asked)
             return _log(said, event.at, "author", format_reply(event))
-        case Progress():
-            return _progress(state, event)
         case Warned():
             return _log(replace(state, warnings=(*state.warnings, event.text)), event.at, "warning", event.text)
+        case RunPaused() | RunStopping() | RunSuspended() | LimitsChanged():
+            return _steered(state, event)
         case _:
-            assert_never(event)
+            return _fold_shown(state, event)
 
 
 def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> ViewState:
@@ -363,7 +338,8 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
         speaking=(),
         unseen_attempts=max(0, event.finished_attempts - seen),
         asked=(),
-        limits={},
+        judging_again=None,
+        limits=None,
         stopping=False,
         earlier_s=state.elapsed_s(state.last_at),
         process_at=event.at,
@@ -377,7 +353,7 @@ def _stop_attempts(state: ViewState) -> ViewState:
     return replace(state, attempts=tuple(rows))
 
 
-def _fold_attempt(state: ViewState, event: Proposed | Updated | Judged | Verified | Reflected) -> ViewState:
+def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
     match event:
         case Proposed():
             return _proposed(state, event)
@@ -450,7 +426,7 @@ def _best_id(state: ViewState) -> str | None:
     told = state.best
     if told is None or (told.verdict and told.verdict.accepted and (state.unseen_attempts or not told.rank_key)):
         return state.best_id
-    leader = best_ranked(state.attempts)
+    leader = best(row for row in state.attempts if row.rank_key)
     return leader.attempt_id if leader else None
 
 
@@ -476,39 +452,52 @@ def _silent(state: ViewState, conversation: str) -> ViewState:
     return replace(state, speaking=tuple(s for s in state.speaking if s[0] != conversation))
 
 
-def _progress(state: ViewState, event: Progress) -> ViewState:
-    if event.stage == GPU_STAGE:
-        return replace(state, gpu_sample=event.detail, gpu_reading=gpu_reading_of(event.data))
-    if event.stage == ASKING_STAGE:
-        others = tuple(a for a in state.asked if a[0] != event.detail)
-        return replace(state, asked=(*others, (event.detail, event.at)))
-    if event.stage in CONTROL_STAGES:
-        return _asked_for(state, event)
-    if event.attempt_id is None:
-        return replace(state, stage=f"{event.stage} {event.detail}".strip())
-    row = state.row(event.attempt_id)
+def _fold_shown(
+    state: ViewState, event: StageStarted | AttemptSkipped | JudgingAgain | ModelAsked | GpuSampled | Note
+) -> ViewState:
+    match event:
+        case GpuSampled():
+            return replace(state, gpu_reading=event.reading)
+        case ModelAsked():
+            others = tuple(a for a in state.asked if a[0] != event.conversation)
+            return replace(state, asked=(*others, (event.conversation, event.at)))
+        case Note():
+            return replace(state, stage=f"{event.topic} {event.text}".strip(), judging_again=None)
+        case JudgingAgain():
+            return replace(state, stage=judging_again(event), judging_again=event)
+        case StageStarted():
+            return _staged(state, event.attempt_id, event.stage, event.at)
+        case AttemptSkipped():
+            return _staged(state, event.attempt_id, SKIPPED, event.at)
+        case _:
+            assert_never(event)
+
+
+def judging_again(event: JudgingAgain) -> str:
+    """What is being done to which attempt."""
+    return f"{'confirming' if event.tier == 'confirmed' else 'judging'} #{event.attempt_id.rpartition('/')[2]}"
+
+
+def _staged(state: ViewState, attempt_id: str, stage: str, at: float) -> ViewState:
+    row = state.row(attempt_id)
     if row is None or row.verdict:
         return state
-    return _change(state, event.attempt_id, lambda found: replace(found, stage=event.stage, stage_at=event.at))
+    return _change(state, attempt_id, lambda found: replace(found, stage=stage, stage_at=at))
 
 
-def _asked_for(state: ViewState, event: Progress) -> ViewState:
-    match event.stage:
-        case "raised":
-            return replace(state, limits=state.limits | event.data)
-        case "stopping":
+def _steered(state: ViewState, event: RunPaused | RunStopping | RunSuspended | LimitsChanged) -> ViewState:
+    match event:
+        case LimitsChanged():
+            return replace(state, limits=event.limits)
+        case RunStopping():
             return replace(state, stopping=True)
-        case "suspended":
-            return _suspended(state, event.data.get("seconds"))
+        case RunPaused():
+            return _paused(state, event.at, paused=event.paused)
+        case RunSuspended():  # a pause counts the time itself, and before the run there is nothing to count
+            counts = state.process_at is not None and state.paused_at is None
+            return replace(state, paused_s=state.paused_s + event.seconds) if counts else state
         case _:
-            return _paused(state, event.at, paused=event.stage == "paused")
-
-
-def _suspended(state: ViewState, seconds: Json) -> ViewState:
-    """A pause counts the time itself, and before the run there is nothing to count."""
-    if state.process_at is None or state.paused_at is not None or not isinstance(seconds, int | float):
-        return state
-    return replace(state, paused_s=state.paused_s + seconds)
+            assert_never(event)
 
 
 def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:

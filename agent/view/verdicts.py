@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_label, verdict_style
@@ -43,7 +44,7 @@ class FilesEnd:
     run_id: str | None
     task: str
     gpu: str | None
-    why: str  # "author_done", "interrupted", "failed", as in RunEnded
+    why: StopReason
     elapsed_s: float
 
 
@@ -140,7 +141,7 @@ def summary_lines(files: Sequence[JudgedFile], end: FilesEnd, total: int) -> Ite
         f"timed on {end.gpu}" if end.gpu else "not timed: no GPU; ranked by bytes moved, spills, occupancy, registers"
     )
     yield f"{words.plural(total, 'file')} for {end.task} in {words.duration(end.elapsed_s)}: {shown}; {where}"
-    if end.why == "interrupted":
+    if end.why is StopReason.INTERRUPTED:
         yield f"interrupted: {total - len(files)} not judged"
     if end.run_id:
         yield f"kept as run {end.run_id}; repeat one with: optimize verify {end.run_id}/NUMBER"

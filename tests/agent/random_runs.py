@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from kerneltune.agent.attempt import LlmTurn, Origin, SearchPoint, StopReason
 from kerneltune.agent.authors.search.experts import experts
 from kerneltune.agent.events import (
     Event,
@@ -276,12 +277,12 @@ class RunMaker:
         parent = rng.choice(self.accepted[-5:]) if self.accepted and rng.random() < 0.8 else number - 1 or None
         source, said = self._source(number, parent), sentences(rng, 1)
         self.sources.append(source)
-        params: dict[str, Json] = {"sketch": "softmax_row", "NUM_WARPS": 1 << rng.randrange(6)}
+        origin: Origin = SearchPoint("softmax_row", {"NUM_WARPS": 1 << rng.randrange(6)})
         if self.is_model:
-            params = {"conversation": "1", "turn": number}
+            origin = LlmTurn("1", number)
             yield self._reply(number, parent, source, said)
         parent_id = f"{self.run_id}/{parent}" if parent else None
-        yield Proposed(self.run_id, attempt_id, number, parent_id, source, said, params, at=self.at())
+        yield Proposed(self.run_id, attempt_id, number, parent_id, source, said, origin, at=self.at())
         status = self._status()
         kernels = () if status in (Status.REJECTED, Status.COMPILE_FAILED) else self._kernels()
         verdict = self._verdict(status)
@@ -435,7 +436,7 @@ class RunMaker:
         if self.best and self.gpu:
             yield self._verified("confirm")
         spent = (self.attempts, len(self.accepted), self.best, f"runs/{self.run_id}/best.py" if self.best else None)
-        yield RunEnded(self.run_id, "attempts", *spent, self.attempts * 9.0, at=self.at())
+        yield RunEnded(self.run_id, StopReason.ATTEMPTS, *spent, self.attempts * 9.0, at=self.at())
         if self.best and self.rng.random() < 0.1:
             yield self._verified("verify")
 

@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_run_cleanly_with_exit_code_130_and_says_how_to_go_on(tm
     lines += map(json.loads, (line, *out.splitlines()))
     assert process.returncode == 130
     assert lines[-1]["subtype"] == "interrupted"
-    assert {line["schema_version"] for line in lines} == {1}
+    assert {line["schema_version"] for line in lines} == {2}
     assert error.splitlines()[-1] == f"optimize: interrupted; go on with: optimize --resume {lines[-1]['run_id']}"
     time.sleep(0.2)
     assert not _children_named(str(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 
 from kerneltune.agent.attempt import Limits, Proposal
 from kerneltune.agent.controls import Change, Controls
-from kerneltune.agent.events import Judged, Progress, Reflected, Updated
+from kerneltune.agent.events import AttemptSkipped, Judged, Reflected, Updated
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.tracker import AttemptTracker, GivenUp
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -71,7 +71,7 @@ def test_a_skipped_attempt_gets_no_verdict_and_makes_room_for_another() -> None:
     thread.join(10)
     assert "skipped by a person" in str(ends[0])
     assert bench.begun == 0
-    assert [(e.stage, e.attempt_id) for e in log.events if isinstance(e, Progress)] == [("skipped", "r/1")]
+    assert [e.attempt_id for e in log.events if isinstance(e, AttemptSkipped)] == ["r/1"]
     assert bench.skip() == 0
 
 

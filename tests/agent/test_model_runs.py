@@ -62,7 +62,7 @@ def attempts(folder: Path) -> list[Any]:
             match e:
                 case Proposed():
                     parent = e.parent_id.rpartition("/")[2] if e.parent_id else None
-                    found.append(("proposed", e.number, parent, e.source, e.rationale, e.params))
+                    found.append(("proposed", e.number, parent, e.source, e.rationale, e.origin))
                 case Updated():
                     found.append(("updated", e.plan_sha256, e.failure and e.failure.status))
                 case Judged():

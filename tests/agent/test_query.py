@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.cli import app
 from kerneltune.agent.cli_exit import exit_code
 from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
@@ -44,8 +45,8 @@ def model_run() -> list[Event]:
     first, second = attempt(1, MODEL, Status.WRONG), attempt(2, MODEL, Status.CORRECT, best=True)
     assert isinstance(first[0], Proposed)
     assert isinstance(second[0], Proposed)
-    first[0] = replace(first[0], params={"conversation": "1", "turn": 1}, rationale=HOSTILE, source="import torch\n")
-    second[0] = replace(second[0], params={"conversation": "1", "turn": 2}, source=SOURCE)
+    first[0] = replace(first[0], origin=LlmTurn("1", 1), rationale=HOSTILE, source="import torch\n")
+    second[0] = replace(second[0], origin=LlmTurn("1", 2), source=SOURCE)
     call = {"call_id": "c", "name": "update", "arguments": {"source": "a\nb", "rationale": HOSTILE}, "problem": ""}
     return [
         replace(started(MODEL), author="anthropic:claude-x"),
@@ -54,7 +55,7 @@ def model_run() -> list[Event]:
         *(replied(1, "I shall try.", [call], 3.0), *first, said("tool", f"wrong {HOSTILE}", 4.0)),
         *(replied(2, "Again.", [], 5.0), *second, said("tool", "correct, and the last word", 6.0)),
         replace(verified(2, "verify", held=True), attempt_id=f"{MODEL}/2"),
-        RunEnded(MODEL, "attempts", 2, 1, f"{MODEL}/2", None, 9.0),
+        RunEnded(MODEL, StopReason.ATTEMPTS, 2, 1, f"{MODEL}/2", None, 9.0),
     ]
 
 

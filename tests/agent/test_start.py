@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent import loop
-from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal
-from kerneltune.agent.commands.start import FROM, Beginning, Start, Where, checked, found, start_actions, start_of
+from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal, RunStart, point_of
+from kerneltune.agent.commands.start import Beginning, StartingPoint, Where, checked, found, start_actions, start_of
 from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Updated, Warned
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker
@@ -50,7 +50,7 @@ def stored(
         status = Status.WRONG if us is None else Status.CORRECT if gpu else Status.CHECKED
         key = () if us is None else (us,)
         events += [
-            Proposed(*ids, number, None, source, "", {}),
+            Proposed(*ids, number, None, source, ""),
             Updated(*ids, None, None, (), (), 1, 0.0, 0.0, None),
             Judged(*ids, Verdict(status, "", timing=timing), 0.1, us is not None, key),
         ]
@@ -74,7 +74,7 @@ def test_best_is_the_fastest_on_this_task_and_this_gpu_of_any_run(store: Store) 
     stored(store, "20260101-000000-twice-0003", ("elsewhere", 1.0), gpu=A100)
     stored(store, "20260101-000000-twice-0004", ("older task", 1.0), task=replace(FILE, sha256="2" * 64))
     start = found("best", None, store, where(), TASK)
-    assert start == Start("fast", "20260101-000000-twice-0001/3", "20260101-000000-twice-0001/3")
+    assert start == StartingPoint("fast", "20260101-000000-twice-0001/3", "20260101-000000-twice-0001/3")
 
 
 def test_without_a_gpu_a_timed_attempt_of_the_architecture_comes_before_all_that_nothing_timed(store: Store) -> None:
@@ -110,7 +110,7 @@ def test_the_best_of_an_empty_record_is_a_mistake_of_whoever_asks_for_it(store: 
 def test_an_attempt_is_named_by_run_and_number_and_has_to_be_of_this_task(store: Store) -> None:
     stored(store, "20260101-000000-twice-0001", ("one", None), ("two", 1.0))
     start = checked("20260101-000000-twice-0001/1", store, FILE)
-    assert start == Start("one", "20260101-000000-twice-0001/1", "20260101-000000-twice-0001/1")
+    assert start == StartingPoint("one", "20260101-000000-twice-0001/1", "20260101-000000-twice-0001/1")
     other = TaskFile("other", Path("other.py"), SOURCE, "2" * 64, ())
     with pytest.raises(UsageError, match=r"is an attempt on another task \(twice\)"):
         checked("20260101-000000-twice-0001/1", store, other)
@@ -123,7 +123,7 @@ def test_an_attempt_is_named_by_run_and_number_and_has_to_be_of_this_task(store:
 def test_a_file_is_read_as_it_is_and_ptx_gets_host_code(store: Store, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("mine")
     start = checked(str(tmp_path / "mine.py"), store, FILE)
-    assert start == Start("mine", str(tmp_path / "mine.py"))
+    assert start == StartingPoint("mine", str(tmp_path / "mine.py"))
     with pytest.raises(UsageError, match="No such file"):
         checked(str(tmp_path / "none.ptx"), store, FILE)
     (tmp_path / "odd.py").write_bytes(b"\xff\xfe")
@@ -174,16 +174,16 @@ def again(beginning: Beginning, its: AttemptTracker, author: Author, most: int =
 
 
 def test_the_start_is_the_first_attempt_and_keeps_the_stored_one_as_its_parent() -> None:
-    start, its, _ = begun(Beginning("old/7", "triton", Start("5", "old/7", "old/7")))
+    start, its, _ = begun(Beginning("old/7", "triton", StartingPoint("5", "old/7", "old/7")))
     assert start is not None
-    assert [(a.number, a.parent_id, a.proposal.source, a.proposal.params) for a in its.attempts] == [
-        (1, "old/7", "5", {FROM: "old/7"})
+    assert [(a.number, a.parent_id, a.proposal.source, a.proposal.origin) for a in its.attempts] == [
+        (1, "old/7", "5", RunStart("old/7"))
     ]
     assert start is its.attempts[0]
 
 
 def test_in_ptx_the_triton_start_is_followed_by_its_ptx_which_the_work_begins_at() -> None:
-    start, its, _ = begun(Beginning("", "ptx", Start("5", "old/7", "old/7")))
+    start, its, _ = begun(Beginning("", "ptx", StartingPoint("5", "old/7", "old/7")))
     assert [(a.proposal.source, a.parent_id) for a in its.attempts] == [("5", "old/7"), ("4.99", "r/1")]
     assert start is its.attempts[1]
 
@@ -192,11 +192,11 @@ def test_in_ptx_without_a_start_the_offline_author_makes_one_that_is_accepted() 
     start, its, _ = begun(Beginning("", "ptx"), ["broken", "broken", "7", "8"])
     assert [a.proposal.source for a in its.attempts] == ["broken", "broken", "7", "6.99"]
     assert start is its.attempts[-1]
-    assert {a.proposal.params[FROM] for a in its.attempts} == {"offline"}
+    assert [a.proposal.origin for a in its.attempts] == [RunStart("offline")] * 3 + [RunStart("offline", as_ptx=True)]
 
 
 def test_what_has_no_ptx_is_told_and_the_work_begins_at_the_triton() -> None:
-    start, its, log = begun(Beginning("", "ptx", Start("3", "f.py")))
+    start, its, log = begun(Beginning("", "ptx", StartingPoint("3", "f.py")))
     assert start is its.attempts[0]
     assert [e.text for e in log.events if isinstance(e, Warned)] == [
         "attempt 1 cannot be the start in PTX: library operators compute between the kernels: mm"
@@ -204,19 +204,19 @@ def test_what_has_no_ptx_is_told_and_the_work_begins_at_the_triton() -> None:
 
 
 def test_the_start_keeps_to_the_limits() -> None:
-    assert len(begun(Beginning("", "ptx", Start("5", "f.py")), most=1)[1].attempts) == 1
+    assert len(begun(Beginning("", "ptx", StartingPoint("5", "f.py")), most=1)[1].attempts) == 1
     assert len(begun(Beginning("", "ptx"), ["broken"] * 9, most=3)[1].attempts) == 3
     assert begun(Beginning("nothing", "ptx"), ["5"])[0] is None
 
 
 def test_a_run_that_is_taken_up_again_begins_at_the_start_that_it_made() -> None:
-    start, its, _ = begun(Beginning("", "ptx", Start("5", "f.py")))
+    start, its, _ = begun(Beginning("", "ptx", StartingPoint("5", "f.py")))
     its.bench(its.update(Proposal("1", "later")))
     assert again(Beginning("nothing"), its, NoAuthor([])) is start
 
 
 def test_a_run_that_ended_between_the_start_and_its_ptx_goes_on_there() -> None:
-    start, its, _ = begun(Beginning("", "ptx", Start("5", "f.py")), most=1)
+    start, its, _ = begun(Beginning("", "ptx", StartingPoint("5", "f.py")), most=1)
     assert start is its.attempts[0]
     found = again(Beginning("nothing", "ptx"), its, NoAuthor([]))
     assert [(a.proposal.source, a.parent_id) for a in its.attempts] == [("5", None), ("4.99", "r/1")]
@@ -250,7 +250,7 @@ def test_a_ptx_file_is_the_first_attempt_of_a_run_on_the_command_line(tmp_path: 
         (run_id,) = its.run_ids()
         (attempt,) = its.attempts(run_id)
         assert its.load_run(run_id).limits["language"] == "ptx"
-    assert attempt.proposal.params == {FROM: "copy.ptx"}
+    assert attempt.proposal.origin == RunStart("copy.ptx")
     assert "# LOOK: " in attempt.proposal.source
     assert attempt.verdict.status not in (Status.REJECTED, Status.COMPILE_FAILED), attempt.verdict
 
@@ -262,7 +262,7 @@ def test_ptx_without_a_model_begins_with_an_expert_and_goes_on_with_what_triton_
     assert result(done)["attempts"] == 2, done.stderr
     with Store.open(tmp_path / "runs") as its:
         attempts = list(its.attempts(its.run_ids()[0]))
-    assert [a.proposal.params["sketch"] for a in attempts] == ["ptx_softmax", "inductor"]
+    assert [p.sketch for a in attempts if (p := point_of(a.proposal.origin))] == ["ptx_softmax", "inductor"]
     assert [language_of(a.proposal.source) for a in attempts] == ["ptx", "ptx"]
     assert [a.verdict.status for a in attempts] == [Status.CHECKED, Status.CHECKED]
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.events import Event, Progress, RunResumed, RunStarted
+from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.events import Event, RunResumed, RunStarted, is_stored
 from kerneltune.agent.record.folder import process_of
 from kerneltune.agent.record.store import FILE_NAME, Store
 from tests.agent.shell import ROOT, command, env, optimize
@@ -114,7 +115,7 @@ def test_a_watched_run_does_not_notice_when_its_watcher_is_interrupted(tmp_path:
 
 
 def test_lines_follow_a_run_that_is_resumed(store: Store, tmp_path: Path) -> None:
-    later: list[Event] = [RunResumed("r-7f3a", 6, at=NOW + 100.0), replace(ENDED, at=NOW + 130.0, why="time")]
+    later: list[Event] = [RunResumed("r-7f3a", 6, at=NOW + 100.0), replace(ENDED, at=NOW + 130.0, why=StopReason.TIME)]
     write(store, [*OVER, *later])
     done = optimize("watch", "--plain", cwd=tmp_path)
     assert "goes on after 6 finished attempts" in done.stdout
@@ -158,7 +159,7 @@ def test_an_old_run_without_an_end_and_a_process_is_printed_and_left(
 
 def test_what_was_judged_from_files_has_the_exit_code_of_bench_and_is_not_resumed(store: Store, tmp_path: Path) -> None:
     files = [replace(e, author="files") if isinstance(e, RunStarted) else e for e in RUN]
-    write(store, [*files, replace(ENDED, why="author_done", attempts=6, accepted=5)])
+    write(store, [*files, replace(ENDED, why=StopReason.AUTHOR_DONE, attempts=6, accepted=5)])
     done = optimize("watch", "--plain", cwd=tmp_path)
     assert done.returncode == 1
     assert "optimize show r-7f3a" in done.stdout
@@ -167,9 +168,16 @@ def test_what_was_judged_from_files_has_the_exit_code_of_bench_and_is_not_resume
 
 @pytest.mark.parametrize(
     ("why", "best", "code"),
-    [("attempts", "r-7f3a/3", 0), ("attempts", None, 1), ("interrupted", "r-7f3a/3", 130), ("failed", "r-7f3a/3", 1)],
+    [
+        (StopReason.ATTEMPTS, "r-7f3a/3", 0),
+        (StopReason.ATTEMPTS, None, 1),
+        (StopReason.INTERRUPTED, "r-7f3a/3", 130),
+        (StopReason.FAILED, "r-7f3a/3", 1),
+    ],
 )
-def test_the_exit_code_is_that_of_the_run(store: Store, tmp_path: Path, why: str, best: str | None, code: int) -> None:
+def test_the_exit_code_is_that_of_the_run(
+    store: Store, tmp_path: Path, why: StopReason, best: str | None, code: int
+) -> None:
     write(store, [*RUN, replace(ENDED, why=why, best_attempt_id=best)])
     assert optimize("watch", "r-7f3a", "--json", cwd=tmp_path).returncode == code
 
@@ -350,7 +358,7 @@ def test_a_playback_ends_by_itself(store: Store, tmp_path: Path, tmux: Callable[
 
 
 def test_a_long_run_is_read_page_by_page(store: Store) -> None:
-    events = [e for e in many_attempts(60) if not isinstance(e, Progress)]
+    events = [e for e in many_attempts(60) if is_stored(e)]
     write(store, events)
     seen: list[Event] = []
     after, pages = 0, 0

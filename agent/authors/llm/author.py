@@ -16,8 +16,8 @@ from functools import lru_cache
 from random import Random
 from typing import Protocol
 
-from kerneltune.agent.attempt import Actions, Attempt
-from kerneltune.agent.authors.llm.conversation import Conversation, ConversationTexts
+from kerneltune.agent.attempt import Actions, Attempt, LlmTurn, rank_order
+from kerneltune.agent.authors.llm.conversation import ConversationTexts, LlmConversation
 from kerneltune.agent.authors.llm.prompts import Trouble
 from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
 from kerneltune.agent.authors.llm.tool_schemas import TOOLS
@@ -107,7 +107,7 @@ class LlmAuthor:
     def _conversation(self) -> Actions:
         key = str(next(self._keys))
         opening, bench = self._rules.opening(key), self.tracker
-        conversation = Conversation(
+        conversation = LlmConversation(
             bench.run_id,
             key,
             self.model,
@@ -127,7 +127,7 @@ class LlmAuthor:
         self._held += 1
         return self._counted(conversation)
 
-    def _counted(self, conversation: Conversation) -> Actions:
+    def _counted(self, conversation: LlmConversation) -> Actions:
         """The conversation, and a note of whether anything came of it."""
         try:
             return (yield from conversation.actions())
@@ -183,7 +183,8 @@ def _islands(attempts: list[Attempt], home: dict[str, int]) -> list[list[Attempt
     """Attempts by island; those of earlier processes are spread by number."""
     islands: list[list[Attempt]] = [[] for _ in range(ISLANDS)]
     for attempt in list(attempts):
-        key = str(attempt.proposal.params.get("conversation"))
+        origin = attempt.proposal.origin
+        key = origin.conversation if isinstance(origin, LlmTurn) else ""
         islands[home.get(key, attempt.number % ISLANDS)].append(attempt)
     return islands
 
@@ -212,7 +213,7 @@ def choose(islands: Sequence[Sequence[Attempt]], island: int, random: Random) ->
 
 def residents(attempts: Sequence[Attempt]) -> list[Attempt]:
     """The accepted attempts that an island keeps, the fastest first; of equal sources the first one."""
-    accepted = sorted((a for a in attempts if a.verdict.accepted), key=lambda a: (a.rank_key, a.number))
+    accepted = sorted((a for a in attempts if a.accepted), key=rank_order)
     unique = {a.proposal.source: a for a in reversed(accepted)}
     return [a for a in accepted if unique[a.proposal.source] is a][:SIZE]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from kerneltune.agent.attempt import Action, ActionResult, Actions, StopReason
 from kerneltune.agent.authors.llm.prompts import Trouble
 from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
-from kerneltune.agent.events import Event, Progress, Replied, Said
+from kerneltune.agent.events import Event, ModelAsked, Replied, Said
 from kerneltune.agent.models.errors import ContextOverflow
 from kerneltune.agent.models.types import Delta, LanguageModel, Message, ModelRequest, Reply, Tool, ToolResults, User
 from kerneltune.agent.tracker import CostTracker
@@ -38,7 +38,7 @@ class ConversationTexts:
 
 
 @dataclass
-class Conversation:
+class LlmConversation:
     """A conversation of a run. `key` names it in the record. Before every request the loop may end it."""
 
     run_id: str
@@ -109,7 +109,7 @@ class Conversation:
 
     def _ask(self) -> Reply:
         started = time.perf_counter()
-        self.emit(Progress(self.run_id, "asking", self.key))
+        self.emit(ModelAsked(self.run_id, self.key))
         try:
             reply = self._reply()
         except ContextOverflow:

@@ -16,6 +16,7 @@ from kerneltune.agent.attempt import (
     BenchAction,
     Declined,
     Draft,
+    LlmTurn,
     Proposal,
     ReflectAction,
     UpdateAction,
@@ -46,7 +47,7 @@ class Mistake(Exception):
 
 
 @dataclass(frozen=True)
-class _Written:
+class _WantedUpdate:
     """A candidate that a call wants to have updated. `notes`: what was not quite as written."""
 
     proposal: Proposal
@@ -73,7 +74,7 @@ class ToolExecutor:
     ) -> Generator[Sequence[Action], Sequence[ActionResult], tuple[ToolResult, ...]]:
         """A result for every call, in order."""
         results: dict[int, ToolResult] = {}
-        written: dict[int, _Written] = {}
+        written: dict[int, _WantedUpdate] = {}
         for i, call in enumerate(calls):
             if call.name == "update":
                 try:
@@ -104,7 +105,7 @@ class ToolExecutor:
         except (Mistake, BadArguments) as mistake:
             return _mistaken(call, mistake)
 
-    def _written(self, call: ToolCall, turn: int, before: int) -> _Written | str:
+    def _written(self, call: ToolCall, turn: int, before: int) -> _WantedUpdate | str:
         """What a call wants to have updated, or the words where that is an attempt already. `before`: how many others
         the same reply wants."""
         wanted = _arguments(call)
@@ -115,9 +116,9 @@ class ToolExecutor:
             return same_words(*same, notes)
         if self._share is not None and self.made + before >= self._share:
             raise Mistake(NO_ROOM)
-        return _Written(Proposal(source, wanted.rationale, parent_id, {"conversation": self._key, "turn": turn}), notes)
+        return _WantedUpdate(Proposal(source, wanted.rationale, parent_id, LlmTurn(self._key, turn)), notes)
 
-    def _updated(self, call: ToolCall, its: _Written, came: ActionResult) -> ToolResult:
+    def _updated(self, call: ToolCall, its: _WantedUpdate, came: ActionResult) -> ToolResult:
         if isinstance(came, Declined):
             self.made += came.number is not None
             return _mistaken(call, Mistake(came.why))

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kerneltune.agent.attempt import Attempt, Earlier, Proposal, as_params
+from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
 from kerneltune.agent.authors.search.clean import CaseArguments, LoweringFacts, clean, split
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
 from kerneltune.agent.authors.search.neighbours import SHARED_LIMIT_BYTES, Move, View, describe, search
@@ -177,9 +177,11 @@ _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred
 def _point_of(attempt: Attempt, known: Mapping[str, Sketch]) -> str:
     """The fingerprint of the sketch's text at the attempt's point, whatever language that was said in; of what is no
     point of ours its own text's."""
-    sketch, params = known.get(str(attempt.proposal.params.get("sketch"))), as_params(attempt.proposal.params)
-    ours = sketch is not None and set(params) <= set(sketch.params)
-    return _fingerprint(sketch.render(params) if sketch and ours else attempt.proposal.source)
+    point = point_of(attempt.proposal.origin)
+    sketch = known.get(point.sketch) if point else None
+    if point and sketch and set(point.params) <= set(sketch.params):
+        return _fingerprint(sketch.render(point.params))
+    return _fingerprint(attempt.proposal.source)
 
 
 def _shared_limit(arch: int) -> int:
@@ -189,9 +191,8 @@ def _shared_limit(arch: int) -> int:
 
 def _proposal(move: Move, source: str) -> Proposal:
     rationale, hypothesis, prediction = describe(move)
-    params: dict[str, Json] = {"sketch": move.sketch.name, **move.params}
     parent_id = move.parent.attempt_id if move.parent else move.origin
-    return Proposal(source, rationale, parent_id, params, hypothesis, prediction)
+    return Proposal(source, rationale, parent_id, SearchPoint(move.sketch.name, move.params), hypothesis, prediction)
 
 
 def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:

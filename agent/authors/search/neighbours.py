@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kerneltune.agent.attempt import Attempt, Earlier, as_params
+from kerneltune.agent.attempt import Attempt, Earlier, point_of, rank_order
 from kerneltune.agent.authors.search.sketch import Params, Remembered, Sketch
 
 JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill
@@ -95,16 +95,26 @@ def _again(one: Earlier, known: Mapping[str, Sketch], why: str, origin: str | No
 
 def _ranked(history: Iterable[Attempt], known: Mapping[str, Sketch]) -> list[Attempt]:
     """Our own accepted attempts, best first."""
-    own = [a for a in history if a.rank_key and a.proposal.params.get("sketch") in known]
-    return sorted(own, key=lambda a: (a.rank_key, a.number))
+    own = [a for a in history if a.rank_key and _sketch_name(a) in known]
+    return sorted(own, key=rank_order)
+
+
+def _sketch_name(attempt: Attempt) -> str | None:
+    point = point_of(attempt.proposal.origin)
+    return point.sketch if point else None
 
 
 def _sketch_of(attempt: Attempt, known: Mapping[str, Sketch]) -> Sketch:
-    return known[str(attempt.proposal.params["sketch"])]
+    return known[_sketch_name(attempt) or ""]
+
+
+def _params(attempt: Attempt) -> Params:
+    point = point_of(attempt.proposal.origin)
+    return point.params if point else {}
 
 
 def _point_of(attempt: Attempt, sketch: Sketch) -> dict[str, int]:
-    return {**sketch.params, **as_params(attempt.proposal.params)}
+    return {**sketch.params, **_params(attempt)}
 
 
 def _starts(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
@@ -113,7 +123,7 @@ def _starts(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
     first = next((sketch for sketch in view.sketches if sketch.starts), None)
     if first is None:
         return
-    own = [a for a in view.history if a.verdict.timing is not None and a.proposal.params.get("sketch") in known]
+    own = [a for a in view.history if a.verdict.timing is not None and _sketch_name(a) in known]
     base = {s.name: a.rank_key[0] for a in own if a.rank_key and _point_of(a, s := _sketch_of(a, known)) == s.params}
     if base.get(first.name, 0.0) <= min(base.values(), default=0.0) * FAR:
         yield from (Move(first, dict(start), why="Inductor would time it") for start in first.starts)
@@ -138,7 +148,7 @@ def _last_step(attempt: Attempt, history: Sequence[Attempt]) -> tuple[str, bool]
     parent = next((a for a in history if a.attempt_id == attempt.parent_id), None)
     if parent is None:
         return None
-    before, after = as_params(parent.proposal.params), as_params(attempt.proposal.params)
+    before, after = _params(parent), _params(attempt)
     changed = [name for name in after if name in before and after[name] != before[name]]
     return (changed[0], after[changed[0]] > before[changed[0]]) if len(changed) == 1 else None
 
@@ -179,7 +189,7 @@ class Outcomes:
     @classmethod
     def of(cls, sketch: Sketch, history: Sequence[Attempt], limit_bytes: int) -> "Outcomes":
         """From the attempts of this sketch. `limit_bytes`: shared memory that a block may have."""
-        own = [a for a in history if a.proposal.params.get("sketch") == sketch.name]
+        own = [a for a in history if _sketch_name(a) == sketch.name]
         large = [a for a in own if shared_bytes(a) > limit_bytes]
         timed = {a.attempt_id: a.verdict.timing.median_us for a in own if a.verdict.timing is not None}
         slow_us = min(timed.values(), default=0.0) * _CLEARLY_SLOWER

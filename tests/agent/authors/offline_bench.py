@@ -16,12 +16,19 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kerneltune.agent.attempt import Proposal, SearchPoint
 from kerneltune.tools.sandbox.fork_server import Channel
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from tests import shared_fork_server
 
 CASE_KEYS = ("name", "cpu", "held_out")
+
+
+def at(proposal: Proposal) -> SearchPoint:
+    """The point of the search that a proposal was made at."""
+    assert isinstance(proposal.origin, SearchPoint)
+    return proposal.origin
 
 
 def spec_of(value: Any) -> Json:
@@ -67,7 +74,7 @@ def propose(tasks: dict[str, str]) -> Json:
         proposals = author.propose(task_spec(name, source), [], 8)
         candidates: dict[str, str] = {}
         for proposal in proposals:
-            candidates.setdefault(str(proposal.params["sketch"]), proposal.source)
+            candidates.setdefault(at(proposal).sketch, proposal.source)
         found[name] = {"source": source, "candidates": candidates, "problems": author.problems}
     return found
 
@@ -90,7 +97,7 @@ def propose_inductor(tasks: dict[str, str]) -> Json:
     for name, source in tasks.items():
         author = OfflineAuthor(lowered, 90)
         proposals = author.propose(task_spec(name, source), [], 1)
-        candidates = {str(p.params["sketch"]): p.source for p in proposals if p.params["sketch"] == "inductor"}
+        candidates = {at(p).sketch: p.source for p in proposals if at(p).sketch == "inductor"}
         found[name] = {"source": source, "candidates": candidates, "problems": author.problems}
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.attempt import Attempt, Proposal, SearchPoint
 from kerneltune.agent.authors.search.author import OfflineAuthor, overrides, through
 from kerneltune.agent.authors.search.experts import experts
 from kerneltune.agent.authors.search.module_source import model_parts
@@ -16,6 +16,7 @@ from kerneltune.tools.languages.ptx.host_code import CannotSay
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Status, Timing, Verdict
+from tests.agent.authors.offline_bench import at
 
 SOURCE = """
 import torch
@@ -36,7 +37,7 @@ def judged(proposals: Sequence[Proposal], history: Sequence[Attempt] = ()) -> li
     """Attempts as the loop would record them; fewer warps are better, so that there is a hill to climb."""
     found = list(history)
     for proposal in proposals:
-        warps = proposal.params.get("NUM_WARPS", 8)
+        warps = at(proposal).params.get("NUM_WARPS", 8)
         number = len(found) + 1
         verdict = Verdict(Status.CHECKED, "")
         found.append(Attempt(f"r/{number}", number, proposal.parent_id, proposal, verdict, (), (float(warps), number)))
@@ -52,7 +53,7 @@ def climb(author: OfflineAuthor, rounds: int, width: int = 3) -> list[Attempt]:
 
 def test_every_expert_comes_first_at_its_default_parameters() -> None:
     proposals = OfflineAuthor(refuse, 90).propose(TASK, [], len(experts(TASK)))
-    assert [p.params["sketch"] for p in proposals] == [s.name for s in experts(TASK)]
+    assert [at(p).sketch for p in proposals] == [s.name for s in experts(TASK)]
     assert [p.source for p in proposals] == [s.source for s in experts(TASK)]
     assert all(p.rationale and p.parent_id is None for p in proposals)
 
@@ -64,7 +65,7 @@ EXPERT = Sketch("expert", "TILE = 64", "", {"TILE": 64})
 def timed(number: int, sketch: str, us: float) -> Attempt:
     """A sketch as it is, with its time."""
     verdict = Verdict(Status.CORRECT, "", timing=Timing(us, us, us, 5, 1))
-    return Attempt(f"r/{number}", number, None, Proposal("", "", params={"sketch": sketch}), verdict, (), (us,))
+    return Attempt(f"r/{number}", number, None, Proposal("", "", origin=SearchPoint(sketch)), verdict, (), (us,))
 
 
 def first_moves(count: int, **times_us: float) -> list[tuple[str, int]]:
@@ -99,7 +100,7 @@ def in_ptx(source: str) -> str:
 def test_in_ptx_our_experts_come_first_and_then_every_point_that_has_ptx() -> None:
     author = OfflineAuthor(refuse, 90, as_ptx=in_ptx)
     history = climb(author, 6)
-    assert history[0].proposal.params == {"sketch": "ptx_softmax"}
+    assert history[0].proposal.origin == SearchPoint("ptx_softmax")
     assert all("PtxKernel" in a.proposal.source for a in history)
     assert not any("PROGRAMS_PER_SM" in a.proposal.source for a in history)
     assert [p for p in author.problems if "softmax_persistent" in p] == [
@@ -142,7 +143,8 @@ def test_neighbours_of_the_best_attempt_say_what_they_change_and_why() -> None:
         assert proposal.hypothesis
         assert proposal.prediction
         assert f"attempt {best.number}" in proposal.rationale
-        changed = {k for k in proposal.params if proposal.params[k] != best.proposal.params[k]}
+        then, now = at(best.proposal).params, at(proposal).params
+        changed = {k for k in now if now[k] != then[k]}
         assert len(changed) == 1
 
 
@@ -171,7 +173,7 @@ def attempt(
     status = Status.CORRECT if us else Status.COMPILE_FAILED if needs else Status.WRONG
     verdict = Verdict(status, "", timing=Timing(us, us, us, 1, 1) if us else None, needed_shared_bytes=needs)
     kernels = () if needs else (KernelReport("k", 32, spills, 0, 0, 1024, values["NUM_WARPS"], 2, 0.5, ""),)
-    proposal = Proposal(SKETCH.render(values), "", params={"sketch": "s", **values})
+    proposal = Proposal(SKETCH.render(values), "", origin=SearchPoint("s", values))
     return Attempt(f"r/{number}", number, None, proposal, verdict, kernels, (us,) if us else ())
 
 

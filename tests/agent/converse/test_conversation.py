@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import Limits
-from kerneltune.agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, Conversation, ConversationTexts
+from kerneltune.agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, ConversationTexts, LlmConversation
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.errors import ContextOverflow, Unavailable
@@ -18,14 +18,16 @@ from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a kernel.")
 
 
-def conversation(*script: Reply | Exception, **more: Any) -> tuple[Conversation, ListModel, NoteExecutor, list[Event]]:
+def conversation(
+    *script: Reply | Exception, **more: Any
+) -> tuple[LlmConversation, ListModel, NoteExecutor, list[Event]]:
     model, executor, events = ListModel(list(script)), NoteExecutor(), list[Event]()
     texts = ConversationTexts("system", "begin", lambda: "what was", lambda trouble: f"nudge: {trouble}")
-    made = Conversation("r", "1", model, (), executor, texts, CostTracker(), events.append, **more)  # type: ignore[arg-type]
+    made = LlmConversation("r", "1", model, (), executor, texts, CostTracker(), events.append, **more)  # type: ignore[arg-type]
     return made, model, executor, events
 
 
-def hold(made: Conversation, **limits: Any) -> str:
+def hold(made: LlmConversation, **limits: Any) -> str:
     """As the loop does it."""
     tracker = AttemptTracker("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), Log(), cost=made.cost)  # type: ignore[arg-type]
     return optimize(Run(tracker, OneLine([made.actions()]), Limits(99, **limits)))
@@ -150,3 +152,12 @@ def test_a_model_whose_calls_are_all_mistakes_is_left() -> None:
     executor.is_error = True
     assert hold(made) == "author_done"
     assert len(model.asked) == MOST_VAIN
+
+
+def test_a_reply_of_unknown_cost_counts_as_much_as_the_dearest_of_the_last_few() -> None:
+    cost = CostTracker()
+    for usd in (None, 0.5, 0.25, None):  # before any price is known there is nothing to go by
+        cost.add(usd)
+    assert (cost.replies, cost.unpriced) == (4, 2)
+    assert cost.cost_usd == pytest.approx(1.25)
+    assert cost.next_usd == pytest.approx(0.75)

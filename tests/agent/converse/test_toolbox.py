@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import Draft, Limits
+from kerneltune.agent.attempt import Draft, Limits, LlmTurn
 from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
 from kerneltune.agent.authors.llm.tool_schemas import TOOLS
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected
@@ -119,7 +119,7 @@ def test_an_update_is_an_attempt_and_a_bench_its_verdict() -> None:
     assert "against eager (10.00 us): 2.000x" in told
     assert "50% of the speed of light" in told
     proposed = next(e for e in events if isinstance(e, Proposed))
-    assert (proposed.source, proposed.params) == ("5", {"conversation": "1", "turn": 1})
+    assert (proposed.source, proposed.origin) == ("5", LlmTurn("1", 1))
     assert [a.number for a in bench.attempts] == [1]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from kerneltune.agent.attempt import LlmTurn
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Outcome, Trajectory
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing
@@ -19,9 +20,7 @@ def graded(status: Status | None = Status.CORRECT, number: int = 1, **other: Any
         "at": 1_800_000_000.0 + number,
         "source": "class ModelNew: ...",
         "rationale": "",
-        "params": {},
-        "conversation": "",
-        "turn": None,
+        "origin": None,
         "status": status,
         "tool": None if status is None else "bench",
         "detail": "",
@@ -58,8 +57,8 @@ def expected(outcome: Outcome, **evidence: Any) -> Expectation:
 
 
 def replied(number: int, reply: int, conversation: str = "1", **other: Any) -> AttemptRecord:
-    """An attempt that a reply of a conversation proposed; `reward` goes into its params, see `stated`."""
-    return graded(number=number, conversation=conversation, turn=reply, **other)
+    """An attempt that a reply of a conversation proposed; see `stated`."""
+    return graded(number=number, origin=LlmTurn(conversation, reply), **other)
 
 
 def run_of(*attempts: AttemptRecord, task: str = "a" * 64, gpu: str | None = "NVIDIA H200") -> Trajectory:
@@ -69,9 +68,8 @@ def run_of(*attempts: AttemptRecord, task: str = "a" * 64, gpu: str | None = "NV
 
 
 def stated(attempt: AttemptRecord) -> float | None:
-    """A reward that a test wrote into an attempt."""
-    value = attempt.params.get("reward")
-    return float(value) if isinstance(value, int | float) else None
+    """A reward that a test wrote into an attempt, as its detail."""
+    return float(attempt.detail) if attempt.detail else None
 
 
 def documented() -> Trajectory:

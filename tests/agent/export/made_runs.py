@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kerneltune.agent.attempt import LlmTurn
 from kerneltune.agent.events import Event, Judged, Proposed, Replied, RunStarted, Said, Updated, Verified
 from kerneltune.agent.export.base import Format, Row
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
@@ -71,11 +72,11 @@ def tried(
     judged = verdict if isinstance(verdict, Verdict) else Verdict(verdict, f"it is {verdict.value}")
     ids = (run_id, f"{run_id}/{number}")
     parent_id = f"{run_id}/{parent}" if isinstance(parent, int) else parent
-    params = {"conversation": "1", "turn": turn} if turn else {}
+    origin = LlmTurn("1", turn) if turn else None
     failure = judged if judged.status in (Status.REJECTED, Status.COMPILE_FAILED) else None
     key = tuple(rank) or ((judged.timing.median_us,) if judged.timing else ())
     events: list[Event] = [
-        Proposed(*ids, number, parent_id, source(what or f"number {number}"), f"idea {number}", params, at=AT + number),
+        Proposed(*ids, number, parent_id, source(what or f"number {number}"), f"idea {number}", origin, at=AT + number),
         Updated(*ids, None, None, (), (), 1, 0.1, 0.2, failure, at=AT + number),
         Judged(*ids, judged, 1.0, best, key, at=AT + number),
     ]

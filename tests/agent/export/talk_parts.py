@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kerneltune.agent.attempt import Limits
+from kerneltune.agent.attempt import Limits, StopReason
 from kerneltune.agent.authors.llm.author import LlmAuthor
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.events import Event, Replied, RunEnded, Said
@@ -73,7 +73,7 @@ def update(call_id: str, source: str, **more: Json) -> ToolCall:
     return ToolCall(call_id, "update", arguments | more)
 
 
-def ended(why: str = "attempts", best: int | None = None) -> RunEnded:
+def ended(why: StopReason = StopReason.ATTEMPTS, best: int | None = None) -> RunEnded:
     return RunEnded(RUN, why, 1, 1, f"{RUN}/{best}" if best else None, None, 9.0)
 
 

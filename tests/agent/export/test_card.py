@@ -101,7 +101,7 @@ def test_the_front_matter_names_what_datasets_can_load() -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_name_becomes_markup_whatever_it_holds(hostile: str) -> None:
-    task = replace(RUNS[0], run=replace(RUNS[0].run, task=hostile, author=f"chat:{hostile}", gpu=hostile), why=hostile)
+    task = replace(RUNS[0], run=replace(RUNS[0].run, task=hostile, author=f"chat:{hostile}", gpu=hostile))
     text = card(made(name=hostile, filters=(hostile,), command=hostile), counted(task, leaked=hostile))
     plain = card(made(), counted(RUNS[0], leaked="x"))
     body, plain_body = (t.partition("\n---\n\n")[2] for t in (text, plain))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import LlmTurn
 from kerneltune.agent.authors.llm.tool_schemas import TOOLS
 from kerneltune.agent.events import Event, Judged, Proposed
 from kerneltune.agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt
@@ -21,7 +22,7 @@ def made(number: int, turn: int, status: Status, us: float | None = None, best: 
     timing = Timing(us, us, us, 1, 1) if us else None
     compared = (Comparison("eager", 20.0, 20.0 / us, 20.0 / us, 20.0 / us),) if us else ()
     return [
-        Proposed(RUN, attempt_id, number, None, f"source {number}", "why", {"conversation": "1", "turn": turn}),
+        Proposed(RUN, attempt_id, number, None, f"source {number}", "why", LlmTurn("1", turn)),
         Judged(RUN, attempt_id, Verdict(status, "", timing=timing, comparisons=compared), 1.0, best),
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kerneltune.agent.attempt import LlmTurn
 from kerneltune.agent.export.rewards import Discount, ReturnGroups, RewardedTurn, group_of, returns, reward_of, turns_of
 from kerneltune.agent.record.trajectory import AttemptRecord
 from kerneltune.tools.schema.errors import UsageError
@@ -16,10 +17,8 @@ from tests.agent.export.graded import RUN, documented, graded, replied, run_of, 
 def paying(
     number: int, reply: int | None, reward: float | None, conversation: str = "1", parent_id: str | None = None
 ) -> AttemptRecord:
-    params = {} if reward is None else {"reward": reward}
-    return graded(
-        number=number, conversation=conversation if reply else "", turn=reply, params=params, parent_id=parent_id
-    )
+    origin = LlmTurn(conversation, reply) if reply else None
+    return graded(number=number, origin=origin, detail="" if reward is None else str(reward), parent_id=parent_id)
 
 
 def to_go(turns: list[RewardedTurn]) -> list[float | None]:

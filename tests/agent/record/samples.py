@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import enum
+import json
 import random
 import sqlite3
 import types
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kerneltune.agent.attempt import SearchPoint
 from kerneltune.agent.events import (
     Event,
     Judged,
@@ -65,7 +67,7 @@ def arbitrary(hint: Any, rng: random.Random, **fixed: Any) -> Any:
     if origin is tuple:
         return tuple(arbitrary(args[0], rng) for _ in range(rng.randrange(4)))
     if origin in (dict, Mapping):
-        return {"k": "v", "other": "naïve"} if args[1] is str else rng.choice(JSON)
+        return {str: {"k": "v", "other": "naïve"}, int: {"NUM_WARPS": 8, "BLOCK": -1}}.get(args[1]) or rng.choice(JSON)
     plain = {str: WORDS, float: FLOATS, int: (0, 7, -1, 2**40), bool: (True, False), type(None): (None,), Any: JSON}
     return rng.choice(plain[hint])
 
@@ -152,7 +154,7 @@ def attempt(number: int, run_id: str = RUN, status: Status = Status.CHECKED, *, 
             f"{run_id}/{number - 1}" if number > 1 else None,
             source,
             "wider rows",
-            {"BLOCK": 1024},
+            SearchPoint("softmax_row", {"BLOCK": 1024}),
             "memory-bound",
             "10% faster",
         ),
@@ -162,9 +164,23 @@ def attempt(number: int, run_id: str = RUN, status: Status = Status.CHECKED, *, 
     ]
 
 
+def params_of(origin: dict[str, Any]) -> dict[str, Any]:
+    """What stood in an attempt's params before it had an origin."""
+    match origin:
+        case {"kind": "llm_turn", **turn}:
+            return turn
+        case {"kind": "search_point", "sketch": sketch, "params": params}:
+            return {"sketch": sketch, **params}
+        case {"kind": "run_start", "given": given, "as_ptx": as_ptx, "point": point}:
+            return {"from": given} | ({"as": "ptx"} if as_ptx else {}) | (params_of(point) if point else {})
+        case {"kind": "given_file", "name": name, "problem": problem}:
+            return {"file": name} | ({"problem": problem} if problem else {})
+    raise AssertionError(origin)
+
+
 def made_old(path: Path) -> None:
     """Make a database one of the last schema before the first release: events had other digests, runs a table of
-    where they stand, and messages no conversation."""
+    where they stand, messages no conversation, and attempts params instead of an origin."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
         connection.execute("INSERT INTO alembic_version VALUES ('0004')")
@@ -174,5 +190,10 @@ def made_old(path: Path) -> None:
         connection.execute("INSERT INTO standings SELECT seq, run_id FROM runs")
         connection.execute("CREATE INDEX ix_theirs ON standings (run_id)")
         connection.execute("ALTER TABLE messages DROP COLUMN conversation")
+        connection.execute("ALTER TABLE attempts ADD COLUMN params TEXT NOT NULL DEFAULT '{}'")
+        for origin, seq in connection.execute("SELECT origin, seq FROM attempts WHERE origin IS NOT NULL").fetchall():
+            params = params_of(json.loads(origin))
+            connection.execute("UPDATE attempts SET params = ? WHERE seq = ?", (json.dumps(params), seq))
+        connection.execute("ALTER TABLE attempts DROP COLUMN origin")
         connection.execute("UPDATE events SET digest = 'of then ' || seq")
         connection.execute("PRAGMA user_version = 0")

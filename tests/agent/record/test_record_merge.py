@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from kerneltune.agent.record.merge import Merged, merge, opened_other
 from kerneltune.agent.record.store import FILE_NAME, Store
@@ -116,7 +117,9 @@ def test_a_run_that_went_on_differently_on_two_machines_is_left_out_and_the_othe
     common = plain_run(RUNS[0], 2)
     ours = machine(tmp_path / "a", [*common, RunResumed(RUNS[0], 2), *attempt(3, RUNS[0])])
     mine = content(ours)[RUNS[0]]
-    machine(tmp_path / "b", [*common, RunEnded(RUNS[0], "attempts", 2, 2, None, None, 1.0)], plain_run(RUNS[1], 1))
+    machine(
+        tmp_path / "b", [*common, RunEnded(RUNS[0], StopReason.ATTEMPTS, 2, 2, None, None, 1.0)], plain_run(RUNS[1], 1)
+    )
     found = joined(ours, tmp_path / "b")
     assert (found.new, [c.run_id for c in found.clashes]) == ((RUNS[1],), [RUNS[0]])
     assert "two different runs have this id" in found.clashes[0].why
@@ -131,7 +134,7 @@ def test_two_runs_that_share_no_more_than_their_id_are_not_mixed(tmp_path: Path)
 
 
 def test_verifications_of_several_machines_are_all_kept(tmp_path: Path) -> None:
-    common = [*plain_run(RUNS[0], 1), RunEnded(RUNS[0], "attempts", 1, 1, f"{RUNS[0]}/1", None, 1.0)]
+    common = [*plain_run(RUNS[0], 1), RunEnded(RUNS[0], StopReason.ATTEMPTS, 1, 1, f"{RUNS[0]}/1", None, 1.0)]
     made = (verified(1, "verify", held=held, at=2e9 + held) for held in (True, False))
     here, there = (replace(event, run_id=RUNS[0], attempt_id=f"{RUNS[0]}/1") for event in made)
     ours = machine(tmp_path / "a", [*common, here])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import RunEnded, Verified
 from kerneltune.agent.record.folder import ReceiptBook, receipt_path
 from kerneltune.agent.record.store import Store
@@ -46,7 +47,7 @@ def test_the_listing_says_what_the_run_ended_with_and_whether_it_was_verified(tm
             store.write(event)
         assert (store.runs()[0].best_attempt_id, store.runs()[0].verified) == (f"{RUN}/1", None)
         store.write(verified(1, "confirm", held=False, verdict=Verdict(Status.WRONG, "one element")))
-        store.write(RunEnded(RUN, "attempts", 2, 1, f"{RUN}/2", None, 9.0))
+        store.write(RunEnded(RUN, StopReason.ATTEMPTS, 2, 1, f"{RUN}/2", None, 9.0))
         store.write(verified(2, "verify", held=False, at=2e9 + 1))
         store.write(verified(2, "verify", held=True, at=2e9 + 2))
         store.write(verified(2, "unfinished", held=False, verdict=Verdict(Status.UNCHECKED, "no memory"), at=2e9 + 3))

@@ -10,7 +10,21 @@ from typing import get_args
 
 import pytest
 
-from kerneltune.agent.events import Event, Judged, Progress, Proposed, RunEnded, RunResumed, Said, Updated, Warned
+from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.events import (
+    Event,
+    Judged,
+    Note,
+    Proposed,
+    RunEnded,
+    RunResumed,
+    Said,
+    Stage,
+    StageStarted,
+    StoredEvent,
+    Updated,
+    Warned,
+)
 from kerneltune.agent.record.query import Filter
 from kerneltune.agent.record.store import Store
 from kerneltune.tools.schema.errors import StoreError
@@ -42,8 +56,8 @@ def test_every_field_of_every_event_survives(store: Store, seed: int) -> None:
 
 
 def test_the_arbitrary_runs_leave_out_no_kind_that_is_stored() -> None:
-    kinds = {cls.kind for cls in get_args(Event)}
-    assert {event.kind for event in arbitrary_run(0)} == kinds - {Progress.kind}
+    kinds = {cls.kind for cls in get_args(StoredEvent)}
+    assert {event.kind for event in arbitrary_run(0)} == kinds
 
 
 def test_a_store_that_is_opened_again_gives_the_same_events(tmp_path: Path) -> None:
@@ -74,7 +88,11 @@ def test_events_come_back_in_the_order_in_which_they_were_written(store: Store) 
 
 def test_what_is_only_shown_is_not_stored(store: Store) -> None:
     write(
-        store, started(), Progress("", "starting"), Progress(RUN, "tracing"), Said(RUN, "assistant", "Let", final=False)
+        store,
+        started(),
+        Note("", "starting"),
+        StageStarted(RUN, "r/1", Stage.TRACING),
+        Said(RUN, "assistant", "Let", final=False),
     )
     assert len(store.load_events(RUN)) == 1
 
@@ -173,7 +191,7 @@ def test_attempts_are_those_with_a_verdict_and_the_rest_is_unfinished(store: Sto
     assert isinstance(events[1], Updated)
     assert isinstance(events[2], Judged)
     assert (found.attempt_id, found.number, found.parent_id) == (f"{RUN}/1", 1, None)
-    assert (found.proposal.source, found.proposal.params) == (events[0].source, events[0].params)
+    assert (found.proposal.source, found.proposal.origin) == (events[0].source, events[0].origin)
     assert (found.proposal.hypothesis, found.proposal.prediction) == ("memory-bound", "10% faster")
     assert (found.verdict, found.kernels, found.rank_key) == (events[2].verdict, events[1].kernels, (1.0,))
     assert store.unfinished(RUN) == [proposed]
@@ -204,7 +222,11 @@ def test_an_unknown_or_ambiguous_attempt_is_one_clear_line(store: Store) -> None
 
 def test_runs_are_listed_newest_first_with_their_best(store: Store) -> None:
     write(store, started(), *attempt(1, status=Status.CORRECT, best=True), *attempt(2, status=Status.WRONG))
-    write(store, RunEnded(RUN, "attempts", 2, 1, f"{RUN}/1", None, 9.0), replace(started("later", "matmul"), at=0.0))
+    write(
+        store,
+        RunEnded(RUN, StopReason.ATTEMPTS, 2, 1, f"{RUN}/1", None, 9.0),
+        replace(started("later", "matmul"), at=0.0),
+    )
     later, first = store.runs()
     assert store.run_ids() == [RUN, "later"]
     assert (first.why, first.attempts, first.accepted, first.best_attempt_id) == ("attempts", 2, 1, f"{RUN}/1")
@@ -216,5 +238,5 @@ def test_runs_are_listed_newest_first_with_their_best(store: Store) -> None:
 
 
 def test_a_resumed_run_has_not_ended(store: Store) -> None:
-    write(store, started(), RunEnded(RUN, "interrupted", 0, 0, None, None, 1.0), RunResumed(RUN, 0))
+    write(store, started(), RunEnded(RUN, StopReason.INTERRUPTED, 0, 0, None, None, 1.0), RunResumed(RUN, 0))
     assert store.runs()[0].why is None

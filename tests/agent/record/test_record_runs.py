@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunResumed
 from kerneltune.agent.record import query
 from kerneltune.agent.record.query import Filter
@@ -44,7 +45,7 @@ def lively_run(run_id: str, seed: int) -> list[Event]:
             events.append(replace(again, run_id=run_id, attempt_id=f"{run_id}/{its}", verdict=verdict, at=2e9 + number))
         if rng.random() < 0.2:
             named = rng.choice((None, f"{run_id}/{rng.randint(1, number)}"))
-            events.append(RunEnded(run_id, "interrupted", number, 1, named, None, 1.0))
+            events.append(RunEnded(run_id, StopReason.INTERRUPTED, number, 1, named, None, 1.0))
             if rng.random() < 0.7:
                 events.append(RunResumed(run_id, number))
     return events

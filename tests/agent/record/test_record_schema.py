@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
 from kerneltune.agent.events import Event, Said
-from kerneltune.agent.record.schema import VERSION
+from kerneltune.agent.record.schema import VERSION, origin_of
 from kerneltune.agent.record.store import FILE_NAME, Store
 from kerneltune.agent.record.trajectory import trajectory
 from kerneltune.tools.schema.errors import StoreError
@@ -92,6 +93,24 @@ def test_a_conversion_that_fails_changes_nothing(tmp_path: Path, damage: str, wo
     assert stored(path, "SELECT version_num, count(*) FROM alembic_version, attempts, standings") == [("0004", 1)]
 
 
+@pytest.mark.parametrize(
+    ("params", "origin"),
+    [
+        ({}, None),
+        ({"conversation": "2", "turn": 3}, LlmTurn("2", 3)),
+        ({"sketch": "inductor", "NUM_WARPS": 8}, SearchPoint("inductor", {"NUM_WARPS": 8})),
+        ({"BLOCK": 8}, SearchPoint("", {"BLOCK": 8})),
+        ({"from": "best"}, RunStart("best")),
+        ({"from": "best", "as": "ptx"}, RunStart("best", as_ptx=True)),
+        ({"sketch": "s", "BLOCK": 8, "from": "offline"}, RunStart("offline", point=SearchPoint("s", {"BLOCK": 8}))),
+        ({"file": "a.py"}, GivenFile("a.py")),
+        ({"file": "a.py", "problem": "it is a folder"}, GivenFile("a.py", "it is a folder")),
+    ],
+)
+def test_the_params_of_older_attempts_become_their_origin(params: dict[str, Any], origin: Origin | None) -> None:
+    assert origin_of(params) == origin
+
+
 @pytest.mark.parametrize("demo", ["demo", "demo-ptx"])
 def test_a_recorded_demo_still_opens_by_copy(tmp_path: Path, demo: str) -> None:
     shutil.copy(ROOT / "docs" / demo / FILE_NAME, tmp_path / FILE_NAME)
@@ -99,6 +118,7 @@ def test_a_recorded_demo_still_opens_by_copy(tmp_path: Path, demo: str) -> None:
         runs = store.runs()
         assert [run.accepted > 0 and run.best_speedup is not None for run in runs] == [True] * 3
         assert all(trajectory(store.load_events(run.run_id)).best is not None for run in runs)
+        assert all(isinstance(a.proposal.origin, LlmTurn) for run in runs for a in store.attempts(run.run_id))
 
 
 def test_a_newer_schema_is_refused_with_both_versions(tmp_path: Path) -> None:

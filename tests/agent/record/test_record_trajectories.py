@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, Judged, Proposed, Replied, RunEnded, Said, Verified
 from kerneltune.agent.record import store as store_module
 from kerneltune.agent.record.store import Store
@@ -139,7 +140,7 @@ def test_a_state_of_the_record_stays_as_it_was_while_runs_go_on(store: Store) ->
     write(store, started(), *attempt(1, best=True), *attempt(2)[:2])
     before, until = folded(store), store.last_seq()
     write(store, *attempt(2)[2:], *attempt(3), Said(RUN, "user", "more", conversation="1"))
-    write(store, RunEnded(RUN, "attempts", 3, 3, f"{RUN}/3", None, 1.0), started("later"))
+    write(store, RunEnded(RUN, StopReason.ATTEMPTS, 3, 3, f"{RUN}/3", None, 1.0), started("later"))
     assert list(store.trajectories(conversations=True, cases=True, until=until)) == before
     assert len(list(store.trajectories())) == 2
 
@@ -173,8 +174,8 @@ def damage(store: Store, statement: str) -> None:
         ),
         ("DELETE FROM texts WHERE sha256 = (SELECT source_ref FROM attempts)", "is missing"),
         ("UPDATE verdicts SET status = 'splendid'", "splendid"),
-        ("UPDATE attempts SET params = '{'", "Expecting property name"),
-        ("UPDATE attempts SET params = '[]'", "wanted an object"),
+        ("UPDATE attempts SET origin = '{'", "Expecting property name"),
+        ("UPDATE attempts SET origin = '[]'", "wanted a LlmTurn"),
         ("UPDATE kernels SET occupancy = 'much'", "could not convert"),
     ],
 )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.events import (
     Event,
     Judged,
@@ -66,7 +67,7 @@ def events(
     task: str = "softmax",
     gpu: str | None = GPU,
     confirmed: Verdict | None = None,
-    why: str | None = "attempts",
+    why: StopReason | None = StopReason.ATTEMPTS,
 ) -> list[Event]:
     """A run of these attempts; the fastest is the best, and `confirmed` is what was found when it was judged again."""
     made: list[Event] = [_started(run_id, task, gpu)]
@@ -150,12 +151,12 @@ def hostile(word: str, *, run_id: str = RUN, source: str | None = None) -> list[
         Said(run_id, "user", word, conversation=word),
         reply,
         Said(run_id, "tool", word, conversation=word, raw={"call_id": word}),
-        Proposed(*ids, 1, word, source, word, {"conversation": word, "turn": 1}, word, word),
+        Proposed(*ids, 1, word, source, word, LlmTurn(word, 1), word, word),
         Updated(*ids, None, None, (report,), (word,), 1, 0.1, 0.1),
         Judged(*ids, verdict, 1.0, True, (80.0,)),
         Reflected(*ids, word, word, {"predicted_speedup": 2.0, word: word}, "refuted"),
         Proposed(run_id, f"{run_id}/2", 2, ids[1], word, word),
         Judged(run_id, f"{run_id}/2", failed(Status.CRASHED, word), 1.0, False),
         Verified(*ids, "verify", verdict, 1.0, False, word, word, {"host": word}, {}),
-        RunEnded(run_id, word, 2, 1, ids[1], word, 10.0),
+        RunEnded(run_id, StopReason.FAILED, 2, 1, ids[1], word, 10.0),
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunResumed, RunStarted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import trajectory
@@ -95,14 +96,15 @@ def test_kernels_that_nothing_could_run_prove_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "words"), [("interrupted", "was interrupted"), (None, "has not ended"), ("model_error", "could not be")]
+    ("why", "words"),
+    [(StopReason.INTERRUPTED, "was interrupted"), (None, "has not ended"), (StopReason.MODEL_ERROR, "could not be")],
 )
-def test_a_run_that_did_not_come_to_its_end_says_so(why: str | None, words: str) -> None:
+def test_a_run_that_did_not_come_to_its_end_says_so(why: StopReason | None, words: str) -> None:
     assert words in of(correct(80.0), why=why).text
 
 
 def test_an_ordinary_end_is_not_worth_a_word() -> None:
-    assert "run" not in of(correct(80.0), why="attempts").text
+    assert "run" not in of(correct(80.0), why=StopReason.ATTEMPTS).text
 
 
 def test_a_verification_that_did_not_hold_stands_at_the_top() -> None:
@@ -145,7 +147,7 @@ def test_a_page_does_not_contradict_itself_about_differences_below_the_resolutio
 
 
 def test_a_run_that_goes_on_after_its_ending_has_not_ended(tmp_path: Path) -> None:
-    made = events(why="interrupted")
+    made = events(why=StopReason.INTERRUPTED)
     goes_on = [*made, RunResumed(made[0].run_id, 6)]
     material_now = material(goes_on)
     assert material_now.elapsed_s is None

@@ -3,19 +3,27 @@
 import math
 from dataclasses import replace
 
+from kerneltune.agent.attempt import Limits, StopReason
 from kerneltune.agent.events import (
+    AttemptSkipped,
     Event,
+    GpuReading,
+    GpuSampled,
     Judged,
-    Progress,
+    LimitsChanged,
+    ModelAsked,
+    Note,
     Proposed,
     Reflected,
     RunEnded,
+    RunPaused,
     RunStarted,
     Said,
+    Stage,
+    StageStarted,
     Updated,
     Warned,
 )
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
 
 START = 1_800_000_000.0
@@ -58,10 +66,7 @@ DETAILS = {
     Status.REJECTED: "forward reads a tensor's value (.item()); compute it in a kernel instead",
     Status.COMPILE_FAILED: "line 14: tl.sum over axis 2 of a tensor with 2 axes",
 }
-GPU_SAMPLE: dict[str, Json] = {
-    "utilisation_percent": 41, "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "power_w": 612.3, "temperature_c": 54,
-    "memory_used_bytes": 9_771_050_598, "memory_total_bytes": 150_323_855_360, "throttle_reasons": 0x4,
-}  # fmt: skip
+GPU_READING = GpuReading(41, 1980, 2619, 612.3, 54, 9_771_050_598, 0x4, 150_323_855_360)
 CASES = (
     CaseResult("rows_1024", "own", True, 0.08, 1e-8),
     CaseResult("rows_1024", "zero_mean", True, 0.12, 2e-8),
@@ -113,7 +118,7 @@ def attempt(number: int, what: str, parent: int | None, status: Status) -> list[
     judged = verdict(number, status)
     return [
         Proposed(run_id, attempt_id, number, parent_id, code, what, at=at),
-        Progress(run_id, "tracing", attempt_id=attempt_id, at=at),
+        StageStarted(run_id, attempt_id, Stage.TRACING, at=at),
         Updated(
             run_id,
             attempt_id,
@@ -127,7 +132,7 @@ def attempt(number: int, what: str, parent: int | None, status: Status) -> list[
             failure=judged if broken else None,
             at=at + 1,
         ),
-        Progress(run_id, "checking", attempt_id=attempt_id, at=at + 1),
+        StageStarted(run_id, attempt_id, Stage.CHECKING, at=at + 1),
         Judged(
             run_id,
             attempt_id,
@@ -141,7 +146,7 @@ def attempt(number: int, what: str, parent: int | None, status: Status) -> list[
 
 
 def _events(gpu: str | None) -> list[Event]:
-    events: list[Event] = [started(gpu), Progress("r-7f3a", "starting", "workers", at=START + 1)]
+    events: list[Event] = [started(gpu), Note("r-7f3a", "starting", "workers", at=START + 1)]
     events.append(Warned("r-7f3a", "no user namespaces: the tracer runs under Landlock and seccomp only", at=START + 2))
     for number, (what, parent, status) in enumerate(TRIED, 1):
         timed = Status.CORRECT if gpu and status is Status.CHECKED else status
@@ -149,12 +154,12 @@ def _events(gpu: str | None) -> list[Event]:
     held = "one pass moves a third fewer bytes"
     events.append(Reflected("r-7f3a", "r-7f3a/3", held, "faster than #1", {}, "confirmed", at=START + 66))
     if gpu:
-        events.append(Progress("r-7f3a", "gpu", "NVIDIA H200  41 %", data=GPU_SAMPLE, at=START + 67))
+        events.append(GpuSampled("r-7f3a", GPU_READING, at=START + 67))
     thought = "The row fits in registers.\nNext: eight rows a program, so that loads of one hide the exp of another."
     events.append(Said("r-7f3a", "assistant", thought, at=START + 68))
     code = SOURCE.format(what="eight rows", warps=28)
     events.append(Proposed("r-7f3a", "r-7f3a/7", 7, "r-7f3a/3", code, "eight rows a program", at=START + 70))
-    events.append(Progress("r-7f3a", "tracing", attempt_id="r-7f3a/7", at=START + 70))
+    events.append(StageStarted("r-7f3a", "r-7f3a/7", Stage.TRACING, at=START + 70))
     events.append(Said("r-7f3a", "assistant", "Or split the row over", final=False, at=START + 71))
     return events
 
@@ -162,14 +167,14 @@ def _events(gpu: str | None) -> list[Event]:
 CPU_RUN: list[Event] = _events(None)
 GPU_RUN: list[Event] = _events("NVIDIA H200")
 NOW = START + 72.0
-ENDED = RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "runs/r-7f3a/best.py", 72.0, at=NOW)
+ENDED = RunEnded("r-7f3a", StopReason.ATTEMPTS, 6, 3, "r-7f3a/3", "runs/r-7f3a/best.py", 72.0, at=NOW)
 
 
 STEERED: list[Event] = [
-    Progress("r-7f3a", "asking", "1", at=START + 60),
-    Progress("r-7f3a", "skipped", attempt_id="r-7f3a/7", at=START + 71),
-    Progress("r-7f3a", "raised", data={"max_attempts": 30, "max_time_s": 750.0}, at=START + 71),
-    Progress("r-7f3a", "paused", at=START + 71.5),
+    ModelAsked("r-7f3a", "1", at=START + 60),
+    AttemptSkipped("r-7f3a", "r-7f3a/7", at=START + 71),
+    LimitsChanged("r-7f3a", Limits(30, 750.0, 8), at=START + 71),
+    RunPaused("r-7f3a", paused=True, at=START + 71.5),
 ]
 
 

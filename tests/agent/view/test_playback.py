@@ -12,7 +12,7 @@ from threading import Timer
 import pytest
 
 from kerneltune.agent.controls import Controls
-from kerneltune.agent.events import Event, Progress, RunResumed, RunStarted, Said
+from kerneltune.agent.events import Event, RunResumed, RunStarted, is_stored
 from kerneltune.agent.record.folder import RunProcess
 from kerneltune.agent.view.live import Steering
 from kerneltune.agent.view.render import render
@@ -20,7 +20,7 @@ from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.agent.view.watch import MAX_SPEED, EventSource, Playback, picture
 from tests.agent.view.scripts import ENDED, GPU_RUN, NOW, START
 
-RUN: list[Event] = [e for e in GPU_RUN if not isinstance(e, Progress) and not (isinstance(e, Said) and not e.final)]
+RUN: list[Event] = [e for e in GPU_RUN if is_stored(e)]
 OVER: list[Event] = [*RUN, ENDED]
 GONE, RUNNING, UNKNOWN = RunProcess("gone"), RunProcess("running"), RunProcess("unknown")
 

@@ -6,6 +6,7 @@ from io import StringIO
 
 import pytest
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import RunEnded, Verified
 from kerneltune.agent.view.ndjson import JsonView
 from kerneltune.agent.view.plain import plain_line, summary_text
@@ -23,7 +24,7 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.view.scripts import GPU_RUN, NOW, verdict
 
-END = FilesEnd("r-1", "softmax", "NVIDIA H200", "author_done", 62.0)
+END = FilesEnd("r-1", "softmax", "NVIDIA H200", StopReason.AUTHOR_DONE, 62.0)
 
 
 def file(index: int, name: str, found: Verdict) -> JudgedFile:
@@ -116,14 +117,16 @@ def state_after(*events: Verified | RunEnded) -> ViewState:
 
 def test_the_summary_quotes_the_confirmed_verdict() -> None:
     again = replace(verdict(3, Status.CORRECT), tier="confirmed")
-    state = state_after(confirmed(True, again), RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "b.py", 72.0, at=NOW))
+    state = state_after(
+        confirmed(True, again), RunEnded("r-7f3a", StopReason.ATTEMPTS, 6, 3, "r-7f3a/3", "b.py", 72.0, at=NOW)
+    )
     assert "right and timed on NVIDIA H200: confirmed; 2 cases" in summary_text(state)
     assert "#3 confirmed 110.0 µs" in plain_line(state, confirmed(True, again))
 
 
 def test_the_summary_does_not_pass_over_what_a_check_did_without() -> None:
     weak = replace(verdict(3, Status.CORRECT), tier="confirmed", left_out=("main/own",))
-    ended = RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "b.py", 72.0, at=NOW)
+    ended = RunEnded("r-7f3a", StopReason.ATTEMPTS, 6, 3, "r-7f3a/3", "b.py", 72.0, at=NOW)
     assert "not checked in full (see its verdict)" in summary_text(state_after(confirmed(True, weak), ended), width=200)
     full = confirmed(True, replace(weak, left_out=()))
     assert "not checked in full" not in summary_text(state_after(full, ended), width=200)
@@ -131,7 +134,7 @@ def test_the_summary_does_not_pass_over_what_a_check_did_without() -> None:
 
 def test_a_best_that_was_not_confirmed_is_no_longer_shown_as_the_best() -> None:
     wrong = confirmed(False, Verdict(Status.WRONG, "one element"))
-    state = state_after(wrong, RunEnded("r-7f3a", "attempts", 6, 0, None, None, 72.0, at=NOW))
+    state = state_after(wrong, RunEnded("r-7f3a", StopReason.ATTEMPTS, 6, 0, None, None, 72.0, at=NOW))
     assert state.best is None
     assert "nothing: none of 6 attempts was right" in summary_text(state)
     assert plain_line(state, wrong) == "#3 not confirmed why"
@@ -144,7 +147,7 @@ def test_the_last_object_of_a_run_names_tier_and_receipt() -> None:
     for event in (
         *GPU_RUN,
         confirmed(True, again),
-        RunEnded("r-7f3a", "attempts", 6, 3, "r-7f3a/3", "runs/r-7f3a/best.py", 72.0, at=NOW),
+        RunEnded("r-7f3a", StopReason.ATTEMPTS, 6, 3, "r-7f3a/3", "runs/r-7f3a/best.py", 72.0, at=NOW),
     ):
         view(event)
     view.finish()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.events import Event, Progress, RunEnded, RunStarted
+from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.events import Event, GpuReading, GpuSampled, Note, RunEnded, RunStarted
 from kerneltune.agent.view.ndjson import JsonView
 from kerneltune.agent.view.output import ViewChoice, choose_view
 from kerneltune.agent.view.plain import PlainView
@@ -103,7 +104,7 @@ def test_an_exception_inside_the_context_becomes_the_result() -> None:
 
 
 def test_an_interrupted_run_is_not_an_error() -> None:
-    ended = RunEnded("r-7f3a", "interrupted", 6, 3, "r-7f3a/3", None, 72.0)
+    ended = RunEnded("r-7f3a", StopReason.INTERRUPTED, 6, 3, "r-7f3a/3", None, 72.0)
     assert as_json([*CPU_RUN, ended])[-1]["subtype"] == "interrupted"
 
 
@@ -151,5 +152,5 @@ def test_the_view_follows_from_the_facts(facts: dict[str, Json], choice: ViewCho
 
 
 def test_a_sample_of_the_gpu_is_not_a_line() -> None:
-    assert plain([Progress("r", "gpu", "H200 41 %")]) == []
-    assert plain([Progress("r", "starting", "workers")]) == ["… starting workers"]
+    assert plain([GpuSampled("r", GpuReading(41))]) == []
+    assert plain([Note("r", "starting", "workers")]) == ["… starting workers"]

@@ -184,8 +184,8 @@ def mode_of(terminal: Terminal) -> list[Any]:
 def test_a_run_that_is_ending_has_no_limits_to_raise(start: Callable[[str], Terminal]) -> None:
     terminal = start("""while not controls.stopping:
         time.sleep(0.05)
-    from kerneltune.agent.events import Progress
-    view(Progress("r-7f3a", "stopping")); time.sleep(2); print("raised:", controls.raises)""")
+    from kerneltune.agent.events import RunStopping
+    view(RunStopping("r-7f3a")); time.sleep(2); print("raised:", controls.raises)""")
     terminal.read_until(lambda out: b"rows a program" in out)
     os.write(terminal.fd, b"q")
     time.sleep(0.5)

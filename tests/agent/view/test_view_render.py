@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from kerneltune.agent.controls import Controls
-from kerneltune.agent.events import Event, Progress, Proposed, Said
+from kerneltune.agent.events import Event, Proposed, RunStopping, Said
 from kerneltune.agent.view.live import RunSteering
 from kerneltune.agent.view.plain import NextCommand, summary, summary_text
 from kerneltune.agent.view.render import (
@@ -278,7 +278,7 @@ def test_of_several_answers_at_once_the_one_that_began_last_is_shown_whole() -> 
 
 
 def test_a_paused_run_that_shall_stop_is_stopping() -> None:
-    state = state_of([*GPU_RUN, *STEERED, Progress("r-7f3a", "stopping", at=NOW)])
+    state = state_of([*GPU_RUN, *STEERED, RunStopping("r-7f3a", at=NOW)])
     assert "stopping" in text_of(lines_of(render(state, (120, 40), NOW))[0])
     assert state.is_ending
 

@@ -6,11 +6,9 @@ from io import BytesIO, StringIO, TextIOWrapper
 
 from rich.console import Console
 
-from kerneltune.agent.view.live import gpu_words
 from kerneltune.agent.view.render import Ui, render
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.agent.view.terminal import TerminalScreen
-from kerneltune.tools.backends.cuda.device import GpuSample
 from tests.agent.view.scripts import GPU_RUN, NOW
 
 STATE = reduce(fold, GPU_RUN, ViewState())
@@ -66,8 +64,3 @@ def test_what_was_taken_is_given_back_once() -> None:
         screen.leave()
         screen.leave()
         assert page.getvalue().count("\x1b[?1049h") == page.getvalue().count("\x1b[?1049l") == times
-
-
-def test_what_nvml_does_not_tell_is_left_out() -> None:
-    sample = GpuSample(1980, None, 41, 612.3, 97, None, None)
-    assert gpu_words("NVIDIA H200", sample) == "NVIDIA H200  97 %  1980 MHz  612 W  41 °C"

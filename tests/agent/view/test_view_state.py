@@ -5,10 +5,23 @@ import sys
 from dataclasses import replace
 from functools import reduce
 
-from kerneltune.agent.events import Event, Judged, Progress, Proposed, RunResumed, Said, Verified
+from kerneltune.agent.attempt import Limits
+from kerneltune.agent.events import (
+    Event,
+    Judged,
+    LimitsChanged,
+    Proposed,
+    RunPaused,
+    RunResumed,
+    RunSuspended,
+    Said,
+    Stage,
+    StageStarted,
+    Verified,
+)
 from kerneltune.agent.view.ndjson import result
 from kerneltune.agent.view.plain import summary_text
-from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.agent.view.state import ViewState, fold, throttling
 from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN, NOW, START, attempt, started
 
@@ -35,7 +48,7 @@ def test_the_state_names_best_counts_and_current_attempt() -> None:
     assert state.by_status == {"correct": 3, "wrong": 1, "rejected": 1, "compile_failed": 1}
     assert (state.finished, state.accepted) == (6, 3)
     assert state.gpu_reading is not None
-    assert (state.gpu_reading.sm_clock_mhz, state.gpu_reading.throttle_words) == (1980, "power cap")
+    assert (state.gpu_reading.sm_clock_mhz, throttling(state.gpu_reading)) == (1980, "power cap")
 
 
 def test_budgets_follow_the_limits_that_were_given() -> None:
@@ -46,7 +59,7 @@ def test_budgets_follow_the_limits_that_were_given() -> None:
 
 
 def test_progress_of_a_judged_attempt_does_not_reopen_it() -> None:
-    state = fold(folded(CPU_RUN), Progress("r-7f3a", "checking", attempt_id="r-7f3a/3", at=NOW))
+    state = fold(folded(CPU_RUN), StageStarted("r-7f3a", "r-7f3a/3", Stage.CHECKING, at=NOW))
     row = state.row("r-7f3a/3")
     assert row is not None
     assert row.stage == ""
@@ -80,16 +93,16 @@ def test_a_resumed_run_that_ends_has_taken_the_time_of_all_its_processes() -> No
 
 def test_a_resumed_run_shows_the_limits_that_are_in_force() -> None:
     resumed = fold(folded(CPU_RUN), RunResumed("r-7f3a", 6, at=START + 10_000))
-    told = fold(resumed, Progress("r-7f3a", "raised", data={"max_attempts": 48, "max_time_s": None, "patience": None}))
+    told = fold(resumed, LimitsChanged("r-7f3a", Limits(48)))
     assert [(b.name, b.limit) for b in told.budgets(START + 10_001)] == [("attempts", 48)]
 
 
 def test_time_for_which_the_process_was_stopped_is_not_shown_as_spent() -> None:
-    state = fold(folded(CPU_RUN), Progress("r-7f3a", "suspended", data={"seconds": 30.0}, at=NOW))
+    state = fold(folded(CPU_RUN), RunSuspended("r-7f3a", 30.0, at=NOW))
     assert state.process_s(NOW) == NOW - START - 30
-    paused = fold(folded(CPU_RUN), Progress("r-7f3a", "paused", at=NOW - 40))
-    assert fold(paused, Progress("r-7f3a", "suspended", data={"seconds": 30.0}, at=NOW)).paused_s == 0.0
-    assert fold(ViewState(), Progress("", "suspended", data={"seconds": 30.0})).paused_s == 0.0
+    paused = fold(folded(CPU_RUN), RunPaused("r-7f3a", paused=True, at=NOW - 40))
+    assert fold(paused, RunSuspended("r-7f3a", 30.0, at=NOW)).paused_s == 0.0
+    assert fold(ViewState(), RunSuspended("", 30.0)).paused_s == 0.0
 
 
 def test_a_best_that_is_not_confirmed_gives_way_to_the_next_one() -> None:
