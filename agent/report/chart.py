@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.codec import plain
 
 WIDE, NARROW = 840, 350
 _LETTER = 6.7  # width of a letter of 12 pixels

@@ -29,7 +29,7 @@ from kerneltune.agent.report.data import (
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import verdict_style
-from kerneltune.tools.schema.roofline import rate_tflops
+from kerneltune.tools.schema.gpus import rate_tflops
 from kerneltune.tools.schema.verdict import Comparison, Status
 
 # Marks differ for those who cannot tell the colours, on paper too.

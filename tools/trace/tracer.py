@@ -135,15 +135,11 @@ class TracingSession:
         self.log.offered.clear()
 
 
-_session: list[TracingSession] = []
-
-
 def install(arch: int, gpu: dict[str, Any]) -> TracingSession:
     """Turn this process into a tracer for good."""
     session = TracingSession(arch)
     driver = cuda_stubs.install(session.tape, arch, gpu)
     triton_recorder.install(session.log, driver.target)
-    _session.append(session)
     return session
 
 
@@ -176,19 +172,21 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def warm() -> None:
+def warm() -> TracingSession:
     """Install for the default target and trace a small kernel, so that forks start with a warm compiler."""
     from kerneltune.tools.schema.gpus import gpu_named
 
     gpu = gpu_named("H200")
-    install(gpu.arch, gpu.served())
-    reply = trace(TraceRequest(_WARM_SOURCE, (_WARM_CASE,)))
+    session = install(gpu.arch, gpu.served())
+    reply = trace(session, TraceRequest(_WARM_SOURCE, (_WARM_CASE,)))
     if reply.failure:
         raise RuntimeError(f"the tracer does not work here: {reply.failure.message}")
+    return session
 
 
 def main(channel: Any) -> None:
-    """Answer one TraceRequest, then end: a candidate's process is never reused."""
+    """Answer one TraceRequest, then end: a candidate's process is never reused. Its fork server has called `warm`."""
+    (session,) = channel.prepared
     request = decode(TraceRequest, channel.receive().body)
 
     def ask_compiler(kernel: Kernel) -> dict[str, Json]:
@@ -198,13 +196,12 @@ def main(channel: Any) -> None:
             raise Refused(f"host code asks for registers or shared memory of a kernel: {facts.problem}")
         return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
 
-    _session[0].log.ask_compiler = ask_compiler
-    channel.send(encode(trace(request)))
+    session.log.ask_compiler = ask_compiler
+    channel.send(encode(trace(session, request)))
 
 
-def trace(request: TraceRequest) -> TraceReply:
+def trace(session: TracingSession, request: TraceRequest) -> TraceReply:
     """Trace every case of a candidate. A failure of the candidate is part of the reply; only ours raise."""
-    session = _session[0]
     plans: list[Plan] = []
     dropped: list[str] = []
     for case in request.cases:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kerneltune.tools.compile.compiler import foreign_ttir, module_memory
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.plan import forbidden_option
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec

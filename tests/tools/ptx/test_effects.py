@@ -7,7 +7,7 @@ import pytest
 from kerneltune.tools.languages.ptx import parse
 from kerneltune.tools.languages.ptx.checks import effects, waits_for_earlier, written_variables
 from kerneltune.tools.replay.effects import effects as effects_of
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
 from kerneltune.tools.schema.plan import Kernel

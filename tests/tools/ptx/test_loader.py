@@ -6,7 +6,7 @@ import pytest
 
 from kerneltune.tools.languages.ptx import PtxKernel, PtxLaunchError
 from kerneltune.tools.languages.ptx.loader import block_of, cluster_of, sizes
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.plan import Kernel, Launch, ScalarArg, TensorArg
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict

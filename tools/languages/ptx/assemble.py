@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.parser import line_of, parse, without_comments
-from kerneltune.tools.schema.elf import sections
 from kerneltune.tools.schema.gpus import arch_number
+from kerneltune.tools.schema.sass import sections
 
 # ---
 # PTX to a cubin, by the ptxas that Triton ships; what it says of registers, spills and shared memory; its errors with
