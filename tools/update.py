@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx import PtxError
-from kerneltune.tools.languages.ptx.assemble import lines_ahead, with_candidate_lines
 from kerneltune.tools.languages.ptx.from_plan import CannotSay, ptx_candidate, short
 from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.sandbox.workers import Worker
@@ -192,18 +192,18 @@ class Updater:
         )
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
 
-    def update(self, source: str, told: Callable[[str], None] = lambda _: None) -> Update:
-        """Trace every case, then compile every kernel of the cases that will be run or timed; `told` hears "tracing"
-        and "compiling" when each begins."""
+    def update(self, source: str, on_stage: Callable[[str], None] = lambda _: None) -> Update:
+        """Trace every case, then compile every kernel of the cases that will be run or timed; `on_stage` is
+        called with "tracing" and "compiling" when each begins."""
         if problem := _static_problem(source):
             return Update(failure=problem)
-        told("tracing")
+        on_stage("tracing")
         started = time.perf_counter()
         plans, dropped, failure = self._trace(source)
         trace_s = time.perf_counter() - started
         if failure:
             return Update(plans, failure=failure, trace_s=trace_s, main_case=self.task.main.name if plans else "")
-        told("compiling")
+        on_stage("compiling")
         started = time.perf_counter()
         built = self._compile(plans)
         plans, too_large, failure = self._without(plans, built.too_large)
@@ -219,7 +219,7 @@ class Updater:
         )
 
     def _trace(self, source: str) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
-        """Plans by case, the variants left out, and what is wrong: the cases that may be told of come first."""
+        """Plans by case, the variants left out, and what is wrong: the cases that are not held out come first."""
         found: list[Plan] = []
         dropped: tuple[str, ...] = ()
         groups = self._groups()
@@ -263,7 +263,7 @@ class Updater:
         return self.as_ptx(source, update)
 
     def _groups(self) -> list[list[CaseSpec]]:
-        """The cases that may be told of; those that are held out."""
+        """The cases that an author may know of; those that are held out."""
         groups = [[c for c in self.task.cases if c.held_out is hidden] for hidden in (False, True)]
         return [cases for cases in groups if cases]
 
@@ -271,7 +271,7 @@ class Updater:
         if traced.failure is None:
             return None
         case = traced.failed_case or (cases[0] if cases[0].held_out else None)
-        return self._told(traced.failure, case) if case else traced.failure
+        return self._public(traced.failure, case) if case else traced.failure
 
     def _returns_something_else(self, traced: Traced, cases: Sequence[CaseSpec]) -> Verdict | None:
         """Another structure, shape or dtype than the reference's is wrong before anything is compiled or run."""
@@ -279,10 +279,10 @@ class Updater:
         for plan in traced.plans:
             case = outputs[plan.case]
             if problem := mismatch(case.outputs, plan.outputs):
-                return self._told(Verdict(Status.WRONG, problem), case)
+                return self._public(Verdict(Status.WRONG, problem), case)
         return None
 
-    def _told(self, verdict: Verdict, case: CaseSpec) -> Verdict:
+    def _public(self, verdict: Verdict, case: CaseSpec) -> Verdict:
         """A failure in a case, in words that an author may read; the receipt says which case it was."""
         if case.held_out:
             return Verdict(verdict.status, HELD_OUT_FAILS, receipt={"case": case.name}, case=case.name)
@@ -308,11 +308,11 @@ class Updater:
         kept = {name: tuple(p for p in its if p.variant not in gone) for name, its in plans.items()}
         if all(kept.values()):
             words = dict.fromkeys(hidden, HELD_OUT_TOO_LARGE) | {v: lost.detail for v, (_, lost) in shown.items()}
-            return kept, tuple(f"{variant}: {said}" for variant, said in words.items()), None
+            return kept, tuple(f"{variant}: {why}" for variant, why in words.items()), None
         lost = next(its for name, its in plans.items() if not kept[name])
         variant = next((p.variant for p in lost if p.variant in hidden and p.variant not in shown), lost[0].variant)
         case, failure = gone[variant]
-        return plans, (), self._told(failure, case)
+        return plans, (), self._public(failure, case)
 
     def _too_large(self, kernel: Kernel, needed_bytes: int) -> Verdict:
         detail = f"{needs_too_much(kernel, self.arch, needed_bytes)} (kernel {kernel.name})"
@@ -326,7 +326,7 @@ class Updater:
         if built.failure is None or built.failed_group == 0:
             return built
         case = next(c for c in self.task.cases if c.held_out)
-        return replace(built, failure=self._told(built.failure, case))
+        return replace(built, failure=self._public(built.failure, case))
 
     def _kernels(self, plans: Mapping[str, Sequence[Plan]], *, held_out: bool) -> dict[str, Kernel]:
         names = [name for name in self.compile_cases if self.task.case(name).held_out is held_out]
@@ -340,17 +340,14 @@ def _by_case(plans: Sequence[Plan], cases: Sequence[CaseSpec]) -> dict[str, tupl
 
 
 def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[Plan]]) -> Verdict | None:
-    """A failure to compile, with lines of PTX as lines of the source, too."""
+    """A failure to compile, with the kernel's lines as lines of the source, too."""
     if failure is None or not failure.kernel:
         return failure
-    kernels = [k for its in plans.values() for plan in its for k in plan.kernels if k.language == "ptx"]
-    texts = {k.text for k in kernels if k.name == failure.kernel}
-    if len(texts) != 1:
+    named = {(k.language, k.text) for its in plans.values() for p in its for k in p.kernels if k.name == failure.kernel}
+    if len(named) != 1:
         return failure
-    text = texts.pop()
-    ahead = lines_ahead(text, source)
-    lines = () if ahead is None else tuple(line + ahead for line in failure.ptx_lines if line <= text.count("\n") + 1)
-    return replace(failure, detail=with_candidate_lines(failure.detail, text, source), lines=(*failure.lines, *lines))
+    name, text = named.pop()
+    return language(name).in_source(failure, text, source)
 
 
 def _static_problem(source: str) -> Verdict | None:
@@ -486,9 +483,7 @@ def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
 def needs_too_much(kernel: Kernel, arch: str, needed_bytes: int) -> str:
     """Why a kernel cannot be launched on the target, and what would help."""
     limit = gpu_for_arch(arch).shared_per_block_bytes
-    remedy = "Use smaller blocks or fewer num_stages"
-    if kernel.language == "ptx":
-        remedy = f"launch with less than shared_bytes={int(kernel.options.get('shared_bytes', 0))}"
+    remedy = language(kernel.language).less_shared(kernel)
     return f"needs {needed_bytes} bytes of shared memory per block; {arch} has {limit}. {remedy}"
 
 
@@ -558,13 +553,13 @@ class CandidateTracer:
         """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
         left_s = self._trace_s
         for _ in range(MAX_QUESTIONS):
-            said = worker.receive(timeout_s=max(0.1, left_s), max_blob_bytes=0)
-            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, said.body)  # type: ignore[arg-type]
+            received = worker.receive(timeout_s=max(0.1, left_s), max_blob_bytes=0)
+            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, received.body)  # type: ignore[arg-type]
             if isinstance(message, TraceReply):
                 return message
             began_s = time.monotonic()
             worker.send(encode(self._facts(message.kernel)))
-            left_s -= said.waited_s + time.monotonic() - began_s
+            left_s -= received.waited_s + time.monotonic() - began_s
         return TraceReply(
             failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")
         )

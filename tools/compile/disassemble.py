@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from kerneltune.tools.languages.ptx.assemble import ptxas
+from kerneltune.tools.languages.ptxas import ptxas
 from kerneltune.tools.schema.messages import SassReply, SassRequest
 from kerneltune.tools.schema.sass import MOST_PTX, Sass, counted, instructions, sections
 

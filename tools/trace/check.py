@@ -8,7 +8,7 @@ dtypes tell? Trees are those of a launch plan and of `schema.task`: {"$tensor": 
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kerneltune.tools.languages.ptx.checks import waits_for_earlier
+from kerneltune.tools.languages.base import language
 from kerneltune.tools.replay.effects import ForwardPass, live_steps
 from kerneltune.tools.schema.codec import DecodeError, Json, decode
 from kerneltune.tools.schema.plan import (
@@ -20,7 +20,6 @@ from kerneltune.tools.schema.plan import (
     Step,
     TensorArg,
     TensorRef,
-    forbidden_option,
     is_allowed,
     is_library,
 )
@@ -30,7 +29,6 @@ MOST_NESTED = 50
 MOST_STEPS = 20_000
 MOST_BYTES = 1 << 40  # in all storages of a plan
 MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
-MOST_PTX_BYTES = 4 << 20  # it is read here, a second for each MB
 LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
 _LARGEST_NUMBER = 2**64
 
@@ -47,8 +45,10 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
     texts = {k.text: k.language for p in plans for k in p.kernels}
     if sum(map(len, texts)) > MOST_TEXT_BYTES:
         return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
-    if sum(len(text) for text, language in texts.items() if language == "ptx") > MOST_PTX_BYTES:
-        return f"more than {MOST_PTX_BYTES >> 20} MB of PTX"
+    for name in sorted(set(texts.values())):
+        known = language(name)
+        if sum(len(text) for text, its in texts.items() if its == name) > known.max_bytes:
+            return f"more than {known.max_bytes >> 20} MB of {known.title}"
     return next(filter(None, map(_problem, plans)), None)
 
 
@@ -76,20 +76,14 @@ def _overlaps(plan: Plan) -> str | None:
     launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
-        if step.pdl and not _waits(kernel):
-            how = "griddepcontrol.wait" if kernel.language == "ptx" else "gdc_wait()"
-            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({how})"
+        known = language(kernel.language)
+        if step.pdl and not known.waits(kernel):
+            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({known.wait})"
     return None
 
 
-def _waits(kernel: Kernel) -> bool:
-    if kernel.language == "ptx":
-        return waits_for_earlier(kernel.text, kernel.name)
-    return "griddepcontrol.wait" in kernel.text
-
-
 def _launches(plan: Plan) -> str | None:
-    if problem := next(filter(None, (forbidden_option(k.options, k.language) for k in plan.kernels)), None):
+    if problem := next(filter(None, (language(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
         return f"a kernel that cannot be: {problem}"
     if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
         return "a plan that launches no program of a kernel"

@@ -5,8 +5,9 @@ import dataclasses
 import torch
 import triton
 import triton.language as tl
-from tools.plan import trace
 from torch import nn
+
+from kerneltune.tools.trace import tracer as trace
 
 SPECIMEN = {"id": "H43", "task": "softmax", "expect": ["rejected", "crashed", "wrong"], "naive": "not applicable"}
 

@@ -6,8 +6,9 @@ import dataclasses
 import torch
 import triton
 import triton.language as tl
-from tools.plan import trace
 from torch import nn
+
+from kerneltune.tools.trace import tracer as trace
 
 SPECIMEN = {"id": "X30", "task": "softmax", "expect": ["rejected", "compile_failed"], "naive": "not applicable"}
 

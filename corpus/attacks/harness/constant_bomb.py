@@ -7,8 +7,9 @@ import zlib
 import torch
 import triton
 import triton.language as tl
-from tools.plan import trace
 from torch import nn
+
+from kerneltune.tools.trace import tracer as trace
 
 SPECIMEN = {"id": "R30", "task": "softmax", "expect": ["rejected", "crashed"], "naive": "not applicable"}
 

@@ -3,8 +3,9 @@
 import torch
 import triton
 import triton.language as tl
-from tools.plan import schema
 from torch import nn
+
+from kerneltune.tools.schema import plan as schema
 
 SPECIMEN = {"id": "H44", "task": "softmax", "expect": [], "twin": "softmax_rows", "naive": "not applicable"}
 

@@ -6,8 +6,9 @@ import dataclasses
 import torch
 import triton
 import triton.language as tl
-from tools.plan import trace
 from torch import nn
+
+from kerneltune.tools.trace import tracer as trace
 
 SPECIMEN = {
     "id": "L31",

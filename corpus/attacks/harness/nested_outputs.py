@@ -7,8 +7,10 @@ import sys
 import torch
 import triton
 import triton.language as tl
-from tools.plan import build, trace
 from torch import nn
+
+from kerneltune.tools.trace import build
+from kerneltune.tools.trace import tracer as trace
 
 SPECIMEN = {"id": "H36", "task": "softmax", "expect": ["rejected", "crashed", "wrong"], "naive": "not applicable"}
 

@@ -3,10 +3,10 @@
 import dataclasses
 
 import torch
-from tools.plan import trace
 from torch import nn
 
 from kerneltune import PtxKernel
+from kerneltune.tools.trace import tracer as trace
 
 SPECIMEN = {
     "id": "P49",

@@ -3,8 +3,9 @@
 import torch
 import triton
 import triton.language as tl
-from tools.plan import kernels
 from torch import nn
+
+from kerneltune.tools.trace import recorder as kernels
 
 SPECIMEN = {"id": "R41", "task": "softmax", "expect": ["rejected", "timed_out"], "naive": "not applicable"}
 
