@@ -40,11 +40,11 @@ from kerneltune.agent.events import (
     Warned,
 )
 from kerneltune.agent.repeat import repeated, unfinished
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.reflect import evidence, outcome
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update
 
 Emit = Callable[[Event], None]
@@ -104,7 +104,7 @@ class AttemptTracker:
 
     run_id: str
     task: TaskSpec
-    tools: Tools
+    tools: Evaluator
     emit: Emit
     attempts: list[Attempt] = field(default_factory=list)
     next_number: int = 1
@@ -205,7 +205,7 @@ class AttemptTracker:
             if isinstance(proposal.origin, GivenFile) and proposal.origin.problem:
                 update = Update(failure=Verdict(Status.REJECTED, proposal.origin.problem))
             else:
-                update = self.tools.update(proposal.source, told)
+                update = self.tools.updater.update(proposal.source, told)
             self._insist(attempt_id)
             self.emit(updated(self.run_id, attempt_id, update))
         return Draft(attempt_id, number, proposal, update, update.plans_sha256 if self.tiers.again else "")
@@ -231,9 +231,9 @@ class AttemptTracker:
         if self.tools.bench_stage == "timing":
             with self._numbering:
                 self._busy.discard(draft.attempt_id)
-        verdict = self.tools.bench(draft.update, self.tiers.first or "judged")
+        verdict = self.tools.benches.bench(draft.update, self.tiers.first or "judged")
         if self.tiers.promote and deserves_judging(verdict, self.best):
-            return [verdict, self.tools.bench(draft.update, "judged")]
+            return [verdict, self.tools.benches.bench(draft.update, "judged")]
         return [verdict]
 
     def _finish(self, draft: Draft, verdict: Verdict, bench_s: float) -> Attempt:
@@ -315,10 +315,10 @@ class AttemptTracker:
         seconds."""
         self.emit(JudgingAgain(self.run_id, attempt.attempt_id, tier))
         source = attempt.proposal.source
-        update = self._leading.get(attempt.attempt_id) or self.tools.update(source)
+        update = self._leading.get(attempt.attempt_id) or self.tools.updater.update(source)
         with self._judging:
             started = time.perf_counter()
-            verdict = update.failure or self.tools.bench(update, tier)
+            verdict = update.failure or self.tools.benches.bench(update, tier)
             bench_s = time.perf_counter() - started
             self.bench_s += bench_s
         if unfinished(attempt.verdict, verdict):

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kerneltune.tools.gpu_bench import GpuBench, gpu_bench
-from kerneltune.tools.judge.service.protocol import Open, Opened, Resolved
-from kerneltune.tools.sandbox import machine as machines
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.bench import GpuBench, gpu_bench
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import Open, Opened, Resolved
 from kerneltune.tools.task.load import find_task
 from kerneltune.tools.update import Update, Updater
 
@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("--pair-s", type=float, default=0.3)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    with machines.started() as machine:
+    with workers.started() as machine:
         for rows, columns in SIZES:
             with opened(machine, rows, columns) as (bench, update):
                 found = bench.resolution(update, asked.pairs, asked.pair_s)

@@ -38,18 +38,14 @@ from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.lowering import Lowering
 from kerneltune.agent.commands.session import open_task
 from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
-from kerneltune.tools.bench import CpuBench
-from kerneltune.tools.gpu_bench import EARLY_JUDGE, GpuBench, waiting_judge
-from kerneltune.tools.sandbox import machine as machines
-from kerneltune.tools.sandbox.children import Children
-from kerneltune.tools.sandbox.machine import Machine
-from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.bench import EARLY_JUDGE, CpuBench, GpuBench, waiting_judge
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, TaskError, Unfit
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, arch_number
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict
-from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.schema.verdict import Status, Verdict, versions
 from kerneltune.tools.task.load import TaskFile, find_task
 from kerneltune.tools.update import Update, UpdateLimits, Updater
 
@@ -255,7 +251,8 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._end_s = time.monotonic() + seconds
-        self._children = Children()
+        self._workers: list[Worker] = []
+        self._lock = threading.Lock()
         self._ends: list[Callable[[], None]] = []
         self._timer = threading.Timer(seconds, self.now)
         self._timer.daemon = True
@@ -272,10 +269,11 @@ class Deadline:
 
     def of(self, new: Callable[[], Worker]) -> Callable[[], Worker]:
         """The same factory; what it makes ends with the time."""
-        remembered = self._children.of(new)
 
         def make() -> Worker:
-            worker = remembered()
+            worker = new()
+            with self._lock:
+                self._workers = [*(w for w in self._workers if not w.exited.is_set()), worker]
             if self.over:
                 worker.kill()
             return worker
@@ -291,7 +289,9 @@ class Deadline:
     def now(self) -> None:
         """The time is up."""
         self._end_s = min(self._end_s, time.monotonic())
-        for end in (*(worker.kill for worker in self._children.now()), *self._ends):
+        with self._lock:
+            living = [worker for worker in self._workers if not worker.exited.is_set()]
+        for end in (*(worker.kill for worker in living), *self._ends):
             end()
 
     def __enter__(self) -> "Deadline":
@@ -853,7 +853,7 @@ class ShareWorker:
         self._gpu = gpu_info()
         if asked["needs_gpu"] and self._gpu is None:
             raise Unfit(f"there is no GPU {os.environ.get('CUDA_VISIBLE_DEVICES')} to be seen here")
-        machine = self._held.enter_context(machines.started())
+        machine = self._held.enter_context(workers.started())
         place = Place(machine, decode(Limits, asked["limits"]), self._gpu)
         self._ahead = self._held.enter_context(contextlib.closing(Ahead(place, asked["width"])))
         self._judging = Judging(place)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerneltune.tools.judge.correctness.problem import describe
-from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox import workers
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
-from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.schema.verdict import versions
 from kerneltune.tools.task.load import find_task
 from kerneltune.tools.update import Update, UpdateLimits, Updater
 
@@ -20,7 +20,7 @@ from kerneltune.tools.update import Update, UpdateLimits, Updater
 def measured(file: Path, task: str, repeats: int) -> list[Update]:
     """One update after another; a comment makes each source new. Raises TaskError, AssertionError where one fails."""
     found: list[Update] = []
-    with machines.started() as machine:
+    with workers.started() as machine:
         updater = Updater(
             describe(find_task(task)), DEFAULT_ARCH, machine.tracer, machine.compiler, UpdateLimits(max_variants=1)
         )

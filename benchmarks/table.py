@@ -68,14 +68,13 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view.plain import PlainView, summary_text
 from kerneltune.agent.view.verdicts import FilesView
-from kerneltune.tools.gpu_bench import GpuBench
-from kerneltune.tools.sandbox.children import Children
+from kerneltune.tools.bench import Bench, GpuBench
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.verdict import Comparison, Tier, Timing, Verdict
 from kerneltune.tools.task.load import TaskFile, builtin_names, find_task
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update, Updater
 
 JOURNAL = "table.jsonl"
@@ -557,7 +556,7 @@ class Ahead:
     `sources`: of the candidates that will be judged; `lower`: whether there will be a search. Close it in the end."""
 
     def __init__(self, shop: Workshop, task_file: TaskFile, sources: Sequence[str], *, lower: bool) -> None:
-        self._shop, self._children = shop, Children()
+        self._shop, self._machine = shop, shop.machine.apart()
         self._pool = ThreadPoolExecutor(_COMPILED_AT_A_TIME + 1, thread_name_prefix="ahead")
         self._updater = self._pool.submit(self._described, task_file)  # the first thread's, and the others wait for it
         self._lowered = self._pool.submit(self._lower) if lower else None
@@ -569,14 +568,15 @@ class Ahead:
         if self._lowered is not None:
             wait([self._lowered])
 
-    def tools(self, opened: Session) -> "Beside":
-        """Those of a session of public kernels: the session's own, but for what is begun already."""
-        return Beside(opened.tools.updater, opened.tools.benches, opened.tools.bench_stage, self._updates)
+    def tools(self, opened: Session) -> Evaluator:
+        """That of a session of public kernels: the session's own, but for what is begun already."""
+        own = opened.tools
+        return Evaluator(Begun(own.updater, self._updates), Anew(own.benches), own.bench_stage)
 
     def close(self) -> None:
         """Let go of what is not done; the threads end when their workers have."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for worker in self._children.now():
+        for worker in self._machine.living():
             worker.kill()
         if self._lowered is not None and not self._lowered.done():
             self._shop.lowering.close()
@@ -584,7 +584,7 @@ class Ahead:
     def _described(self, task_file: TaskFile) -> Updater:
         with self._shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as desk:
             task, _ = open_task(desk, task_file)
-        return updater_for(self._shop, task, self._children, Patience())
+        return updater_for(self._shop, task, self._machine, Patience())
 
     def _lower(self) -> None:
         """Ask TorchInductor all that the search will ask it. What fails here fails there, too, and is told there."""
@@ -599,23 +599,30 @@ class Ahead:
         return self._updater.result().update(source)
 
 
-@dataclass(frozen=True)
-class Beside(Tools):
-    """The tools of a session that compares ours with public kernels. What was begun is waited for; no verdict of the
-    search before it is given again: the best of many was chosen by it, so that it tells too short a time."""
+class Begun(Updater):
+    """The updater of a session that compares ours with public kernels: what was begun is waited for."""
 
-    begun: Mapping[str, Future[Update]] = field(default_factory=dict)
+    def __init__(self, own: Updater, begun: Mapping[str, Future[Update]]) -> None:
+        self._own, self._begun = own, begun
 
     def update(self, source: str, told: Callable[[str], None] = lambda _: None) -> Update:
         """As it was begun, else now."""
-        begun = self.begun.get(source)
-        return super().update(source, told) if begun is None else begun.result()
+        begun = self._begun.get(source)
+        return self._own.update(source, told) if begun is None else begun.result()
+
+
+@dataclass(frozen=True)
+class Anew:
+    """The bench of such a session. No verdict of the search before it is given again: the best of many was chosen by
+    it, so that it tells too short a time."""
+
+    own: Bench
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Judge a compiled candidate anew."""
-        if isinstance(self.benches, GpuBench):
-            return self.benches.bench(update, tier, reuse=False)
-        return super().bench(update, tier)  # draws new inputs each time
+        if isinstance(self.own, GpuBench):
+            return self.own.bench(update, tier, reuse=False)
+        return self.own.bench(update, tier)  # draws new inputs each time
 
 
 _COMMAND = (sys.executable, "-m", "benchmarks.table", "--worker")
@@ -862,7 +869,7 @@ class TableWorker:
         opened, ahead = self._open_task(), self._ahead
         candidates = read_candidates(asked["files"])
         if ahead is not None:
-            candidates = [replace(candidate, tools=ahead.tools(opened)) for candidate in candidates]
+            candidates = [replace(candidate, evaluator=ahead.tools(opened)) for candidate in candidates]
         settings = replace(self._settings, tier="judged")
         with Store.open(settings.runs_dir) as store:
             view = FilesView(sys.stdout, sys.stderr, total=len(candidates))

@@ -23,20 +23,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools import pipeline
+from kerneltune.tools import evaluator
 from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
-from kerneltune.tools.bench import Bench, CpuBench
-from kerneltune.tools.gpu_bench import gpu_bench
-from kerneltune.tools.judge.service.protocol import Open, Opened
-from kerneltune.tools.sandbox import machine as machines
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.bench import Bench, CpuBench, gpu_bench
+from kerneltune.tools.evaluator import Evaluator
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
-from kerneltune.tools.schema.verdict import Tier, Verdict
-from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.schema.messages import Open, Opened
+from kerneltune.tools.schema.verdict import Tier, Verdict, versions
 from kerneltune.tools.task.load import find_task
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import UpdateLimits, Updater
 
 HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n\n\n"
@@ -351,7 +349,7 @@ class Limits:
 
 
 @contextlib.contextmanager
-def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits) -> Iterator[Tools]:
+def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits) -> Iterator[Evaluator]:
     """The tools of one task, warm. Raises TaskError."""
     task_file = find_task(task_name)
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
@@ -365,10 +363,10 @@ def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits
         if gpu is None:
             updater.compile_cases = [task.main.name]
             bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=limits.replay_s)
-            yield Tools(updater, bench, "checking")
+            yield Evaluator(updater, bench, "checking")
             return
         with gpu_bench(task_file, task, machine) as timed:
-            yield Tools(updater, timed, "timing")
+            yield Evaluator(updater, timed, "timing")
 
 
 class BusyWatch:
@@ -405,7 +403,7 @@ class Tally:
     tier: Tier
     warm_up_s: float = 0.0
     wall_s: float = 0.0
-    judged: list[tuple[Candidate, pipeline.Judgement]] = field(default_factory=list)
+    judged: list[tuple[Candidate, evaluator.Judgement]] = field(default_factory=list)
     busy_percents: list[int] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
@@ -466,7 +464,7 @@ def measure(chosen: Sequence[Candidate], *, width: int, tier: Tier, limits: Limi
     gpu, tally = gpu_info(), Tally(width, tier)
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        machine = stack.enter_context(machines.started())
+        machine = stack.enter_context(workers.started())
         for role, held in machine.enforced().items():
             print(f"{role}: confined {held.confined}, bubblewrap {held.bubblewrap_version or 'no'}", file=sys.stderr)
         tasks = sorted({c.task for c in chosen})
@@ -474,8 +472,8 @@ def measure(chosen: Sequence[Candidate], *, width: int, tier: Tier, limits: Limi
         begun = time.perf_counter()
         tally.warm_up_s = begun - started
         with BusyWatch(gpu) as watch:
-            line = [pipeline.Candidate(c.task, c.source, tools=tools[c.task]) for c in chosen]
-            for judged in pipeline.judge_all(tools[tasks[0]], line, width=width, tier=tier):
+            line = [evaluator.Candidate(c.task, c.source, evaluator=tools[c.task]) for c in chosen]
+            for judged in evaluator.judge_all(tools[tasks[0]], line, width=width, tier=tier):
                 tally.judged.append((chosen[judged.index], judged))
         tally.wall_s = time.perf_counter() - begun
         tally.busy_percents = watch.percents
@@ -505,7 +503,7 @@ def main() -> int:
     return int(bool(tally.unexpected()))
 
 
-def _row(candidate: Candidate, judged: pipeline.Judgement) -> dict[str, Any]:
+def _row(candidate: Candidate, judged: evaluator.Judgement) -> dict[str, Any]:
     said = {"status": judged.verdict.status.value, "detail": _line(judged.verdict), "judge_s": round(judged.bench_s, 4)}
     spent = {"trace_s": round(judged.update.trace_s, 4), "compile_s": round(judged.update.compile_s, 4)}
     return {"task": candidate.task, "kind": candidate.kind, "name": candidate.name} | said | spent

@@ -17,9 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from kerneltune.tools.sandbox import machine as machines
 from kerneltune.tools.sandbox import wire, workers
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
 
 
@@ -56,25 +55,26 @@ def use(path: str) -> None:
             wire.send(line, {"environment": workers.environment(root), "folder": os.getcwd()}, fds=[theirs.fileno()])
             return RemoteForkServer(wire.receive(line, timeout_s=workers.START_TIMEOUT_S).body["pid"])
 
-    workers.first.append(start)
+    vars(workers)["start_fresh"] = start
 
 
 @contextlib.contextmanager
-def started(start: Callable[[], AbstractContextManager[Machine]] = machines.started) -> Iterator[Machine]:
+def started(start: Callable[[], AbstractContextManager[Machine]] = workers.started) -> Iterator[Machine]:
     """Start a machine as `start` does, its workers forked from a shared process of this process's own."""
     with contextlib.ExitStack() as stack:
+        before = workers.start_fresh
         use(address())
         try:
             machine = stack.enter_context(start())
         finally:
-            workers.first.pop()
+            vars(workers)["start_fresh"] = before
         yield machine
 
 
 def answer(target: str, body: dict[str, Json], *, timeout_s: float) -> dict[str, Json]:
     """What `target` ("package.module:function", called with a fork server's Channel) answers in a process of its
     own; torch and Triton are loaded there. Raises WorkerError with the end of what it printed when it fails."""
-    with started(machines.started_base) as machine, machine.trusted(target) as worker:
+    with started(workers.started_base) as machine, machine.trusted(target) as worker:
         return worker.call(body, timeout_s=timeout_s).body
 
 

@@ -15,8 +15,10 @@ import pytest
 from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, worth_trying
 from kerneltune.agent.attempt import Proposal, SearchPoint
 from kerneltune.tools.backends.cuda.device import GpuInfo
-from kerneltune.tools.gpu_bench import EARLY_JUDGE
-from kerneltune.tools.judge.service.protocol import (
+from kerneltune.tools.bench import EARLY_JUDGE
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import (
     Baselines,
     BenchReply,
     BenchRequest,
@@ -25,8 +27,6 @@ from kerneltune.tools.judge.service.protocol import (
     SupervisorMessage,
     Warm,
 )
-from kerneltune.tools.sandbox import machine as machines
-from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
 
 PROBLEM = """
@@ -76,7 +76,7 @@ def _correct(tier: Any) -> Verdict:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with machines.started() as machine:
+    with workers.started() as machine:
         yield Place(machine, Limits(judge_s=100.0, most=2), GPU, "tests.test_kernelbench_judge:judge")
 
 
@@ -141,7 +141,7 @@ def test_a_judge_that_cannot_use_the_gpu_is_told_as_lost(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with machines.started() as machine:
+    with workers.started() as machine:
         line = judged(replace(place, machine=machine, judge=EARLY_JUDGE), tmp_path, "6_Lost")
     assert line["lost"]
     assert line["cause"].startswith("opening: GpuLost: the judge's process ended: ")

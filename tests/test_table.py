@@ -577,10 +577,10 @@ def test_what_needs_no_gpu_is_done_when_it_is_asked_for(tmp_path: Path) -> None:
         with contextlib.closing(ahead), session(shop, find_task("swiglu")) as opened:
             ahead.wait_lowered()
             tools = ahead.tools(opened)
-            found = tools.update(SWIGLU)
+            found = tools.updater.update(SWIGLU)
             assert found.failure is None
-            assert tools.update(SWIGLU) is found
-            assert tools.update(SWIGLU + "\n") is not found
+            assert tools.updater.update(SWIGLU) is found
+            assert tools.updater.update(SWIGLU + "\n") is not found
         shop.lowering.close()
         lowered = time.monotonic()
         author = OfflineAuthor(through(lambda body: shop.lowering.call(body, 0.001)), 90)

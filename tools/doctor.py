@@ -19,7 +19,9 @@ from pathlib import Path
 
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info, gpu_setup
 from kerneltune.tools.sandbox import bubblewrap
-from kerneltune.tools.sandbox.confine import JAILED, Enforced, Profile, available
+from kerneltune.tools.sandbox.confine import JAILED, available
+from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, gpu_named
 
 _GIB = 1 << 30

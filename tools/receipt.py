@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kerneltune.tools.judge.correctness.batteries import HIDDEN_CASE
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.plan import Plan, plan_hash
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec
 from kerneltune.tools.schema.verdict import (
     CaseResult,
     Comparison,
@@ -125,7 +124,7 @@ _HIDDEN_WORDS = (HIDDEN_CASE, "a case with held-out shapes")  # in verdicts of o
 @dataclass(frozen=True)
 class ReceiptContext:
     """What holds for all verdicts of one session. `gpu` and the values of `sandbox` (by role) are JSON of
-    `GpuInfo` and `Enforced`; `protocol` and `evaluator_sha256` are of `schema.versions`."""
+    `GpuInfo` and `Enforced`; `protocol` and `evaluator_sha256` are of `schema.verdict`."""
 
     task: TaskSpec
     arch: str

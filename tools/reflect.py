@@ -1,11 +1,21 @@
-"""The `reflect` tool: what the evidence says about an attempt, and whether a hypothesis held. Pure."""
+"""The `reflect` tool: what the evidence says about an attempt, and whether a hypothesis held. Pure.
+
+`roofline` says what holds an attempt back, from its time if there is one, its plan and the compiler's report. Nothing
+here comes from a profiler's counters: bytes and operations are the task's own, so achieved rates are what a perfect
+kernel would have needed in that time.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.gpus import Gpu, rate_tflops, speed_of_light
+from kerneltune.tools.schema.plan import Launch, Plan
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict
+from kerneltune.tools.update import Update
 
 NOISE = 0.005  # a change below this share of the parent's time is no evidence either way
 
@@ -44,3 +54,113 @@ def outcome(key: tuple[float, ...], parent_key: tuple[float, ...]) -> Literal["o
         return "refuted"
     change = 1.0 - key[0] / parent_key[0]
     return "open" if abs(change) < NOISE else "confirmed" if change > 0 else "refuted"
+
+
+Bound = Literal["memory", "compute", "latency"]
+BUSY = 0.6  # share of a ceiling from which on that ceiling is called the bound
+NEAR = 0.9  # of the speed of light: little is left
+MOST_HINTS = 8
+SHORT_US = 5.0  # below this the start of a kernel is a large part of its time
+
+
+@dataclass(frozen=True)
+class PlanWork:
+    """What one forward of the timed case does, by its plan. `grids`: programs of each launch; None: no plan kept."""
+
+    traffic_bytes: int | None = None
+    grids: tuple[int, ...] = ()
+    library_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """An attempt's place. Rates and shares are None without a time; shares are of the data sheet's ceilings."""
+
+    bound: Bound
+    reason: str
+    intensity: float | None  # FLOP per byte
+    ridge: float  # FLOP per byte from which on a perfect kernel is bound by arithmetic
+    floor_us: float
+    achieved_gbps: float | None = None
+    achieved_tflops: float | None = None
+    bandwidth_share: float | None = None
+    compute_share: float | None = None
+    hints: tuple[str, ...] = field(default=())
+
+
+def work_of(update: Update, variant: str = "") -> PlanWork:
+    """The work of the timed case's plan of that variant."""
+    plan = update.judged_plan(variant)
+    if plan is None:
+        return PlanWork()
+    return PlanWork(traffic_bytes(plan), _grids(plan), tuple(dict.fromkeys(plan.library_ops)))
+
+
+def _grids(plan: Plan) -> tuple[int, ...]:
+    return tuple(s.grid[0] * s.grid[1] * s.grid[2] for s in plan.run if isinstance(s, Launch))
+
+
+def roofline(task: TaskSpec, gpu: Gpu, verdict: Verdict, kernels: Sequence[KernelReport], work: PlanWork) -> Roofline:
+    """Where an attempt lies, why, and what to look at."""
+    main = task.main
+    light = speed_of_light(main, gpu, task.precision)
+    rate = rate_tflops(gpu, task.precision)
+    intensity = main.flops / main.bytes_moved if main.bytes_moved else None
+    ridge = rate * 1e3 / gpu.bandwidth_gbps
+    hints = tuple(_hints(gpu, main.bytes_moved, kernels, work, verdict))
+    if verdict.timing is None:
+        reason = f"a perfect kernel is bound by {light.bound}; nothing was timed, so this says nothing of the attempt"
+        return Roofline(light.bound, reason, intensity, ridge, light.target_us, hints=hints)
+    us = max(verdict.timing.median_us, 1e-9)
+    gbps, tflops = main.bytes_moved / us / 1e3, main.flops / us / 1e6
+    shares = (gbps / gpu.bandwidth_gbps, tflops / rate)
+    bound, reason = _bound(*shares, us)
+    return Roofline(bound, reason, intensity, ridge, light.target_us, gbps, tflops, *shares, hints)
+
+
+def _bound(memory: float, compute: float, us: float) -> tuple[Bound, str]:
+    shares = f"{memory:.0%} of the bandwidth, {compute:.0%} of the arithmetic rate"
+    if max(memory, compute) >= BUSY:
+        return ("memory" if memory >= compute else "compute"), shares
+    if us < SHORT_US:
+        return "latency", f"{shares}; {us:.2f} us is mostly the start and end of kernels"
+    return (
+        "latency",
+        f"{shares}: neither is busy: threads wait (for loads, barriers, each other) or repeat work",
+    )
+
+
+def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: PlanWork, verdict: Verdict) -> list[str]:
+    """What to look at next, the most telling first; each with its number."""
+    hints: list[str] = []
+    if verdict.sol_fraction is not None and verdict.sol_fraction >= NEAR:
+        hints.append(
+            f"{verdict.sol_fraction:.0%} of the speed of light: at most {1 / verdict.sol_fraction:.2f}x is left"
+        )
+    if verdict.coverage is not None and verdict.coverage < NEAR:
+        hints.append(f"{1 - verdict.coverage:.0%} of the time is outside your kernels: {_library(work)}")
+    if work.traffic_bytes and least_bytes and work.traffic_bytes > 1.1 * least_bytes:
+        ratio = work.traffic_bytes / least_bytes
+        hints.append(f"its steps touch {ratio:.2f}x the task's least bytes: fuse steps, drop intermediate tensors")
+    if len(work.grids) > 1:
+        hints.append(f"{len(work.grids)} launches a forward: each costs a start and a wait")
+    hints += [_few(programs, gpu) for programs in work.grids if programs < gpu.multiprocessors]
+    hints += [hint for kernel in kernels for hint in _of_kernel(kernel)]
+    return list(dict.fromkeys(hints))[:MOST_HINTS]
+
+
+def _library(work: PlanWork) -> str:
+    return f"library steps {', '.join(work.library_ops[:6])}" if work.library_ops else "gaps between launches"
+
+
+def _few(programs: int, gpu: Gpu) -> str:
+    return f"a launch has {programs} programs for {gpu.multiprocessors} multiprocessors: split the work further"
+
+
+def _of_kernel(kernel: KernelReport) -> list[str]:
+    hints = []
+    if spilled := kernel.spill_store_bytes + kernel.spill_load_bytes:
+        hints.append(f"{kernel.name} spills {spilled} bytes a thread: smaller blocks or more warps")
+    if kernel.occupancy < 0.25 and kernel.shared_bytes < 64 << 10:
+        hints.append(f"{kernel.name} keeps {kernel.occupancy:.0%} of the warps resident ({kernel.registers} registers)")
+    return hints

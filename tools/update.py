@@ -1,26 +1,46 @@
-"""The `update` tool: a source becomes launch plans and cubins, or a verdict that says why not. Needs no GPU."""
+"""The `update` tool: a source becomes launch plans and cubins, or a verdict that says why not. Needs no GPU.
+
+Confined workers trace (`trace.tracer`) and compile (`compile.compiler`). What they say is checked here and becomes a
+value: plans under the cases' own names, compiled kernels, or a verdict.
+"""
 
 import contextlib
 import hashlib
+import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from kerneltune.tools.compile.service import Artefact, Built, Compiling, needs_too_much
+from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx import PtxError
-from kerneltune.tools.languages.ptx.assemble import lines_ahead, with_candidate_lines
 from kerneltune.tools.languages.ptx.from_plan import CannotSay, ptx_candidate, short
 from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.sandbox.workers import Worker
-from kerneltune.tools.schema.messages import SassReply
+from kerneltune.tools.schema.codec import DecodeError, decode, encode, plain
+from kerneltune.tools.schema.errors import WorkerError, WorkerTimeout
+from kerneltune.tools.schema.gpus import gpu_for_arch
+from kerneltune.tools.schema.messages import (
+    AskCompiler,
+    Compiled,
+    CompileReply,
+    CompileRequest,
+    CompilerFacts,
+    Failure,
+    PtxReply,
+    PtxRequest,
+    SassReply,
+    SassRequest,
+    TraceReply,
+    TraceRequest,
+    traced_case,
+)
 from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash
+from kerneltune.tools.schema.sass import made_plain
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
-from kerneltune.tools.trace.output_shapes import mismatch
-from kerneltune.tools.trace.service import Traced, Tracing
-
-__all__ = ["MAX_SOURCE_BYTES", "Artefact", "Update", "UpdateLimits", "Updater"]
+from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, KernelReport, Status, Verdict
+from kerneltune.tools.trace.check import malformed, mismatch
 
 MAX_SOURCE_BYTES = 1 << 20
 NUL = "\0"
@@ -29,6 +49,51 @@ HELD_OUT_FAILS = (
     "fails in a case with held-out shapes: the host code or a kernel does not handle all shapes of the declared domain"
 )
 HELD_OUT_TOO_LARGE = "too large for this GPU in a case with held-out shapes"
+SASS_S = 20.0  # of one kernel
+_MOST_BYTES = 1 << 40
+MAX_QUESTIONS = 32  # that one trace may put to the compiler
+_MOST_LINES = 1 << 20  # of a source of 1 MiB
+_MOST_DROPPED = 64
+_MOST_PTX_LINES = 8
+MOST_OF_A_MESSAGE = 1800  # leaves room for a note behind it in a detail of 2000 characters
+_FAILURES = (
+    Status.REJECTED,
+    Status.COMPILE_FAILED,
+    Status.CRASHED,
+    Status.TIMED_OUT,
+)  # that tracer and compiler may claim
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A compiled kernel: report, launch metadata, cubin."""
+
+    compiled: Compiled
+    cubin: bytes
+
+
+@dataclass(frozen=True)
+class Built:
+    """Artefacts by Kernel.sha256; the bytes of shared memory of kernels that no block of the target has room for; or
+    the failure and the number of the group that it happened in."""
+
+    artefacts: dict[str, Artefact] = field(default_factory=dict)
+    too_large: dict[str, int] = field(default_factory=dict)
+    failure: Verdict | None = None
+    failed_group: int = 0
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Every plan of every case; or the failure and, if it is known, the case that it happened in."""
+
+    plans: tuple[Plan, ...] = ()
+    failure: Verdict | None = None
+    failed_case: CaseSpec | None = None
+    dropped_variants: tuple[str, ...] = ()
+
+
+__all__ = ["MAX_SOURCE_BYTES", "Artefact", "Update", "UpdateLimits", "Updater"]
 
 
 @dataclass(frozen=True)
@@ -121,24 +186,24 @@ class Updater:
         limits: UpdateLimits | None = None,
     ) -> None:
         self.task, self.arch, self.limits = task, arch, limits or UpdateLimits()
-        self._compiling = Compiling(new_compiler, arch, compile_s=self.limits.compile_s)
-        self._tracing = Tracing(
+        self._compiling = KernelCompiler(new_compiler, arch, compile_s=self.limits.compile_s)
+        self._tracing = CandidateTracer(
             new_tracer, self._compiling.facts, trace_s=self.limits.trace_s, variants=self.limits.max_variants
         )
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
 
-    def update(self, source: str, told: Callable[[str], None] = lambda _: None) -> Update:
-        """Trace every case, then compile every kernel of the cases that will be run or timed; `told` hears "tracing"
-        and "compiling" when each begins."""
+    def update(self, source: str, on_stage: Callable[[str], None] = lambda _: None) -> Update:
+        """Trace every case, then compile every kernel of the cases that will be run or timed; `on_stage` is
+        called with "tracing" and "compiling" when each begins."""
         if problem := _static_problem(source):
             return Update(failure=problem)
-        told("tracing")
+        on_stage("tracing")
         started = time.perf_counter()
         plans, dropped, failure = self._trace(source)
         trace_s = time.perf_counter() - started
         if failure:
             return Update(plans, failure=failure, trace_s=trace_s, main_case=self.task.main.name if plans else "")
-        told("compiling")
+        on_stage("compiling")
         started = time.perf_counter()
         built = self._compile(plans)
         plans, too_large, failure = self._without(plans, built.too_large)
@@ -154,7 +219,7 @@ class Updater:
         )
 
     def _trace(self, source: str) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
-        """Plans by case, the variants left out, and what is wrong: the cases that may be told of come first."""
+        """Plans by case, the variants left out, and what is wrong: the cases that are not held out come first."""
         found: list[Plan] = []
         dropped: tuple[str, ...] = ()
         groups = self._groups()
@@ -190,8 +255,15 @@ class Updater:
         except PtxError as error:
             raise CannotSay(f"its PTX cannot be read: {error}") from error
 
+    def ptx_of(self, source: str) -> str:
+        """The same of a source alone. Raises CannotSay, also for one that does not compile."""
+        update = self.update(source)
+        if update.failure is not None:
+            raise CannotSay(f"it is refused: {update.failure.detail}")
+        return self.as_ptx(source, update)
+
     def _groups(self) -> list[list[CaseSpec]]:
-        """The cases that may be told of; those that are held out."""
+        """The cases that an author may know of; those that are held out."""
         groups = [[c for c in self.task.cases if c.held_out is hidden] for hidden in (False, True)]
         return [cases for cases in groups if cases]
 
@@ -199,7 +271,7 @@ class Updater:
         if traced.failure is None:
             return None
         case = traced.failed_case or (cases[0] if cases[0].held_out else None)
-        return self._told(traced.failure, case) if case else traced.failure
+        return self._public(traced.failure, case) if case else traced.failure
 
     def _returns_something_else(self, traced: Traced, cases: Sequence[CaseSpec]) -> Verdict | None:
         """Another structure, shape or dtype than the reference's is wrong before anything is compiled or run."""
@@ -207,10 +279,10 @@ class Updater:
         for plan in traced.plans:
             case = outputs[plan.case]
             if problem := mismatch(case.outputs, plan.outputs):
-                return self._told(Verdict(Status.WRONG, problem), case)
+                return self._public(Verdict(Status.WRONG, problem), case)
         return None
 
-    def _told(self, verdict: Verdict, case: CaseSpec) -> Verdict:
+    def _public(self, verdict: Verdict, case: CaseSpec) -> Verdict:
         """A failure in a case, in words that an author may read; the receipt says which case it was."""
         if case.held_out:
             return Verdict(verdict.status, HELD_OUT_FAILS, receipt={"case": case.name}, case=case.name)
@@ -236,11 +308,11 @@ class Updater:
         kept = {name: tuple(p for p in its if p.variant not in gone) for name, its in plans.items()}
         if all(kept.values()):
             words = dict.fromkeys(hidden, HELD_OUT_TOO_LARGE) | {v: lost.detail for v, (_, lost) in shown.items()}
-            return kept, tuple(f"{variant}: {said}" for variant, said in words.items()), None
+            return kept, tuple(f"{variant}: {why}" for variant, why in words.items()), None
         lost = next(its for name, its in plans.items() if not kept[name])
         variant = next((p.variant for p in lost if p.variant in hidden and p.variant not in shown), lost[0].variant)
         case, failure = gone[variant]
-        return plans, (), self._told(failure, case)
+        return plans, (), self._public(failure, case)
 
     def _too_large(self, kernel: Kernel, needed_bytes: int) -> Verdict:
         detail = f"{needs_too_much(kernel, self.arch, needed_bytes)} (kernel {kernel.name})"
@@ -254,7 +326,7 @@ class Updater:
         if built.failure is None or built.failed_group == 0:
             return built
         case = next(c for c in self.task.cases if c.held_out)
-        return replace(built, failure=self._told(built.failure, case))
+        return replace(built, failure=self._public(built.failure, case))
 
     def _kernels(self, plans: Mapping[str, Sequence[Plan]], *, held_out: bool) -> dict[str, Kernel]:
         names = [name for name in self.compile_cases if self.task.case(name).held_out is held_out]
@@ -268,17 +340,14 @@ def _by_case(plans: Sequence[Plan], cases: Sequence[CaseSpec]) -> dict[str, tupl
 
 
 def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[Plan]]) -> Verdict | None:
-    """A failure to compile, with lines of PTX as lines of the source, too."""
+    """A failure to compile, with the kernel's lines as lines of the source, too."""
     if failure is None or not failure.kernel:
         return failure
-    kernels = [k for its in plans.values() for plan in its for k in plan.kernels if k.language == "ptx"]
-    texts = {k.text for k in kernels if k.name == failure.kernel}
-    if len(texts) != 1:
+    named = {(k.language, k.text) for its in plans.values() for p in its for k in p.kernels if k.name == failure.kernel}
+    if len(named) != 1:
         return failure
-    text = texts.pop()
-    ahead = lines_ahead(text, source)
-    lines = () if ahead is None else tuple(line + ahead for line in failure.ptx_lines if line <= text.count("\n") + 1)
-    return replace(failure, detail=with_candidate_lines(failure.detail, text, source), lines=(*failure.lines, *lines))
+    name, text = named.pop()
+    return language(name).in_source(failure, text, source)
 
 
 def _static_problem(source: str) -> Verdict | None:
@@ -300,3 +369,217 @@ def _static_problem(source: str) -> Verdict | None:
 def _no_text(source: str, at: int, what: str, remedy: str) -> Verdict:
     line = source.count("\n", 0, at) + 1
     return Verdict(Status.REJECTED, f"the source {what} (line {line}); {remedy}", lines=(line,))
+
+
+class KernelCompiler:
+    """Compiles kernels for one target in confined workers, each set in workers of its own."""
+
+    def __init__(
+        self, new_compiler: Callable[[], Worker], arch: str, *, compile_s: float, width: int | None = None
+    ) -> None:
+        self._new_compiler, self._arch, self._compile_s = new_compiler, arch, compile_s
+        self._width = _side_by_side() if width is None else width
+
+    def compile(self, groups: Sequence[Sequence[Kernel]]) -> Built:
+        """Compile group after group, none after one that fails; the kernels of a group `width` side by side."""
+        done, deadline = Built(), time.monotonic() + self._compile_s
+        width = max(1, min(self._width, max(map(len, groups), default=0)))
+        # On the way out workers end first; the pool waits for threads that wait for them.
+        with ThreadPoolExecutor(width) as pool, contextlib.ExitStack() as stack:
+            workers = [stack.enter_context(self._new_compiler()) for _ in range(width)]
+            for number, kernels in enumerate(groups):
+                shares = [kernels[i::width] for i in range(width)]
+                for built in pool.map(lambda w, its: self._share(w, its, deadline), workers, shares):
+                    failure = done.failure or built.failure
+                    done = Built(done.artefacts | built.artefacts, done.too_large | built.too_large, failure, number)
+                if done.failure:
+                    break
+        return done
+
+    def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float) -> Built:
+        try:
+            return self._one(worker, kernels, max(0.1, deadline - time.monotonic())) if kernels else Built()
+        except WorkerTimeout:
+            names = ", ".join(sorted({k.name for k in kernels}))
+            words = f"compiling {names} took longer than {self._compile_s:g} s"
+            return Built(failure=Verdict(Status.TIMED_OUT, words))
+        except (WorkerError, DecodeError) as error:
+            words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
+            return Built(failure=Verdict(Status.COMPILE_FAILED, f"the compiler {words}"))
+
+    def _one(self, worker: Worker, kernels: Sequence[Kernel], timeout_s: float) -> Built:
+        message = worker.call(encode(CompileRequest(tuple(kernels), self._arch)), timeout_s=timeout_s)
+        reply, cubins = decode(CompileReply, message.body), message.blobs
+        too_large = {kernels[number].sha256: size for number, size in _numbered(reply.too_large, len(kernels))}
+        rest = [kernel for kernel in kernels if kernel.sha256 not in too_large]
+        done = zip(rest, reply.compiled, cubins, strict=False)
+        artefacts = {kernel.sha256: Artefact(compiled, cubin) for kernel, compiled, cubin in done}
+        if reply.failure:
+            name = plain(str(reply.failed_kernel), MOST_OF_A_NAME // 2)
+            return Built(artefacts, too_large, replace(verdict_of(reply.failure, f" (kernel {name})"), kernel=name))
+        if not len(rest) == len(reply.compiled) == len(cubins):
+            words = f"the compiler answered for {len(cubins)} of {len(rest)} kernels"
+            return Built(failure=Verdict(Status.COMPILE_FAILED, words))
+        return Built(artefacts, too_large)
+
+    def sass(self, artefacts: Sequence[Artefact]) -> SassReply:
+        """Each kernel disassembled by a confined worker, under its report's name; or why it cannot be."""
+        if not artefacts:
+            return SassReply(problem="nothing of it was compiled")
+        try:
+            with self._new_compiler() as worker:
+                cubins = [a.cubin for a in artefacts]
+                message = worker.call(encode(SassRequest(self._arch)), cubins, timeout_s=SASS_S * len(cubins))
+                return _checked(decode(SassReply, message.body), artefacts)
+        except WorkerTimeout:
+            return SassReply(problem=f"disassembling took longer than {SASS_S * len(artefacts):g} s")
+        except (WorkerError, DecodeError) as error:
+            words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
+            return SassReply(problem=f"the disassembler {words}")
+
+    def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
+        """Triton's PTX of each kernel, or the problem."""
+        try:
+            with self._new_compiler() as worker:
+                reply = worker.call(encode(PtxRequest(tuple(kernels), self._arch)), timeout_s=self._compile_s)
+                found = decode(PtxReply, reply.body)
+        except WorkerTimeout:
+            return PtxReply(problem=f"took longer than {self._compile_s:g} s")
+        except (WorkerError, DecodeError) as error:
+            return PtxReply(problem=end_of(error) if isinstance(error, WorkerError) else f"a malformed reply: {error}")
+        if not found.problem and not len(found.texts) == len(found.shared_bytes) == len(kernels):
+            return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
+        return found
+
+    def facts(self, kernel: Kernel) -> CompilerFacts:
+        """What host code may know of one kernel."""
+        built = self.compile([[kernel]])
+        if built.failure:
+            return CompilerFacts(problem=f"it does not compile: {built.failure.detail}"[:500])
+        if built.too_large:
+            return CompilerFacts(problem=needs_too_much(kernel, self._arch, built.too_large[kernel.sha256])[:500])
+        report = built.artefacts[kernel.sha256].compiled.report
+        spilled = report.spill_store_bytes + report.spill_load_bytes
+        return CompilerFacts(report.registers, spilled, report.shared_bytes)
+
+
+def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
+    """What a confined worker said, fit to be shown. Raises DecodeError."""
+    if not reply.problem and len(reply.kernels) != len(artefacts):
+        raise DecodeError(f"speaks of {len(reply.kernels)} of {len(artefacts)} kernels")
+    try:
+        kernels = tuple(made_plain(k) for k in reply.kernels)
+    except ValueError as error:
+        raise DecodeError(str(error)) from error
+    named = zip(kernels, artefacts, strict=False)
+    return SassReply(
+        tuple(replace(k, name=artefact.compiled.report.name) for k, artefact in named),
+        plain(reply.assembler, MOST_OF_A_NAME),
+        plain(reply.disassembler, MOST_OF_A_NAME),
+        plain(reply.problem),
+    )
+
+
+def needs_too_much(kernel: Kernel, arch: str, needed_bytes: int) -> str:
+    """Why a kernel cannot be launched on the target, and what would help."""
+    limit = gpu_for_arch(arch).shared_per_block_bytes
+    remedy = language(kernel.language).less_shared(kernel)
+    return f"needs {needed_bytes} bytes of shared memory per block; {arch} has {limit}. {remedy}"
+
+
+def _numbered(sizes: Mapping[str, int], count: int) -> Iterator[tuple[int, int]]:
+    """What a compiler said of kernels by number. Raises DecodeError for a number that it was not asked about."""
+    for number, size in sizes.items():
+        if len(number) > 9 or not number.isdecimal() or int(number) >= count:
+            raise DecodeError(f"speaks of kernel {plain(number, 20)} of {count}")
+        yield int(number), max(0, min(size, _MOST_BYTES))
+
+
+def _side_by_side() -> int:
+    """Kernels of one candidate that are compiled at once: a kernel per case adds up (39 s for one of 3,000 unrolled
+    steps), and where there are many cores some are idle."""
+    return max(1, min(4, len(os.sched_getaffinity(0)) // 4))
+
+
+class CandidateTracer:
+    """Traces sources, each set of cases in a worker of its own. `facts` answers what host code asks of the compiler."""
+
+    def __init__(
+        self,
+        new_tracer: Callable[[], Worker],
+        facts: Callable[[Kernel], CompilerFacts],
+        *,
+        trace_s: float,
+        variants: int,
+    ) -> None:
+        self._new_tracer, self._facts = new_tracer, facts
+        self._trace_s, self._variants = trace_s, variants
+
+    def trace(self, source: str, groups: Sequence[Sequence[CaseSpec]]) -> Generator[Traced, None, None]:
+        """Trace the source for one group of cases after the other. All workers start at once, since that takes time,
+        but each gets its cases only when the one before has ended: two that run at once could talk by what they do to
+        processor and memory."""
+        with contextlib.ExitStack() as stack:
+            workers = [stack.enter_context(self._new_tracer()) for _ in groups]
+            for worker, cases in zip(workers, groups, strict=True):
+                yield self._trace(worker, source, cases)
+
+    def _trace(self, worker: Worker, source: str, cases: Sequence[CaseSpec]) -> Traced:
+        """The worker knows its cases by number only."""
+        asked = {str(number): case for number, case in enumerate(cases)}
+        blind = tuple(traced_case(case, number) for number, case in asked.items())
+        reply = self._reply(worker, TraceRequest(source, blind, self._variants))
+        if reply.failure:
+            return Traced(failure=verdict_of(reply.failure), failed_case=asked.get(str(reply.failed_case)))
+        if forged := malformed(reply.plans, [replace(c, name=n) for n, c in asked.items()], self._variants):
+            return Traced(failure=Verdict(Status.REJECTED, f"its process sent {forged}"))
+        plans = tuple(replace(p, case=asked[p.case].name, variant=plain(p.variant)) for p in reply.plans)
+        return Traced(plans, dropped_variants=tuple(plain(d, 500) for d in reply.dropped_variants[:_MOST_DROPPED]))
+
+    def _reply(self, worker: Worker, request: TraceRequest) -> TraceReply:
+        try:
+            with worker:
+                worker.send(encode(request))
+                return self._answered(worker)
+        except WorkerTimeout:
+            limit = f"importing and tracing the candidate took longer than {self._trace_s:g} s"
+            return TraceReply(failure=Failure(Status.TIMED_OUT, limit))
+        except WorkerError as error:
+            return TraceReply(failure=Failure(Status.CRASHED, f"while tracing, the process {end_of(error)}"))
+        except (DecodeError, RecursionError) as error:
+            return TraceReply(failure=Failure(Status.REJECTED, f"its process sent a malformed plan: {error}"))
+
+    def _answered(self, worker: Worker) -> TraceReply:
+        """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
+        left_s = self._trace_s
+        for _ in range(MAX_QUESTIONS):
+            received = worker.receive(timeout_s=max(0.1, left_s), max_blob_bytes=0)
+            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, received.body)  # type: ignore[arg-type]
+            if isinstance(message, TraceReply):
+                return message
+            began_s = time.monotonic()
+            worker.send(encode(self._facts(message.kernel)))
+            left_s -= received.waited_s + time.monotonic() - began_s
+        return TraceReply(
+            failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")
+        )
+
+
+def end_of(error: WorkerError) -> str:
+    """How a worker ended, and its last words."""
+    tail = error.log.strip().splitlines()[-3:]
+    return str(error).partition(" ")[2] + (": " + " | ".join(tail) if tail else "")
+
+
+def verdict_of(failure: Failure, note: str = "") -> Verdict:
+    """A tracer's or compiler's failure as a verdict; the candidate's own process may have written it."""
+    if failure.status not in _FAILURES:
+        return Verdict(Status.REJECTED, f"its process claims to be {failure.status.value!r} without a plan")
+    line = failure.line if failure.line and 0 < failure.line <= _MOST_LINES else None
+    where = f"line {line}: " if line else ""
+    return Verdict(
+        failure.status,
+        f"{where}{plain(failure.message, MOST_OF_A_MESSAGE)}{note}",
+        lines=(line,) if line else (),
+        ptx_lines=tuple(n for n in failure.ptx_lines[:_MOST_PTX_LINES] if 0 < n <= _MOST_LINES),
+    )

@@ -130,7 +130,7 @@ def _offline_author(choice: Choice, work: Work) -> Iterator[OfflineAuthor]:
 
     arch = arch_number(work.opened.workshop.arch)
     tools, in_ptx = work.opened.tools, choice.model is None and work.settings.language == "ptx"
-    author = OfflineAuthor(through(call), arch, work.seed, work.earlier, told, tools.ptx_of if in_ptx else None)
+    author = OfflineAuthor(through(call), arch, work.seed, work.earlier, told, tools.updater.ptx_of if in_ptx else None)
     try:
         yield author
     finally:

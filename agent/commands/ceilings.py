@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.tools.backends.cuda.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
 from kerneltune.tools.backends.cuda.device import GpuInfo
 from kerneltune.tools.schema.errors import Unfit, UsageError
-from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.schema.gpus import Ceilings, ceilings_path, load_ceilings, save_ceilings
+from kerneltune.tools.schema.verdict import versions
 
 if TYPE_CHECKING:
-    from kerneltune.tools.sandbox.machine import Machine
+    from kerneltune.tools.sandbox.workers import Machine
 
 
 def stored(gpu: GpuInfo, cache_dir: Path) -> Ceilings | None:
@@ -21,17 +21,15 @@ def measure(gpu: GpuInfo | None, cache_dir: Path) -> Path:
     """Measure now and keep the result; returns its file. Raises Unfit without a GPU, UsageError without a place."""
     if gpu is None:
         raise Unfit("--calibrate measures a GPU, and there is none here")
-    from kerneltune.tools.sandbox import (
-        machine as machines,  # the workers, and numpy: too much for asking what is stored
-    )
+    from kerneltune.tools.sandbox import workers  # too much for asking what is stored
 
-    with machines.started_base() as machine:
+    with workers.started_base() as machine:
         return measure_with(machine, gpu, cache_dir)
 
 
 def measure_with(machine: "Machine", gpu: GpuInfo, cache_dir: Path) -> Path:
     """The same by workers that run already. Raises UsageError without a place, GpuLost when it cannot be done."""
-    from kerneltune.tools.gpu_bench import calibrate
+    from kerneltune.tools.bench import calibrate
 
     measured = calibrate(machine)
     path = _path(gpu, cache_dir)

@@ -13,11 +13,10 @@ from kerneltune.agent.events import Event, Note
 from kerneltune.agent.record.store import Store, StoredAttempt
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.view.show import CompiledAttempt
-from kerneltune.tools.compile.service import Artefact, Compiling, needs_too_much
 from kerneltune.tools.schema.codec import DecodeError, decode
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.plan import Kernel, Plan
-from kerneltune.tools.update import UpdateLimits
+from kerneltune.tools.update import Artefact, KernelCompiler, UpdateLimits, needs_too_much
 
 
 def compiled_attempts(store: Store, attempt_ids: Sequence[str], settings: Settings) -> list[CompiledAttempt]:
@@ -41,7 +40,7 @@ def _compiled(stored: StoredAttempt, plan: Plan, shop: Workshop) -> CompiledAtte
     if not is_stored:
         plan = _traced_again(stored, variant, shop) or plan
     kernels = list({kernel.sha256: kernel for kernel in plan.kernels}.values())
-    compiling = Compiling(shop.machine.compiler, stored.run.arch, compile_s=UpdateLimits().compile_s)
+    compiling = KernelCompiler(shop.machine.compiler, stored.run.arch, compile_s=UpdateLimits().compile_s)
     artefacts = _artefacts(stored.proposed.attempt_id, compiling, kernels, stored.run.arch)
     reply = compiling.sass(artefacts)
     if reply.problem:
@@ -83,11 +82,11 @@ def _traced_again(stored: StoredAttempt, variant: str, shop: Workshop) -> Plan |
     with tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
         found = stored_task(stored.run, None, Path(scratch))
         with session(replace(shop, arch=stored.run.arch), found.file) as opened:
-            plan = opened.tools.update(stored.proposed.source).judged_plan(variant)
+            plan = opened.tools.updater.update(stored.proposed.source).judged_plan(variant)
     return plan if plan is not None and plan.variant == variant else None
 
 
-def _artefacts(attempt_id: str, compiling: Compiling, kernels: list[Kernel], arch: str) -> list[Artefact]:
+def _artefacts(attempt_id: str, compiling: KernelCompiler, kernels: list[Kernel], arch: str) -> list[Artefact]:
     """What the kernels compile to, in their order. Raises StoreError."""
     built = compiling.compile([kernels])
     too_large = (needs_too_much(k, arch, built.too_large[k.sha256]) for k in kernels if k.sha256 in built.too_large)

@@ -16,7 +16,7 @@ from kerneltune.agent.record.store import FILE_NAME, WAY_OUT, Store
 from kerneltune.agent.view.exporting import Exported, ExportProgress, exported_json, print_exported
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
-from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.schema.verdict import versions
 
 if TYPE_CHECKING:
     from kerneltune.agent.export.card import Card

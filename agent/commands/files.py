@@ -19,7 +19,7 @@ from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit
 from kerneltune.agent.view.output import choose_view
 from kerneltune.agent.view.verdicts import FilesEnd, FilesView, JudgedFile
-from kerneltune.tools.pipeline import Candidate
+from kerneltune.tools.evaluator import Candidate
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Tier, Verdict

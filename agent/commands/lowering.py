@@ -3,8 +3,7 @@
 import json
 import threading
 
-from kerneltune.tools.sandbox.machine import Machine
-from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json
 
 

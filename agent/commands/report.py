@@ -21,7 +21,7 @@ from kerneltune.agent.report.suite import suite_claim, suite_page
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, UsageError
-from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.schema.verdict import versions
 
 SCHEMA_VERSION = 1
 _MOST_OF_A_RECEIPT = 50_000_000  # bytes

@@ -283,7 +283,7 @@ def listen(controls: Controls, tracker: AttemptTracker, opened: Session, limits:
                 assert_never(change)
 
     def skip() -> int:
-        workers = opened.children.now()  # before the attempts are marked: one that begins later keeps its worker
+        workers = opened.machine.living()  # before the attempts are marked: one that begins later keeps its worker
         skipped = tracker.skip()
         for worker in workers if skipped else ():
             threading.Thread(target=worker.kill, daemon=True).start()  # waits until the process is gone

@@ -22,11 +22,10 @@ from kerneltune.agent.view.verdicts import (
 )
 from kerneltune.tools import corpus as corpora
 from kerneltune.tools.corpus import Outcome, Specimen, Twin
-from kerneltune.tools.pipeline import judge_all
+from kerneltune.tools.evaluator import Evaluator, judge_all
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Tier, Verdict
 from kerneltune.tools.task.load import find_task
-from kerneltune.tools.tooling import Tools
 
 # What is slow here is slow on purpose, and nothing is quoted from it.
 _SHORT = Patience(trace_s=15.0, compile_s=30.0, replay_s=20.0, baselines=("eager",))
@@ -94,7 +93,7 @@ def _all(
 class _Run:
     """The specimens of one task."""
 
-    tools: Tools
+    tools: Evaluator
     outcome: Judge
     tier: Tier
     on_gpu: bool
@@ -111,9 +110,9 @@ class _Run:
             yield _result(specimen, found, judgement.verdict)
 
     def _twin(self, path: Path, timed: bool) -> Twin:
-        update = self.tools.update(path.read_text())
+        update = self.tools.updater.update(path.read_text())
         judged = timed and self.on_gpu and update.failure is None
-        return Twin(update.sha256, self.tools.bench(update, self.tier) if judged else None)
+        return Twin(update.sha256, self.tools.benches.bench(update, self.tier) if judged else None)
 
 
 def _result(specimen: Specimen, outcome: Outcome, verdict: Verdict | None) -> SpecimenResult:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from kerneltune.agent.commands.budget import width_of
@@ -12,23 +12,20 @@ from kerneltune.agent.events import Note
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import Emit, Place
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
-from kerneltune.tools.bench import Bench, CpuBench
-from kerneltune.tools.gpu_bench import gpu_bench
-from kerneltune.tools.judge.service.protocol import Open, Opened
-from kerneltune.tools.judge.timing.statistics import BASELINES
+from kerneltune.tools.bench import Bench, CpuBench, gpu_bench
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext
-from kerneltune.tools.sandbox import machine as machines
-from kerneltune.tools.sandbox.children import Children
-from kerneltune.tools.sandbox.confine import Enforced, available
-from kerneltune.tools.sandbox.machine import Machine
-from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.confine import available
+from kerneltune.tools.sandbox.wire import Enforced
+from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import TaskError, Unconfined
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.messages import BASELINES, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.versions import PROTOCOL_VERSION, evaluator_sha256, versions
+from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, evaluator_sha256, versions
 from kerneltune.tools.task.load import TaskFile
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import UpdateLimits, Updater
 
 DESCRIBE_TIMEOUT_S = 120.0
@@ -76,15 +73,15 @@ class Workshop:
 
 @dataclass(frozen=True)
 class Session:
-    """One task, opened. `notes`: how far verdicts on it can be trusted, where that is a question; `children`: the
-    workers that have a candidate in hand."""
+    """One task, opened. `notes`: how far verdicts on it can be trusted, where that is a question; `machine`:
+    its workers, of which those that have a candidate can be asked for."""
 
     workshop: Workshop
     file: TaskFile
     task: TaskSpec
-    tools: Tools
+    tools: Evaluator
+    machine: Machine
     notes: tuple[str, ...] = ()
-    children: Children = field(default_factory=Children)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -140,7 +137,7 @@ def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
     gpu = gpu_info()
     show(Note("", "starting", "importing torch and triton, once"))
     with (
-        machines.started(allow_unconfined=settings.allow_unsandboxed) as machine,
+        workers.started(allow_unconfined=settings.allow_unsandboxed) as machine,
         contextlib.closing(Lowering(machine)) as lowering,
     ):
         arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
@@ -163,17 +160,17 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     patience = patience or Patience()
     with shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
         task, notes = open_task(judge, task_file)
-        children = Children()
-        updater = updater_for(shop, task, children, patience)
-        with _bench(shop, task_file, task, judge, patience, children) as bench:
-            tools = Tools(updater, bench, "timing" if shop.gpu else "checking")
-            yield Session(shop, task_file, task, tools, notes, children)
+        machine = shop.machine.apart()
+        updater = updater_for(shop, task, machine, patience)
+        with _bench(shop, task_file, task, judge, patience, machine) as bench:
+            tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
+            yield Session(shop, task_file, task, tools, machine, notes)
 
 
-def updater_for(shop: Workshop, task: TaskSpec, children: Children, patience: Patience) -> Updater:
+def updater_for(shop: Workshop, task: TaskSpec, machine: Machine, patience: Patience) -> Updater:
     """Traces and compiles candidates for a task as this machine needs them."""
     limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
-    updater = Updater(task, shop.arch, children.of(shop.machine.tracer), children.of(shop.machine.compiler), limits)
+    updater = Updater(task, shop.arch, machine.tracer, machine.compiler, limits)
     if shop.gpu is None:
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
     return updater
@@ -197,14 +194,14 @@ def _bench(
     task: TaskSpec,
     judge: Worker,
     patience: Patience,
-    children: Children,
+    machine: Machine,
 ) -> Iterator[Bench]:
     if shop.gpu is None:
-        yield CpuBench(task, judge, children.of(shop.machine.interpreter), case_timeout_s=patience.replay_s)
+        yield CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
         return
     cache_dir = shop.settings.cache_dir
     ceilings = stored(shop.gpu, cache_dir)
     with gpu_bench(
-        task_file, task, shop.machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
+        task_file, task, machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
     ) as bench:
         yield bench

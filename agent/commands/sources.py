@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from kerneltune.tools.pipeline import Candidate
+from kerneltune.tools.evaluator import Candidate
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.update import MAX_SOURCE_BYTES
 

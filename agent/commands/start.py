@@ -158,7 +158,7 @@ def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callab
     if (earlier := start_of(tracker)) is not None:
         if beginning.language == "ptx" and _is_all(earlier, tracker):
             yield ()
-            yield from _as_ptx(earlier, tracker.tools.update(earlier.proposal.source), tracker)
+            yield from _as_ptx(earlier, tracker.tools.updater.update(earlier.proposal.source), tracker)
         return None
     if beginning.start is not None:
         start = beginning.start
@@ -215,7 +215,7 @@ def _as_ptx(attempt: Attempt, update: Update, tracker: AttemptTracker) -> Action
     if language_of(source) == "ptx" or not attempt.verdict.accepted:
         return None
     try:
-        ptx = tracker.tools.as_ptx(source, update, attempt.verdict.variant or "default")
+        ptx = tracker.tools.updater.as_ptx(source, update, attempt.verdict.variant or "default")
     except CannotSay as error:
         tracker.emit(Warned(tracker.run_id, f"attempt {attempt.number} cannot be the start in PTX: {error}"))
         return None

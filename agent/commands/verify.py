@@ -78,9 +78,9 @@ class _Verify:
     def run(self, store: Store) -> Verification:
         """Judge, compare, store the event and the receipt."""
         _starting(Note("", "verifying", self._id))
-        update = self._opened.tools.update(self._source)
+        update = self._opened.tools.updater.update(self._source)
         started = time.perf_counter()
-        verdict = update.failure or self._opened.tools.bench(update, self._tier)
+        verdict = update.failure or self._opened.tools.benches.bench(update, self._tier)
         bench_s = time.perf_counter() - started
         place, run = self._opened.workshop.place, self._stored.run
         outcome = repeated(self._old, verdict, same_gpu=place.gpu == run.gpu)

@@ -22,8 +22,7 @@ from kerneltune.agent.export.files import MANIFEST, DataFile
 from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
 from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
 from kerneltune.prompts import cell, code, templates
-from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.codec import Json, plain
 from kerneltune.tools.schema.verdict import Status
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import verdict_style
-from kerneltune.tools.schema.roofline import rate_tflops
-from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.codec import plain
+from kerneltune.tools.schema.gpus import rate_tflops
 from kerneltune.tools.schema.verdict import Comparison, Status
 
 WIDE, NARROW = 840, 350

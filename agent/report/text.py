@@ -18,7 +18,7 @@ from kerneltune.agent.export.privacy import PrivateNames, Scrubber
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.trajectory import Conversation, Message, Trajectory
 from kerneltune.agent.view import text as words
-from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.codec import plain
 
 MOST = 20_000  # characters of one value
 _LONGEST_SECRET = 4_000  # so far beyond the end a text is searched, lest half of a key remains

@@ -15,8 +15,7 @@ from kerneltune.agent.record.merge import Merged
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, columns, short, standard_page
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.gpus import GPUS
-from kerneltune.tools.schema.roofline import speed_of_light
+from kerneltune.tools.schema.gpus import GPUS, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 
 SCHEMA_VERSION = 1  # of each entry

@@ -11,8 +11,8 @@ from kerneltune.agent.controls import Change, Controls
 from kerneltune.agent.events import AttemptSkipped, Judged, Reflected, Updated
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.tracker import AttemptTracker, GivenUp
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.verdict import Status, Verdict
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, run
 
@@ -32,7 +32,7 @@ class HeldUpdater:
 
 def held() -> tuple[HeldUpdater, AttemptTracker, Log]:
     updater, log = HeldUpdater(), Log()
-    tools = Tools(updater, NoteBench(), "checking")  # type: ignore[arg-type]
+    tools = Evaluator(updater, NoteBench(), "checking")  # type: ignore[arg-type]
     return updater, AttemptTracker("r", TASK, tools, log), log
 
 
@@ -84,7 +84,7 @@ def test_the_loop_goes_on_after_a_skip() -> None:
             return super().update(source) if source == "held" else Update(trace_s=float(source))
 
     updater = HoldsOne()
-    tools = Tools(updater, NoteBench(), "checking")  # type: ignore[arg-type]
+    tools = Evaluator(updater, NoteBench(), "checking")  # type: ignore[arg-type]
     bench = AttemptTracker("r", TASK, tools, log)
 
     def skip() -> None:
@@ -110,7 +110,7 @@ def test_what_the_gpu_is_timing_is_not_skipped() -> None:
         def update(self, source: str, told: object = None) -> Update:
             return Update(trace_s=1.0)
 
-    bench = AttemptTracker("r", TASK, Tools(Notes(), Asks(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker("r", TASK, Evaluator(Notes(), Asks(), "timing"), log)  # type: ignore[arg-type]
     bench.bench(bench.update(Proposal("1", "")))
     assert seen == [0]
     assert len(bench.attempts) == 1

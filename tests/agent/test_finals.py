@@ -10,9 +10,9 @@ from kerneltune.agent.events import Verified, Warned
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.record.attempts import finished
 from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteUpdater, TieredBench, tiered, timed
 from tests.agent.test_loop_order import search
@@ -64,7 +64,7 @@ class PlanningUpdater(NoteUpdater):
 
 
 def planned(bench: TieredBench, sources: list[str]) -> Run:
-    tools = Tools(PlanningUpdater(), bench, "timing")  # type: ignore[arg-type]
+    tools = Evaluator(PlanningUpdater(), bench, "timing")  # type: ignore[arg-type]
     made = AttemptTracker("r", TASK, tools, Log(), tiers=search_tiers(gpu=True))
     return Run(made, ListAuthor(sources), Limits(len(sources)))
 
@@ -99,7 +99,7 @@ def test_a_run_that_goes_on_sees_what_is_faster_than_its_confirmed_best() -> Non
     bench = Hot()
     running, _ = search(bench, ["10", "10.4"])
     optimize(running)
-    tools = Tools(NoteUpdater(), bench, "timing")  # type: ignore[arg-type]
+    tools = Evaluator(NoteUpdater(), bench, "timing")  # type: ignore[arg-type]
     tiers = search_tiers(gpu=True)
     on = AttemptTracker("r", TASK, tools, Log(), attempts=list(running.tracker.attempts), next_number=3, tiers=tiers)
     again = Run(on, ListAuthor(["9.9", "9.8", "12", "9.5"]), Limits(6, patience=3))

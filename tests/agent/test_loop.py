@@ -20,10 +20,10 @@ from kerneltune.agent.events import Event, Judged, Proposed, Reflected, Updated,
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.record.attempts import finished
 from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.reflect import outcome
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Comparison, Status, Tier, Timing, Verdict
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update
 
 TASK = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
@@ -78,7 +78,7 @@ class Log:
 
 def run(sources: list[str], **limits: int) -> tuple[Run, Log]:
     log = Log()
-    tools = Tools(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
+    tools = Evaluator(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
     limit = Limits(**{"max_attempts": 10, **limits})
     return Run(AttemptTracker("r", TASK, tools, log), ListAuthor(sources), limit), log
 
@@ -129,7 +129,7 @@ class NoClock:
 
 def test_without_a_clock_a_hypothesis_about_speed_stays_open() -> None:
     running, log = run(["4", "2", "-1", "broken"])
-    running.tracker.tools = Tools(NoteUpdater(), NoClock(), "checking")  # type: ignore[arg-type]
+    running.tracker.tools = Evaluator(NoteUpdater(), NoClock(), "checking")  # type: ignore[arg-type]
     optimize(running)
     assert {e.outcome for e in log.events if isinstance(e, Reflected)} == {"open"}
     static = (1e6, 0.0, -0.5, 40.0)
@@ -173,7 +173,7 @@ class TieredBench:
 
 def tiered(bench: TieredBench, sources: list[str], tiers: Tiers) -> tuple[Run, Log]:
     log = Log()
-    tools = Tools(NoteUpdater(), bench, "timing")  # type: ignore[arg-type]
+    tools = Evaluator(NoteUpdater(), bench, "timing")  # type: ignore[arg-type]
     return Run(AttemptTracker("r", TASK, tools, log, tiers=tiers), ListAuthor(sources), Limits(len(sources))), log
 
 

@@ -12,9 +12,9 @@ from kerneltune.agent.events import AttemptSkipped, Judged, Proposed, Verified
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.record.attempts import finished
 from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, TieredBench, run, tiered, timed
 
@@ -55,7 +55,7 @@ class CountingAuthor:
 
 def slow(author: object, width: int, updater: SlowUpdater | None = None, **more: float) -> tuple[Run, Log]:
     log = Log()
-    tools = Tools(updater or SlowUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
+    tools = Evaluator(updater or SlowUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
     limits = Limits(40, max_time_s=more.pop("max_time_s", None))
     return Run(AttemptTracker("r", TASK, tools, log), author, limits, width, **more), log  # type: ignore[arg-type]
 
@@ -89,7 +89,7 @@ def test_the_next_ones_are_compiled_while_one_is_judged() -> None:
             time.sleep(0.1)
             return super().bench(update, tier)
 
-    tools = Tools(SlowUpdater(), SlowBench(), "timing")  # type: ignore[arg-type]
+    tools = Evaluator(SlowUpdater(), SlowBench(), "timing")  # type: ignore[arg-type]
     bench = AttemptTracker("r", TASK, tools, Log())
     began = time.monotonic()
     optimize(Run(bench, ListAuthor(["1 0.1"] * 10), Limits(10), 4))
@@ -264,7 +264,7 @@ def test_the_best_are_not_compiled_again_when_they_are_judged_again() -> None:
             asked.append(source)
             return super().update(source, told)
 
-    tools = Tools(Noting(), TieredBench(), "timing")  # type: ignore[arg-type]
+    tools = Evaluator(Noting(), TieredBench(), "timing")  # type: ignore[arg-type]
     bench = AttemptTracker("r", TASK, tools, Log(), tiers=search_tiers(gpu=True))
     optimize(Run(bench, ListAuthor(["9 0.0", "8 0.0", "7 0.0"]), Limits(3)))
     assert asked == ["9 0.0", "8 0.0", "7 0.0"]

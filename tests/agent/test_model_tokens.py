@@ -10,7 +10,7 @@ from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.anthropic import AnthropicModel
 from kerneltune.agent.models.types import ModelOptions
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.tooling import Tools
+from kerneltune.tools.evaluator import Evaluator
 from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
 from tests.agent.llm.server import LlmServer
 from tests.agent.test_loop import Log
@@ -35,7 +35,7 @@ def story() -> list[dict[str, Any]]:
 
 def test_the_prompt_of_turn_50_is_at_most_half_as_long_again_as_that_of_turn_10() -> None:
     log = Log()
-    bench = AttemptTracker("r", TASKS, Tools(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker("r", TASKS, Evaluator(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     with LlmServer(story(), "anthropic") as server:
         model = AnthropicModel(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
         prompts = RunPrompts(bench, "sm_90", "NVIDIA H200", outcomes=lambda: bench.predictions)

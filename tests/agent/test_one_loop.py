@@ -16,8 +16,7 @@ from kerneltune.agent.events import Event, Judged, Proposed, Updated
 from kerneltune.agent.loop import Run
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.pipeline import Candidate
-from kerneltune.tools.tooling import Tools
+from kerneltune.tools.evaluator import Candidate, Evaluator
 from tests.agent.strategies.test_strategies import Endless, PlainPrompts
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, NoteUpdater
 
@@ -38,7 +37,7 @@ AUTHORS = [lambda _: ListAuthor(["5", "4", "3"]), files, *map(model, STRATEGIES)
 @pytest.mark.parametrize("make", AUTHORS, ids=["search", "files", *STRATEGIES])
 def test_the_loop_makes_every_attempt_of_every_author(make: Callable[[AttemptTracker], Author]) -> None:
     log, entered = Log(), Counter[str]()
-    tracker = AttemptTracker("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]
+    tracker = AttemptTracker("r", TASK, Evaluator(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]
     run = Run(tracker, make(tracker), Limits(3))
 
     def profile(frame: FrameType, event: str, _: Any) -> None:

@@ -11,9 +11,10 @@ from kerneltune.agent.commands.sources import from_bytes, read_candidates
 from kerneltune.agent.commands.stored_task import stored_task
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.settings import load_settings
-from kerneltune.tools.sandbox.confine import Enforced, Profile
+from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
-from kerneltune.tools.schema.versions import evaluator_sha256
+from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import find_task, visible_source
 from tests.agent.record.samples import started
 

@@ -12,13 +12,13 @@ from kerneltune.agent.commands.start import Beginning, StartingPoint, Where, che
 from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Updated, Warned
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.languages.ptx.host_code import CannotSay
 from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 from kerneltune.tools.task.load import TaskFile
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update
 from tests.agent.shell import optimize
 from tests.agent.test_loop import ListAuthor, Log, NoteBench, NoteUpdater
@@ -147,7 +147,7 @@ class SaysUpdater(NoteUpdater):
 
 def bench(updater: NoteUpdater | None = None) -> tuple[AttemptTracker, Log]:
     log = Log()
-    tools = Tools(updater or SaysUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
+    tools = Evaluator(updater or SaysUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
     return AttemptTracker("r", TASK, tools, log), log
 
 

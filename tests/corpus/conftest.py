@@ -13,10 +13,9 @@ import pytest
 
 from kerneltune.tools.bench import CpuBench
 from kerneltune.tools.corpus import Specimen, corpus_root, load_corpus
-from kerneltune.tools.judge.service.protocol import Open, Opened
-from kerneltune.tools.sandbox.machine import Machine
-from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import Open, Opened
 from kerneltune.tools.schema.plan import plan_hash
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Verdict

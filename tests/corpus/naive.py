@@ -182,7 +182,9 @@ def _child(task: Path, candidate: Path, folder: Path, write_end: int) -> None:
 
 def _confine(write_end: int, folder: Path) -> None:
     """No files but those of `folder`, no network or processes; a GPU needs another profile."""
-    from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, enter
+    from kerneltune.tools.sandbox.confine import enter
+    from kerneltune.tools.sandbox.rules import Profile
+    from kerneltune.tools.sandbox.wire import ResourceLimits
 
     limits = ResourceLimits(memory_bytes=8 << 30, file_bytes=1 << 20, cpu_s=60, open_files=64)
     profile = Profile.RUNNER if ON_GPU else Profile.INTERPRETER

@@ -22,7 +22,7 @@ import torch
 from kerneltune.tools.corpus import Specimen
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.tree import tensors
-from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.workers import Worker
 from kerneltune.tools.schema.verdict import CaseResult
 from kerneltune.tools.task.load import find_task
@@ -147,7 +147,7 @@ def measured_checks(errors: Mapping[str, tuple[CaseResult, ...]]) -> tuple[Check
 def measure() -> dict[str, tuple[CaseResult, ...]]:
     """The real evaluator's findings by name, over all small cases and batteries."""
     cpu_judges: list[Worker] = []
-    with machines.started() as machine, ThreadPoolExecutor(2) as pool:
+    with workers.started() as machine, ThreadPoolExecutor(2) as pool:
         judge = Judge(machine, cpu_judges, {}, PATIENT, PATIENT_CASE_TIMEOUT_S)
         jobs = {s.name: pool.submit(judge.judge, s.task, s.path.read_text(), bench=True) for s in HONEST.values()}
         found = {name: job.result().verdict for name, job in jobs.items()}

@@ -11,8 +11,8 @@ from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.export.base import FORMATS, format_class, option_types
 from kerneltune.agent.view.ndjson import result
 from kerneltune.agent.view.state import ViewState
-from kerneltune.tools.judge.correctness.batteries import BATTERIES
 from kerneltune.tools.schema import messages, verdict
+from kerneltune.tools.schema.task import BATTERIES
 from tests.docs.documents import ROOT
 from tests.docs.schema_text import fields_of
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.judge.execution.runner_link import Runners
-from kerneltune.tools.judge.service.protocol import (
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import (
     BenchRequest,
     EndRunner,
     JudgeMessage,
@@ -25,11 +27,9 @@ from kerneltune.tools.judge.service.protocol import (
     NeedRunner,
     OpenTask,
     Ready,
+    Rules,
     SupervisorMessage,
 )
-from kerneltune.tools.judge.timing.statistics import Rules
-from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.plan import (
     Aten,
     DescriptorArg,
@@ -167,8 +167,7 @@ class Confined(Supervisor):
     """The same with the product's own processes: runners under Landlock and the system-call filter."""
 
     def __init__(self) -> None:
-        from kerneltune.tools.sandbox.machine import started_base
-        from kerneltune.tools.sandbox.workers import Worker
+        from kerneltune.tools.sandbox.workers import Worker, started_base
 
         self._stack = contextlib.ExitStack()
         machine = self._stack.enter_context(started_base())

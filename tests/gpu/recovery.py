@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer
-from kerneltune.tools.judge.correctness.batteries import CORE
 from kerneltune.tools.judge.correctness.problem import describe, expanded
 from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
 from kerneltune.tools.judge.execution.guard_pages import Allocate
 from kerneltune.tools.judge.execution.runner_link import RunnerLink
-from kerneltune.tools.judge.service.protocol import EndRunner, NeedRunner, Screened
 from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.messages import EndRunner, NeedRunner, Screened
 from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.task import CORE
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
 from tests.gpu import harness

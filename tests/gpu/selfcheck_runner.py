@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from kerneltune.tools.judge.service.protocol import KernelImage, ScreenVariants, Warm
-from kerneltune.tools.judge.timing.statistics import SCREENING, Rules
 from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.messages import SCREENING, KernelImage, Rules, ScreenVariants, Warm
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.gpu import harness, kernels

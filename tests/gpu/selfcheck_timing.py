@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.aa_resolution import CANDIDATE, TASK
-from kerneltune.tools.backends.cuda.calibration import Ceilings
-from kerneltune.tools.gpu_bench import GpuBench, calibrate, gpu_bench
-from kerneltune.tools.judge.service.protocol import Open, Opened
-from kerneltune.tools.sandbox import machine as machines
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.bench import GpuBench, calibrate, gpu_bench
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.gpus import Ceilings
+from kerneltune.tools.schema.messages import Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
@@ -246,7 +246,7 @@ def matmul(machine: Machine, folder: Path) -> None:
 def main() -> int:
     """Run all checks; the number of failures."""
     failures = 0
-    with machines.started() as machine, tempfile.TemporaryDirectory() as folder:
+    with workers.started() as machine, tempfile.TemporaryDirectory() as folder:
         checks: dict[str, Callable[[], object]] = {
             "calibrate": lambda: print(json.dumps(encode(calibrate(machine)))),
             "softmax": lambda: softmax(machine, Path(folder)),

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kerneltune.tools.sandbox import machine as machines
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.workers import Machine
 
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
     """The real warm workers: fork servers, sandbox and all."""
-    with machines.started() as started:
+    with workers.started() as started:
         yield started

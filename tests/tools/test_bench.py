@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from kerneltune.tools.bench import CpuBench
-from kerneltune.tools.judge.correctness.batteries import BATTERIES
 from kerneltune.tools.judge.correctness.inputs import derived
 from kerneltune.tools.judge.correctness.problem import Problem
-from kerneltune.tools.judge.service.protocol import Open, Opened
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.messages import Open, Opened
+from kerneltune.tools.schema.task import BATTERIES
 from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, LimitationKind, Status, Verdict
 from kerneltune.tools.task.load import read_task
 from kerneltune.tools.update import Updater

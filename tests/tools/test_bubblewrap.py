@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from kerneltune.tools.sandbox import bubblewrap
-from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.sandbox import bubblewrap, workers
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
-from kerneltune.tools.sandbox.confine import Enforced, Profile, available
-from kerneltune.tools.sandbox.machine import Machine
-from kerneltune.tools.sandbox.workers import ForkServer
+from kerneltune.tools.sandbox.confine import available
+from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import Enforced
+from kerneltune.tools.sandbox.workers import ForkServer, Machine
 from kerneltune.tools.schema.errors import Unconfined
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.update import Updater
@@ -64,7 +64,7 @@ def jailed(request: pytest.FixtureRequest) -> Iterator[Machine]:
     if request.param == "bubblewrap" and not available().bubblewrap:
         pytest.skip(f"no working bubblewrap: {available().notes}")
     os.environ["KERNELTUNE_TEST_KEY"] = SECRET
-    with machines.started(bwrap=BWRAP if request.param == "bubblewrap" else None) as machine:
+    with workers.started(bwrap=BWRAP if request.param == "bubblewrap" else None) as machine:
         yield machine
     del os.environ["KERNELTUNE_TEST_KEY"]
 
@@ -124,7 +124,7 @@ def test_candidates_are_traced_and_compiled_and_leave_nothing_behind(jailed: Mac
 
 def test_a_worker_that_times_out_is_ended_in_its_jail_too(jailed: Machine) -> None:
     worker = jailed.tracers.spawn(
-        "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS
+        "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=workers.TRACER_LIMITS
     )
     worker.enforced()
     started = time.monotonic()
@@ -183,9 +183,9 @@ def test_the_namespaces_alone_hide_files_and_processes_and_refuse_writing() -> N
 @needs_bwrap
 def test_the_end_of_the_keeper_is_the_end_of_everybody_inside() -> None:
     with (
-        machines.started(bwrap=BWRAP) as machine,
+        workers.started(bwrap=BWRAP) as machine,
         machine.tracers.spawn(
-            "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=machines.TRACER_LIMITS
+            "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=workers.TRACER_LIMITS
         ) as worker,
     ):
         worker.enforced()
@@ -205,9 +205,9 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
         from pathlib import Path
         from kerneltune.tools.sandbox import machine as machines
         from kerneltune.tools.sandbox.confine import Profile
-        with machines.started(bwrap=Path(sys.argv[1])) as machine:
+        with workers.started(bwrap=Path(sys.argv[1])) as machine:
             spawn = machine.compilers.spawn
-            limits = machines.COMPILER_LIMITS
+            limits = workers.COMPILER_LIMITS
             idle = "kerneltune.tools.sandbox.fork_server:idle"
             worker = spawn(idle, profile=Profile.COMPILER, limits=limits, scratch=True)
             worker.enforced()
@@ -258,7 +258,7 @@ def test_workers_go_on_without_a_bubblewrap_that_fails(tmp_path: Path) -> None:
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\necho bwrap: setting up uid map: Permission denied >&2\nexit 1\n")
     program.chmod(0o755)
-    with machines.started(bwrap=program) as machine:
+    with workers.started(bwrap=program) as machine:
         held = machine.enforced()["tracer"]
         assert held.confined
         assert not held.bubblewrap

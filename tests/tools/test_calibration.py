@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.backends.cuda.calibration import Ceilings, ceilings_path, load_ceilings, save_ceilings
 from kerneltune.tools.judge.timing.build_verdict import roofline_bound
 from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.gpus import Ceilings, ceilings_path, load_ceilings, save_ceilings
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 
 H200 = Ceilings(

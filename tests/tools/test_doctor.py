@@ -10,7 +10,9 @@ import pytest
 
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
 from kerneltune.tools.doctor import _OTHER_SCRATCH, Finding, Patient, _confine, _guarded, _others, _own, findings
-from kerneltune.tools.sandbox.confine import Enforced, Profile, available
+from kerneltune.tools.sandbox.confine import available
+from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import Enforced
 
 ROOT = Path(__file__).resolve().parents[2]
 

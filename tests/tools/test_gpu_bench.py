@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kerneltune.tools.gpu_bench import GpuBench, waiting_judge
-from kerneltune.tools.judge.service.protocol import BenchReply, BenchRequest, SupervisorMessage
-from kerneltune.tools.sandbox import machine as machines
+from kerneltune.tools.bench import GpuBench, waiting_judge
+from kerneltune.tools.sandbox import workers
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.errors import GpuLost
+from kerneltune.tools.schema.messages import BenchReply, BenchRequest, SupervisorMessage
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.update import Update
@@ -31,7 +31,7 @@ def judge(channel: Any) -> None:
 @pytest.fixture(scope="module")
 def bench() -> Iterator[GpuBench]:
     with contextlib.ExitStack() as held:
-        machine = held.enter_context(machines.started_base())
+        machine = held.enter_context(workers.started_base())
         ours, theirs = map(held.enter_context, socket.socketpair())
         worker = held.enter_context(machine.trusted("tests.tools.test_gpu_bench:judge", extra=[theirs]))
         yield GpuBench(machine, worker, ours)
@@ -48,7 +48,7 @@ def test_a_candidate_is_judged_anew_when_that_is_asked_for(bench: GpuBench) -> N
 
 def test_a_judge_that_is_killed_before_it_has_started_ends_at_once() -> None:
     """It is no session's leader yet, and imports; waiting for the end of that took a killed one's whole task."""
-    with machines.started_base() as machine, waiting_judge(machine, "tests.tools.test_gpu_bench:judge") as bench:
+    with workers.started_base() as machine, waiting_judge(machine, "tests.tools.test_gpu_bench:judge") as bench:
         began_s = time.monotonic()
         bench.kill()
         assert time.monotonic() - began_s < 5.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerneltune.tools.metrics import PlanWork, Roofline, roofline
+from kerneltune.tools.reflect import PlanWork, Roofline, roofline
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Status, Timing, Verdict

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kerneltune.tools.pipeline import Candidate, in_order, judge_all
+from kerneltune.tools.evaluator import Candidate, Evaluator, in_order, judge_all
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
-from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import Update
 
 
@@ -54,8 +53,8 @@ class CountingBench:
         return Verdict(Status.CHECKED, "right")
 
 
-def tools(updater: SleepingUpdater | None = None, bench: CountingBench | None = None) -> Tools:
-    return Tools(updater or SleepingUpdater(), bench or CountingBench(), "checking")  # type: ignore[arg-type]
+def tools(updater: SleepingUpdater | None = None, bench: CountingBench | None = None) -> Evaluator:
+    return Evaluator(updater or SleepingUpdater(), bench or CountingBench(), "checking")  # type: ignore[arg-type]
 
 
 def candidates(*sources: str) -> list[Candidate]:

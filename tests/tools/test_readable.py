@@ -9,7 +9,8 @@ import pytest
 
 from kerneltune.tools.sandbox import rules as sandbox_rules
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
-from kerneltune.tools.sandbox.confine import JAILED, Profile, available
+from kerneltune.tools.sandbox.confine import JAILED, available
+from kerneltune.tools.sandbox.rules import Profile
 from tests.tools.test_bubblewrap import BWRAP, in_namespaces
 from tests.tools.test_sandbox import jailed
 
@@ -73,7 +74,7 @@ def test_bubblewrap_shows_a_role_no_more(profile: Profile) -> None:
 
 def test_a_module_of_a_role_s_own_can_be_imported_late_in_its_jail() -> None:
     def late() -> str:
-        for name in ("kerneltune.tools.schema.plan", "kerneltune.tools.schema.roofline"):
+        for name in ("kerneltune.tools.schema.plan", "kerneltune.tools.schema.gpus"):
             sys.modules.pop(name, None)
             __import__(name)
         return "imported"

@@ -2,8 +2,15 @@
 
 import pytest
 
-from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, gpu_named, occupancy, target_arch
-from kerneltune.tools.schema.roofline import rate_tflops, speed_of_light
+from kerneltune.tools.schema.gpus import (
+    GPUS,
+    gpu_for_arch,
+    gpu_named,
+    occupancy,
+    rate_tflops,
+    speed_of_light,
+    target_arch,
+)
 from kerneltune.tools.schema.task import CaseSpec
 
 

@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 
 from kerneltune.tools.sandbox import linux as sandbox_linux
-from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, available, enter
+from kerneltune.tools.sandbox.confine import available, enter
+from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import ResourceLimits
 from kerneltune.tools.sandbox.workers import describe_exit
 
 ROOT = Path(__file__).resolve().parents[2]

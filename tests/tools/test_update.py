@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from kerneltune.tools.compile.service import Compiling
 from kerneltune.tools.receipt import author_view
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Status
-from kerneltune.tools.update import HELD_OUT_FAILS, Update, UpdateLimits, Updater
+from kerneltune.tools.update import HELD_OUT_FAILS, KernelCompiler, Update, UpdateLimits, Updater
 from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
 
 PRODUCT = """\
@@ -499,7 +498,7 @@ def test_kernels_compiled_side_by_side_are_the_same_as_one_after_another(machine
     updater = Updater(task, "sm_90", machine.tracer, machine.compiler)
     plan = updater.update(source).main_plan
     assert plan is not None
-    compiling = Compiling(machine.compiler, "sm_90", compile_s=60.0, width=width)
+    compiling = KernelCompiler(machine.compiler, "sm_90", compile_s=60.0, width=width)
     built = compiling.compile([list(plan.kernels), [replace(plan.kernels[0], text="no ttir")]])
     assert set(built.artefacts) == {kernel.sha256 for kernel in plan.kernels}
     assert built.failure is not None

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from kerneltune.tools.schema.text import MOST, plain
+from kerneltune.tools.schema.codec import MOST, plain
 from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, Verdict
 
 HOSTILE = {

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from kerneltune.tools.languages.ptx.assemble import ptxas
-from kerneltune.tools.schema.elf import sections
+from kerneltune.tools.languages.ptxas import ptxas
 from kerneltune.tools.schema.messages import SassReply, SassRequest
-from kerneltune.tools.schema.sass import MOST_PTX, Sass, counted, instructions
+from kerneltune.tools.schema.sass import MOST_PTX, Sass, counted, instructions, sections
 
 DISASSEMBLE_S = 20.0
 _OPTIONS = ("-c", "-hex", "-gi", "-gp")

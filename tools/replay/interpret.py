@@ -1,5 +1,5 @@
-"""Replays a plan on the CPU: ATen steps by torch, kernels by the TTIR interpreter or the PTX emulator. Runs confined,
-in a fresh child.
+"""Replays a plan on the CPU: ATen steps by torch, kernels by the interpreter of their language. Runs confined, in
+a fresh child.
 
 No code of the candidate runs here, only its plan; inputs arrive as bytes and outputs leave as bytes. What they should
 have been is known elsewhere.
@@ -11,16 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from kerneltune.tools.languages.ptx import PtxError, sim
-from kerneltune.tools.languages.ptx import parse as parse_ptx
+from kerneltune.tools.languages.base import NotInterpreted, language
 from kerneltune.tools.languages.triton import ttir
 from kerneltune.tools.replay.replay import Replay, TensorDescriptor, gather_outputs
 from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.messages import UNCHECKABLE, InterpretReply, InterpretRequest
+from kerneltune.tools.schema.messages import InterpretReply, InterpretRequest
 from kerneltune.tools.schema.plan import Kernel, Launch
-
-MAX_OPS = 2_000_000  # batched operations; an endless loop costs 28 µs each, so this ends it after about a minute
-MAX_PTX_WORK = 2_000_000  # batched instructions; those of an endless loop take 10 to 20 µs each
 
 _OWN_NAMES = {
     torch.bool: "i8",  # in memory
@@ -31,39 +27,14 @@ _OWN_NAMES = {
 
 
 class InterpreterLauncher:
-    """Launches kernels in the TTIR interpreter and in the PTX emulator."""
-
-    def __init__(self) -> None:
-        self._modules: dict[str, ttir.TtirModule] = {}
+    """Launches kernels in the interpreters of their languages."""
 
     def launch(
         self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
     ) -> None:
-        """Run every program, or block, of the grid."""
-        if kernel.language == "ptx":
-            _launch_ptx(kernel, grid, args, launch)
-            return
-        module = self._modules.setdefault(kernel.text, ttir.parse(kernel.text))
-        ttir.run(module, grid, [_argument(i, a) for i, a in enumerate(args)], max_ops=MAX_OPS)
-
-
-def _launch_ptx(kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch) -> None:
-    if any(isinstance(value, TensorDescriptor) for value in args):
-        raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
-    started = sim.EmulatedLaunch(
-        grid,
-        _three(kernel.options["block"]),
-        int(kernel.options.get("shared_bytes") or 0),
-        _three(kernel.options.get("cluster") or (1, 1, 1)),
-        launch.cooperative,
-    )
-    values = [_argument(i, a) for i, a in enumerate(args)]
-    sim.run(parse_ptx(kernel.text), started, values, entry=kernel.name, max_work=MAX_PTX_WORK)
-
-
-def _three(numbers: Sequence[int]) -> tuple[int, int, int]:
-    x, y, z = (int(n) for n in numbers)
-    return x, y, z
+        """Run every program, or block, of the grid. Raises NotInterpreted."""
+        values = [_argument(i, a) for i, a in enumerate(args)]
+        language(kernel.language).interpret(kernel, grid, values, launch)
 
 
 def _argument(index: int, value: Any) -> Any:
@@ -91,19 +62,6 @@ def _pointer(tensor: torch.Tensor, name: str) -> Any:
     return ttir.Pointer(whole.numpy(), int(tensor.storage_offset()) * tensor.element_size(), name)
 
 
-_PROBLEMS: dict[type[Exception], str] = {
-    ttir.UnsupportedOp: UNCHECKABLE,
-    ttir.OutOfBounds: "out_of_bounds",
-    ttir.StepLimit: "step_limit",
-    ttir.AssertFailed: "assert_failed",
-    sim.Unsupported: UNCHECKABLE,
-    sim.IllFormed: UNCHECKABLE,  # an assembler has taken it before: it is the emulator that lacks something
-    sim.Misaligned: "misaligned",
-    sim.Deadlock: "deadlock",
-    sim.Race: "race",
-}
-
-
 _CHANGES = (
     "a second call with the same inputs gives something else: it depends on memory that the first call left behind"
 )
@@ -129,10 +87,8 @@ def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[Interp
         leaves = [leaf.copy() for leaf in leaves]
         if (second := replay.again()) is not None and not _are(leaves, second):
             return InterpretReply(problem="changes", detail=_CHANGES), []
-    except (ttir.InterpreterError, PtxError) as error:
-        if problem := _PROBLEMS.get(type(error)):
-            return InterpretReply(problem=problem, detail=str(error)), []
-        return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
+    except NotInterpreted as error:
+        return InterpretReply(problem=error.problem, detail=str(error)), []
     except (MemoryError, RuntimeError, ValueError, TypeError, KeyError) as error:
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
     if harmed := next((n for n, b in zip(request.names, blobs, strict=True) if storages[n].numpy().data != b), None):

@@ -16,7 +16,6 @@ import os
 import resource
 import warnings
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from kerneltune.tools.sandbox import bubblewrap, linux
@@ -24,49 +23,14 @@ from kerneltune.tools.sandbox import linux as sandbox_linux
 from kerneltune.tools.sandbox import rules as sandbox_rules
 from kerneltune.tools.sandbox.bubblewrap import Jail, NamespaceHolder
 from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits
 from kerneltune.tools.schema.codec import decode, encode
-
-__all__ = ["JAILED", "Enforced", "Profile", "ResourceLimits", "available", "enter"]
 
 JAILED = (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER)  # profiles that live in bubblewrap's namespaces
 # Processes and threads: in bubblewrap's jail of one role together, else of one worker, where it has a user namespace of
 # its own. Elsewhere the limit would count what the user runs besides; and the kernel exempts root from it.
 _MOST_PROCESSES = 512
 _COUNTED_BY_NAMESPACE = (5, 14)  # version of Linux
-
-
-@dataclass(frozen=True)
-class ResourceLimits:
-    """Resource limits. `memory_bytes` is address space on top of what the process maps already."""
-
-    memory_bytes: int | None
-    file_bytes: int
-    cpu_s: int | None
-    open_files: int
-
-
-@dataclass(frozen=True)
-class Enforced:
-    """What took effect; `notes` says why something did not."""
-
-    profile: Profile
-    landlock_abi: int = 0
-    seccomp: bool = False
-    network_namespace: bool = False
-    user_namespace: bool = False
-    capabilities_dropped: bool = False
-    signals_scoped: bool = False
-    memory_limited: bool = False
-    pid_namespace: bool = False
-    mount_namespace: bool = False
-    bubblewrap: bool = False
-    bubblewrap_version: str = ""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def confined(self) -> bool:
-        """Files, network and processes are all contained. Landlock before version 3 does not stop truncation."""
-        return self.seccomp and (self.landlock_abi >= 3 or self.bubblewrap)
 
 
 def enter(

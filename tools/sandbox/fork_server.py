@@ -16,43 +16,34 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.sandbox import bubblewrap, linux, wire
 from kerneltune.tools.sandbox import rules as sandbox_rules
 from kerneltune.tools.sandbox.bubblewrap import Jail
-from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, enter
+from kerneltune.tools.sandbox.confine import enter
+from kerneltune.tools.sandbox.wire import SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode
 
 MAX_FDS = 16
 
 
-@dataclass(frozen=True)
-class SpawnRequest:
-    """What the supervisor asks of a fork server; the file descriptors travel beside it: socket, log, then extras.
-
-    Of a fork server that shall live in a jail, the last `namespaces` of the extras are that jail's.
-    """
-
-    worker: int
-    target: str  # "package.module:function", called with a Channel
-    profile: Profile
-    limits: ResourceLimits
-    scratch: str | None
-    preload: tuple[str, ...] = ()
-    jail: Jail | None = None
-    namespaces: int = 0
-
-
 class Channel:
-    """A worker's end of its socket to the supervisor. `jail` is where a fork server lives, and so will its workers."""
+    """A worker's end of its socket to the supervisor. `jail` is where a fork server lives, and so will its workers;
+    `prepared` is what its preload functions returned, which its workers find here."""
 
-    def __init__(self, sock: socket.socket, sockets: list[socket.socket], jail: Jail | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        sockets: list[socket.socket],
+        jail: Jail | None = None,
+        prepared: tuple[Any, ...] = (),
+    ) -> None:
         self._sock = sock
         self.sockets = sockets
         self.jail = jail
+        self.prepared = prepared
 
     def receive(self, timeout_s: float | None = None) -> wire.WireMessage:
         """The next message. Raises wire.WireError when the supervisor is gone, TimeoutError after `timeout_s`."""
@@ -120,7 +111,7 @@ def _handle(channel: Channel, children: dict[int, int]) -> bool:
     if pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _child(request, fds, channel.jail)
+        _child(request, fds, channel)
     children[pid] = request.worker
     for fd in fds:
         os.close(fd)
@@ -128,7 +119,7 @@ def _handle(channel: Channel, children: dict[int, int]) -> bool:
     return True
 
 
-def _child(request: SpawnRequest, fds: list[int], jail: Jail | None) -> None:
+def _child(request: SpawnRequest, fds: list[int], server: Channel) -> None:
     """Become the worker: confine ourselves, say how far that went, then run the target. Never returns."""
     status = 1
     try:
@@ -137,19 +128,18 @@ def _child(request: SpawnRequest, fds: list[int], jail: Jail | None) -> None:
         os.dup2(log_fd, 2)
         os.close(log_fd)
         target = resolve(request.target)  # ours; imported before the door closes
-        for name in request.preload:
-            resolve(name)()
+        prepared = (*server.prepared, *(resolve(name)() for name in request.preload))
         scratch = Path(request.scratch) if request.scratch else None
         if scratch:
             os.environ.update(TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
             tempfile.tempdir = None  # forget the parent's
         keep = [0, 1, 2, sock_fd, *extra]
-        enforced = enter(request.profile, scratch=scratch, limits=request.limits, keep_fds=keep, jail=jail)
+        enforced = enter(request.profile, scratch=scratch, limits=request.limits, keep_fds=keep, jail=server.jail)
         sock = socket.socket(fileno=sock_fd)
         wire.send(sock, {"enforced": encode(enforced)})  # before anything hostile runs: nobody else can say it
         sockets, namespaces = extra[: len(extra) - request.namespaces], extra[len(extra) - request.namespaces :]
         home = _moved_in(request.jail, namespaces)
-        target(Channel(sock, [socket.socket(fileno=fd) for fd in sockets], home))
+        target(Channel(sock, [socket.socket(fileno=fd) for fd in sockets], home, prepared))
         status = 0
     except wire.WireError:
         status = 0  # the supervisor went away: nobody is left to tell

@@ -2,6 +2,8 @@
 
 Frame: 8 bytes length of the header, header (JSON: {"m": message, "b": [blob lengths], "f": file descriptors}), then the
 descriptors in batches, each beside one byte, then the blobs. Descriptors that nobody asked for are refused unread.
+
+A fork server is asked for a worker by `SpawnRequest`, and a worker says what confines it by `Enforced`.
 """
 
 import contextlib
@@ -18,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
+from kerneltune.tools.sandbox.bubblewrap import Jail
+from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.schema.codec import Json, decode, encode
 
 _HEAD = struct.Struct("<Q")
@@ -43,6 +47,57 @@ class WireMessage:
     def close(self) -> None:
         """Close the descriptors; once."""
         _close(self.fds)
+
+
+@dataclass(frozen=True)
+class ResourceLimits:
+    """Resource limits. `memory_bytes` is address space on top of what the process maps already."""
+
+    memory_bytes: int | None
+    file_bytes: int
+    cpu_s: int | None
+    open_files: int
+
+
+@dataclass(frozen=True)
+class Enforced:
+    """What took effect; `notes` says why something did not."""
+
+    profile: Profile
+    landlock_abi: int = 0
+    seccomp: bool = False
+    network_namespace: bool = False
+    user_namespace: bool = False
+    capabilities_dropped: bool = False
+    signals_scoped: bool = False
+    memory_limited: bool = False
+    pid_namespace: bool = False
+    mount_namespace: bool = False
+    bubblewrap: bool = False
+    bubblewrap_version: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def confined(self) -> bool:
+        """Files, network and processes are all contained. Landlock before version 3 does not stop truncation."""
+        return self.seccomp and (self.landlock_abi >= 3 or self.bubblewrap)
+
+
+@dataclass(frozen=True)
+class SpawnRequest:
+    """What the supervisor asks of a fork server; the file descriptors travel beside it: socket, log, then extras.
+
+    Of a fork server that shall live in a jail, the last `namespaces` of the extras are that jail's.
+    """
+
+    worker: int
+    target: str  # "package.module:function", called with a Channel
+    profile: Profile
+    limits: ResourceLimits
+    scratch: str | None
+    preload: tuple[str, ...] = ()
+    jail: Jail | None = None
+    namespaces: int = 0
 
 
 def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:

@@ -1,5 +1,7 @@
 """The supervisor's side of the worker processes: start a fork server, spawn workers, talk to them, end them.
 
+`Machine` makes them by role: what each may do and how much of it.
+
 The supervisor itself imports neither torch nor triton. Nothing a worker sends is trusted beyond its declared type.
 """
 
@@ -14,15 +16,16 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from kerneltune.tools.sandbox import wire
+from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
-from kerneltune.tools.sandbox.confine import Enforced, Profile, ResourceLimits
-from kerneltune.tools.sandbox.fork_server import SpawnRequest
+from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import Unconfined, WorkerError, WorkerTimeout
 
@@ -276,9 +279,6 @@ class ServerProcess(Protocol):
         """Nothing happens when it is gone."""
 
 
-Start = Callable[[socket.socket, Path], ServerProcess]  # with the fork server's end of its line, and the scratch folder
-
-
 class Workers:
     """The root of all worker processes of this program, and their scratch folder."""
 
@@ -286,7 +286,7 @@ class Workers:
         self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
         self._holders: list[NamespaceHolder] = []
         ours, theirs = socket.socketpair()
-        self._process = first[-1](theirs, self._root)
+        self._process = start_fresh(theirs, self._root)
         theirs.close()
         self.base = ForkServer(ours, self._root, allow_unconfined=allow_unconfined)
 
@@ -330,9 +330,6 @@ def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
     )
 
 
-first: list[Start] = [start_fresh]  # the last one starts the first fork servers of this process
-
-
 def isolated(code: str) -> list[str]:
     """The argument vector of an isolated interpreter that runs `code` with this one's path."""
     path = [p for p in map(os.path.abspath, filter(None, sys.path)) if os.path.exists(p)]
@@ -348,3 +345,118 @@ def environment(root: Path) -> dict[str, str]:
     env["OMP_NUM_THREADS"] = str(os.cpu_count() or 1)
     env["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait by spinning take turns on a busy machine: ten times slower
     return env
+
+
+_GIB = 1 << 30
+TRACER_LIMITS = ResourceLimits(memory_bytes=4 * _GIB, file_bytes=16 << 20, cpu_s=120, open_files=64)
+COMPILER_LIMITS = ResourceLimits(memory_bytes=8 * _GIB, file_bytes=256 << 20, cpu_s=600, open_files=256)
+REPLAY_LIMITS = ResourceLimits(memory_bytes=12 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64)
+RUNNER_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+_IDLE = "kerneltune.tools.sandbox.fork_server:idle"
+OUR_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096)
+
+
+@dataclass
+class Machine:
+    """Makes workers. Tracers, compilers and interpreters are forked from fork servers of their own: warm, and in a
+    jail of bubblewrap's where there is one."""
+
+    base: ForkServer
+    tracers: ForkServer
+    compilers: ForkServer
+    interpreters: ForkServer
+    holders: Sequence[NamespaceHolder] = ()
+    _enforced: dict[str, Enforced] = field(default_factory=dict)
+    _made: list[Worker] = field(default_factory=list)  # with a candidate
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def apart(self) -> "Machine":
+        """The same fork servers for one task: what `living` says is of that task alone."""
+        return Machine(self.base, self.tracers, self.compilers, self.interpreters, self.holders, self._enforced)
+
+    def living(self) -> tuple[Worker, ...]:
+        """Tracers, compilers and interpreters that have not ended. Any thread may ask, and end them."""
+        with self._lock:
+            self._made = [worker for worker in self._made if not worker.exited.is_set()]
+            return tuple(self._made)
+
+    def tracer(self) -> Worker:
+        """A confined child that will trace one candidate."""
+        return self._remembered(self._tracer("kerneltune.tools.trace.tracer:main"))
+
+    def compiler(self) -> Worker:
+        """A confined child that will compile kernels."""
+        return self._remembered(self._compiler("kerneltune.tools.compile.compiler:main"))
+
+    def interpreter(self) -> Worker:
+        """A confined child that will replay a plan on the CPU."""
+        return self._remembered(self._interpreter("kerneltune.tools.replay.interpret:main"))
+
+    def runner(self, judge_end: socket.socket) -> Worker:
+        """A confined child with the GPU that will replay plans; `judge_end` is its line to the judge, to whom alone it
+        talks from then on. So it is asked at once what holds it; raises Unconfined."""
+        worker = self._runner("kerneltune.tools.backends.cuda.main:main", [judge_end])
+        worker.enforced()
+        return worker
+
+    def trusted(self, target: str, extra: Sequence[socket.socket] = ()) -> Worker:
+        """A child that runs our own code on the user's task."""
+        return self.base.spawn(target, profile=Profile.TRUSTED, limits=OUR_LIMITS, scratch=True, extra=extra)
+
+    def enforced(self) -> dict[str, Enforced]:
+        """What holds a worker of each hostile role here: asked of a real child of each, once. Raises Unconfined, unless
+        that was allowed. A tenth of a second, and the fork servers' warm-up when they are not warm yet."""
+        if not self._enforced:
+            roles = {"tracer": self._tracer, "compiler": self._compiler, "interpreter": self._interpreter}
+            children = {role: make(_IDLE) for role, make in (roles | {"runner": self._runner}).items()}
+            with contextlib.ExitStack() as stack:
+                for child in children.values():
+                    stack.enter_context(child)
+                self._enforced = {role: child.enforced() for role, child in children.items()}
+        return self._enforced
+
+    def _remembered(self, worker: Worker) -> Worker:
+        with self._lock:
+            self._made = [*(w for w in self._made if not w.exited.is_set()), worker]
+        return worker
+
+    def _tracer(self, target: str) -> Worker:
+        return self.tracers.spawn(target, profile=Profile.TRACER, limits=TRACER_LIMITS)
+
+    def _compiler(self, target: str) -> Worker:
+        return self.compilers.spawn(target, profile=Profile.COMPILER, limits=COMPILER_LIMITS, scratch=True)
+
+    def _interpreter(self, target: str) -> Worker:
+        return self.interpreters.spawn(target, profile=Profile.INTERPRETER, limits=REPLAY_LIMITS)
+
+    def _runner(self, target: str, extra: Sequence[socket.socket] = ()) -> Worker:
+        return self.base.spawn(target, profile=Profile.RUNNER, limits=RUNNER_LIMITS, extra=extra, scratch=True)
+
+
+@contextlib.contextmanager
+def started_base() -> Iterator[Machine]:
+    """Start without the tracers' and compilers' warm-up, for commands that need only trusted workers."""
+    with Workers() as workers:
+        yield Machine(workers.base, workers.base, workers.base, workers.base)
+
+
+@contextlib.contextmanager
+def started(*, allow_unconfined: bool = False, bwrap: Path | Literal["find"] | None = "find") -> Iterator[Machine]:
+    """Start the worker processes; end them all on the way out. `bwrap` is the program to jail with; None for no jail.
+    With `allow_unconfined`, hostile workers run on a machine that cannot confine them."""
+    program = bubblewrap.find() if bwrap == "find" else bwrap
+    with Workers(allow_unconfined=allow_unconfined) as workers:
+        tracing = workers.keeper(Profile.TRACER, program)
+        compiling = workers.keeper(Profile.COMPILER, program, writable=True)
+        interpreting = workers.keeper(Profile.INTERPRETER, program)
+        yield Machine(
+            workers.base,
+            tracers=workers.base.spawn_fork_server(preload=["kerneltune.tools.trace.tracer:warm"], keeper=tracing),
+            compilers=workers.base.spawn_fork_server(
+                preload=["kerneltune.tools.compile.compiler:warm"], keeper=compiling
+            ),
+            interpreters=workers.base.spawn_fork_server(
+                preload=["kerneltune.tools.replay.interpret:warm"], keeper=interpreting
+            ),
+            holders=(tracing, compiling, interpreting),
+        )

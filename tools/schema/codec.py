@@ -2,11 +2,15 @@
 
 Decoding never builds anything but the type that was asked for, so that an untrusted process can send wrong data
 but not surprising data. Unions of dataclasses are told apart by a `kind` field with a default value.
+
+Texts from a jail are made fit to be stored and shown by `plain`: a lone surrogate makes an encoder raise, an escape
+sequence rewrites a terminal, thirty megabytes fill a log.
 """
 
 import dataclasses
 import enum
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -147,3 +151,24 @@ def _require(ok: bool, data: Json, where: str, wanted: str) -> Json:
     if not ok:
         raise DecodeError(f"{where}: wanted {wanted}, got {data!r:.100}")
     return data
+
+
+MOST = 2000  # characters of a message
+_LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_GAP = " … "
+
+
+def plain(text: str, most: int = MOST) -> str:
+    """The text in printable characters, tabs and newlines; at most `most` of them, beginning and end kept."""
+    if len(text) <= most and text.replace("\n", "").replace("\t", "").isprintable():
+        return text  # as nearly all words are, and stored ones pass here again
+    if len(text) > most:
+        tail = most // 3
+        text = text[: most - tail - len(_GAP)] + _GAP + text[len(text) - tail :]
+    return "".join(map(_shown, _LINE_ENDS.sub("\n", text)))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character in "\n\t":
+        return character
+    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"

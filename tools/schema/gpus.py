@@ -1,4 +1,5 @@
-"""What is known of each GPU: limits that decide occupancy, and data-sheet rates that decide the speed of light.
+"""What is known of each GPU: limits that decide occupancy, data-sheet rates that decide the speed of light, and the
+ceilings that one GPU was measured to reach, kept in a file.
 
 Sources: NVIDIA data sheets (dense rates, no sparsity) and the CUDA C++ Programming Guide's table of compute
 capabilities. `bandwidth_gbps` and `tflops` are data-sheet figures; `measured_copy_gbps` is measured: a device-to-device
@@ -6,10 +7,18 @@ copy, bytes read plus written, where somebody has run one (H200: design.md secti
 driver reports. GeForce rates are those with float32 accumulation.
 """
 
+import hashlib
+import json
+import math
+import os
 import re
 from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Literal
 
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
+from kerneltune.tools.schema.task import CaseSpec
 
 DEFAULT_ARCH = "sm_90"
 
@@ -131,3 +140,159 @@ def occupancy(arch: str, registers: int, shared_bytes: int, num_warps: int) -> f
     by_shared = gpu.shared_per_sm_bytes // (-(-shared_bytes // 128) * 128 + 1024)
     blocks = min(gpu.blocks_per_sm, gpu.warps_per_sm // num_warps, by_registers, by_shared)
     return max(blocks, 0) * num_warps / gpu.warps_per_sm
+
+
+_ITEMSIZE = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int64": 8}
+_ITEMSIZE |= {"uint64": 8, "float64": 8, "complex64": 8, "complex128": 16}
+
+
+@dataclass(frozen=True)
+class SpeedOfLight:
+    """Lower bounds of the time of one forward with cold caches, in microseconds.
+
+    memory_us    every byte once at the data sheet's bandwidth
+    compute_us   every multiply-add at the data sheet's rate of the declared precision
+    measured_us  as the larger of the two, but at the measured copy bandwidth; None where nobody measured it
+    least_us     below this a time is impossible: outputs that fit the L2 need not have left it when the clock stops,
+                 and multiply-adds are left out, since an algorithm may need fewer than the reference does
+    """
+
+    memory_us: float
+    compute_us: float
+    measured_us: float | None
+    least_us: float
+
+    @property
+    def us(self) -> float:
+        """The floor by the data sheet."""
+        return max(self.memory_us, self.compute_us)
+
+    @property
+    def target_us(self) -> float:
+        """What a perfect kernel could be expected to take: the measured floor, else the data sheet's."""
+        return self.us if self.measured_us is None else self.measured_us
+
+    @property
+    def bound(self) -> Literal["memory", "compute"]:
+        """What limits a perfect kernel."""
+        return "memory" if self.memory_us >= self.compute_us else "compute"
+
+
+def speed_of_light(case: CaseSpec, gpu: Gpu, precision: str) -> SpeedOfLight:
+    """The floor of a case at its declared precision."""
+    memory_us = case.bytes_moved / (gpu.bandwidth_gbps * 1e3)
+    compute_us = case.flops / (rate_tflops(gpu, precision) * 1e6)
+    measured = None
+    if gpu.measured_copy_gbps is not None:
+        measured = max(case.bytes_moved / (gpu.measured_copy_gbps * 1e3), compute_us)
+    kept = min(tree_bytes(case.outputs), gpu.l2_bytes)
+    return SpeedOfLight(memory_us, compute_us, measured, (case.bytes_moved - kept) / (gpu.bandwidth_gbps * 1e3))
+
+
+def rate_tflops(gpu: Gpu, precision: str) -> float:
+    """The highest rate at which that precision can be had: float32 also from three TF32 or six bfloat16 products."""
+    rates = gpu.tflops
+    if precision == "float64":
+        return rates.get("float64", rates["float32"])
+    if precision == "float32":
+        return max(rates["float32"], rates["tf32"] / 3, rates["bfloat16"] / 6)
+    if precision == "tf32_ok":
+        return max(rates["float32"], rates["tf32"])
+    if precision.startswith("float8"):
+        return rates.get("float8", rates["bfloat16"])
+    return rates[precision]
+
+
+def tree_bytes(tree: Json) -> int:
+    """Bytes of all tensors of a spec tree."""
+    if isinstance(tree, dict) and "$tensor" in tree:
+        spec = tree["$tensor"]
+        shape, dtype = (spec["shape"], spec["dtype"]) if isinstance(spec, dict) else (spec.shape, spec.dtype)
+        return prod(shape) * (1 if dtype.startswith("float8") else _ITEMSIZE.get(dtype, 4))
+    if isinstance(tree, dict):
+        return sum(map(tree_bytes, tree.values()))
+    return sum(map(tree_bytes, tree)) if isinstance(tree, list | tuple) else 0
+
+
+_METHOD = "2"  # ceilings that were measured in another way are measured again
+_PRECISIONS = {"float32": ("float32",), "tf32_ok": ("tf32", "float32"), "float64": ("float64",)}
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Bandwidths in GB/s (copy: bytes read plus written), dense rates in TFLOP/s by precision ("tf32", "bfloat16"),
+    the time of an empty kernel in a CUDA graph in µs."""
+
+    gpu: str
+    uuid: str
+    driver: str
+    torch: str
+    date: str
+    copy_gbps: float
+    read_gbps: float
+    write_gbps: float
+    tflops: dict[str, float] = field(default_factory=dict)
+    null_launch_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        rates = (self.copy_gbps, self.read_gbps, self.write_gbps, *self.tflops.values())
+        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ValueError(f"a measured rate is not a positive number: {rates}")
+
+    @property
+    def fastest_gbps(self) -> float:
+        """No byte can be faster than this."""
+        return max(self.copy_gbps, self.read_gbps, self.write_gbps)
+
+    def rate_tflops(self, precision: str) -> float | None:
+        """The highest rate at which that precision can be had, as `roofline.rate_tflops` says; None where it was
+        not measured."""
+        rates = self.tflops
+        if precision == "float32":
+            found = [rates.get("float32"), _share(rates.get("tf32"), 3), _share(rates.get("bfloat16"), 6)]
+        elif precision.startswith("float8"):
+            found = [rates.get("float8")]
+        else:
+            found = [rates.get(name) for name in _PRECISIONS.get(precision, (precision,))]
+        return max((rate for rate in found if rate is not None), default=None)
+
+    def memory_us(self, bytes_read: int, bytes_written: int) -> float:
+        """The least time to move so many bytes: pairs of a read and a written byte at the copy's rate, the rest at the
+        rate of pure reads or writes."""
+        paired = 2 * min(bytes_read, bytes_written)
+        rest, rate = abs(bytes_read - bytes_written), self.read_gbps if bytes_read > bytes_written else self.write_gbps
+        return (paired / self.copy_gbps + rest / rate) / 1e3
+
+    def light_us(self, case: CaseSpec, output_bytes: int, precision: str) -> float | None:
+        """The speed of light of a case on this GPU; None where its contractions' rate was not measured."""
+        rate = self.rate_tflops(precision)
+        if case.flops and rate is None:
+            return None
+        compute_us = case.flops / (rate * 1e6) if rate else 0.0
+        return max(self.memory_us(max(0, case.bytes_moved - output_bytes), output_bytes), compute_us)
+
+
+def _share(rate: float | None, of: int) -> float | None:
+    return None if rate is None else rate / of
+
+
+def ceilings_path(cache_dir: Path, uuid: str, driver: str, torch_version: str) -> Path:
+    """Where the ceilings of this GPU with this driver and torch belong."""
+    name = hashlib.sha256("\0".join((_METHOD, uuid, driver, torch_version)).encode()).hexdigest()[:16]
+    return cache_dir / "ceilings" / f"{name}.json"
+
+
+def save_ceilings(path: Path, ceilings: Ceilings) -> None:
+    """Write the file, whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(encode(ceilings), indent=1) + "\n")
+    part.replace(path)
+
+
+def load_ceilings(path: Path) -> Ceilings | None:
+    """The ceilings of that file; None when there is none, or none that makes sense."""
+    try:
+        return decode(Ceilings, json.loads(path.read_text()))
+    except (OSError, DecodeError, ValueError):  # json's error is a ValueError
+        return None

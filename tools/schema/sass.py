@@ -1,17 +1,19 @@
-"""Disassembled kernels as values: what `nvdisasm` prints, read, counted by kind of instruction, and put in words.
+"""Cubins: the sections of the ELF file, and disassembled kernels as values: what `nvdisasm` prints, read, counted by
+kind of instruction, and put in words.
 
 Pure; the text comes of a cubin that a candidate had made. What runs nvdisasm is `tools.compile.disassemble`.
 """
 
 import itertools
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 
-from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.codec import plain
 
 MOST_INSTRUCTIONS = 20_000
 MOST_PTX = 1 << 20  # characters
@@ -325,3 +327,41 @@ def deltas(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     changed = {name: after.get(name, 0) - before.get(name, 0) for name in [*after, *before]}
     told = sorted(((n, name) for name, n in changed.items() if n), key=lambda c: -abs(c[0]))
     return ", ".join(f"{n:+} {name}" for n, name in told)
+
+
+_HEADER = struct.Struct("<40xQ10xHHH")  # where the section headers begin; their size and number; which holds the names
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section: what it is called, its ELF type, where its bytes begin and how many they are, the section it links
+    to."""
+
+    name: str
+    type: int
+    offset: int
+    nbytes: int
+    link: int
+
+    def data(self, cubin: bytes) -> bytes:
+        """What it holds, as far as the file goes."""
+        return cubin[self.offset : self.offset + self.nbytes]
+
+
+def sections(cubin: bytes) -> list[Section]:
+    """All sections, in order. Raises ValueError for what is no 64-bit ELF file, or one whose tables lead outside."""
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("a cubin is a little-endian 64-bit ELF file")
+    try:
+        begin, size, count, names = _HEADER.unpack_from(cubin)
+        headers = [_SECTION_HEADER.unpack_from(cubin, begin + i * size) for i in range(count)]
+        return [Section(text_at(cubin, headers[names][4] + h[0]), h[1], h[4], h[5], h[6]) for h in headers]
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError(f"a cubin whose tables lead outside of it: {error}") from error
+
+
+def text_at(data: bytes, at: int) -> str:
+    """The text that ends with a zero byte, or with the data."""
+    end = data.find(b"\0", at)
+    return data[at : len(data) if end < 0 else end].decode(errors="replace")

@@ -8,13 +8,15 @@ Some of the words come out of a jail: `detail`, names of kernels, labels of vari
 every one of them passes, so that whatever a verdict says can be stored and shown.
 """
 
+import hashlib
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal
 
-from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.text import plain
+from kerneltune.tools.schema.codec import Json, plain
 
 MOST_OF_A_NAME = 200
 Tier = Literal["screened", "judged", "confirmed"]
@@ -230,3 +232,33 @@ def _by_case(names: Iterable[str]) -> str:
         case, _, battery = name.rpartition("/")
         cases.setdefault(case, []).append(battery)
     return ", ".join(f"{case} ({', '.join(batteries)})" for case, batteries in cases.items())
+
+
+PROTOCOL_VERSION = "2"  # of everything that a quoted time depends on; receipts of other versions are not comparable
+
+
+def versions() -> dict[str, str]:
+    """Version of kerneltune, torch, triton, Python and the platform."""
+    found = {name: _version(name) for name in ("kerneltune", "torch", "triton", "numpy")}
+    return found | {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+
+
+def _version(name: str) -> str:
+    from importlib import metadata  # 30 ms, which a command that only shows has no use for
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def evaluator_sha256() -> str:
+    """The hash of everything that reaches a verdict: the sources of `tools`, without the tasks. Names the protocol as
+    it was carried out, whatever its number says."""
+    folder = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).as_posix()
+        if not name.startswith("tasks/"):
+            digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -9,7 +9,7 @@ import base64
 import ctypes
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,28 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.messages import DATA_DEPENDENT_SHAPE, NOT_ALLOWED, POINTER_TABLE, UNKNOWN_OPERATOR, Refused
-from kerneltune.tools.schema.plan import Aten, Step, TensorRef, fill_of, is_allowed, is_library
+from kerneltune.tools.schema.messages import (
+    DATA_DEPENDENT_SHAPE,
+    FOREIGN_TENSOR,
+    NOT_ALLOWED,
+    POINTER_TABLE,
+    UNKNOWN_OPERATOR,
+    Refused,
+)
+from kerneltune.tools.schema.plan import (
+    Aten,
+    DescriptorArg,
+    Kernel,
+    Launch,
+    LaunchArg,
+    ScalarArg,
+    Step,
+    TensorArg,
+    TensorRef,
+    fill_of,
+    is_allowed,
+    is_library,
+)
 
 MAX_CONSTANT_BYTES = 64 << 20
 _ADDRESS_BITS = 40
@@ -208,3 +228,72 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         body = definition._backend_fns.get("cuda", definition._init_fn)
         with self:
             return body(*args, **kwargs)
+
+
+MAX_LAUNCHES = 10_000
+
+
+@dataclass
+class LaunchLog:
+    """The kernels and autotuner choices of one trace. `choices` maps an autotuner's key to a config index."""
+
+    tape: Tape
+    kernels: list[Kernel] = field(default_factory=list)
+    choices: dict[str, int] = field(default_factory=dict)
+    offered: dict[str, list[str]] = field(default_factory=dict)  # autotuner key -> its configs, as text
+    ask_compiler: Callable[[Kernel], dict[str, Json]] | None = None
+
+    def kernel_index(self, kernel: Kernel) -> int:
+        """The kernel's number in the plan; equal kernels share one."""
+        if kernel not in self.kernels:
+            self.kernels.append(kernel)
+        return self.kernels.index(kernel)
+
+    def choice(self, key: str, configs: Sequence[str]) -> int:
+        """The number of the config that the trace wants of this autotuner."""
+        return min(self.choices.get(key, 0), len(configs) - 1)
+
+    def facts(self, kernel: Kernel) -> dict[str, Json]:
+        """Registers, spills and shared memory of a kernel. Raises Refused."""
+        if self.ask_compiler is None:
+            raise Refused("host code asks for registers or spills of a kernel; not available while tracing")
+        return self.ask_compiler(kernel)
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], types: Sequence[Any]) -> None:
+        """Write one launch down; `types` are nested as the values are, "constexpr" for what is no argument."""
+        if 0 in grid:
+            return  # Triton does not launch an empty grid either
+        if len(self.tape.steps) > MAX_LAUNCHES:
+            raise Refused(f"forward makes more than {MAX_LAUNCHES} launches and operator calls")
+        args = tuple(_arguments(values, types, self.tape))
+        cooperative = bool(kernel.options.get("launch_cooperative_grid"))
+        pdl = bool(kernel.options.get("launch_pdl"))
+        self.tape.steps.append(Launch(self.kernel_index(kernel), grid, args, cooperative, pdl))
+
+
+def _arguments(values: Any, types: Any, tape: Tape) -> list[LaunchArg]:
+    flat: list[LaunchArg] = []
+    for value, kind in zip(values, types, strict=False):
+        if isinstance(kind, tuple | list):
+            flat.extend(_arguments(value, kind, tape))
+        elif kind != "constexpr":
+            flat.append(_argument(value, str(kind), tape))
+    return flat
+
+
+def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
+    if hasattr(value, "block_shape") and hasattr(value, "base"):
+        base = value.base
+        view = torch.as_strided(base, list(value.shape), list(value.strides), base.storage_offset())
+        return DescriptorArg(tape.ref(view), tuple(value.block_shape), str(getattr(value, "padding", "zero")))
+    tensor = getattr(value, "base", value)  # triton.reinterpret wraps a tensor
+    if isinstance(tensor, torch.Tensor):
+        if tensor.device.type != "cuda":
+            raise Refused(FOREIGN_TENSOR.format(device=tensor.device))
+        return TensorArg(tape.ref(tensor))
+    if isinstance(value, bool | int | float):
+        return ScalarArg(value, kind)
+    if hasattr(value, "data_ptr") and isinstance(getattr(value, "dtype", None), torch.dtype):
+        dtype = value.dtype  # an object that only looks like a tensor: known by its address
+        return TensorArg(tape.at(int(value.data_ptr()), str(dtype).removeprefix("torch."), dtype.itemsize))
+    raise TypeError(f"cannot pass {type(value).__name__} to a kernel")

@@ -9,16 +9,15 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kerneltune.tools.languages import ptx
-from kerneltune.tools.languages.ptx import PtxError, PtxLaunchError
-from kerneltune.tools.languages.ptx.assemble import with_candidate_lines
+from kerneltune.tools.backends.cuda import stubs
+from kerneltune.tools.languages.base import languages
 from kerneltune.tools.replay.replay import Replay
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.messages import (
@@ -35,10 +34,8 @@ from kerneltune.tools.schema.messages import (
 from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, TensorRef
 from kerneltune.tools.schema.task import TensorSpec
 from kerneltune.tools.schema.verdict import Status
-from kerneltune.tools.trace import cuda_stubs, triton_recorder
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
-from kerneltune.tools.trace.recorder import Recorder, Tape
-from kerneltune.tools.trace.triton_recorder import LaunchLog
+from kerneltune.tools.trace.recorder import LaunchLog, Recorder, Tape
 
 MOST_SHOWN = 8
 
@@ -135,15 +132,12 @@ class TracingSession:
         self.log.offered.clear()
 
 
-_session: list[TracingSession] = []
-
-
 def install(arch: int, gpu: dict[str, Any]) -> TracingSession:
     """Turn this process into a tracer for good."""
     session = TracingSession(arch)
-    driver = cuda_stubs.install(session.tape, arch, gpu)
-    triton_recorder.install(session.log, driver.target)
-    _session.append(session)
+    driver = stubs.install(session.tape, arch, gpu)
+    for known in languages():
+        known.record(session.log, driver.target)
     return session
 
 
@@ -176,19 +170,21 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def warm() -> None:
+def warm() -> TracingSession:
     """Install for the default target and trace a small kernel, so that forks start with a warm compiler."""
     from kerneltune.tools.schema.gpus import gpu_named
 
     gpu = gpu_named("H200")
-    install(gpu.arch, gpu.served())
-    reply = trace(TraceRequest(_WARM_SOURCE, (_WARM_CASE,)))
+    session = install(gpu.arch, gpu.served())
+    reply = trace(session, TraceRequest(_WARM_SOURCE, (_WARM_CASE,)))
     if reply.failure:
         raise RuntimeError(f"the tracer does not work here: {reply.failure.message}")
+    return session
 
 
 def main(channel: Any) -> None:
-    """Answer one TraceRequest, then end: a candidate's process is never reused."""
+    """Answer one TraceRequest, then end: a candidate's process is never reused. Its fork server has called `warm`."""
+    (session,) = channel.prepared
     request = decode(TraceRequest, channel.receive().body)
 
     def ask_compiler(kernel: Kernel) -> dict[str, Json]:
@@ -198,13 +194,12 @@ def main(channel: Any) -> None:
             raise Refused(f"host code asks for registers or shared memory of a kernel: {facts.problem}")
         return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
 
-    _session[0].log.ask_compiler = ask_compiler
-    channel.send(encode(trace(request)))
+    session.log.ask_compiler = ask_compiler
+    channel.send(encode(trace(session, request)))
 
 
-def trace(request: TraceRequest) -> TraceReply:
+def trace(session: TracingSession, request: TraceRequest) -> TraceReply:
     """Trace every case of a candidate. A failure of the candidate is part of the reply; only ours raise."""
-    session = _session[0]
     plans: list[Plan] = []
     dropped: list[str] = []
     for case in request.cases:
@@ -393,8 +388,6 @@ def load_candidate(source: str) -> types.ModuleType:
     module = types.ModuleType("candidate")
     module.__file__ = FILE
     sys.modules["candidate"] = module
-    for name in ("tools", "tools.ptx"):  # where candidates that were recorded before this package had one name find it
-        sys.modules[name] = ptx
     exec(_compiled(source), module.__dict__)
     return module
 
@@ -408,21 +401,16 @@ def _compiled(source: str) -> types.CodeType:
 
 def describe(error: BaseException) -> Failure:
     """A failure in words that help the candidate's author."""
-    from triton.compiler.errors import CompilationError
-
     if isinstance(error, Refused):
         return Failure(Status.REJECTED, str(error), _line(error))
     if isinstance(error, SyntaxError) and error.filename == FILE:
         quoted = f": {error.text.strip()[:200]!r}" if error.text and error.text.strip() else ""
         return Failure(Status.REJECTED, f"{type(error).__name__}: {error.msg}{quoted}", error.lineno)
-    if isinstance(error, PtxError | PtxLaunchError):
-        status = Status.COMPILE_FAILED if isinstance(error, PtxError) else Status.REJECTED
-        words = with_candidate_lines(str(error), error.whole, "".join(linecache.getlines(FILE)))
-        return Failure(status, words, _line(error), error.lines if isinstance(error, PtxError) else ())
+    source = "".join(linecache.getlines(FILE))
+    if found := next(filter(None, (known.describe(error, source) for known in languages())), None):
+        return replace(found, line=found.line or _line(error))
     if isinstance(error, DataDependentOutputException):
         return Failure(Status.REJECTED, READS_VALUE, _line(error))
-    if isinstance(error, CompilationError):
-        return Failure(Status.COMPILE_FAILED, str(error)[-4000:], _kernel_line(error))
     refused = next((e for e in _causes(error) if isinstance(e, Refused)), None)
     if refused is not None:
         return Failure(Status.REJECTED, str(refused), _line(error))
@@ -444,14 +432,3 @@ def _line(error: BaseException) -> int | None:
         return error.lineno
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == FILE]
     return lines[-1] if lines else None
-
-
-def _kernel_line(error: Any) -> int | None:
-    """The line of a Triton compilation error: nodes count from the `def`, and `begin_line` is the one before it."""
-    for current in reversed(_causes(error)):
-        node = getattr(current, "node", None)
-        for frame, _ in traceback.walk_tb(current.__traceback__):
-            begin = getattr(frame.f_locals.get("self"), "begin_line", None)
-            if begin is not None and node is not None:
-                return int(begin) + int(node.lineno)
-    return _line(error)

@@ -8,8 +8,8 @@ from kerneltune.agent.attempt import Attempt, Draft
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.prompts import render
-from kerneltune.tools.metrics import Roofline
 from kerneltune.tools.receipt import author_view
+from kerneltune.tools.reflect import Roofline
 from kerneltune.tools.schema.messages import SassReply
 from kerneltune.tools.schema.sass import Sass, changes, made_of
 from kerneltune.tools.schema.task import TaskSpec

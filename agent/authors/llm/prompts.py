@@ -16,8 +16,7 @@ from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.prompts import render
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named
-from kerneltune.tools.schema.roofline import speed_of_light
+from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict
 

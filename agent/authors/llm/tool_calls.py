@@ -32,7 +32,7 @@ from kerneltune.agent.authors.llm.tool_schemas import (
 )
 from kerneltune.agent.models.types import ToolCall, ToolResult
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.metrics import PlanWork, Roofline, roofline, work_of
+from kerneltune.tools.reflect import PlanWork, Roofline, roofline, work_of
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.update import Update
 
@@ -213,8 +213,8 @@ class ToolExecutor:
         leader = self._tracker.best
         other = self._updates.get(leader.number) if leader and leader.number != attempt.number else None
         reports = update.kernels_of(update.judged_plan(variant)) or attempt.kernels
-        best = self._tracker.tools.sass(other, leader.verdict.variant).kernels if leader and other else ()
-        return Disassembled(reports, self._tracker.tools.sass(update, variant), best)
+        best = self._tracker.tools.updater.sass(other, leader.verdict.variant).kernels if leader and other else ()
+        return Disassembled(reports, self._tracker.tools.updater.sass(update, variant), best)
 
 
 def _arguments(call: ToolCall) -> UpdateArguments | BenchArguments | ReflectArguments:

@@ -41,8 +41,8 @@ from torch.utils._sympy.printers import PythonPrinter
 from triton.backends.compiler import GPUTarget
 
 from kerneltune.agent.authors.search.clean import MARK
+from kerneltune.tools.backends.cuda.stubs import apply_to_module, install_cuda_guard
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.trace.cuda_stubs import apply_to_module, install_cuda_guard
 
 # ---
 # Ends a computation of our own that takes too much processor time.

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
-from kerneltune.tools.trace import triton_recorder as kernels
+from kerneltune.tools.trace import recorder as kernels
 
 SPECIMEN = {"id": "R41", "task": "softmax", "expect": ["rejected", "timed_out"], "naive": "not applicable"}
 

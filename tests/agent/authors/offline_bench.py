@@ -123,12 +123,12 @@ def trace(work: dict[str, Json]) -> Json:
 
     gpu = gpu_named("H200")
     specs = {name: task_spec(name, job["source"]) for name, job in work.items()}
-    tracer.install(gpu.arch, gpu.served())
+    session = tracer.install(gpu.arch, gpu.served())
     found = []
     for name, job in work.items():
         for sketch, source in job["candidates"].items():
             cases = tuple(traced_case(case, case.name) for case in specs[name].cases)
-            reply = tracer.trace(TraceRequest(source, cases))
+            reply = tracer.trace(session, TraceRequest(source, cases))
             failure = f"{reply.failed_case}: {reply.failure.message}" if reply.failure else None
             found.append([name, sketch, [encode(plan) for plan in reply.plans], failure])
     return found
@@ -206,11 +206,11 @@ def trace_experts(paths: list[str]) -> Json:
         small = [c["name"] for c in getattr(module, "CASES", []) if c.get("cpu") and not c.get("held_out")]
         work.append((task, task.case(small[0] if small else "main"), experts(task)))
     gpu = gpu_named("H200")
-    tracer.install(gpu.arch, gpu.served())
+    session = tracer.install(gpu.arch, gpu.served())
     found = []
     for task, case, sketches in work:
         for sketch in sketches:
-            reply = tracer.trace(TraceRequest(sketch.source, (traced_case(case, case.name),)))
+            reply = tracer.trace(session, TraceRequest(sketch.source, (traced_case(case, case.name),)))
             plan = None if reply.failure else encode(reply.plans[0])
             failure = reply.failure.message if reply.failure else None
             found.append([task.name, sketch.name, task.source, task.precision, plan, failure])

@@ -3,9 +3,9 @@
 from kerneltune.agent.attempt import Attempt, Proposal
 from kerneltune.agent.events import Event, Reflected
 from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
-from kerneltune.tools.tooling import Tools
 from tests.agent.test_loop import NoteBench, NoteUpdater
 
 SOURCE = '''"""Rows times a weight."""
@@ -56,7 +56,7 @@ TASK = TaskSpec(
 def workbench(*attempts: Attempt) -> AttemptTracker:
     """A bench that these attempts were made on."""
     events: list[Event] = []
-    tools = Tools(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
+    tools = Evaluator(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
     return AttemptTracker("r", TASK, tools, events.append, list(attempts), len(attempts) + 1)
 
 

@@ -11,7 +11,7 @@ from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.errors import ContextOverflow, Unavailable
 from kerneltune.agent.models.types import Reply, ToolResult, ToolResults, Usage, User
 from kerneltune.agent.tracker import AttemptTracker, CostTracker
-from kerneltune.tools.tooling import Tools
+from kerneltune.tools.evaluator import Evaluator
 from tests.agent.converse.parts import ListModel, NoteExecutor, OneLine, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 
@@ -29,7 +29,7 @@ def conversation(
 
 def hold(made: LlmConversation, **limits: Any) -> str:
     """As the loop does it."""
-    tracker = AttemptTracker("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), Log(), cost=made.cost)  # type: ignore[arg-type]
+    tracker = AttemptTracker("r", TASK, Evaluator(NoteUpdater(), NoteBench(), "timing"), Log(), cost=made.cost)  # type: ignore[arg-type]
     return optimize(Run(tracker, OneLine([made.actions()]), Limits(99, **limits)))
 
 

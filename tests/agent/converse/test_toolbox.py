@@ -15,14 +15,13 @@ from kerneltune.agent.events import Event, Judged, Proposed, Reflected
 from kerneltune.agent.loop import Run, bench_rest, carry_out, optimize
 from kerneltune.agent.models.types import ToolCall, ToolResult
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.compile.service import Artefact
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.messages import Compiled, SassReply
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.sass import SassInstruction, counted
 from kerneltune.tools.schema.task import CaseSpec
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
-from kerneltune.tools.tooling import Tools
-from kerneltune.tools.update import Update
+from kerneltune.tools.update import Artefact, Update
 from tests.agent.converse.parts import OneLine, call
 from tests.agent.test_loop import TASK, Log
 
@@ -94,7 +93,7 @@ def toolbox(
     most: int = 10, updater: WordUpdater | None = None, width: int = 1, share: int | None = None
 ) -> tuple[Box, AttemptTracker, list[Event]]:
     log = Log()
-    bench = AttemptTracker("r", TASKS, Tools(updater or WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker("r", TASKS, Evaluator(updater or WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     going = Run(bench, OneLine([]), Limits(most), width)
     return Box(ToolExecutor(bench, "1", "sm_90", share), going), bench, log.events
 

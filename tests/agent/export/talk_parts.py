@@ -11,8 +11,8 @@ from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.types import Listen, ModelFacts, ModelRequest, Reply, ToolCall, Usage
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.tooling import Tools
 from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
 from tests.agent.record.samples import started
 from tests.agent.test_loop import Log
@@ -104,7 +104,7 @@ class Asked:
 def held(script: list[Reply], context_tokens: int = 30_000, attempts: int = 100) -> tuple[Trajectory, Asked]:
     """A run of the real strategy, conversation and tools over a tracker whose judge goes by words."""
     log, model = Log([started(RUN)]), Asked(script)
-    bench = AttemptTracker(RUN, TASKS, Tools(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker(RUN, TASKS, Evaluator(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     prompts = RunPrompts(bench, "sm_90", "NVIDIA H200", outcomes=lambda: bench.predictions)
     author = LlmAuthor(bench, model, prompts, "sm_90", context_tokens=context_tokens)
     why = optimize(Run(bench, author, Limits(attempts)))

@@ -18,7 +18,7 @@ from kerneltune.agent.models.errors import KeyRejected, Unavailable
 from kerneltune.agent.models.types import Listen, ModelRequest, Reply, ToolCall, ToolResults, User
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.tooling import Tools
+from kerneltune.tools.evaluator import Evaluator
 from tests.agent.converse.parts import ListModel, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 
@@ -60,7 +60,7 @@ class Endless(ListModel):
 
 def going(model: ListModel, strategy: Strategy = "refine", width: int = 1, **limits: Any) -> tuple[Run, list[Event]]:
     log = Log()
-    bench = AttemptTracker("r", TASK, Tools(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]
+    bench = AttemptTracker("r", TASK, Evaluator(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]
     limit = Limits(**{"max_attempts": 8, **limits})
     return Run(bench, LlmAuthor(bench, model, PlainPrompts(), "sm_90", strategy), limit, width), log.events
 

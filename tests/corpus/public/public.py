@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kerneltune.agent.commands.session import Patience, Workshop, session
-from kerneltune.tools.pipeline import Candidate, judge_all
+from kerneltune.tools.evaluator import Candidate, judge_all
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import find_task

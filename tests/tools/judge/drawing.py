@@ -1,7 +1,7 @@
 """Which batteries apply to a case."""
 
-from kerneltune.tools.judge.correctness.batteries import BATTERIES
 from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.schema.task import BATTERIES
 
 
 def applying(problem: Problem) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kerneltune.tools.judge.correctness.batteries import CORE
 from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.problem import Problem, describe, expanded
 from kerneltune.tools.judge.service.admission import admit, sensitivities, unsound, warnings_of
+from kerneltune.tools.schema.task import CORE
 from kerneltune.tools.task.load import TaskFile, find_task, read_task
 from tests.tools.judge.test_compare import HONEST
 

@@ -10,9 +10,9 @@ import pytest
 
 from kerneltune.tools.backends.cuda.protocol import Shares
 from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, TimingResult, build_verdict
-from kerneltune.tools.judge.timing.statistics import CANDIDATE, Agreement, RoundSeries, Rules
-from kerneltune.tools.schema.verdict import CaseResult, Limitation, LimitationKind, Status
-from kerneltune.tools.schema.versions import PROTOCOL_VERSION
+from kerneltune.tools.judge.timing.statistics import CANDIDATE, Agreement, RoundSeries
+from kerneltune.tools.schema.messages import Rules
+from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, CaseResult, Limitation, LimitationKind, Status
 
 GPU = {"name": "NVIDIA H200", "uuid": "GPU-1"}
 

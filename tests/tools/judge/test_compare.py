@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kerneltune.tools.judge.correctness.batteries import batteries_of
 from kerneltune.tools.judge.correctness.comparison import compare, compare_drawn, judge, native_holds
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import Problem, describe
 from kerneltune.tools.judge.correctness.tree import Tree
+from kerneltune.tools.schema.task import batteries_of
 from kerneltune.tools.schema.verdict import LimitationKind
 from kerneltune.tools.task.load import builtin_tasks, find_task, read_task
 from tests.tools.tasks import honest

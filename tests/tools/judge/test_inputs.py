@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kerneltune.tools.judge.correctness.batteries import BATTERIES, CORE, EXOTIC, PROBES, batteries_of
 from kerneltune.tools.judge.correctness.inputs import case_seed, derived
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.task import BATTERIES, CORE, EXOTIC, PROBES, CaseSpec, TaskSpec, batteries_of
 
 
 def test_a_seed_depends_on_secret_plan_case_and_battery() -> None:

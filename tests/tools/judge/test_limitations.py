@@ -21,11 +21,11 @@ from kerneltune.tools.judge.correctness.reference_model import is_out_of_memory
 from kerneltune.tools.judge.correctness.tree import tensors
 from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
 from kerneltune.tools.judge.service.cpu_judge import CpuJudge
-from kerneltune.tools.judge.service.protocol import NewInputs, Open
-from kerneltune.tools.judge.service.verdict_cache import VerdictCache
+from kerneltune.tools.judge.service.tiers import VerdictCache
 from kerneltune.tools.receipt import author_view, statement
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.messages import NewInputs, Open
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import (
     LIMITATIONS,

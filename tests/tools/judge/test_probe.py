@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kerneltune.tools.judge.correctness.batteries import PROBES
 from kerneltune.tools.judge.correctness.comparison import compare, judge
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.schema.task import PROBES
 from kerneltune.tools.task.load import find_task, read_task
 
 

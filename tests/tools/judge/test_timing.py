@@ -10,7 +10,6 @@ from kerneltune.tools.judge.timing.statistics import (
     Reading,
     Round,
     RoundSeries,
-    Rules,
     agreement,
     bootstrap_median,
     comparisons_over,
@@ -26,6 +25,7 @@ from kerneltune.tools.judge.timing.statistics import (
     slots_for,
     timing_over,
 )
+from kerneltune.tools.schema.messages import Rules
 
 
 def series_of(

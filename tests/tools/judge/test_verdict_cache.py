@@ -2,9 +2,8 @@
 
 import pytest
 
-from kerneltune.tools.judge.service.protocol import BenchRequest, KernelImage
-from kerneltune.tools.judge.service.verdict_cache import VerdictCache, name_of
-from kerneltune.tools.judge.timing.statistics import SCREENING
+from kerneltune.tools.judge.service.tiers import VerdictCache, name_of
+from kerneltune.tools.schema.messages import SCREENING, BenchRequest, KernelImage
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 

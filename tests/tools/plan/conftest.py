@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
 from kerneltune.tools.schema.task import TensorSpec

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kerneltune.tools.compile.compiler import foreign_ttir, module_memory
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.languages.triton.language import LANGUAGE, foreign_ttir, module_memory
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.plan import forbidden_option
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Status
 from kerneltune.tools.update import Update, UpdateLimits, Updater
@@ -165,7 +164,7 @@ def test_assembly_with_memory_of_its_own_is_rejected_in_words(update: Callable[[
     ],
 )
 def test_options_of_triton_that_tune_a_kernel_are_allowed(options: dict[str, Json]) -> None:
-    assert forbidden_option(options) is None
+    assert LANGUAGE.forbidden_option(options) is None
 
 
 @pytest.mark.parametrize(
@@ -188,4 +187,4 @@ def test_options_of_triton_that_tune_a_kernel_are_allowed(options: dict[str, Jso
     ],
 )
 def test_any_other_option_or_value_is_named(options: dict[str, Json]) -> None:
-    assert next(iter(options)) in (forbidden_option(options) or "")
+    assert next(iter(options)) in (LANGUAGE.forbidden_option(options) or "")

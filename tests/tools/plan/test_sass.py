@@ -9,7 +9,7 @@ import pytest
 
 from kerneltune.agent.view.show import _ptx_difference
 from kerneltune.tools.compile.disassemble import CannotDisassemble, disassemble, disassemble_all, ptx_of
-from kerneltune.tools.languages.ptx.assemble import ptxas
+from kerneltune.tools.languages.ptxas import ptxas
 from kerneltune.tools.schema.messages import SassRequest
 from kerneltune.tools.schema.sass import (
     MOST_INSTRUCTIONS,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx import parse
 from kerneltune.tools.languages.ptx.checks import effects, waits_for_earlier, written_variables
-from kerneltune.tools.replay.effects import effects as effects_of
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
 from kerneltune.tools.schema.plan import Kernel
@@ -82,7 +82,11 @@ def test_copies_between_spaces_read_and_write_their_sides() -> None:
 def test_what_cannot_be_read_has_every_effect(text: str) -> None:
     assert effects(text, "relu") is None
     kernel = Kernel("relu", "ptx", text, ("*fp32", "*fp32", "i32"))
-    assert [(e.reads, e.writes) for e in effects_of(kernel)] == [(True, True), (True, True), (False, False)]
+    assert [(e.reads, e.writes) for e in language(kernel.language).effects(kernel)] == [
+        (True, True),
+        (True, True),
+        (False, False),
+    ]
 
 
 def test_a_variable_is_written_through_its_address() -> None:
@@ -128,7 +132,7 @@ def test_the_effects_of_triton_s_ptx_are_those_of_its_ttir_or_wider(
         ptx = triton.compile(str(path), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
         found = effects(ptx, kernel.name)
         assert found is not None
-        pairs = zip(kernel.signature, effects_of(kernel), found, strict=False)
+        pairs = zip(kernel.signature, language(kernel.language).effects(kernel), found, strict=False)
         for known, (reads, writes) in ((known, both) for kind, known, both in pairs if kind.startswith("*")):
             assert (known.reads <= reads, known.writes <= writes) == (True, True)
             assert writes == known.writes  # and no wider where it matters most

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from kerneltune.tools.languages.ptx import PtxKernel, PtxLaunchError
+from kerneltune.tools.languages.ptx.language import PtxRecorder
 from kerneltune.tools.languages.ptx.loader import block_of, cluster_of, sizes
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.plan import Kernel, Launch, ScalarArg, TensorArg
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
-from kerneltune.tools.trace.recorder import Tape
-from kerneltune.tools.trace.triton_recorder import LaunchLog, PtxRecorder
+from kerneltune.tools.trace.recorder import LaunchLog, Tape
 from kerneltune.tools.update import Update, UpdateLimits, Updater
 from tests.tools.ptx.conftest import BODY, ENTRY, HEAD, LOAD, RELU, STORE, candidate, with_lines
 

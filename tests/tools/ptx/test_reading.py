@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kerneltune.tools.languages.ptx import PtxError, parse
-from kerneltune.tools.languages.ptx.assemble import assemble, ptxas
+from kerneltune.tools.languages.ptx.assemble import assemble
 from kerneltune.tools.languages.ptx.ir import Immediate, Label, Symbol
 from kerneltune.tools.languages.ptx.parser import Stream, without_comments
+from kerneltune.tools.languages.ptxas import ptxas
 from tests.tools.ptx.conftest import HEAD, RELU, with_lines
 
 STORE = "st.global.u32 [%rd4], 5;"

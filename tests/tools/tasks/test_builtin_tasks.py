@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.judge.correctness.batteries import CORE, batteries_of
 from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.problem import Problem, describe
 from kerneltune.tools.judge.service.admission import admit, sensitivities, unsound
+from kerneltune.tools.schema.task import CORE, batteries_of
 from kerneltune.tools.schema.verdict import CaseResult, Tier
 from kerneltune.tools.task.load import MAIN, TaskFile, builtin_names, find_task
 from kerneltune.tools.tasks import GROUPS

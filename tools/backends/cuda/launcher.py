@@ -17,8 +17,8 @@ from kerneltune.tools.backends.cuda.driver import DeviceDescriptor, Parameter, V
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, protected_copy, seen
 from kerneltune.tools.replay.replay import Argument, ReplayError, TensorDescriptor, poison
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.elf import sections, text_at
 from kerneltune.tools.schema.plan import Kernel, Launch, Plan
+from kerneltune.tools.schema.sass import sections, text_at
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMTAB, _OBJECT = 2, 1

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from kerneltune.tools.judge.correctness.batteries import PROBES
 from kerneltune.tools.judge.correctness.float64 import Rounding, Selection
 from kerneltune.tools.judge.correctness.gates import Expected, as_rows, reached, rounding_of
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, stored_as
+from kerneltune.tools.schema.task import PROBES
 from kerneltune.tools.schema.verdict import CaseResult, Limitation, LimitationKind
 
 _TWO_OPERANDS = math.sqrt(2)  # each disturbed by one roundoff

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kerneltune.tools.judge.correctness.batteries import BATTERIES, PROBES
 from kerneltune.tools.judge.correctness.float64 import InFloat64
 from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_leaves, tensors
+from kerneltune.tools.schema.task import BATTERIES, PROBES
 
 Kinds = Mapping[str, str]  # by path of the input: "any", "positive", "special" or "own"
 InDomain = Callable[[Tree], bool]  # whether the reference is defined on these inputs

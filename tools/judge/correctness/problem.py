@@ -21,7 +21,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from kerneltune.tools.judge.correctness.batteries import PROBES
 from kerneltune.tools.judge.correctness.comparison import native_holds
 from kerneltune.tools.judge.correctness.float64 import Disturbances, default_float64, differences, flushed, widened
 from kerneltune.tools.judge.correctness.gates import (
@@ -64,7 +63,7 @@ from kerneltune.tools.judge.correctness.tree import (
 )
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.task import PROBES, CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
 from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, int_constants, visible_source
 

@@ -20,7 +20,6 @@ from kerneltune.tools.backends.cuda.driver import DriverError
 from kerneltune.tools.backends.cuda.launcher import Image, scratch_bytes
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, settle
 from kerneltune.tools.backends.cuda.protocol import Drop, Load, RunOnce, Setup
-from kerneltune.tools.judge.correctness.batteries import case_in_words
 from kerneltune.tools.judge.correctness.comparison import compare, compare_drawn
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.inputs import case_seed
@@ -32,7 +31,7 @@ from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLin
 from kerneltune.tools.replay.replay import ReplayError
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash, without_locations
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.task import TaskSpec, case_in_words
 from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict, standing_for
 from kerneltune.tools.task.load import TaskFile
 

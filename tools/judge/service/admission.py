@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from kerneltune.tools.judge.correctness.batteries import BATTERIES, CORE
 from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.gates import Expected, as_rows, element_ratios
 from kerneltune.tools.judge.correctness.problem import Problem, expanded, is_small
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, is_finite, leaves, map_leaves, map_tensors, tensors
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.task import BATTERIES, CORE, TaskSpec
 from kerneltune.tools.task.load import TaskFile
 
 _WIDE = ("float32", "float64")

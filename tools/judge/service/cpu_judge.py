@@ -16,10 +16,10 @@ from kerneltune.tools.judge.correctness import comparison as comparing
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem, describe, expanded
 from kerneltune.tools.judge.service.admission import warnings_of
-from kerneltune.tools.judge.service.protocol import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.messages import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.task.load import TaskFile, find_task
 

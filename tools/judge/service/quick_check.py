@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer
-from kerneltune.tools.judge.correctness.batteries import BATTERIES, CORE, PROBES, case_in_words
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
@@ -20,7 +19,7 @@ from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLin
 from kerneltune.tools.replay.replay import ReplayError
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.plan import Plan
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.task import BATTERIES, CORE, PROBES, TaskSpec, case_in_words
 from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict
 from kerneltune.tools.task.load import TaskFile
 

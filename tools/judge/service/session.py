@@ -20,7 +20,18 @@ from kerneltune.tools.judge.correctness.problem import expanded
 from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.execution.correctness_run import CompiledImage, Images
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
-from kerneltune.tools.judge.service.protocol import (
+from kerneltune.tools.judge.service.quick_check import QuickCheck
+from kerneltune.tools.judge.service.tiers import CandidateJudge, VerdictCache, name_of
+from kerneltune.tools.judge.timing.baselines import keep_compiled
+from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
+from kerneltune.tools.judge.timing.build_verdict import Refuted
+from kerneltune.tools.judge.timing.ceilings import describe_gpu
+from kerneltune.tools.judge.timing.timing_run import TimingRun
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.messages import (
+    SCREENING,
     Baselines,
     BenchReply,
     BenchRequest,
@@ -32,22 +43,11 @@ from kerneltune.tools.judge.service.protocol import (
     Ready,
     Resolve,
     Resolved,
+    Rules,
     Screened,
     ScreenVariants,
     Warm,
 )
-from kerneltune.tools.judge.service.quick_check import QuickCheck
-from kerneltune.tools.judge.service.tiers import CandidateJudge
-from kerneltune.tools.judge.service.verdict_cache import VerdictCache, name_of
-from kerneltune.tools.judge.timing.baselines import keep_compiled
-from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
-from kerneltune.tools.judge.timing.build_verdict import Refuted
-from kerneltune.tools.judge.timing.ceilings import describe_gpu
-from kerneltune.tools.judge.timing.statistics import SCREENING, Rules
-from kerneltune.tools.judge.timing.timing_run import TimingRun
-from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.errors import OutOfMemory, TaskError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task

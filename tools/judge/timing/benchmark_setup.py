@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 
 from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.backends.cuda.calibration import Ceilings
 from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.gates import Expected, samples_for
 from kerneltune.tools.judge.correctness.problem import Problem
@@ -28,8 +27,10 @@ from kerneltune.tools.judge.timing.baselines import (
     within,
 )
 from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, roofline_bound
-from kerneltune.tools.judge.timing.statistics import BASELINE_LIMIT_S, Round, passes_for, resolution, slots_for
+from kerneltune.tools.judge.timing.statistics import Round, passes_for, resolution, slots_for
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.gpus import Ceilings
+from kerneltune.tools.schema.messages import BASELINE_LIMIT_S
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import CaseResult, standing_for
 from kerneltune.tools.task.load import TaskFile

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kerneltune.tools.backends.cuda.calibration import Ceilings
 from kerneltune.tools.backends.cuda.device import GpuSample
 from kerneltune.tools.backends.cuda.protocol import Shares
 from kerneltune.tools.judge.timing.statistics import (
@@ -14,18 +13,24 @@ from kerneltune.tools.judge.timing.statistics import (
     MemoizationFinding,
     Reading,
     RoundSeries,
-    Rules,
     comparisons_over,
     floor_us,
     ratio_over,
     timing_over,
 )
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.gpus import gpu_named
-from kerneltune.tools.schema.roofline import speed_of_light
+from kerneltune.tools.schema.gpus import Ceilings, gpu_named, speed_of_light
+from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import CaseResult, Comparison, Status, Tier, Verdict, standing_for
-from kerneltune.tools.schema.versions import PROTOCOL_VERSION
+from kerneltune.tools.schema.verdict import (
+    PROTOCOL_VERSION,
+    CaseResult,
+    Comparison,
+    Status,
+    Tier,
+    Verdict,
+    standing_for,
+)
 
 _READ_OVER_COPY = 1.15  # a pure read may be that much faster than a measured copy
 

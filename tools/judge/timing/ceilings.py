@@ -10,13 +10,13 @@ import torch
 from cuda.bindings import driver as cu  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.backends.cuda.calibration import Ceilings
 from kerneltune.tools.backends.cuda.device import Sampler
 from kerneltune.tools.backends.cuda.driver import DriverError, check
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
 from kerneltune.tools.judge.timing.baselines import copy_gbps, null_launch_us
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.versions import versions
+from kerneltune.tools.schema.gpus import Ceilings
+from kerneltune.tools.schema.verdict import versions
 
 
 def describe_gpu() -> dict[str, Json]:

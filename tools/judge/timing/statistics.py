@@ -15,51 +15,15 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.verdict import Comparison, Timing
 
 CANDIDATE = "candidate"
-BASELINES = ("eager", "compile", "compile-max")
-BASELINE_LIMIT_S = 60.0  # max-autotune takes 1 to 14 s for the built-in tasks; for 128 products of a mixture, over 120
 _RESAMPLES = 2000
 _FEWEST_ROUNDS = 6
-_SLOW_TO_VERIFY_S = 1.0
 _OVERTIME = 4
 _SLOWEST_CLOCK = 0.97  # of the session's median SM clock; a round below is discarded
 _MOST_DISCARDED = 0.2  # of the rounds; above, nothing that was timed here can be believed
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules for when enough has been measured. Seconds are device time of all arms."""
-
-    min_rounds: int = 20
-    half_width: float = 0.003
-    max_s: float = 2.0
-    block_s: float = 0.006
-    rounds_per_group: int = 10  # then the outputs are verified and the contents replaced
-    preheat_s: float = 0.3  # after the GPU has been idle
-    warm_preheat_s: float = 0.05  # when it has not
-    slope_s: float = 0.006  # the short blocks by which the two clocks are compared; the long ones take four times that
-    memo_passes: int = 8  # passes on contents never seen, and as many on repeated ones; 0: not looked for
-    floor_tolerance: float = 0.98
-
-    def group(self, ready_s: float) -> int:
-        """After how many rounds the outputs are verified and the contents replaced, where all up to the first look at
-        them took so long: ten rounds of an attention take 0.6 s, and its three answers 3.6. Once at least before the
-        fewest rounds are over."""
-        return self.rounds_per_group * 3 // 2 if ready_s > _SLOW_TO_VERIFY_S else self.rounds_per_group
-
-
-SCREENING = Rules(
-    min_rounds=5,
-    half_width=0.01,
-    max_s=0.06,
-    block_s=0.002,
-    preheat_s=0.05,
-    warm_preheat_s=0.0,
-    slope_s=0.002,
-    memo_passes=3,
-)
 
 
 @dataclass(frozen=True)

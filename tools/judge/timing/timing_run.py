@@ -22,7 +22,6 @@ from kerneltune.tools.judge.timing.statistics import (
     MemoizationTimes,
     Reading,
     RoundSeries,
-    Rules,
     agreement,
     find_memoization,
     least_delayed,
@@ -30,6 +29,7 @@ from kerneltune.tools.judge.timing.statistics import (
     passes_for,
 )
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.plan import EMPTY, Aten, Launch, Plan, base_name, plan_hash
 from kerneltune.tools.schema.verdict import Status, Verdict
 

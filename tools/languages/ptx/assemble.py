@@ -5,13 +5,13 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.parser import line_of, parse, without_comments
-from kerneltune.tools.schema.elf import sections
+from kerneltune.tools.languages.ptxas import Resources, ptxas, resources_of
 from kerneltune.tools.schema.gpus import arch_number
+from kerneltune.tools.schema.sass import sections
 
 # ---
 # PTX to a cubin, by the ptxas that Triton ships; what it says of registers, spills and shared memory; its errors with
@@ -23,21 +23,11 @@ ASSEMBLE_S = 100.0
 _MOST_ERRORS = 8
 _ERROR = re.compile(r"^ptxas [^\n]*?, line (?P<line>\d+); (?:error|fatal)\s*: (?P<message>.*)$", re.MULTILINE)
 _GENERAL = re.compile(r"^ptxas (?:error|fatal)\s*: (?P<message>.*)$", re.MULTILINE)
+
+
 _RESOURCES = re.compile(
     r"Compiling entry function '(?P<name>[^']+)'(?P<rest>.*?)(?=Compiling entry function|\Z)", re.DOTALL
 )
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one entry takes. Bytes per thread for stack and spills, per block for static shared memory."""
-
-    registers: int = 0
-    spill_store_bytes: int = 0
-    spill_load_bytes: int = 0
-    stack_bytes: int = 0
-    static_shared_bytes: int = 0
-    barriers: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,36 +64,10 @@ def assemble(text: str, arch: str, folder: Path) -> Assembled:
         image.unlink(missing_ok=True)
 
 
-@lru_cache(maxsize=8)
-def ptxas(arch: str) -> tuple[str, str]:
-    """The assembler for "sm_90a" and its release; once, as Triton starts it to ask for that. Of two, the one for
-    Blackwell knows newer PTX, and is used from sm_100 on."""
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    tool = get_ptxas(arch_number(arch))
-    return str(tool.path), str(tool.version)
-
-
 def _gpu_name(target: str, arch: str) -> str:
     """sm_90a where the text needs what only that architecture has."""
     plain = f"sm_{arch_number(arch)}"
     return target if target in (f"{plain}a", f"{plain}f") else plain
-
-
-def resources_of(log: str) -> Resources:
-    """What ptxas -v says ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …"); the most of each."""
-
-    def number(pattern: str) -> int:
-        return max((int(n) for n in re.findall(pattern, log)), default=0)
-
-    return Resources(
-        registers=number(r"Used (\d+) registers"),
-        spill_store_bytes=number(r"(\d+) bytes spill stores"),
-        spill_load_bytes=number(r"(\d+) bytes spill loads"),
-        stack_bytes=number(r"(\d+) bytes stack frame"),
-        static_shared_bytes=number(r"(\d+) bytes smem"),
-        barriers=number(r"used (\d+) barriers"),
-    )
 
 
 def _error(text: str, log: str, code: int) -> PtxError:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kerneltune.tools.replay.interpret import interpret
-from kerneltune.tools.sandbox.machine import Machine
+from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import InterpretReply, InterpretRequest
 from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan, ScalarArg, Storage, TensorArg, TensorRef

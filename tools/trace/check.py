@@ -1,11 +1,14 @@
-"""Is what a tracer sent a set of plans at all, and do they say the truth about themselves? The candidate's code ran in
-its process and may have written the reply itself: a reply that passes here can be hashed, counted and handed on without
-raising. Pure.
+"""Checks a tracer's reply, which the candidate's code may have written itself: it ran in the same process. Pure.
+
+`malformed`: is it a set of plans, and do they say the truth about themselves? What passes can be hashed, counted and
+handed on without raising. `mismatch`: does a plan return what the task's Model returns, as far as structure, shapes and
+dtypes tell? Trees are those of a launch plan and of `schema.task`: {"$tensor": …} leaves in lists, {"$tuple"} and
+{"$dict"}; a list may stand for a tuple, as the judge allows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kerneltune.tools.languages.ptx.checks import waits_for_earlier
+from kerneltune.tools.languages.base import language
 from kerneltune.tools.replay.effects import ForwardPass, live_steps
 from kerneltune.tools.schema.codec import DecodeError, Json, decode
 from kerneltune.tools.schema.plan import (
@@ -17,7 +20,6 @@ from kerneltune.tools.schema.plan import (
     Step,
     TensorArg,
     TensorRef,
-    forbidden_option,
     is_allowed,
     is_library,
 )
@@ -27,7 +29,6 @@ MOST_NESTED = 50
 MOST_STEPS = 20_000
 MOST_BYTES = 1 << 40  # in all storages of a plan
 MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
-MOST_PTX_BYTES = 4 << 20  # it is read here, a second for each MB
 LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
 _LARGEST_NUMBER = 2**64
 
@@ -44,8 +45,10 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
     texts = {k.text: k.language for p in plans for k in p.kernels}
     if sum(map(len, texts)) > MOST_TEXT_BYTES:
         return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
-    if sum(len(text) for text, language in texts.items() if language == "ptx") > MOST_PTX_BYTES:
-        return f"more than {MOST_PTX_BYTES >> 20} MB of PTX"
+    for name in sorted(set(texts.values())):
+        known = language(name)
+        if sum(len(text) for text, its in texts.items() if its == name) > known.max_bytes:
+            return f"more than {known.max_bytes >> 20} MB of {known.title}"
     return next(filter(None, map(_problem, plans)), None)
 
 
@@ -73,20 +76,14 @@ def _overlaps(plan: Plan) -> str | None:
     launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
-        if step.pdl and not _waits(kernel):
-            how = "griddepcontrol.wait" if kernel.language == "ptx" else "gdc_wait()"
-            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({how})"
+        known = language(kernel.language)
+        if step.pdl and not known.waits(kernel):
+            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({known.wait})"
     return None
 
 
-def _waits(kernel: Kernel) -> bool:
-    if kernel.language == "ptx":
-        return waits_for_earlier(kernel.text, kernel.name)
-    return "griddepcontrol.wait" in kernel.text
-
-
 def _launches(plan: Plan) -> str | None:
-    if problem := next(filter(None, (forbidden_option(k.options, k.language) for k in plan.kernels)), None):
+    if problem := next(filter(None, (language(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
         return f"a kernel that cannot be: {problem}"
     if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
         return "a plan that launches no program of a kernel"
@@ -185,3 +182,64 @@ def _tagged(value: Json, depth: int = 0) -> Iterator[TensorRef]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _tagged(item, depth + 1)
+
+
+MOST_SHOWN = 6
+
+
+def mismatch(wanted: Json, got: Json) -> str | None:
+    """What is returned instead of what, in words; None when it is the same as far as shapes can tell."""
+    if wanted is None:
+        return None  # a case that was described without its outputs
+    ours, theirs = dict(_leaves(wanted)), dict(_leaves(got))
+    if list(ours) == list(theirs) and all(_fits(leaf, theirs[path]) for path, leaf in ours.items()):
+        return None
+    return f"forward returns {shown(got)}; the task's Model returns {shown(wanted)}"
+
+
+def _leaves(tree: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    items = _items(tree)
+    if items is None:
+        yield path, tree
+        return
+    for key, value in items:
+        yield from _leaves(value, f"{path}.{key}")
+
+
+def _items(tree: Json) -> list[tuple[str, Json]] | None:
+    """The children of a node; None for a leaf."""
+    if isinstance(tree, dict) and "$dict" in tree:
+        return list(tree["$dict"].items())
+    if isinstance(tree, dict) and "$tuple" in tree:
+        tree = tree["$tuple"]
+    return [(str(i), value) for i, value in enumerate(tree)] if isinstance(tree, list) else None
+
+
+def _fits(wanted: Json, got: Json) -> bool:
+    """Plain numbers are the judge's to compare; it takes a float for a 0-dim float64 tensor and the reverse."""
+    ours, theirs = _tensor(wanted), _tensor(got)
+    return ours == theirs or {ours, theirs} == {None, ("float64", ())}
+
+
+def _tensor(leaf: Json) -> tuple[str, tuple[int, ...]] | None:
+    if isinstance(leaf, dict) and "$tensor" in leaf:
+        return leaf["$tensor"]["dtype"], tuple(leaf["$tensor"]["shape"])
+    return None
+
+
+def shown(tree: Json) -> str:
+    """A tree in short: float32[4, 8], (float32[4], int64[4]), {mean: float32[]}."""
+    if isinstance(tree, dict) and "$tensor" in tree:
+        spec = tree["$tensor"]
+        return f"{spec['dtype']}{list(spec['shape'])}"
+    items = _items(tree)
+    if items is None:
+        return repr(tree)[:80]
+    more = f", … {len(items) - MOST_SHOWN} more" if len(items) > MOST_SHOWN else ""
+    parts = [(key, shown(value)) for key, value in items[:MOST_SHOWN]]
+    if isinstance(tree, dict) and "$dict" in tree:
+        return "{" + ", ".join(f"{key}: {text}" for key, text in parts) + more + "}"
+    inside = ", ".join(text for _, text in parts) + more
+    if isinstance(tree, dict):
+        return f"({inside},)" if len(items) == 1 else f"({inside})"
+    return f"[{inside}]"

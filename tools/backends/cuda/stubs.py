@@ -1,4 +1,4 @@
-"""What a candidate finds where a GPU would be: torch.cuda, the Triton driver, fake CUDA tensors. In the jail.
+"""What a candidate finds in the tracer where a GPU would be: torch.cuda, the Triton driver, fake CUDA tensors.
 
 The target GPU's properties are served, so that host code which sizes its grid by the number of multiprocessors or by
 shared memory does here what it will do there. Works on CPU-only torch as on a CUDA build.
@@ -10,7 +10,7 @@ import os
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -20,7 +20,16 @@ from triton.backends.compiler import GPUTarget
 
 from kerneltune.tools.schema.messages import BACKWARD, COMPILED, READS_VALUE, Refused
 from kerneltune.tools.schema.plan import Step
-from kerneltune.tools.trace.recorder import Tape
+
+
+class StepTape(Protocol):
+    """What the stand-ins need of a recording."""
+
+    steps: list[Step]
+
+    def address(self, tensor: torch.Tensor) -> int:
+        """A made-up address of the tensor's first element."""
+
 
 _CUDA = 1  # c10::DeviceType::CUDA
 
@@ -148,7 +157,7 @@ class _Handle:
         return None
 
 
-def graph_class(tape: Tape) -> type:
+def graph_class(tape: StepTape) -> type:
     """torch.cuda.CUDAGraph: captured steps are cut out of the tape, each replay() writes them down again."""
 
     class CUDAGraph(_Handle):
@@ -162,7 +171,7 @@ def graph_class(tape: Tape) -> type:
     return CUDAGraph
 
 
-def _capture(tape: Tape) -> Callable[..., Any]:
+def _capture(tape: StepTape) -> Callable[..., Any]:
     @contextlib.contextmanager
     def graph(cuda_graph: Any, *_: Any, **__: Any) -> Iterator[None]:
         start = len(tape.steps)
@@ -178,7 +187,7 @@ def _nothing() -> Callable[..., None]:
     return lambda *_, **__: None
 
 
-def install_torch_cuda(tape: Tape, arch: int, gpu: dict[str, Any]) -> None:
+def install_torch_cuda(tape: StepTape, arch: int, gpu: dict[str, Any]) -> None:
     """Serve the target GPU through torch.cuda."""
     major, minor = divmod(arch, 10)
     properties = types.SimpleNamespace(major=major, minor=minor, warp_size=32, regs_per_multiprocessor=65536, **gpu)
@@ -202,7 +211,7 @@ def install_torch_cuda(tape: Tape, arch: int, gpu: dict[str, Any]) -> None:
         setattr(torch.cuda, name, value)
 
 
-def install_fake_tensors(tape: Tape) -> None:
+def install_fake_tensors(tape: StepTape) -> None:
     """Fake CUDA tensors that have addresses, refuse to leave the device, and can be module parameters."""
     fake_tensor.init_gpu_context = _nothing()  # type: ignore[assignment]
     torch._C._set_only_lift_cpu_tensors(True)
@@ -240,7 +249,7 @@ def apply_to_module(module: torch.nn.Module, function: Callable[[Any], Any], rec
     return module
 
 
-def install(tape: Tape, arch: int, gpu: dict[str, Any]) -> RecordingDriver:
+def install(tape: StepTape, arch: int, gpu: dict[str, Any]) -> RecordingDriver:
     """Install everything; `gpu` has name, multi_processor_count, total_memory, L2_cache_size, shared sizes."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     install_cuda_guard()

@@ -1,6 +1,8 @@
-"""Judges many candidates: traced and compiled `width` at a time while the bench, which is one, works on those before.
+"""Evaluates the candidates of one task: its update and bench together, and many candidates one after the other.
 
-    for judgement in judge_all(tools, [Candidate("a.py", source), ...], width=4, tier="screened"):
+`judge_all` traces and compiles `width` at a time while the bench, which is one, works on those before.
+
+    for judgement in judge_all(evaluator, [Candidate("a.py", source), ...], width=4, tier="screened"):
         print(judgement.name, judgement.verdict.status, judgement.seconds)
 
 Judgements come in the order in which they are ready; `in_order` puts them back into the order of the input. At most
@@ -12,23 +14,34 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Literal
 
+from kerneltune.tools.bench import Bench
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
-from kerneltune.tools.tooling import Tools
-from kerneltune.tools.update import Update
+from kerneltune.tools.update import Update, Updater
 
 Progress = Callable[[str, str], None]  # name, stage: "tracing", then "checking" or "timing"
 
 
 @dataclass(frozen=True)
+class Evaluator:
+    """`update` and `bench` of one open task on this machine (`reflect` is pure: see `tools.reflect`). `bench_stage`:
+    what a bench does to a candidate here."""
+
+    updater: Updater
+    benches: Bench
+    bench_stage: Literal["checking", "timing"]
+
+
+@dataclass(frozen=True)
 class Candidate:
-    """A source by name. `problem` says why it is not even a text: it is rejected with these words, untraced. `tools`:
-    those of its task, where candidates of several tasks stand in one line."""
+    """A source by name. `problem`: why it is no text, for which it is rejected untraced; `evaluator`: that of its task,
+    where candidates of several tasks are judged together."""
 
     name: str
     source: str
     problem: str = ""
-    tools: Tools | None = None
+    evaluator: Evaluator | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class Judgement:
 
 
 def judge_all(
-    tools: Tools,
+    evaluator: Evaluator,
     candidates: Iterable[Candidate],
     *,
     width: int = 2,
@@ -60,7 +73,7 @@ def judge_all(
 
     `progress` is called from several threads.
     """
-    return _Line(tools, width, tier, progress).run(enumerate(candidates))
+    return _Line(evaluator, width, tier, progress).run(enumerate(candidates))
 
 
 def in_order(judgements: Iterable[Judgement]) -> list[Judgement]:
@@ -71,8 +84,8 @@ def in_order(judgements: Iterable[Judgement]) -> list[Judgement]:
 class _Line:
     """One pass of `judge_all`."""
 
-    def __init__(self, tools: Tools, width: int, tier: Tier, progress: Progress) -> None:
-        self._tools, self._width, self._tier, self._progress = tools, max(1, width), tier, progress
+    def __init__(self, evaluator: Evaluator, width: int, tier: Tier, progress: Progress) -> None:
+        self._evaluator, self._width, self._tier, self._progress = evaluator, max(1, width), tier, progress
         self._waiting: dict[Future[Update], tuple[int, Candidate]] = {}
 
     def run(self, candidates: Iterator[tuple[int, Candidate]]) -> Iterator[Judgement]:
@@ -99,14 +112,14 @@ class _Line:
         if candidate.problem:
             return Update(failure=Verdict(Status.REJECTED, candidate.problem))
         self._progress(candidate.name, "tracing")
-        return (candidate.tools or self._tools).update(candidate.source)
+        return (candidate.evaluator or self._evaluator).updater.update(candidate.source)
 
     def _judged(self, index: int, candidate: Candidate, update: Update) -> Judgement:
         if update.failure:
             return Judgement(index, candidate.name, candidate.source, update, update.failure, 0.0)
-        tools = candidate.tools or self._tools
-        self._progress(candidate.name, tools.bench_stage)
+        evaluator = candidate.evaluator or self._evaluator
+        self._progress(candidate.name, evaluator.bench_stage)
         started = time.perf_counter()
-        verdict = tools.bench(update, self._tier)
+        verdict = evaluator.benches.bench(update, self._tier)
         bench_s = time.perf_counter() - started
         return Judgement(index, candidate.name, candidate.source, update, verdict, bench_s)

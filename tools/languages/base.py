@@ -1,0 +1,143 @@
+"""The language seam: what the evaluator asks of a language in which candidates say kernels.
+
+A language is a folder beside this file whose module `language` holds the one object LANGUAGE. Supervisor, tracer,
+compiler and interpreter each ask it for their part; what only one of them has (Triton, numpy) is imported there.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.messages import Compiled, Failure
+from kerneltune.tools.schema.plan import Kernel, Launch
+from kerneltune.tools.schema.verdict import Verdict
+
+_FOLDERS = {"ttir": "triton", "ptx": "ptx"}  # by what `Kernel.language` says
+OptionCheck = Callable[[Json], bool]  # whether a compile option may have this value
+
+
+@dataclass(frozen=True)
+class ArgEffect:
+    """What a kernel may do to the memory behind one of its arguments."""
+
+    reads: bool
+    writes: bool
+
+
+NOTHING, EVERYTHING = ArgEffect(reads=False, writes=False), ArgEffect(reads=True, writes=True)
+
+
+class NotCompiled(Exception):
+    """A kernel that is forbidden, or that does not compile."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class ExceedsSharedMemory(Exception):
+    """No block of the target has the shared memory that the kernel needs."""
+
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__(f"needs {needed_bytes} bytes of shared memory per block")
+        self.needed_bytes = needed_bytes
+
+
+class NotInterpreted(Exception):
+    """A kernel that does not run to its end on the CPU. `problem` as in InterpretReply, "failed" by default."""
+
+    def __init__(self, detail: str, problem: str = "failed") -> None:
+        super().__init__(detail)
+        self.problem = problem
+
+
+class LaunchRecorder(Protocol):
+    """Where a tracer writes launches down."""
+
+    offered: dict[str, list[str]]  # the configs of each autotuned kernel, as text
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], types: Sequence[Any]) -> None:
+        """Record a launch; `types` are nested as the values are, "constexpr" for what is no argument."""
+
+    def choice(self, key: str, configs: Sequence[str]) -> int:
+        """Which config of an autotuned kernel this trace wants."""
+
+    def facts(self, kernel: Kernel) -> dict[str, Json]:
+        """Registers, spills and shared memory of a kernel, asked of the compiler. Raises Refused."""
+
+
+class Language(Protocol):
+    """How candidates say kernels in one language."""
+
+    title: str
+    wait: str  # how a kernel waits for the launch before
+    max_bytes: int  # of the texts in one tracer's reply
+    warm_kernel: Kernel  # compiled once, so that forked compilers start warm
+
+    def forbidden_option(self, options: Mapping[str, Json]) -> str | None:
+        """What no kernel may ask of the compiler, in words for the author; None when all options are allowed."""
+
+    def waits(self, kernel: Kernel) -> bool:
+        """Whether the kernel waits for the launch before (programmatic dependent launch)."""
+
+    def effects(self, kernel: Kernel) -> tuple[ArgEffect, ...]:
+        """One effect per entry of `kernel.signature`; an effect that is not listed is one it cannot have."""
+
+    def less_shared(self, kernel: Kernel) -> str:
+        """How to use less shared memory, in words for the author."""
+
+    def in_source(self, failure: Verdict, text: str, source: str) -> Verdict:
+        """A failure to compile that text, with its lines as lines of the candidate's source, too."""
+
+    def record(self, log: LaunchRecorder, target: Any) -> None:
+        """In the tracer: make launches go into `log`, for a process that will do nothing else."""
+
+    def describe(self, error: BaseException, source: str) -> Failure | None:
+        """In the tracer: an exception of this language's own that host code raised; None for any other."""
+
+    def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+        """In the compiler: the report and the cubin. Raises NotCompiled, ExceedsSharedMemory."""
+
+    def ptx(self, kernel: Kernel, arch: str, folder: Path) -> tuple[str, int]:
+        """In the compiler: the kernel as PTX, and the bytes of its dynamic shared memory. Raises NotCompiled."""
+
+    def interpret(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], launch: Launch) -> None:
+        """In the interpreter: run it on the CPU; `values` are numbers, Pointer and DescriptorValue. Raises
+        NotInterpreted."""
+
+
+@cache
+def language(name: str) -> Language:
+    """The language that a kernel says it is in. Raises KeyError."""
+    found: Language = importlib.import_module(f"kerneltune.tools.languages.{_FOLDERS[name]}.language").LANGUAGE
+    return found
+
+
+def languages() -> list[Language]:
+    """All of them."""
+    return [language(name) for name in _FOLDERS]
+
+
+def forbidden_option(options: Mapping[str, Json], allowed: Mapping[str, OptionCheck]) -> str | None:
+    """The first option that is not allowed, in words; None when all are."""
+    for name, value in options.items():
+        if name not in allowed:
+            return f"the compile option {name!r:.60} is not one that a launch may set; those are {', '.join(allowed)}"
+        if not allowed[name](value):
+            words = " (only optimisation levels and register limits)" if name == "ptx_options" else ""
+            return f"the compile option {name}={value!r:.120} is not allowed{words}"
+    return None
+
+
+def whole(low: int, high: int) -> OptionCheck:
+    """A whole number in that range."""
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def flag(value: Json) -> bool:
+    """True or False."""
+    return isinstance(value, bool)

@@ -1,0 +1,220 @@
+"""PTX as a language: candidates launch texts by `PtxKernel`, ptxas assembles them as they are written."""
+
+import itertools
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kerneltune.tools.languages import ptx
+from kerneltune.tools.languages.base import (
+    NOTHING,
+    ArgEffect,
+    LaunchRecorder,
+    NotCompiled,
+    NotInterpreted,
+    OptionCheck,
+    flag,
+    forbidden_option,
+    whole,
+)
+from kerneltune.tools.languages.ptx.assemble import assemble, lines_ahead, with_candidate_lines
+from kerneltune.tools.languages.ptx.checks import effects, findings, waits_for_earlier
+from kerneltune.tools.languages.ptx.ir import PtxError
+from kerneltune.tools.languages.ptx.launch import PtxLaunch
+from kerneltune.tools.languages.ptx.loader import PtxLaunchError, block_of, entry_of, mismatch, use
+from kerneltune.tools.languages.ptx.parser import parse
+from kerneltune.tools.languages.ptxas import Resources, report
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
+from kerneltune.tools.schema.plan import Kernel, Launch
+from kerneltune.tools.schema.verdict import Status, Verdict
+
+MOST_FINDINGS = 8
+MAX_WORK = 2_000_000  # batched instructions; those of an endless loop take 10 to 20 µs each
+
+
+def _sizes(most: int, product: int) -> OptionCheck:
+    def check(value: Json) -> bool:
+        if not isinstance(value, list | tuple) or len(value) != 3 or not all(map(whole(1, most), value)):
+            return False
+        return math.prod(value) <= product
+
+    return check
+
+
+_OPTIONS: Mapping[str, OptionCheck] = {
+    "block": _sizes(1024, 1024),
+    "shared_bytes": whole(0, 1 << 20),
+    "cluster": _sizes(16, 16),
+    "launch_cooperative_grid": flag,
+    "launch_pdl": flag,
+}
+
+
+class PtxLanguage:
+    """See `languages.base.Language`."""
+
+    title = "PTX"
+    wait = "griddepcontrol.wait"
+    max_bytes = 4 << 20  # it is read by the supervisor, a second for each MB
+    warm_kernel = Kernel(
+        "warm",
+        "ptx",
+        ".version 8.0\n.target sm_90\n.visible .entry warm()\n{\n    ret;\n}\n",
+        (),
+        {"block": [32, 1, 1]},
+    )
+
+    def forbidden_option(self, options: Mapping[str, Json]) -> str | None:
+        if "block" not in options:
+            return "a launch of PTX that does not say how many threads a block has"
+        return forbidden_option(options, _OPTIONS)
+
+    def waits(self, kernel: Kernel) -> bool:
+        return waits_for_earlier(kernel.text, kernel.name)
+
+    def effects(self, kernel: Kernel) -> tuple[ArgEffect, ...]:
+        found = effects(kernel.text, kernel.name) or ((True, True),) * len(kernel.signature)
+        pairs = zip(kernel.signature, found, strict=False)
+        return tuple(ArgEffect(*both) if kind.startswith("*") else NOTHING for kind, both in pairs)
+
+    def less_shared(self, kernel: Kernel) -> str:
+        return f"launch with less than shared_bytes={int(kernel.options.get('shared_bytes', 0))}"
+
+    def in_source(self, failure: Verdict, text: str, source: str) -> Verdict:
+        ahead = lines_ahead(text, source)
+        lines = () if ahead is None else tuple(n + ahead for n in failure.ptx_lines if n <= text.count("\n") + 1)
+        detail = with_candidate_lines(failure.detail, text, source)
+        return replace(failure, detail=detail, lines=(*failure.lines, *lines))
+
+    def record(self, log: LaunchRecorder, target: Any) -> None:
+        use(PtxRecorder(log))
+        for name in (
+            "tools",
+            "tools.ptx",
+        ):  # where candidates that were recorded before the package had one name find it
+            sys.modules[name] = ptx
+
+    def describe(self, error: BaseException, source: str) -> Failure | None:
+        if not isinstance(error, PtxError | PtxLaunchError):
+            return None
+        words = with_candidate_lines(str(error), error.whole, source)
+        if isinstance(error, PtxError):
+            return Failure(Status.COMPILE_FAILED, words, ptx_lines=error.lines)
+        return Failure(Status.REJECTED, words)
+
+    def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+        try:
+            return _assembled(kernel, arch, folder)
+        except PtxLaunchError as error:
+            raise NotCompiled(Failure(Status.REJECTED, str(error))) from error
+        except PtxError as error:
+            raise NotCompiled(Failure(Status.COMPILE_FAILED, str(error), ptx_lines=error.lines)) from error
+
+    def ptx(self, kernel: Kernel, arch: str, folder: Path) -> tuple[str, int]:
+        raise NotCompiled(Failure(Status.REJECTED, "is PTX already"))
+
+    def interpret(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], launch: Launch) -> None:
+        from kerneltune.tools.languages.ptx import sim
+        from kerneltune.tools.languages.triton import ttir
+
+        problems: dict[type[Exception], str] = {
+            sim.Unsupported: UNCHECKABLE,
+            sim.IllFormed: UNCHECKABLE,  # an assembler has taken it before: it is the emulator that lacks something
+            sim.OutOfBounds: "out_of_bounds",
+            sim.StepLimit: "step_limit",
+            sim.AssertFailed: "assert_failed",
+            sim.Misaligned: "misaligned",
+            sim.Deadlock: "deadlock",
+            sim.Race: "race",
+        }
+        try:
+            if any(isinstance(value, ttir.DescriptorValue) for value in values):
+                raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
+            started = sim.EmulatedLaunch(
+                grid,
+                _three(kernel.options["block"]),
+                int(kernel.options.get("shared_bytes") or 0),
+                _three(kernel.options.get("cluster") or (1, 1, 1)),
+                launch.cooperative,
+            )
+            sim.run(parse(kernel.text), started, values, entry=kernel.name, max_work=MAX_WORK)
+        except (sim.InterpreterError, PtxError) as error:
+            if problem := problems.get(type(error)):
+                raise NotInterpreted(str(error), problem) from error
+            raise NotInterpreted(f"{type(error).__name__}: {error}") from error
+
+
+LANGUAGE = PtxLanguage()
+
+
+class PtxRecorder:
+    """Records launches of PTX kernels while tracing."""
+
+    def __init__(self, log: LaunchRecorder) -> None:
+        self._log = log
+
+    def launch(self, launch: PtxLaunch) -> None:
+        """Write it down."""
+        options: dict[str, Json] = {"block": list(launch.block), "shared_bytes": launch.shared_bytes}
+        if launch.cluster != (1, 1, 1):
+            options["cluster"] = list(launch.cluster)
+        options |= {"launch_cooperative_grid": True} if launch.cooperative else {}
+        options |= {"launch_pdl": True} if launch.pdl else {}
+        kernel = Kernel(launch.entry, "ptx", launch.text, launch.signature, options)
+        self._log.launch(kernel, launch.grid, launch.values, launch.signature)
+
+    def choose(
+        self,
+        key: str,
+        values: Sequence[Any],
+        configs: Sequence[Mapping[str, Any]],
+        run: Callable[[Mapping[str, Any]], None],
+    ) -> int:
+        """No timing; the trace says which config is wanted."""
+        texts = [", ".join(f"{k}: {v}" for k, v in c.items()) for c in configs]
+        names = (key if n == 1 else f"{key} ({n})" for n in itertools.count(1))
+        name = next(name for name in names if self._log.offered.setdefault(name, texts) == texts)
+        return self._log.choice(name, texts)
+
+
+def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
+    """PTX as its author wrote it. Raises PtxError, PtxLaunchError too."""
+    started = time.perf_counter()
+    module = parse(kernel.text)
+    entry = entry_of(module, kernel.name)
+    if problem := mismatch(entry, kernel.signature):
+        raise NotCompiled(Failure(Status.REJECTED, problem))
+    block = block_of(kernel.options["block"], entry.directives, entry.name)
+    found = findings(module, entry, arch)
+    if fatal := [finding for finding in found if finding.fatal][:MOST_FINDINGS]:
+        lines = tuple(finding.line for finding in fatal)
+        raise NotCompiled(Failure(Status.REJECTED, "\n".join(map(str, fatal)), ptx_lines=lines))
+    done = assemble(kernel.text, arch, folder)
+    used = done.resources.get(entry.name, Resources())
+    if set(done.resources) != {e.name for e in module.entries}:
+        words = f"ptxas reads entries {sorted(done.resources)!s:.200} where this text seems to have others"
+        raise NotCompiled(Failure(Status.REJECTED, words))
+    dynamic = int(kernel.options.get("shared_bytes", 0))
+    made = report(
+        entry.name,
+        arch,
+        done.cubin,
+        used,
+        shared_bytes=used.static_shared_bytes + dynamic,
+        num_warps=-(-math.prod(block) // 32),
+        num_stages=0,
+        started_s=started,
+    )
+    metadata: dict[str, Json] = {"name": entry.name, "shared": dynamic, "static_shared": used.static_shared_bytes}
+    notes = tuple(str(finding) for finding in found if not finding.fatal)
+    return Compiled(made, metadata, notes[:MOST_FINDINGS]), done.cubin
+
+
+def _three(numbers: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (int(n) for n in numbers)
+    return x, y, z
