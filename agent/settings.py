@@ -35,7 +35,7 @@ class Settings:
     """What flags left open. `flag_of` tells the name of a field elsewhere."""
 
     runs_dir: Path = Path("runs")
-    max_attempts: int | None = None  # None = as many as suit the author: see agent.compose.budget
+    max_attempts: int | None = None  # None = as many as suit the author: see agent.commands.lifecycle
     max_time_s: float | None = None
     patience: int | None = None
     width: int | None = None  # candidates under way at a time; None = 2, on a GPU by its host's cores

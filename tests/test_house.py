@@ -28,7 +28,7 @@ def kept_files() -> list[Path]:
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
-    code = "import sys, agent.cli; print(*sys.modules)"
+    code = "import sys, kerneltune.agent.cli; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert HEAVY & set(done.stdout.split()) == set()

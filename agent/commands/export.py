@@ -1,19 +1,22 @@
-"""`optimize export`: finds the runs, places the tasks, makes the rows, and writes the folder."""
+"""`optimize export`: finds the stored runs, places their tasks, makes rows of training data, and writes the folder."""
 
 import contextlib
 import importlib.util
 import json as jsonlib
 import shlex
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from kerneltune.agent.export.base import formats_of, near
-from kerneltune.agent.record.query import ChosenRun
-from kerneltune.agent.record.store import FILE_NAME, WAY_OUT, Store
-from kerneltune.agent.view.exporting import Exported, ExportProgress, exported_json, print_exported
+from cyclopts import App, Parameter
+
+from kerneltune.agent import complete
+from kerneltune.agent.commands import AsJson, RunsDir
+from kerneltune.agent.export.base import FORMATS, formats_of, near
+from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 from kerneltune.tools.schema.versions import versions
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from kerneltune.agent.export.card import Card
     from kerneltune.agent.export.pipeline import Recipe, WrittenRows
     from kerneltune.agent.export.similarity import Placement
+    from kerneltune.agent.record.query import ChosenRun
+    from kerneltune.agent.record.store import Store
 
 _PACKAGES = ("orjson", "pyarrow", "rensa")
 _SPLIT_RULE = (
@@ -34,6 +39,120 @@ _DEDUPLICATION = (
     " `exact_first` and `near_first` mark the first of each."
 )
 _LEAKED = {"keep": "marked only", "test": "tested on only, with their families", "exclude": "left out"}
+
+command = App(
+    name="export",
+    help_epilogue=f"""
+{textwrap.fill(f"Formats: {', '.join(FORMATS)}.", 78, subsequent_indent="    ", break_on_hyphens=False)}
+Each may have options, as in sft-best:per=run,top=3; see docs/formats.md.
+
+Examples:
+    optimize export --format sft-chat -o data/chat
+    optimize export --format sft-best --where "speedup>=1.2" -o data/best
+    optimize export --format rl-turns --reward drkernel:lambda=0.5 -o data/rl
+    optimize export --format fim --leak-check KernelBench/ -o data/fim
+    optimize export --format kto --where near_duplicate=first --as jsonl -o kto
+""",
+)
+
+
+@command.default
+def export(
+    *,
+    format: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="FORMAT", help="What rows look like; may be given again.", negative="", completer=complete.formats
+        ),
+    ],
+    output: Annotated[Path, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder to write.")],
+    form: Annotated[Literal["parquet", "jsonl"], Parameter(name="--as", help="File type.")] = "parquet",
+    task: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="TASK",
+            help="Only runs of this task; may be given again.",
+            negative="",
+            completer=complete.stored_tasks,
+        ),
+    ] = (),
+    author: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="NAME",
+            help="Only runs by this author, or provider; may be given again.",
+            negative="",
+            completer=complete.authors,
+        ),
+    ] = (),
+    only_providers: Annotated[
+        str | None, Parameter(metavar="NAMES", help="Only words of these: openai,offline.")
+    ] = None,
+    where: Annotated[
+        tuple[str, ...],
+        Parameter(metavar="TEST", help="Only rows of which this holds, such as speedup>=1.2.", negative=""),
+    ] = (),
+    reward: Annotated[
+        tuple[str, ...],
+        Parameter(metavar="REWARD", help="A column for this reward, such as kevin; may be given again.", negative=""),
+    ] = (),
+    rejection_sampling: Annotated[
+        str | None,
+        Parameter(
+            metavar="OPTIONS",
+            help="Keep right attempts the more likely the more of the work their own kernels do: tau=0.3,s=0.1.",
+        ),
+    ] = None,
+    test: Annotated[float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for testing.")] = 0.1,
+    validation: Annotated[
+        float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for validation.")
+    ] = 0.0,
+    seed: Annotated[int, Parameter(metavar="N", help="Seed of the splits.")] = 0,
+    leak_check: Annotated[
+        Path | None, Parameter(metavar="DIR", help="A folder of benchmark problems to compare tasks with.")
+    ] = None,
+    leaked: Annotated[
+        Literal["keep", "test", "exclude"], Parameter(help="What becomes of tasks that are benchmark problems.")
+    ] = "test",
+    no_duplicates: Annotated[bool, Parameter(help="Do not look for duplicates.", negative="")] = False,
+    overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Write stored runs as training data.
+
+    Rows come with their verdicts, rewards and provenance, and a dataset card.
+
+    Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
+    request = ExportRequest(
+        format, output, form, task, author, where, only_providers, reward, rejection_sampling,
+        test, validation, seed, leak_check, leaked, not no_duplicates, overwrite,
+    )  # fmt: skip
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
+    from kerneltune.agent.export.card import notices
+    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.view.exporting import Exported, exported_json, print_exported
+
+    if not (settings.runs_dir / FILE_NAME).is_file():
+        raise UsageError(
+            f"no runs are stored in {settings.runs_dir}; make one (optimize --task softmax), or give --runs-dir"
+        )
+    started = time.perf_counter()
+    with Store.open(settings.runs_dir) as store:
+        recipe = _recipe(request, store)
+        written, manifest = _written(request, recipe, store)
+    seconds = time.perf_counter() - started
+    bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
+    exported = Exported(output, written.counts(), written.filtered, bound, seconds, manifest)
+    if json:
+        print(jsonlib.dumps(exported_json(exported), allow_nan=False))
+    else:
+        print_exported(exported)
+    return int(exported.rows == 0)
 
 
 @dataclass(frozen=True)
@@ -90,34 +209,12 @@ class ExportRequest:
             yield "--no-duplicates"
 
 
-def export_runs(asked: ExportRequest, runs_dir: Path, *, json: bool) -> int:
-    """Write the export: 0 when there are rows, 1 when there are none. Raises UsageError, StoreError."""
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
-    if not (runs_dir / FILE_NAME).is_file():
-        raise UsageError(f"no runs are stored in {runs_dir}; make one (optimize --task softmax), or give --runs-dir")
-    started = time.perf_counter()
-    with Store.open(runs_dir) as store:
-        recipe = _recipe(asked, store)
-        written, manifest = _written(asked, recipe, store)
-    from kerneltune.agent.export.card import notices
-
-    seconds = time.perf_counter() - started
-    bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
-    exported = Exported(asked.output, written.counts(), written.filtered, bound, seconds, manifest)
-    if json:
-        print(jsonlib.dumps(exported_json(exported), allow_nan=False))
-    else:
-        print_exported(exported)
-    return int(exported.rows == 0)
-
-
-def _recipe(asked: ExportRequest, store: Store) -> "Recipe":
+def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     """Everything that was asked, checked before anything is read at length."""
     from kerneltune.agent.export.pipeline import Recipe
     from kerneltune.agent.export.privacy import names_here, names_in
     from kerneltune.agent.export.rewards import rejection_sampling
+    from kerneltune.agent.record.store import WAY_OUT
 
     formats, where = formats_of(asked.formats), _where(asked)
     sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
@@ -157,8 +254,8 @@ def _where(asked: ExportRequest) -> tuple[str, ...]:
 
 
 def _chosen(
-    store: Store, asked: ExportRequest, until: int, sources: Mapping[str, tuple[str, str]]
-) -> Sequence[ChosenRun]:
+    store: "Store", asked: ExportRequest, until: int, sources: Mapping[str, tuple[str, str]]
+) -> "Sequence[ChosenRun]":
     if not sources:
         raise UsageError(f"{store.path} holds no run yet; make one: optimize --task softmax")
     known = {name for name, _ in sources.values()}
@@ -188,11 +285,12 @@ class _NothingLeft(Exception):
     """No row passed the filters: the folder is not to be kept."""
 
 
-def _written(asked: ExportRequest, recipe: "Recipe", store: Store) -> "tuple[WrittenRows, Json]":
+def _written(asked: ExportRequest, recipe: "Recipe", store: "Store") -> "tuple[WrittenRows, Json]":
     """Make and write everything; where no row passes, nothing is left, and the manifest is None."""
     from kerneltune.agent.export.card import write_beside
     from kerneltune.agent.export.files import made_whole
     from kerneltune.agent.export.pipeline import Exporter, WrittenRows
+    from kerneltune.agent.view.exporting import ExportProgress
 
     written, manifest = WrittenRows(), None
     with (

@@ -6,43 +6,79 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from kerneltune.agent.commands.session import Patience, Workshop, session, workshop
-from kerneltune.agent.commands.sources import from_bytes
+from cyclopts import App, Parameter
+
+from kerneltune.agent.commands import AsJson, Tier, Unsandboxed, Width
 from kerneltune.agent.events import Event, Progress
-from kerneltune.agent.settings import Settings
-from kerneltune.agent.view.output import LineWriter
-from kerneltune.agent.view.verdicts import (
-    SpecimenResult,
-    is_clean,
-    list_specimens,
-    print_results,
-    result_line,
-    results_json,
-)
-from kerneltune.tools import corpus as corpora
-from kerneltune.tools.corpus import Outcome, Specimen, Twin
-from kerneltune.tools.pipeline import judge_all
+from kerneltune.agent.settings import Settings, chosen_settings
 from kerneltune.tools.schema.errors import UsageError
-from kerneltune.tools.schema.verdict import Tier, Verdict
-from kerneltune.tools.task.load import find_task
-from kerneltune.tools.tooling import Tools
+from kerneltune.tools.schema.verdict import Tier as VerdictTier
+from kerneltune.tools.schema.verdict import Verdict
 
-# What is slow here is slow on purpose, and nothing is quoted from it.
-_SHORT = Patience(trace_s=15.0, compile_s=30.0, replay_s=20.0, baselines=("eager",))
-Judge = Callable[[Specimen, Verdict, str | None, Twin, bool], Outcome]
+if TYPE_CHECKING:
+    from kerneltune.agent.commands.session import Workshop
+    from kerneltune.agent.view.verdicts import SpecimenResult
+    from kerneltune.tools.corpus import Outcome, Specimen, Twin
+    from kerneltune.tools.tooling import Tools
+
+    Judge = Callable[[Specimen, Verdict, str | None, Twin, bool], Outcome]
+
+command = App(
+    name="selftest",
+    help_epilogue="""
+Examples:
+    optimize selftest
+    optimize selftest --list
+    optimize selftest --class timing --class caching --json
+""",
+)
+
+
+@command.default
+def selftest(
+    *,
+    family: Annotated[
+        tuple[str, ...],
+        Parameter(metavar="CLASS", name="--class", help="Only this class of attacks; may be given again.", negative=""),
+    ] = (),
+    tier: Tier = None,
+    width: Width = None,
+    list_only: Annotated[bool, Parameter(name="--list", help="List the corpus, run nothing.", negative="")] = False,
+    json: AsJson = False,
+    allow_unsandboxed: Unsandboxed = False,
+) -> int:
+    """Attack the evaluator of this machine with known cheats.
+
+    Honest kernels that look like cheats are judged too, and must not be rejected.
+
+    Exit code 0: every attack was stopped and no honest kernel rejected; 1: not so; 2: bad input.
+    """
+    settings = chosen_settings({"tier": tier, "width": width, "allow_unsandboxed": allow_unsandboxed or None})
+    from kerneltune.tools import corpus
+
+    root = corpus.corpus_root()
+    if root is None:
+        raise UsageError("the corpus (kerneltune/corpus) is not installed")
+    loaded = Corpus(corpus.load_corpus(root), corpus.outcome)
+    return run_corpus(loaded, settings, families=family, json=json, only_list=list_only)
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The specimens, and what a verdict on one means (as `tools.corpus.outcome` says it)."""
 
-    specimens: Sequence[Specimen]
-    outcome: Judge
+    specimens: "Sequence[Specimen]"
+    outcome: "Judge"
 
 
-def selftest(corpus: Corpus, settings: Settings, *, families: Sequence[str], json: bool, only_list: bool) -> int:
+def run_corpus(corpus: Corpus, settings: Settings, *, families: Sequence[str], json: bool, only_list: bool) -> int:
     """Run the corpus; 0 only if every attack is stopped and no honest kernel is rejected. Raises UsageError."""
+    from kerneltune.agent.commands.session import workshop
+    from kerneltune.agent.view.output import LineWriter
+    from kerneltune.agent.view.verdicts import is_clean, list_specimens, print_results, results_json
+
     chosen = _chosen(corpus.specimens, families)
     if only_list:
         list_specimens(chosen, json=json)
@@ -65,7 +101,7 @@ def selftest(corpus: Corpus, settings: Settings, *, families: Sequence[str], jso
     return int(not is_clean(done))
 
 
-def _chosen(specimens: Sequence[Specimen], families: Sequence[str]) -> list[Specimen]:
+def _chosen(specimens: "Sequence[Specimen]", families: Sequence[str]) -> "list[Specimen]":
     known = sorted({s.family for s in specimens})
     if unknown := [f for f in families if f not in known]:
         close = difflib.get_close_matches(unknown[0], known, n=1)
@@ -75,32 +111,42 @@ def _chosen(specimens: Sequence[Specimen], families: Sequence[str]) -> list[Spec
 
 
 def _all(
-    shop: Workshop, outcome: Judge, chosen: Sequence[Specimen], settings: Settings, show: Callable[[Event], None]
-) -> Iterator[SpecimenResult]:
-    """One session per task, since opening one takes seconds."""
+    shop: "Workshop", outcome: "Judge", chosen: "Sequence[Specimen]", settings: Settings, show: Callable[[Event], None]
+) -> "Iterator[SpecimenResult]":
+    """Judge them in one session per task, since opening one takes seconds."""
+    from kerneltune.agent.commands.session import Patience, session
+    from kerneltune.agent.view.verdicts import result_line
+    from kerneltune.tools.task.load import find_task
+
+    # What is slow here is slow on purpose, and nothing is quoted from it.
+    patience = Patience(trace_s=15.0, compile_s=30.0, replay_s=20.0, baselines=("eager",))
     runnable = [s for s in chosen if shop.gpu or not s.needs_gpu]
     yield from (_result(s, "skipped", None) for s in chosen if s not in runnable)
     for task in dict.fromkeys(str(s.task) for s in runnable):
         of_task = [s for s in runnable if str(s.task) == task]
         show(Progress("", "task", f"{task}: {len(of_task)} files"))
-        with session(shop, find_task(task), _SHORT) as opened:
-            run = _Run(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
+        with session(shop, find_task(task), patience) as opened:
+            run = _OfOneTask(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
             for done, result in enumerate(run.results(of_task, shop.width), 1):
                 show(Progress("", f"{done}/{len(of_task)}", result_line(result)))
                 yield result
 
 
 @dataclass(frozen=True)
-class _Run:
+class _OfOneTask:
     """The specimens of one task."""
 
-    tools: Tools
-    outcome: Judge
-    tier: Tier
+    tools: "Tools"
+    outcome: "Judge"
+    tier: VerdictTier
     on_gpu: bool
 
-    def results(self, specimens: Sequence[Specimen], width: int) -> Iterator[SpecimenResult]:
+    def results(self, specimens: "Sequence[Specimen]", width: int) -> "Iterator[SpecimenResult]":
         """Judge them all; twins are traced for their plans, and judged where their times matter."""
+        from kerneltune.agent.commands.bench import from_bytes
+        from kerneltune.tools.corpus import Twin
+        from kerneltune.tools.pipeline import judge_all
+
         timed = {s.twin for s in specimens if s.twin is not None and s.gain_below is not None}
         twins = {path: self._twin(path, path in timed) for path in {s.twin for s in specimens if s.twin is not None}}
         candidates = (from_bytes(str(s.path), s.path.read_bytes()) for s in specimens)
@@ -110,19 +156,15 @@ class _Run:
             found = self.outcome(specimen, judgement.verdict, judgement.update.sha256, twin, self.on_gpu)
             yield _result(specimen, found, judgement.verdict)
 
-    def _twin(self, path: Path, timed: bool) -> Twin:
+    def _twin(self, path: Path, timed: bool) -> "Twin":
+        from kerneltune.tools.corpus import Twin
+
         update = self.tools.update(path.read_text())
         judged = timed and self.on_gpu and update.failure is None
         return Twin(update.sha256, self.tools.bench(update, self.tier) if judged else None)
 
 
-def _result(specimen: Specimen, outcome: Outcome, verdict: Verdict | None) -> SpecimenResult:
+def _result(specimen: "Specimen", outcome: "Outcome", verdict: Verdict | None) -> "SpecimenResult":
+    from kerneltune.agent.view.verdicts import SpecimenResult
+
     return SpecimenResult(specimen.name, specimen.kind, specimen.family, specimen.says, outcome, verdict)
-
-
-def shipped_corpus() -> Corpus:
-    """The corpus beside this installation. Raises UsageError when it was not installed."""
-    root = corpora.corpus_root()
-    if root is None:
-        raise UsageError("the corpus (kerneltune/corpus) is not installed")
-    return Corpus(corpora.load_corpus(root), corpora.outcome)

@@ -1,16 +1,18 @@
 """Starts what every command that judges needs: the workers, and per task the tools that this machine allows."""
 
 import contextlib
+import json
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kerneltune.agent.commands.budget import width_of
-from kerneltune.agent.commands.ceilings import stored
-from kerneltune.agent.commands.lowering import Lowering
-from kerneltune.agent.events import Progress
+from kerneltune.agent.events import Event, Progress
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import Emit, Place
+from kerneltune.tools.backends.cuda.calibration import ceilings_file, load_ceilings
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
 from kerneltune.tools.bench import Bench, CpuBench
 from kerneltune.tools.gpu_bench import gpu_bench
@@ -23,7 +25,7 @@ from kerneltune.tools.sandbox.confine import Enforced, available
 from kerneltune.tools.sandbox.machine import Machine
 from kerneltune.tools.sandbox.workers import Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
-from kerneltune.tools.schema.errors import TaskError, Unconfined
+from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.versions import PROTOCOL_VERSION, evaluator_sha256, versions
@@ -32,6 +34,62 @@ from kerneltune.tools.tooling import Tools
 from kerneltune.tools.update import UpdateLimits, Updater
 
 DESCRIBE_TIMEOUT_S = 120.0
+USUAL_WIDTH = 2
+MOST_ON_A_GPU = 5  # tracing and compiling take 1.1 s and screening 0.35 s; each more knows one verdict less
+CORES_EACH = 2  # a tracer and a compiler, each a process
+
+
+def width_of(settings: Settings, *, gpu: bool, cores: int | None = None) -> int:
+    """Candidates under way at a time. Without a GPU the cores check, too. Raises UsageError."""
+    if settings.width is None:
+        if not gpu:
+            return USUAL_WIDTH
+        cores = cores or len(os.sched_getaffinity(0))
+        return max(USUAL_WIDTH, min(MOST_ON_A_GPU, cores // CORES_EACH))
+    if not 1 <= settings.width <= 64:
+        raise UsageError(f"--width {settings.width}: give 1 to 64 candidates")
+    return settings.width
+
+
+def print_progress(event: Event) -> None:
+    """Print what is being started to stderr, whether or not anybody reads it."""
+    if isinstance(event, Progress):
+        with contextlib.suppress(BrokenPipeError):
+            print(f"… {event.stage}: {event.detail}", file=sys.stderr)
+
+
+class Lowering:
+    """TorchInductor in a process of its own (`agent.authors.search.inductor`): kept from request to request, since its
+    imports take seconds, and replaced when it failed. Any thread may ask. Close it in the end."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._worker: Worker | None = None
+        self._asking = threading.Lock()
+        self._answers: dict[str, dict[str, Json]] = {}
+
+    def call(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+        """Its answer, the same again to what was asked before; the errors of `Worker.call`. After one of them the next
+        request has a fresh worker: a late answer of the old one would be taken for the next request's."""
+        name = json.dumps(body, sort_keys=True)
+        with self._asking:
+            if name not in self._answers:
+                self._answers[name] = self._asked(body, timeout_s)
+            return self._answers[name]
+
+    def _asked(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+        self._worker = worker = self._worker or self._machine.trusted("kerneltune.agent.authors.search.inductor:main")
+        try:
+            return worker.call(body, timeout_s=timeout_s).body
+        except BaseException:  # Ctrl-C leaves an answer on its way, too
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the worker."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
 
 
 @dataclass(frozen=True)
@@ -203,7 +261,7 @@ def _bench(
         yield CpuBench(task, judge, children.of(shop.machine.interpreter), case_timeout_s=patience.replay_s)
         return
     cache_dir = shop.settings.cache_dir
-    ceilings = stored(shop.gpu, cache_dir)
+    ceilings = load_ceilings(ceilings_file(cache_dir, shop.gpu))
     with gpu_bench(
         task_file, task, shop.machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
     ) as bench:

@@ -7,8 +7,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kerneltune.tools.backends.cuda.device import GpuInfo
 from kerneltune.tools.schema.codec import DecodeError, decode, encode
 from kerneltune.tools.schema.task import CaseSpec
+from kerneltune.tools.schema.versions import versions
 
 _METHOD = "2"  # ceilings that were measured in another way are measured again
 _PRECISIONS = {"float32": ("float32",), "tf32_ok": ("tf32", "float32"), "float64": ("float64",)}
@@ -76,6 +78,11 @@ def ceilings_path(cache_dir: Path, uuid: str, driver: str, torch_version: str) -
     """Where the ceilings of this GPU with this driver and torch belong."""
     name = hashlib.sha256("\0".join((_METHOD, uuid, driver, torch_version)).encode()).hexdigest()[:16]
     return cache_dir / "ceilings" / f"{name}.json"
+
+
+def ceilings_file(cache_dir: Path, gpu: GpuInfo) -> Path:
+    """Where the ceilings of that GPU with the driver and torch of now belong."""
+    return ceilings_path(cache_dir, gpu.uuid, gpu.driver, versions()["torch"])
 
 
 def save_ceilings(path: Path, ceilings: Ceilings) -> None:
