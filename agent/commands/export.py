@@ -56,133 +56,85 @@ Examples:
 )
 
 
-@command.default
-def export(
-    *,
-    format: Annotated[
+@dataclass(frozen=True)
+class ExportRequest:
+    """The flags of `optimize export` that decide what is written."""
+
+    formats: Annotated[
         tuple[str, ...],
         Parameter(
-            metavar="FORMAT", help="What rows look like; may be given again.", negative="", completer=complete.formats
+            name="--format",
+            metavar="FORMAT",
+            help="What rows look like; may be given again.",
+            negative="",
+            completer=complete.formats,
         ),
-    ],
-    output: Annotated[Path, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder to write.")],
-    form: Annotated[Literal["parquet", "jsonl"], Parameter(name="--as", help="File type.")] = "parquet",
-    task: Annotated[
+    ]
+    output: Annotated[Path, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder to write.")]
+    form: Annotated[Literal["parquet", "jsonl"], Parameter(name="--as", help="File type.")] = "parquet"
+    tasks: Annotated[
         tuple[str, ...],
         Parameter(
+            name="--task",
             metavar="TASK",
             help="Only runs of this task; may be given again.",
             negative="",
             completer=complete.stored_tasks,
         ),
-    ] = (),
-    author: Annotated[
+    ] = ()
+    authors: Annotated[
         tuple[str, ...],
         Parameter(
+            name="--author",
             metavar="NAME",
             help="Only runs by this author, or provider; may be given again.",
             negative="",
             completer=complete.authors,
         ),
-    ] = (),
-    only_providers: Annotated[
-        str | None, Parameter(metavar="NAMES", help="Only words of these: openai,offline.")
-    ] = None,
+    ] = ()
+    only_providers: Annotated[str | None, Parameter(metavar="NAMES", help="Only words of these: openai,offline.")] = (
+        None
+    )
     where: Annotated[
         tuple[str, ...],
         Parameter(metavar="TEST", help="Only rows of which this holds, such as speedup>=1.2.", negative=""),
-    ] = (),
-    reward: Annotated[
+    ] = ()
+    rewards: Annotated[
         tuple[str, ...],
-        Parameter(metavar="REWARD", help="A column for this reward, such as kevin; may be given again.", negative=""),
-    ] = (),
+        Parameter(
+            name="--reward",
+            metavar="REWARD",
+            help="A column for this reward, such as kevin; may be given again.",
+            negative="",
+        ),
+    ] = ()
     rejection_sampling: Annotated[
         str | None,
         Parameter(
             metavar="OPTIONS",
             help="Keep right attempts the more likely the more of the work their own kernels do: tau=0.3,s=0.1.",
         ),
-    ] = None,
-    test: Annotated[float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for testing.")] = 0.1,
+    ] = None
+    test: Annotated[float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for testing.")] = 0.1
     validation: Annotated[
         float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for validation.")
-    ] = 0.0,
-    seed: Annotated[int, Parameter(metavar="N", help="Seed of the splits.")] = 0,
+    ] = 0.0
+    seed: Annotated[int, Parameter(metavar="N", help="Seed of the splits.")] = 0
     leak_check: Annotated[
         Path | None, Parameter(metavar="DIR", help="A folder of benchmark problems to compare tasks with.")
-    ] = None,
+    ] = None
     leaked: Annotated[
         Literal["keep", "test", "exclude"], Parameter(help="What becomes of tasks that are benchmark problems.")
-    ] = "test",
-    no_duplicates: Annotated[bool, Parameter(help="Do not look for duplicates.", negative="")] = False,
-    overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False,
-    runs_dir: RunsDir = None,
-    json: AsJson = False,
-) -> int:
-    """Write stored runs as training data.
-
-    Rows come with their verdicts, rewards and provenance, and a dataset card.
-
-    Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
-    """
-    settings = chosen_settings({"runs_dir": runs_dir})
-    request = ExportRequest(
-        format, output, form, task, author, where, only_providers, reward, rejection_sampling,
-        test, validation, seed, leak_check, leaked, not no_duplicates, overwrite,
-    )  # fmt: skip
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
-    from kerneltune.agent.export.card import notices
-    from kerneltune.agent.record.store import FILE_NAME, Store
-    from kerneltune.agent.view.exporting import Exported, exported_json, print_exported
-
-    if not (settings.runs_dir / FILE_NAME).is_file():
-        raise UsageError(
-            f"no runs are stored in {settings.runs_dir}; make one (optimize --task softmax), or give --runs-dir"
-        )
-    started = time.perf_counter()
-    with Store.open(settings.runs_dir) as store:
-        recipe = _recipe(request, store)
-        written, manifest = _written(request, recipe, store)
-    seconds = time.perf_counter() - started
-    bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
-    exported = Exported(output, written.counts(), written.filtered, bound, seconds, manifest)
-    if json:
-        print(jsonlib.dumps(exported_json(exported), allow_nan=False))
-    else:
-        print_exported(exported)
-    return int(exported.rows == 0)
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """The flags of `optimize export`. `formats`, `rewards` and `where` are specs; `leak_check`: a folder of benchmark
-    problems; `leaked`: what becomes of tasks that are one of them."""
-
-    formats: Sequence[str]
-    output: Path
-    form: Literal["parquet", "jsonl"] = "parquet"
-    tasks: Sequence[str] = ()
-    authors: Sequence[str] = ()
-    where: Sequence[str] = ()
-    only_providers: str | None = None
-    rewards: Sequence[str] = ()
-    rejection_sampling: str | None = None
-    test: float = 0.1
-    validation: float = 0.0
-    seed: int = 0
-    leak_check: Path | None = None
-    leaked: Literal["keep", "test", "exclude"] = "test"
-    duplicates: bool = True
-    overwrite: bool = False
+    ] = "test"
+    no_duplicates: Annotated[bool, Parameter(help="Do not look for duplicates.", negative="")] = False
+    overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False
 
     def facts(self) -> dict[str, Json]:
         """What was asked for, as the manifest tells it; of paths, the last part."""
-        shown = {name: value for name, value in vars(self).items() if name not in ("output", "overwrite")}
+        shown = {n: value for n, value in vars(self).items() if n not in ("output", "overwrite", "no_duplicates")}
         return {
             name: value.name if isinstance(value, Path) else list(value) if isinstance(value, tuple | list) else value
-            for name, value in shown.items()
+            for name, value in (shown | {"duplicates": not self.no_duplicates}).items()
         }
 
     def command(self) -> str:
@@ -205,8 +157,47 @@ class ExportRequest:
         for name, values in (several | {n: (v,) for n, v in single.items() if v is not None}).items():
             for value in values:
                 yield from (f"--{name}", value)
-        if not self.duplicates:
+        if self.no_duplicates:
             yield "--no-duplicates"
+
+
+@command.default
+def export(
+    *,
+    request: Annotated[ExportRequest, Parameter(name="*")],
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Write stored runs as training data.
+
+    Rows come with their verdicts, rewards and provenance, and a dataset card.
+
+    Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
+    from kerneltune.agent.export.card import notices
+    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.view.exporting import Exported, exported_json, print_exported
+
+    if not (settings.runs_dir / FILE_NAME).is_file():
+        raise UsageError(
+            f"no runs are stored in {settings.runs_dir}; make one (optimize --task softmax), or give --runs-dir"
+        )
+    started = time.perf_counter()
+    with Store.open(settings.runs_dir) as store:
+        recipe = _recipe(request, store)
+        written, manifest = _written(request, recipe, store)
+    seconds = time.perf_counter() - started
+    bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
+    exported = Exported(request.output, written.counts(), written.filtered, bound, seconds, manifest)
+    if json:
+        print(jsonlib.dumps(exported_json(exported), allow_nan=False))
+    else:
+        print_exported(exported)
+    return int(exported.rows == 0)
 
 
 def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
@@ -235,7 +226,7 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
         placements,
         tuple(asked.rewards),
         where,
-        asked.duplicates,
+        not asked.no_duplicates,
         sampling,
         private,
         until,
@@ -248,7 +239,7 @@ def _where(asked: ExportRequest) -> tuple[str, ...]:
 
     where = (*asked.where, *(() if asked.only_providers is None else (only_providers(asked.only_providers),)))
     predicate(where, [r.name for r in rewards_of(asked.rewards)])
-    if not asked.duplicates and (spec := next((w for w in where if "exact_" in w or "near_" in w), None)):
+    if asked.no_duplicates and (spec := next((w for w in where if "exact_" in w or "near_" in w), None)):
         raise UsageError(f"--where {spec!r} needs to know the duplicates; leave out --no-duplicates")
     return where
 
@@ -326,7 +317,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
         made_at=time.time(),
         seed=asked.seed,
         split_rule=_SPLIT_RULE.format(test=asked.test, validation=asked.validation),
-        deduplication=_DEDUPLICATION if asked.duplicates else "Nobody looked for duplicates.",
+        deduplication="Nobody looked for duplicates." if asked.no_duplicates else _DEDUPLICATION,
         leakage=clean.text(_leakage(asked, recipe)),
         filters=tuple(clean.text(f) for f in (*recipe.where, *sampled)),
     )

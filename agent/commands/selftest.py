@@ -4,7 +4,6 @@ import difflib
 import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +17,9 @@ from kerneltune.tools.schema.verdict import Tier as VerdictTier
 from kerneltune.tools.schema.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kerneltune.agent.commands.session import Workshop
+    from kerneltune.agent.commands.session import Session, Workshop
     from kerneltune.agent.view.verdicts import SpecimenResult
-    from kerneltune.tools.corpus import Outcome, Specimen, Twin
-    from kerneltune.tools.tooling import Tools
-
-    Judge = Callable[[Specimen, Verdict, str | None, Twin, bool], Outcome]
+    from kerneltune.tools.corpus import Outcome, Specimen
 
 command = App(
     name="selftest",
@@ -61,25 +57,18 @@ def selftest(
     root = corpus.corpus_root()
     if root is None:
         raise UsageError("the corpus (kerneltune/corpus) is not installed")
-    loaded = Corpus(corpus.load_corpus(root), corpus.outcome)
-    return run_corpus(loaded, settings, families=family, json=json, only_list=list_only)
+    return run_corpus(corpus.load_corpus(root), settings, families=family, json=json, only_list=list_only)
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """The specimens, and what a verdict on one means (as `tools.corpus.outcome` says it)."""
-
-    specimens: "Sequence[Specimen]"
-    outcome: "Judge"
-
-
-def run_corpus(corpus: Corpus, settings: Settings, *, families: Sequence[str], json: bool, only_list: bool) -> int:
+def run_corpus(
+    specimens: "Sequence[Specimen]", settings: Settings, *, families: Sequence[str], json: bool, only_list: bool
+) -> int:
     """Run the corpus; 0 only if every attack is stopped and no honest kernel is rejected. Raises UsageError."""
     from kerneltune.agent.commands.session import workshop
     from kerneltune.agent.view.output import LineWriter
     from kerneltune.agent.view.verdicts import is_clean, list_specimens, print_results, results_json
 
-    chosen = _chosen(corpus.specimens, families)
+    chosen = _chosen(specimens, families)
     if only_list:
         list_specimens(chosen, json=json)
         return 0
@@ -92,7 +81,7 @@ def run_corpus(corpus: Corpus, settings: Settings, *, families: Sequence[str], j
     with workshop(settings, show) as shop:
         for warning in shop.warnings:
             errors.write(f"warning: {warning}")
-        done = tuple(_all(shop, corpus.outcome, chosen, settings, show))
+        done = tuple(_all(shop, chosen, settings, show))
         gpu = shop.gpu.name if shop.gpu else None
     if json:
         print(jsonlib.dumps(results_json(done, gpu), allow_nan=False))
@@ -111,7 +100,7 @@ def _chosen(specimens: "Sequence[Specimen]", families: Sequence[str]) -> "list[S
 
 
 def _all(
-    shop: "Workshop", outcome: "Judge", chosen: "Sequence[Specimen]", settings: Settings, show: Callable[[Event], None]
+    shop: "Workshop", chosen: "Sequence[Specimen]", settings: Settings, show: Callable[[Event], None]
 ) -> "Iterator[SpecimenResult]":
     """Judge them in one session per task, since opening one takes seconds."""
     from kerneltune.agent.commands.session import Patience, session
@@ -126,42 +115,31 @@ def _all(
         of_task = [s for s in runnable if str(s.task) == task]
         show(Progress("", "task", f"{task}: {len(of_task)} files"))
         with session(shop, find_task(task), patience) as opened:
-            run = _OfOneTask(opened.tools, outcome, settings.tier or "judged", shop.gpu is not None)
-            for done, result in enumerate(run.results(of_task, shop.width), 1):
+            results = _judged(opened, of_task, settings.tier or "judged")
+            for done, result in enumerate(results, 1):
                 show(Progress("", f"{done}/{len(of_task)}", result_line(result)))
                 yield result
 
 
-@dataclass(frozen=True)
-class _OfOneTask:
-    """The specimens of one task."""
+def _judged(opened: "Session", specimens: "Sequence[Specimen]", tier: VerdictTier) -> "Iterator[SpecimenResult]":
+    """Judge the specimens of one task; twins are traced for their plans, and judged where their times matter."""
+    from kerneltune.agent.commands.bench import from_bytes
+    from kerneltune.tools.corpus import Twin, outcome
+    from kerneltune.tools.pipeline import judge_all
 
-    tools: "Tools"
-    outcome: "Judge"
-    tier: VerdictTier
-    on_gpu: bool
+    def twin(path: Path) -> Twin:
+        update = opened.tools.update(path.read_text())
+        judged = path in timed and on_gpu and update.failure is None
+        return Twin(update.sha256, opened.tools.bench(update, tier) if judged else None)
 
-    def results(self, specimens: "Sequence[Specimen]", width: int) -> "Iterator[SpecimenResult]":
-        """Judge them all; twins are traced for their plans, and judged where their times matter."""
-        from kerneltune.agent.commands.bench import from_bytes
-        from kerneltune.tools.corpus import Twin
-        from kerneltune.tools.pipeline import judge_all
-
-        timed = {s.twin for s in specimens if s.twin is not None and s.gain_below is not None}
-        twins = {path: self._twin(path, path in timed) for path in {s.twin for s in specimens if s.twin is not None}}
-        candidates = (from_bytes(str(s.path), s.path.read_bytes()) for s in specimens)
-        for judgement in judge_all(self.tools, candidates, width=width, tier=self.tier):
-            specimen = specimens[judgement.index]
-            twin = twins[specimen.twin] if specimen.twin else Twin()
-            found = self.outcome(specimen, judgement.verdict, judgement.update.sha256, twin, self.on_gpu)
-            yield _result(specimen, found, judgement.verdict)
-
-    def _twin(self, path: Path, timed: bool) -> "Twin":
-        from kerneltune.tools.corpus import Twin
-
-        update = self.tools.update(path.read_text())
-        judged = timed and self.on_gpu and update.failure is None
-        return Twin(update.sha256, self.tools.bench(update, self.tier) if judged else None)
+    on_gpu, timed = opened.gpu is not None, {s.twin for s in specimens if s.gain_below is not None}
+    twins = {path: twin(path) for path in {s.twin for s in specimens} if path is not None}
+    candidates = (from_bytes(str(s.path), s.path.read_bytes()) for s in specimens)
+    for judgement in judge_all(opened.tools, candidates, width=opened.workshop.width, tier=tier):
+        specimen = specimens[judgement.index]
+        its_twin = twins[specimen.twin] if specimen.twin else Twin()
+        found = outcome(specimen, judgement.verdict, judgement.update.sha256, its_twin, on_gpu)
+        yield _result(specimen, found, judgement.verdict)
 
 
 def _result(specimen: "Specimen", outcome: "Outcome", verdict: Verdict | None) -> "SpecimenResult":
