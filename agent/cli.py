@@ -1,21 +1,44 @@
-"""`optimize`: parse, compose, exit code. No logic, and nothing heavy is imported before a command needs it."""
+"""`optimize`: its commands, its exit codes, and the one line on stderr when something is wrong.
 
+Each command is a file of `agent.commands`, imported when it is asked for; nothing heavy is imported here.
+"""
+
+import contextlib
+import difflib
 import signal
 import sys
-from typing import Annotated
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal, get_args
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CoercionError, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
+from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
-from kerneltune.agent import cli_export, cli_query, cli_report, cli_setup, cli_watch, complete
-from kerneltune.agent.cli_exit import exit_code
-from kerneltune.agent.cli_parameters import Arch, AsJson, AsLines, NoColour, RunsDir, Task, Tier, Unsandboxed, Width
-from kerneltune.agent.cli_words import refuse_flags
-from kerneltune.agent.models.providers import SPELLINGS
-from kerneltune.agent.models.types import Effort
-from kerneltune.agent.settings import Language, Strategy, chosen_settings, environment
-from kerneltune.tools.schema.errors import UsageError
+from kerneltune.agent.commands.run import run
+from kerneltune.agent.models.errors import LlmError
+from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
 
-app = App(
+_COMMANDS = (
+    *("bench", "verify", "selftest", "runs", "show", "merge", "export", "report", "watch"),
+    *("tasks", "init", "doctor", "config"),
+)
+
+
+class _Commands(App):
+    """An app whose own page tells what each command does, for which all have to be imported: 10 ms."""
+
+    def help_print(
+        self,
+        tokens: Annotated[str | Iterable[str] | None, Parameter(show=False)] = None,
+        *,
+        console: Annotated[Any, Parameter(parse=False)] = None,
+    ) -> None:
+        """Print the page of the command that `tokens` name."""
+        self.resolved_commands()
+        super().help_print(tokens, console=console)
+
+
+app = _Commands(
     name="optimize",
     help="Find the fastest GPU kernel for a PyTorch task that can be proved right.",
     help_format="plaintext",
@@ -43,229 +66,163 @@ something, 4 our own fault, 130 Ctrl-C.
 )
 
 
-_STOP, _AUTHOR = Group("When to stop", sort_key=3), Group("Who writes the kernels", sort_key=2)
-_WHAT, _HOW, _SHOWN = (
-    Group("What", sort_key=1),
-    Group("How it is judged", sort_key=4),
-    Group("What is shown", sort_key=5),
-)
-
-
-@app.default
-def run(
-    *,
-    task: Annotated[Task | None, Parameter(group=_WHAT)] = None,
-    resume: Annotated[
-        str | None,
-        Parameter(
-            metavar="RUN",
-            group=_WHAT,
-            help="Go on with this run, or the only one whose id starts so.",
-            completer=complete.runs,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        Parameter(
-            metavar="MODEL",
-            group=_AUTHOR,
-            help=f"{SPELLINGS}.",
-            completer=complete.models,
-        ),
-    ] = None,
-    base_url: Annotated[
-        str | None,
-        Parameter(metavar="URL", group=_AUTHOR, help="The model's server, such as http://localhost:8000/v1."),
-    ] = None,
-    effort: Annotated[Effort | None, Parameter(group=_AUTHOR, help="How hard the model thinks.")] = None,
-    strategy: Annotated[
-        Strategy | None,
-        Parameter(group=_AUTHOR, help="refine one conversation, best-of independent ones, or evolve a population."),
-    ] = None,
-    language: Annotated[
-        Language | None, Parameter(group=_AUTHOR, help="What the kernels are written in: triton, or ptx by hand.")
-    ] = None,
-    from_: Annotated[
-        str | None,
-        Parameter(
-            name="--from",
-            metavar="START",
-            group=_AUTHOR,
-            help="Begin with it: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx.",
-            completer=complete.starts,
-        ),
-    ] = None,
-    max_attempts: Annotated[
-        int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts.")
-    ] = None,
-    max_time: Annotated[
-        float | None, Parameter(metavar="SECONDS", group=_STOP, help="Stop after this many seconds.")
-    ] = None,
-    max_cost: Annotated[
-        float | None, Parameter(metavar="DOLLARS", group=_STOP, help="Stop before the model has cost more dollars.")
-    ] = None,
-    patience: Annotated[
-        int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts without a new best.")
-    ] = None,
-    target_speedup: Annotated[
-        float | None,
-        Parameter(metavar="FACTOR", group=_STOP, help="Stop when the best beats every baseline by this factor."),
-    ] = None,
-    target_sol: Annotated[
-        float | None,
-        Parameter(
-            metavar="FRACTION", group=_STOP, help="Stop when the best reaches this fraction of the speed of light."
-        ),
-    ] = None,
-    tier: Annotated[Tier, Parameter(group=_HOW)] = None,
-    confirm: Annotated[
-        bool | None, Parameter(group=_HOW, help="Judge the best again at the end, in fresh processes.")
-    ] = None,
-    width: Annotated[Width, Parameter(group=_HOW)] = None,
-    seed: Annotated[int | None, Parameter(metavar="N", group=_AUTHOR, help="Seed of the author's search.")] = None,
-    warm_start: Annotated[
-        bool | None,
-        Parameter(group=_AUTHOR, help="Begin a search with what earlier runs on this GPU found, not to repeat it."),
-    ] = None,
-    arch: Annotated[Arch, Parameter(group=_HOW)] = None,
-    runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,
-    json: Annotated[AsLines, Parameter(group=_SHOWN)] = False,
-    plain: Annotated[
-        bool, Parameter(group=_SHOWN, help="Print one line per event instead of the live screen.", negative="")
-    ] = False,
-    allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = False,
-) -> int:
-    """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
-    flags = {
-        "model": model, "base_url": base_url, "effort": effort, "strategy": strategy, "max_cost_usd": max_cost,
-        "target_speedup": target_speedup, "target_sol": target_sol, "max_attempts": max_attempts,
-        "max_time_s": max_time, "patience": patience, "width": width, "seed": seed, "arch": arch,
-        "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
-        "confirm": confirm, "language": language, "from_": from_, "warm_start": warm_start,
-    }  # fmt: skip
-    if task is None and resume is None and not (json or plain or any(v is not None for v in flags.values())):
-        from kerneltune.agent.commands.teach import teach
-
-        return teach(chosen_settings({}), environment())
-    if (task is None) == (resume is None):
-        raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
-    settings = chosen_settings(flags)
-    from kerneltune.agent.commands.shown import show_run
-
-    return show_run(task, resume, settings, environment(), json=json, plain=plain)
+app.default(run)
+for _name in _COMMANDS:
+    app.command(f"kerneltune.agent.commands.{_name}:command", name=_name)
 
 
 @app.command(
     help_epilogue="""
 Examples:
-    optimize bench mine.py --task softmax
-    optimize bench kernels/ other.py --task rms_norm --width 4 --json | tail -1
-    cat mine.py | optimize bench - --task path/to/23_Softmax.py --no-store
-    optimize bench kernels/ --task softmax --tier screened     a first look
+    eval "$(optimize completion bash)"           for this shell
+    optimize completion bash >> ~/.bash_completion
+    optimize completion zsh > ~/.zfunc/_optimize   (fpath+=~/.zfunc, compinit)
+    optimize completion fish > ~/.config/fish/completions/optimize.fish
 """
 )
-def bench(
-    *files: Annotated[str, Parameter(help="Kernel files, folders of them, or - for stdin.", allow_leading_hyphen=True)],
-    task: Task,
-    tier: Tier = None,
-    width: Width = None,
-    arch: Arch = None,
-    runs_dir: RunsDir = None,
-    no_store: Annotated[bool, Parameter(help="Keep neither record nor receipts.", negative="")] = False,
-    json: AsLines = False,
-    plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
-    allow_unsandboxed: Unsandboxed = False,
-) -> int:
-    """Judge kernel files that are written already.
-
-    Each file that defines ModelNew is traced, compiled, checked, timed and ranked.
-
-    Exit code 0: all were accepted; 1: some were not; 2: bad input.
-    """
-    refuse_flags(files, app["bench"])
-    flags = {"tier": tier, "width": width, "arch": arch, "runs_dir": runs_dir}
-    settings = chosen_settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
-    from kerneltune.agent.commands.files import bench_files
-
-    return bench_files(files, task, settings, environment(), json=json, plain=plain, keep=not no_store)
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Which shell.")], /) -> int:
+    """Print what lets a shell complete commands and names."""
+    print(app.generate_completion(shell=shell, prog_name="optimize"))
+    return 0
 
 
-@app.command(
-    help_epilogue="""
-Examples:
-    optimize verify 20260101-120000-softmax-ab12/7
-    optimize verify 20260101-120000-softmax-ab12     its best attempt
-    optimize verify 20260101-12/7 --tier confirmed --json
-"""
-)
-def verify(
-    attempt: Annotated[
-        str,
-        Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either.", completer=complete.attempts),
-    ],
-    /,
-    *,
-    task: Annotated[
-        str | None, Parameter(help="The run's task file, if it lies elsewhere now.", completer=complete.python_files)
-    ] = None,
-    tier: Tier = None,
-    arch: Arch = None,
-    runs_dir: RunsDir = None,
-    json: AsJson = False,
-    plain: NoColour = False,
-    allow_unsandboxed: Unsandboxed = False,
-) -> int:
-    """Judge a stored attempt again, here or on another GPU.
-
-    It gets fresh inputs; what is said is whether its verdict held.
-
-    Exit code 0: it held; 1: it did not; 2: bad input.
-    """
-    flags = {"tier": tier, "arch": arch, "runs_dir": runs_dir, "allow_unsandboxed": allow_unsandboxed or None}
-    settings = chosen_settings(flags)
-    from kerneltune.agent.commands.verify import verify_attempt
-
-    return verify_attempt(attempt, task, settings, environment(), json=json, plain=plain)
+CODES = {
+    0: "done: something was accepted, held, was written, or there was nothing against it",
+    1: "done, and the answer is no: nothing accepted, a verdict that did not hold, an attack that got through, a lack",
+    2: "not done: the command line, a file or a setting is not as it must be; the line on stderr says how",
+    3: "not done: this machine lacks something (a GPU, a package, a sandbox, a key, disk); see `optimize doctor`",
+    4: "not done: a fault of kerneltune's own; the line on stderr is worth a report",
+    130: "ended by Ctrl-C or SIGTERM; what was finished is stored",
+}
 
 
-@app.command(
-    help_epilogue="""
-Examples:
-    optimize selftest
-    optimize selftest --list
-    optimize selftest --class timing --class caching --json
-"""
-)
-def selftest(
-    *,
-    family: Annotated[
-        tuple[str, ...],
-        Parameter(metavar="CLASS", name="--class", help="Only this class of attacks; may be given again.", negative=""),
-    ] = (),
-    tier: Tier = None,
-    width: Width = None,
-    list_only: Annotated[bool, Parameter(name="--list", help="List the corpus, run nothing.", negative="")] = False,
-    json: AsJson = False,
-    allow_unsandboxed: Unsandboxed = False,
-) -> int:
-    """Attack the evaluator of this machine with known cheats.
-
-    Honest kernels that look like cheats are judged too, and must not be rejected.
-
-    Exit code 0: every attack was stopped and no honest kernel rejected; 1: not so; 2: bad input.
-    """
-    settings = chosen_settings({"tier": tier, "width": width, "allow_unsandboxed": allow_unsandboxed or None})
-    from kerneltune.agent.commands.selftest import selftest as run_selftest
-    from kerneltune.agent.commands.selftest import shipped_corpus
-
-    return run_selftest(shipped_corpus(), settings, families=family, json=json, only_list=list_only)
+def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -> int:
+    """Run `command` and return its exit code. What it raises becomes a line on stderr and the code of its kind."""
+    try:
+        code = int(command() or 0)
+        sys.stdout.flush()  # here, where a reader that is gone can still be told from success
+    except (BrokenPipeError, SystemExit):  # SystemExit is how rich says it
+        return _reader_gone()
+    except KeyboardInterrupt:
+        return _failed(130, if_interrupted)
+    except CycloptsError as error:
+        return _failed(2, error_line(error))
+    except (LlmError, Unfit) as error:
+        return _failed(3, str(error))
+    except UsageError as error:
+        return _failed(2, str(error))
+    except KerneltuneError as error:
+        return _failed(4, f"internal failure: {error}")
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _failed(3, f"{place}{error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - whatever else comes up this far is ours, and no answer to the question
+        traceback.print_exc()
+        return _failed(4, f"internal failure: {type(error).__name__}: {error}")
+    return code
 
 
-cli_query.register(app)
-cli_export.register(app)
-cli_report.register(app)
-cli_watch.register(app)
-cli_setup.register(app)
+def _failed(code: int, text: str) -> int:
+    """Print the line, whether or not anybody reads it, and return the code."""
+    with contextlib.suppress(OSError):
+        print(f"optimize: {text}", file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence_stdout()
+    return code
+
+
+def _reader_gone() -> int:
+    """`| head` has seen enough, which is no failure."""
+    _silence_stdout()
+    return 0
+
+
+def _silence_stdout() -> None:
+    from kerneltune.agent.view.output import silence  # rich, which takes 50 ms
+
+    silence(sys.stdout)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def error_line(error: CycloptsError) -> str:
+    """Say in one line what is wrong with a command line, which value, and what to type instead."""
+    if isinstance(error, UnknownOptionError):
+        known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
+        return _unknown(error.token.keyword or error.token.value, known, error)
+    if isinstance(error, UnusedCliTokensError | UnknownCommandError) and error.unused_tokens:
+        return _one_too_many(error.unused_tokens[0], error)
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        return _missing(error)
+    if isinstance(error, CoercionError) and error.token is not None and error.msg is None:
+        return _not_a_value(error)
+    text = " ".join(str(error).split())
+    return f"{text[:1].lower()}{text[1:]}" if text else f"see {_page(error)}"
+
+
+def _page(error: CycloptsError) -> str:
+    """Return the command that prints the command's page."""
+    return " ".join(["optimize", *(error.command_chain or ()), "--help"])
+
+
+def _chain(error: CycloptsError) -> str:
+    return " ".join(error.command_chain or ())
+
+
+def _unknown(flag: str, known: Iterable[str], error: CycloptsError) -> str:
+    name = flag.partition("=")[0]
+    of = f"{_chain(error)} has no flag {name}" if error.command_chain else f"no flag {name}"
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"{of}; did you mean {close[0]}?" if close else f"{of}; see {_page(error)}"
+
+
+def _missing(error: MissingArgumentError) -> str:
+    """A flag without its value, or something that must be given; it may be there, misspelt."""
+    assert error.argument is not None
+    name, where = error.argument.name, f"{_chain(error)}: " if error.command_chain else ""
+    flags = [t for t in error.root_input_tokens or () if t.startswith("-") and t not in error.argument.names]
+    misspelt = difflib.get_close_matches(name, flags, n=1)
+    if misspelt:
+        return f"{where}no flag {misspelt[0]}; did you mean {name}?"
+    if error.argument.field_info.is_positional:
+        return f"{where}give {name.lstrip('-').upper()}; see {_page(error)}"
+    lack = "needs a value" if error.argument.tokens or error.keyword else "must be given"
+    return f"{where}{error.keyword or name} {lack}; see {_page(error)}"
+
+
+def _not_a_value(error: CoercionError) -> str:
+    assert error.token is not None
+    flag = error.token.keyword or (error.argument.name.lstrip("-").upper() if error.argument else "")
+    place = f"{flag} {error.token.value!r}".strip()
+    choices = [c for c in get_args(error.target_type) if isinstance(c, str)]
+    if choices:
+        return f"{place} is not one of {', '.join(choices)}{_meant(error.token.value, choices)}"
+    kind = _KINDS.get(error.target_type) if error.target_type else None
+    return f"{place} is not {kind or 'of the right kind'}; see {_page(error)}"
+
+
+def _meant(typed: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(typed, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _one_too_many(token: str, error: CycloptsError) -> str:
+    """A word that nothing asked for: a command misspelt, or a task or a run without its flag."""
+    if error.command_chain:
+        return f"{_chain(error)}: {token!r} is one word too many; see {_page(error)}"
+    from kerneltune.tools.task.load import builtin_names
+
+    tasks, commands = builtin_names(), sorted(name for name in (error.app or ()) if not name.startswith("-"))
+    if token in tasks or token.endswith(".py"):
+        return f"{token} is a task, not a command; did you mean: optimize --task {token}"
+    if close := difflib.get_close_matches(token, commands, n=1):
+        return f"no command {token!r}; did you mean {close[0]}?"
+    if close := difflib.get_close_matches(token, tasks, n=1):
+        return f"no command {token!r}; did you mean: optimize --task {close[0]}"
+    return f"no command {token!r}; commands: {', '.join(commands)}"
 
 
 _GO_ON = "interrupted; `optimize runs` lists what is stored, and `optimize --resume RUN` goes on with a run"

@@ -3,18 +3,21 @@
 A setting has the name of its flag in all of them: `--max-time`, KERNELTUNE_MAX_TIME, `max-time` in kerneltune.toml.
 """
 
+import difflib
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
 
-from kerneltune.agent import config_file
-from kerneltune.agent.config_file import Entry
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.models.types import Effort
 from kerneltune.tools.schema.errors import UsageError
 
+NAME = "kerneltune.toml"
+_KEY_LIKE = re.compile(r"api[-_]?key|secret|password|credential|(^|[-_])(token|key)s?$", re.IGNORECASE)
+_KEY_VALUE = re.compile(r"^(sk-|key-|Bearer )\S{8}")
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.schema.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
@@ -94,6 +97,21 @@ _NOT_A_PROJECTS = ("base-url", "allow-unsandboxed", "cache-dir")
 
 
 @dataclass(frozen=True)
+class ConfigEntry:
+    """One setting of a kerneltune.toml. `name` is spelt as the flag is, without its dashes in front."""
+
+    name: str
+    value: object
+    path: Path
+    line: int
+
+    @property
+    def place(self) -> str:
+        """Where it stands."""
+        return f"{self.path}, line {self.line}"
+
+
+@dataclass(frozen=True)
 class Sourced:
     """A setting's value, and where it came from, in words; "default" when nobody set it."""
 
@@ -145,14 +163,14 @@ def sourced_settings(folder: Path) -> dict[str, Sourced]:
 
 def config_files(folder: Path) -> tuple[Path | None, Path]:
     """The project's file, if there is one, and where the user's is or would be."""
-    return config_file.project_file(folder), config_file.user_file()
+    return _project_file(folder), _user_file()
 
 
 def unknown_variables() -> dict[str, str]:
     """KERNELTUNE_* variables that set nothing, with what was meant."""
     known = {variable_of(name) for name in FIELDS}
     return {
-        variable: config_file.meant(variable, known)
+        variable: _meant(variable, known)
         for variable in sorted(os.environ)
         if variable.startswith(_PREFIX) and variable not in known and variable.removeprefix(_PREFIX) not in _ALSO
     }
@@ -163,12 +181,12 @@ def variable_of(name: str) -> str:
     return _PREFIX + name.replace("-", "_").upper()
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
+def _entries(folder: Path) -> Iterator[ConfigEntry]:
     """Of the user's file, then of the project's."""
     project, user = config_files(folder)
     if user.is_file():
-        yield from config_file.read(user, FIELDS)
-    for entry in config_file.read(project, FIELDS) if project and project != user else ():
+        yield from _file_entries(user, FIELDS)
+    for entry in _file_entries(project, FIELDS) if project and project != user else ():
         if entry.name in _NOT_A_PROJECTS:
             raise UsageError(
                 f"{entry.place}: {entry.name} counts only as a flag, as {variable_of(entry.name)} or in {user}: a file "
@@ -177,7 +195,7 @@ def _entries(folder: Path) -> Iterator[Entry]:
         yield entry
 
 
-def _from_toml(entry: Entry) -> object:
+def _from_toml(entry: ConfigEntry) -> object:
     """The value as Settings holds it. Paths are seen from the file's folder."""
     field_name, value = FIELDS[entry.name], entry.value
     kind, place = _KINDS[field_name], f"{entry.place}: {entry.name} = {_shown(entry.value)}"
@@ -238,9 +256,70 @@ _WANTED = {
 def _one_of(choices: tuple[str, ...], value: object, place: str) -> str:
     if value in choices:
         return str(value)
-    raise UsageError(f"{place} is not one of {', '.join(choices)}; {config_file.meant(str(value), choices)}")
+    raise UsageError(f"{place} is not one of {', '.join(choices)}; {_meant(str(value), choices)}")
 
 
 def _shown(value: object) -> str:
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _project_file(folder: Path) -> Path | None:
+    """The nearest file from `folder` up to the root of its git repository; outside of one, only that of `folder`: what
+    lies above, in /tmp say, may be somebody else's."""
+    folders = [folder, *folder.parents]
+    root = next((i for i, f in enumerate(folders) if (f / ".git").exists()), 0)
+    return next((path for f in folders[: root + 1] if (path := f / NAME).is_file()), None)
+
+
+def _user_file() -> Path:
+    """Where a user's own file is, or would be."""
+    from platformdirs import user_config_path  # 10 ms that `--help` need not wait for
+
+    return user_config_path("kerneltune", appauthor=False) / NAME
+
+
+def _file_entries(path: Path, known: Collection[str]) -> Iterator[ConfigEntry]:
+    """What a file says. Raises UsageError for a file that is no TOML, for a name that is not among `known`, and for an
+    API key, whose value is never repeated."""
+    import tomllib  # where there is a file to read
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    for written, value in values.items():
+        name, line = written.replace("_", "-"), _line_of(written, text)
+        _check(name, written, value, f"{path}, line {line}", known)
+        yield ConfigEntry(name, value, path, line)
+
+
+def _check(name: str, written: str, value: object, place: str, known: Collection[str]) -> None:
+    if name in known and not (isinstance(value, str) and _KEY_VALUE.match(value)):
+        return
+    if name in known or _KEY_LIKE.search(written):
+        first, *others = KEY_VARIABLES.values()
+        raise UsageError(
+            f"{place}: {written} looks like an API key, and this file is one that people share and commit: take the "
+            f"line out, and set the key in the environment: export {first}=… (or {', '.join(others)}, or "
+            "KERNELTUNE_API_KEY for the server at --base-url)"
+        )
+    if isinstance(value, dict):
+        raise UsageError(f"{place}: [{written}] is a table; settings stand in none, one a line: max-attempts = 50")
+    raise UsageError(f"{place}: unknown setting {written!r}; {_meant(name, known)}")
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """What was meant, or all that could have been."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def _line_of(name: str, text: str) -> int:
+    """The line on which a key of the top level is set, or its table begins."""
+    quoted = rf"(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')"
+    found = re.compile(rf"^[ \t]*(?:\[+[ \t]*{quoted}[ \t]*[.\]]|{quoted}[ \t]*[.=])", re.MULTILINE).search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else 1

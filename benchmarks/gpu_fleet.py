@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerneltune.agent.cli_exit import exit_code
+from kerneltune.agent.cli import exit_code
 from kerneltune.tools.sandbox.workers import describe_exit
 from kerneltune.tools.schema.codec import Json
 

@@ -35,8 +35,7 @@ from typing import Any, Protocol, TypeVar
 from benchmarks.gpu_fleet import Answer, Fleet, GpuWorker, More, Request, Step, ended_of_itself, gpus_of, served
 from kerneltune.agent.attempt import Proposal, point_of
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
-from kerneltune.agent.commands.lowering import Lowering
-from kerneltune.agent.commands.session import open_task
+from kerneltune.agent.commands.session import Lowering, open_task
 from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
 from kerneltune.tools.bench import EARLY_JUDGE, CpuBench, GpuBench, waiting_judge
 from kerneltune.tools.sandbox import workers

@@ -54,11 +54,10 @@ from benchmarks.public_kernels import OURS, SOURCES, PublicFolders, source_of, w
 from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.author import LOWER_TIMEOUT_S, chosen
-from kerneltune.agent.commands.ceilings import measure_with
-from kerneltune.agent.commands.files import bench_opened
-from kerneltune.agent.commands.run import fan_out, run_opened
+from kerneltune.agent.commands.bench import bench_opened, read_candidates
+from kerneltune.agent.commands.doctor import measure_ceilings
+from kerneltune.agent.commands.lifecycle import fan_out, run_opened
 from kerneltune.agent.commands.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
-from kerneltune.agent.commands.sources import read_candidates
 from kerneltune.agent.commands.start import checked
 from kerneltune.agent.events import Event, Judged, RunEnded, RunStarted
 from kerneltune.agent.models.providers import OFFLINE
@@ -830,7 +829,7 @@ class TableWorker:
         if shop.gpu is None:
             print("there is no GPU to calibrate here")
             return 1
-        print(measure_with(shop.machine, shop.gpu, self._settings.cache_dir))
+        print(measure_ceilings(shop.machine, shop.gpu, self._settings.cache_dir))
         return 0
 
     def _open(self, asked: Request, _more: More) -> int:

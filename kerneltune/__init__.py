@@ -1,18 +1,36 @@
 """kerneltune: finds the fastest GPU kernel that it can verify. What stands here is the public API.
 
+    import kerneltune
+
+    outcome = kerneltune.optimize("softmax", max_attempts=12)
+    print(outcome.best.verdict.status, outcome.best_path)
+    verdict = kerneltune.bench("mine.py", "softmax")
+    print(kerneltune.Task.open("softmax").source)
+
 Nothing is imported before it is used: torch alone takes seconds.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kerneltune.agent.api import Task, bench, optimize
     from kerneltune.tools.languages.ptx import PtxKernel
     from kerneltune.tools.languages.ptx.launch import Backend
 
-__all__ = ["PtxKernel"]
+    __version__: str
+
+__all__ = ["PtxKernel", "Task", "__version__", "bench", "optimize"]
 
 
 def __getattr__(name: str) -> object:
+    if name in ("Task", "bench", "optimize"):
+        from kerneltune.agent import api
+
+        return getattr(api, name)
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("kerneltune")
     if name == "PtxKernel":
         from kerneltune.tools.languages.ptx import loader
 

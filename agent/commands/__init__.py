@@ -1,1 +1,36 @@
-"""The commands of `optimize`, one file each."""
+"""The commands of `optimize`, one file each, and the flags that several of them share.
+
+A command's file holds its flags and what it does; it imports torch, the store or rich only when it runs, since its page
+and a shell's completion wait for what stands at its top.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from kerneltune.agent import complete
+
+Task = Annotated[
+    str,
+    Parameter(metavar="TASK", help="A built-in task's name or a KernelBench problem file.", completer=complete.tasks),
+]
+Tier = Annotated[Literal["screened", "judged", "confirmed"] | None, Parameter(help="How thoroughly to judge on a GPU.")]
+Width = Annotated[int | None, Parameter(metavar="N", help="Candidates under way at a time.")]
+Arch = Annotated[str | None, Parameter(metavar="ARCH", help="Compile target when there is no GPU, such as sm_90.")]
+Unsandboxed = Annotated[bool, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
+RunsDir = Annotated[Path | None, Parameter(metavar="DIR", help="Where runs are kept.")]
+Verdict = Annotated[
+    str | None,
+    Parameter(
+        metavar="VERDICT",
+        help="Only those with this verdict: accepted, correct, checked, wrong, rejected, …",
+        completer=complete.verdicts,
+    ),
+]
+MinSpeedup = Annotated[
+    float | None, Parameter(metavar="FACTOR", help="Only those at least this fast, over the fastest baseline.")
+]
+AsJson = Annotated[bool, Parameter(help="Print one JSON value on stdout.", negative="")]
+AsLines = Annotated[bool, Parameter(help="Print one JSON object a line, ending in a result.", negative="")]
+NoColour = Annotated[bool, Parameter(help="No colour.", negative="")]

@@ -10,8 +10,7 @@ from kerneltune.agent.attempt import Author, Earlier, Limits
 from kerneltune.agent.authors.llm.author import LlmAuthor
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
-from kerneltune.agent.commands.budget import USUAL_WIDTH
-from kerneltune.agent.commands.session import Session
+from kerneltune.agent.commands.session import USUAL_WIDTH, Session
 from kerneltune.agent.commands.start import Beginning, start_actions, start_of
 from kerneltune.agent.controls import Controls
 from kerneltune.agent.events import Event, Note, Reflected, Replied, Warned

@@ -1,19 +1,22 @@
-"""`optimize export`: finds the runs, places the tasks, makes the rows, and writes the folder."""
+"""`optimize export`: finds the stored runs, places their tasks, makes rows of training data, and writes the folder."""
 
 import contextlib
 import importlib.util
 import json as jsonlib
 import shlex
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from kerneltune.agent.export.base import formats_of, near
-from kerneltune.agent.record.query import ChosenRun
-from kerneltune.agent.record.store import FILE_NAME, WAY_OUT, Store
-from kerneltune.agent.view.exporting import Exported, ExportProgress, exported_json, print_exported
+from cyclopts import App, Parameter
+
+from kerneltune.agent import complete
+from kerneltune.agent.commands import AsJson, RunsDir
+from kerneltune.agent.export.base import FORMATS, formats_of, near
+from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 from kerneltune.tools.schema.verdict import versions
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from kerneltune.agent.export.card import Card
     from kerneltune.agent.export.pipeline import Recipe, WrittenRows
     from kerneltune.agent.export.similarity import Placement
+    from kerneltune.agent.record.query import ChosenRun
+    from kerneltune.agent.record.store import Store
 
 _PACKAGES = ("orjson", "pyarrow", "rensa")
 _SPLIT_RULE = (
@@ -35,35 +40,101 @@ _DEDUPLICATION = (
 )
 _LEAKED = {"keep": "marked only", "test": "tested on only, with their families", "exclude": "left out"}
 
+command = App(
+    name="export",
+    help_epilogue=f"""
+{textwrap.fill(f"Formats: {', '.join(FORMATS)}.", 78, subsequent_indent="    ", break_on_hyphens=False)}
+Each may have options, as in sft-best:per=run,top=3; see docs/formats.md.
+
+Examples:
+    optimize export --format sft-chat -o data/chat
+    optimize export --format sft-best --where "speedup>=1.2" -o data/best
+    optimize export --format rl-turns --reward drkernel:lambda=0.5 -o data/rl
+    optimize export --format fim --leak-check KernelBench/ -o data/fim
+    optimize export --format kto --where near_duplicate=first --as jsonl -o kto
+""",
+)
+
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """The flags of `optimize export`. `formats`, `rewards` and `where` are specs; `leak_check`: a folder of benchmark
-    problems; `leaked`: what becomes of tasks that are one of them."""
+    """The flags of `optimize export` that decide what is written."""
 
-    formats: Sequence[str]
-    output: Path
-    form: Literal["parquet", "jsonl"] = "parquet"
-    tasks: Sequence[str] = ()
-    authors: Sequence[str] = ()
-    where: Sequence[str] = ()
-    only_providers: str | None = None
-    rewards: Sequence[str] = ()
-    rejection_sampling: str | None = None
-    test: float = 0.1
-    validation: float = 0.0
-    seed: int = 0
-    leak_check: Path | None = None
-    leaked: Literal["keep", "test", "exclude"] = "test"
-    duplicates: bool = True
-    overwrite: bool = False
+    formats: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--format",
+            metavar="FORMAT",
+            help="What rows look like; may be given again.",
+            negative="",
+            completer=complete.formats,
+        ),
+    ]
+    output: Annotated[Path, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder to write.")]
+    form: Annotated[Literal["parquet", "jsonl"], Parameter(name="--as", help="File type.")] = "parquet"
+    tasks: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--task",
+            metavar="TASK",
+            help="Only runs of this task; may be given again.",
+            negative="",
+            completer=complete.stored_tasks,
+        ),
+    ] = ()
+    authors: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--author",
+            metavar="NAME",
+            help="Only runs by this author, or provider; may be given again.",
+            negative="",
+            completer=complete.authors,
+        ),
+    ] = ()
+    only_providers: Annotated[str | None, Parameter(metavar="NAMES", help="Only words of these: openai,offline.")] = (
+        None
+    )
+    where: Annotated[
+        tuple[str, ...],
+        Parameter(metavar="TEST", help="Only rows of which this holds, such as speedup>=1.2.", negative=""),
+    ] = ()
+    rewards: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--reward",
+            metavar="REWARD",
+            help="A column for this reward, such as kevin; may be given again.",
+            negative="",
+        ),
+    ] = ()
+    rejection_sampling: Annotated[
+        str | None,
+        Parameter(
+            metavar="OPTIONS",
+            help="Keep right attempts the more likely the more of the work their own kernels do: tau=0.3,s=0.1.",
+        ),
+    ] = None
+    test: Annotated[float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for testing.")] = 0.1
+    validation: Annotated[
+        float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for validation.")
+    ] = 0.0
+    seed: Annotated[int, Parameter(metavar="N", help="Seed of the splits.")] = 0
+    leak_check: Annotated[
+        Path | None, Parameter(metavar="DIR", help="A folder of benchmark problems to compare tasks with.")
+    ] = None
+    leaked: Annotated[
+        Literal["keep", "test", "exclude"], Parameter(help="What becomes of tasks that are benchmark problems.")
+    ] = "test"
+    no_duplicates: Annotated[bool, Parameter(help="Do not look for duplicates.", negative="")] = False
+    overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False
 
     def facts(self) -> dict[str, Json]:
         """What was asked for, as the manifest tells it; of paths, the last part."""
-        shown = {name: value for name, value in vars(self).items() if name not in ("output", "overwrite")}
+        shown = {n: value for n, value in vars(self).items() if n not in ("output", "overwrite", "no_duplicates")}
         return {
             name: value.name if isinstance(value, Path) else list(value) if isinstance(value, tuple | list) else value
-            for name, value in shown.items()
+            for name, value in (shown | {"duplicates": not self.no_duplicates}).items()
         }
 
     def command(self) -> str:
@@ -86,26 +157,42 @@ class ExportRequest:
         for name, values in (several | {n: (v,) for n, v in single.items() if v is not None}).items():
             for value in values:
                 yield from (f"--{name}", value)
-        if not self.duplicates:
+        if self.no_duplicates:
             yield "--no-duplicates"
 
 
-def export_runs(asked: ExportRequest, runs_dir: Path, *, json: bool) -> int:
-    """Write the export: 0 when there are rows, 1 when there are none. Raises UsageError, StoreError."""
+@command.default
+def export(
+    *,
+    request: Annotated[ExportRequest, Parameter(name="*")],
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Write stored runs as training data.
+
+    Rows come with their verdicts, rewards and provenance, and a dataset card.
+
+    Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
-    if not (runs_dir / FILE_NAME).is_file():
-        raise UsageError(f"no runs are stored in {runs_dir}; make one (optimize --task softmax), or give --runs-dir")
-    started = time.perf_counter()
-    with Store.open(runs_dir) as store:
-        recipe = _recipe(asked, store)
-        written, manifest = _written(asked, recipe, store)
     from kerneltune.agent.export.card import notices
+    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.view.exporting import Exported, exported_json, print_exported
 
+    if not (settings.runs_dir / FILE_NAME).is_file():
+        raise UsageError(
+            f"no runs are stored in {settings.runs_dir}; make one (optimize --task softmax), or give --runs-dir"
+        )
+    started = time.perf_counter()
+    with Store.open(settings.runs_dir) as store:
+        recipe = _recipe(request, store)
+        written, manifest = _written(request, recipe, store)
     seconds = time.perf_counter() - started
     bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
-    exported = Exported(asked.output, written.counts(), written.filtered, bound, seconds, manifest)
+    exported = Exported(request.output, written.counts(), written.filtered, bound, seconds, manifest)
     if json:
         print(jsonlib.dumps(exported_json(exported), allow_nan=False))
     else:
@@ -113,11 +200,12 @@ def export_runs(asked: ExportRequest, runs_dir: Path, *, json: bool) -> int:
     return int(exported.rows == 0)
 
 
-def _recipe(asked: ExportRequest, store: Store) -> "Recipe":
+def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     """Everything that was asked, checked before anything is read at length."""
     from kerneltune.agent.export.pipeline import Recipe
     from kerneltune.agent.export.privacy import names_here, names_in
     from kerneltune.agent.export.rewards import rejection_sampling
+    from kerneltune.agent.record.store import WAY_OUT
 
     formats, where = formats_of(asked.formats), _where(asked)
     sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
@@ -138,7 +226,7 @@ def _recipe(asked: ExportRequest, store: Store) -> "Recipe":
         placements,
         tuple(asked.rewards),
         where,
-        asked.duplicates,
+        not asked.no_duplicates,
         sampling,
         private,
         until,
@@ -151,14 +239,14 @@ def _where(asked: ExportRequest) -> tuple[str, ...]:
 
     where = (*asked.where, *(() if asked.only_providers is None else (only_providers(asked.only_providers),)))
     predicate(where, [r.name for r in rewards_of(asked.rewards)])
-    if not asked.duplicates and (spec := next((w for w in where if "exact_" in w or "near_" in w), None)):
+    if asked.no_duplicates and (spec := next((w for w in where if "exact_" in w or "near_" in w), None)):
         raise UsageError(f"--where {spec!r} needs to know the duplicates; leave out --no-duplicates")
     return where
 
 
 def _chosen(
-    store: Store, asked: ExportRequest, until: int, sources: Mapping[str, tuple[str, str]]
-) -> Sequence[ChosenRun]:
+    store: "Store", asked: ExportRequest, until: int, sources: Mapping[str, tuple[str, str]]
+) -> "Sequence[ChosenRun]":
     if not sources:
         raise UsageError(f"{store.path} holds no run yet; make one: optimize --task softmax")
     known = {name for name, _ in sources.values()}
@@ -188,11 +276,12 @@ class _NothingLeft(Exception):
     """No row passed the filters: the folder is not to be kept."""
 
 
-def _written(asked: ExportRequest, recipe: "Recipe", store: Store) -> "tuple[WrittenRows, Json]":
+def _written(asked: ExportRequest, recipe: "Recipe", store: "Store") -> "tuple[WrittenRows, Json]":
     """Make and write everything; where no row passes, nothing is left, and the manifest is None."""
     from kerneltune.agent.export.card import write_beside
     from kerneltune.agent.export.files import made_whole
     from kerneltune.agent.export.pipeline import Exporter, WrittenRows
+    from kerneltune.agent.view.exporting import ExportProgress
 
     written, manifest = WrittenRows(), None
     with (
@@ -228,7 +317,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
         made_at=time.time(),
         seed=asked.seed,
         split_rule=_SPLIT_RULE.format(test=asked.test, validation=asked.validation),
-        deduplication=_DEDUPLICATION if asked.duplicates else "Nobody looked for duplicates.",
+        deduplication="Nobody looked for duplicates." if asked.no_duplicates else _DEDUPLICATION,
         leakage=clean.text(_leakage(asked, recipe)),
         filters=tuple(clean.text(f) for f in (*recipe.where, *sampled)),
     )

@@ -4,19 +4,62 @@ import difflib
 import json as jsonlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from kerneltune.agent.commands.task_check import checked
-from kerneltune.agent.view.setup import BrokenTask, CheckedTask, WrittenTask, print_written, written_json
+from cyclopts import App, Parameter
+
+from kerneltune.agent import complete
+from kerneltune.agent.commands import AsJson
 from kerneltune.tools.schema.errors import TaskError, UsageError
-from kerneltune.tools.task.load import read_task
-from kerneltune.tools.task.module_source import CodeParts, names_in, parts_of
-from kerneltune.tools.task.write import TEMPLATE, looks, task_source
+
+if TYPE_CHECKING:
+    from kerneltune.agent.view.setup import BrokenTask, CheckedTask
+    from kerneltune.tools.task.module_source import CodeParts
 
 _NAMELESS = "mytask.py"
 
+command = App(
+    name="init",
+    help_epilogue="""
+Examples:
+    optimize init                                a task to fill in, as mytask.py
+    optimize init mymodel.py:attention_block     from a function of your own
+    optimize init mymodel.py:Block -o block.py   from an nn.Module
+    optimize init mymodel.py:gelu --no-check     write it, run nothing
 
-def init_task(source: str | None, output: Path | None, *, overwrite: bool, check: bool, json: bool) -> int:
-    """Write the task file; 0 when the check found nothing against it, else 1. Raises UsageError."""
+Your file is read, not run. The check that follows runs the task that was
+written, with your code in it, in a process of its own, as every run does.
+""",
+)
+
+
+@command.default
+def init(
+    source: Annotated[
+        str | None,
+        Parameter(
+            help="FILE.py:NAME of a function or nn.Module; without it, a template.", completer=complete.definitions
+        ),
+    ] = None,
+    /,
+    *,
+    output: Annotated[
+        Path | None,
+        Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py unless told."),
+    ] = None,
+    overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
+    check: Annotated[bool, Parameter(help="Check the task that was written.")] = True,
+    json: AsJson = False,
+) -> int:
+    """Write a task file from a PyTorch function or module.
+
+    Its comments say what to look at; lines with LOOK are guesses.
+
+    Exit code 0: written, and the check found nothing; 1: written, and there is something to mend; 2: bad input.
+    """
+    from kerneltune.agent.view.setup import BrokenTask, WrittenTask, print_written, written_json
+    from kerneltune.tools.task.write import looks, task_source
+
     parts, origin, own = _parts(source)
     path = output or Path(_NAMELESS if source is None else f"{parts.name}_task.py")
     _require_free(path, own, overwrite=overwrite)
@@ -35,8 +78,11 @@ def init_task(source: str | None, output: Path | None, *, overwrite: bool, check
     return int(isinstance(found, BrokenTask) or (found is not None and not found.sound))
 
 
-def _parts(source: str | None) -> tuple[CodeParts, str, Path | None]:
+def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":
     """What the task is made of, what to call that, and the file that must not be written over."""
+    from kerneltune.tools.task.module_source import names_in, parts_of
+    from kerneltune.tools.task.write import TEMPLATE
+
     if source is None:
         return parts_of(TEMPLATE, "my_op", Path("the template")), "its template", None
     file, _, name = source.rpartition(":") if ":" in source else (source, "", "")
@@ -69,9 +115,13 @@ def _require_free(path: Path, own: Path | None, *, overwrite: bool) -> None:
         raise UsageError(f"{path} is there already; give --overwrite to replace it, or -o another.py")
 
 
-def _checked(path: Path) -> CheckedTask | BrokenTask:
+def _checked(path: Path) -> "CheckedTask | BrokenTask":
     """What is wrong with it is a finding here: the person has only begun."""
+    from kerneltune.agent.commands.tasks import checked_task
+    from kerneltune.agent.view.setup import BrokenTask
+    from kerneltune.tools.task.load import read_task
+
     try:
-        return checked(read_task(path))
+        return checked_task(read_task(path))
     except TaskError as error:
         return BrokenTask(str(error))

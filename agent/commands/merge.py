@@ -4,24 +4,55 @@ import contextlib
 import json as jsonlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import App, Parameter
+
+from kerneltune.agent.commands import AsJson, RunsDir
 from kerneltune.agent.record.folder import RECEIPTS, write_whole
-from kerneltune.agent.record.merge import Merged, Progress, count_events, database_at, merge, opened_other
-from kerneltune.agent.record.store import Store
-from kerneltune.agent.view.listing import MergedFile, merged_json, print_merged
+from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.schema.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from kerneltune.agent.record.merge import Merged, Progress
+    from kerneltune.agent.record.store import Store
+    from kerneltune.agent.view.listing import MergedFile
 
 BIG_EVENTS = 100_000  # to be told how far it has come
 EVERY_S = 2.0
 
+command = App(
+    name="merge",
+    help_epilogue="""
+Examples:
+    optimize merge ../other-machine/runs/runs.db
+    optimize merge a/runs.db b/runs.db --dry-run
+""",
+)
 
-def merge_databases(others: Sequence[Path], runs_dir: Path, *, dry_run: bool, json: bool) -> int:
-    """Merge each in turn: 0 when all is here, 1 when runs were left out, 2 when a database could not be used at all."""
+
+@command.default
+def merge(
+    *others: Annotated[Path, Parameter(help="Databases of other machines, or their runs directories.")],
+    dry_run: Annotated[bool, Parameter(help="Say what would come, and change nothing.", negative="")] = False,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Join the records of other machines into this one.
+
+    Nothing is lost, and nothing doubled.
+
+    Exit code 0: all is here; 1: some runs contradict what is here and were left out; 2: bad input.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
+    from kerneltune.agent.record.store import Store
+    from kerneltune.agent.view.listing import merged_json, print_merged
+
     if not others:
         raise UsageError("give at least one OTHER.db, or the runs directory of another machine")
-    with Store.open(runs_dir) as store:
+    with Store.open(settings.runs_dir) as store:
         ours = store.path
         done = [_merged(other, store, dry_run=dry_run) for other in others]
     if json:
@@ -29,14 +60,18 @@ def merge_databases(others: Sequence[Path], runs_dir: Path, *, dry_run: bool, js
     else:
         print_merged(done, ours, dry_run=dry_run)
     if any(file.failed for file in done):
-        return 2
+        return 2  # a database could not be used at all
     return int(any(file.merged.clashes for file in done))
 
 
-def _merged(other: Path, ours: Store, *, dry_run: bool) -> MergedFile:
+def _merged(other: Path, ours: "Store", *, dry_run: bool) -> "MergedFile":
+    from kerneltune.agent.record.merge import Merged, count_events, database_at, opened_other
+    from kerneltune.agent.record.merge import merge as merge_record
+    from kerneltune.agent.view.listing import MergedFile
+
     try:
         with opened_other(other, ours.path) as source:
-            found = merge(ours, source, dry_run=dry_run, progress=_progress(other, count_events(source)))
+            found = merge_record(ours, source, dry_run=dry_run, progress=_progress(other, count_events(source)))
         copied = _copy_files(database_at(other).parent, ours.path.parent, found, dry_run=dry_run)
         return MergedFile(str(other), found, copied)
     except StoreError as error:
@@ -48,14 +83,14 @@ def _merged(other: Path, ours: Store, *, dry_run: bool) -> MergedFile:
         raise
 
 
-def _progress(other: Path, events: int) -> Progress:
-    """Tells a person now and then how far a big one is."""
-    told = time.monotonic()
+def _progress(other: Path, events: int) -> "Progress":
+    """Print now and then how far a big one is."""
+    last = time.monotonic()
 
-    def tell(so_far: Merged, seen: int) -> None:
-        nonlocal told
-        if events >= BIG_EVENTS and (time.monotonic() - told > EVERY_S or seen == events):
-            told = time.monotonic()
+    def tell(so_far: "Merged", seen: int) -> None:
+        nonlocal last
+        if events >= BIG_EVENTS and (time.monotonic() - last > EVERY_S or seen == events):
+            last = time.monotonic()
             with contextlib.suppress(BrokenPipeError):
                 runs = len(so_far.new) + len(so_far.extended)
                 print(f"… {other}: {seen / events:.0%}, {runs} runs, {so_far.events} events", file=sys.stderr)
@@ -63,7 +98,7 @@ def _progress(other: Path, events: int) -> Progress:
     return tell
 
 
-def _copy_files(theirs: Path, ours: Path, found: Merged, *, dry_run: bool) -> int:
+def _copy_files(theirs: Path, ours: Path, found: "Merged", *, dry_run: bool) -> int:
     """Copy receipts and best kernels of the merged runs; how many. What is here is left as it is, but for the best
     kernel of a run that went on there."""
     copied = 0

@@ -8,50 +8,75 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from kerneltune.agent.export.privacy import PrivateNames, names_here, names_in
+from cyclopts import App, Parameter
+
+from kerneltune.agent import complete
+from kerneltune.agent.commands import AsJson, RunsDir
 from kerneltune.agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
-from kerneltune.agent.record.query import Filter, RunSummary
-from kerneltune.agent.record.store import FILE_NAME, Store
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
-from kerneltune.agent.report.data import RunData, claim
-from kerneltune.agent.report.page import run_page
-from kerneltune.agent.report.suite import suite as suite_of
-from kerneltune.agent.report.suite import suite_claim, suite_page
-from kerneltune.agent.report.text import Sanitizer
+from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
+
+if TYPE_CHECKING:
+    from kerneltune.agent.export.privacy import PrivateNames
+    from kerneltune.agent.record.query import RunSummary
+    from kerneltune.agent.record.store import Store
+    from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+    from kerneltune.agent.report.data import RunData
 
 SCHEMA_VERSION = 1
 _MOST_OF_A_RECEIPT = 50_000_000  # bytes
 _STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 _NOT_READ = "No receipt of an accepted attempt exists"
 
+command = App(
+    name="report",
+    help_epilogue="""
+Examples:
+    optimize report 20260101-120000-softmax-ab12   to runs/RUN/report.html
+    optimize report 20260101-12 -o report.html     the start of an id will do
+    optimize report 20260101-12 --open             and show it
+    optimize report 20260101-12 -o - > report.html
+    optimize report --suite -o suite.html          the best run of each task
+    optimize report RUN1 RUN2 RUN3                 just these, as a suite
+""",
+)
+
+
+@command.default
+def report(
+    *runs: Annotated[
+        str,
+        Parameter(
+            metavar="RUN", help="A stored run, or the start of its id; several make a suite.", completer=complete.runs
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        Parameter(
+            name=["--output", "-o"], metavar="FILE", help="The file to write, - for stdout.", allow_leading_hyphen=True
+        ),
+    ] = None,
+    suite: Annotated[
+        bool, Parameter(help="One report over many tasks: the runs named, or the best of each task.", negative="")
+    ] = False,
+    open: Annotated[bool, Parameter(help="Show it in the browser.", negative="")] = False,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.
+
+    It needs runs.db and, for the distribution of timings and the facts of the measurement, the receipts beside it.
+    """
+    settings = chosen_settings({"runs_dir": runs_dir})
+    return write_report(runs, settings.runs_dir, output=output, suite=suite, show=open, json=json)
+
 
 @dataclass(frozen=True)
-class Wanted:
-    """The flags of `optimize report`."""
-
-    runs: Sequence[str]
-    output: Path | None = None
-    suite: bool = False
-    open: bool = False
-    json: bool = False
-
-    @property
-    def of_many(self) -> bool:
-        """Whether it is a suite that is reported."""
-        return self.suite or len(self.runs) > 1
-
-    @property
-    def to_stdout(self) -> bool:
-        """Whether the page itself is the output."""
-        return self.output is not None and str(self.output) in _STDOUT
-
-
-@dataclass(frozen=True)
-class Made:
+class ReportPage:
     """A page, where it belongs unless somebody says otherwise, and what it claims."""
 
     html: str
@@ -60,51 +85,66 @@ class Made:
     runs: tuple[str, ...]
 
 
-def write_report(wanted: Wanted, runs_dir: Path) -> int:
-    """Write the report; 0. Raises UsageError and StoreError."""
-    started = time.perf_counter()
-    _check(wanted, runs_dir)
-    with Store.open(runs_dir) as store:
-        made = _suite(store, wanted) if wanted.of_many else _run(store, wanted.runs[0])
-    data = made.html.encode("utf-8", "replace")
-    if wanted.to_stdout:
-        _to_stdout(data)
-        return 0
-    path = wanted.output or made.home
-    _write(path, data)
-    told = {"path": str(path), "bytes": len(data), "runs": list(made.runs), "statement": made.statement}
-    if wanted.json:
-        seconds = round(time.perf_counter() - started, 3)
-        print(jsonlib.dumps({"type": "report", "schema_version": SCHEMA_VERSION, **told, "seconds": seconds}))
-    else:
-        print(path)
-        print(made.statement, file=sys.stderr)
-    if wanted.open:
-        _show(path)
-    return 0
+def write_report(
+    runs: Sequence[str],
+    runs_dir: Path,
+    *,
+    output: Path | None = None,
+    suite: bool = False,
+    show: bool = False,
+    json: bool = False,
+) -> int:
+    """Write the report of a run, or of a suite of them; 0. Raises UsageError and StoreError."""
+    from kerneltune.agent.record.store import FILE_NAME, Store
 
-
-def _check(wanted: Wanted, runs_dir: Path) -> None:
-    if not wanted.runs and not wanted.suite:
+    started, to_stdout = time.perf_counter(), output is not None and str(output) in _STDOUT
+    if not runs and not suite:
         raise UsageError("a report of which run? `optimize runs` lists them; --suite takes the best run of each task")
-    if wanted.to_stdout and (wanted.json or wanted.open):
+    if to_stdout and (json or show):
         raise UsageError("-o - writes the page itself to stdout: leave out --json and --open")
     if not (runs_dir / FILE_NAME).is_file():
         raise UsageError(f"no runs are stored in {runs_dir}; make one (optimize --task softmax), or give --runs-dir")
-    if wanted.output is not None and wanted.output.is_dir():
-        raise UsageError(f"{wanted.output} is a folder; name a file in it: -o {wanted.output / 'report.html'}")
+    if output is not None and output.is_dir():
+        raise UsageError(f"{output} is a folder; name a file in it: -o {output / 'report.html'}")
+    with Store.open(runs_dir) as store:
+        page = _suite_page(store, runs) if suite or len(runs) > 1 else _run_page(store, runs[0])
+    data = page.html.encode("utf-8", "replace")
+    if to_stdout:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return 0
+    path = output or page.home
+    _write(path, data)
+    if json:
+        facts = {"path": str(path), "bytes": len(data), "runs": list(page.runs), "statement": page.statement}
+        seconds = round(time.perf_counter() - started, 3)
+        print(jsonlib.dumps({"type": "report", "schema_version": SCHEMA_VERSION, **facts, "seconds": seconds}))
+    else:
+        print(path)
+        print(page.statement, file=sys.stderr)
+    if show:
+        _open_in_browser(path)
+    return 0
 
 
-def _run(store: Store, text: str) -> Made:
+def _run_page(store: "Store", text: str) -> ReportPage:
+    from kerneltune.agent.report.data import claim
+    from kerneltune.agent.report.page import run_page
+    from kerneltune.agent.report.text import Sanitizer
+
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
     html = run_page(material, Sanitizer(_names(store)), version=versions()["kerneltune"])
     home = folder_of(store.path.parent, run_id) / "report.html"
-    return Made(html, home, _plain(store, claim(material).text), (run_id,))
+    return ReportPage(html, home, _plain(store, claim(material).text), (run_id,))
 
 
-def _suite(store: Store, wanted: Wanted) -> Made:
-    run_ids = list(dict.fromkeys(store.find_run(text.partition("/")[0]) for text in wanted.runs))
+def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
+    from kerneltune.agent.report.suite import suite, suite_claim, suite_page
+    from kerneltune.agent.report.text import Sanitizer
+
+    run_ids = list(dict.fromkeys(store.find_run(text.partition("/")[0]) for text in runs))
     chosen = "These are the runs that were named."
     if not run_ids:
         run_ids, tried = _best_of_each_task(store)
@@ -114,24 +154,30 @@ def _suite(store: Store, wanted: Wanted) -> Made:
         )
     materials = sorted(_materials(store, run_ids), key=lambda m: m.trajectory.run.task)
     html = suite_page(materials, Sanitizer(_names(store)), version=versions()["kerneltune"], chosen=chosen)
-    statement = " ".join(suite_claim(suite_of(materials)))
-    return Made(html, store.path.parent / "suite.html", _plain(store, statement), tuple(run_ids))
+    statement = " ".join(suite_claim(suite(materials)))
+    return ReportPage(html, store.path.parent / "suite.html", _plain(store, statement), tuple(run_ids))
 
 
-def _plain(store: Store, statement: str) -> str:
+def _plain(store: "Store", statement: str) -> str:
     """The statement as a terminal may show it."""
+    from kerneltune.agent.report.text import Sanitizer
+
     return Sanitizer(_names(store)).line(statement, 2_000)
 
 
-def _names(store: Store) -> PrivateNames:
+def _names(store: "Store") -> "PrivateNames":
+    from kerneltune.agent.export.privacy import names_here, names_in
+
     names = names_here()
     for machine in store.machines():
         names |= names_in(machine)
     return names
 
 
-def _best_of_each_task(store: Store) -> tuple[list[str], int]:
+def _best_of_each_task(store: "Store") -> tuple[list[str], int]:
     """The best run of every task on every GPU, and of how many: with a speed-up before without, the faster first."""
+    from kerneltune.agent.record.query import Filter
+
     all_of_them = store.runs(Filter(limit=2**31))
     if not all_of_them:
         raise UsageError(f"{store.path} holds no run yet; make one: optimize --task softmax")
@@ -146,20 +192,22 @@ def _best_of_each_task(store: Store) -> tuple[list[str], int]:
     return kept, len(all_of_them)
 
 
-def _merit(run: RunSummary) -> tuple[bool, bool, float, bool]:
+def _merit(run: "RunSummary") -> tuple[bool, bool, float, bool]:
     """More is better; what a verification did not bear out comes last."""
     speedup = run.best_speedup
     return run.verified is not False, speedup is not None, speedup or 0.0, run.best_attempt_id is not None
 
 
-def _materials(store: Store, run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[RunData]:
+def _materials(store: "Store", run_ids: Sequence[str], *, conversations: bool = False) -> "Iterator[RunData]":
     wanted = set(run_ids)
     chosen = [run for run in store.choose() if run.run_id in wanted]
     for trajectory in store.trajectories(chosen, conversations=conversations):
         yield _material(store, trajectory)
 
 
-def _material(store: Store, trajectory: Trajectory) -> RunData:
+def _material(store: "Store", trajectory: "Trajectory") -> "RunData":
+    from kerneltune.agent.report.data import RunData
+
     run_id, best = trajectory.run.run_id, trajectory.best
     folder = folder_of(store.path.parent, run_id)
     course = store.load_course(run_id)
@@ -169,16 +217,16 @@ def _material(store: Store, trajectory: Trajectory) -> RunData:
     return RunData(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
 
 
-def _receipt(path: Path, best: AttemptRecord) -> tuple[Json, str]:
+def _receipt(path: Path, best: "AttemptRecord") -> tuple[Json, str]:
     try:
-        told = _read(path)
+        found = _read(path)
     except FileNotFoundError:
         return None, f"The receipt of attempt {best.number} does not lie beside the record"
     except (OSError, ValueError, RecursionError):
         return None, f"The receipt of attempt {best.number} cannot be read"
-    if not isinstance(told, dict) or told.get("attempt_id") != best.attempt_id:
+    if not isinstance(found, dict) or found.get("attempt_id") != best.attempt_id:
         return None, f"The receipt of attempt {best.number} is of another attempt"
-    return told, ""
+    return found, ""
 
 
 def _read(path: Path) -> Json:
@@ -214,13 +262,7 @@ def _is_special(path: Path) -> bool:
         return False
 
 
-def _to_stdout(data: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _show(path: Path) -> None:
+def _open_in_browser(path: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(path.absolute().as_uri()):

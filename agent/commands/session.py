@@ -1,14 +1,16 @@
 """Starts what every command that judges needs: the workers, and per task the tools that this machine allows."""
 
 import contextlib
+import json
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
-from kerneltune.agent.commands.budget import width_of
-from kerneltune.agent.commands.ceilings import stored
-from kerneltune.agent.commands.lowering import Lowering
-from kerneltune.agent.events import Note
+from kerneltune.agent.events import Event, Note
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import Emit, Place
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
@@ -20,8 +22,8 @@ from kerneltune.tools.sandbox.confine import available
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
-from kerneltune.tools.schema.errors import TaskError, Unconfined
-from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceilings
 from kerneltune.tools.schema.messages import BASELINES, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, evaluator_sha256, versions
@@ -29,6 +31,67 @@ from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import UpdateLimits, Updater
 
 DESCRIBE_TIMEOUT_S = 120.0
+USUAL_WIDTH = 2
+MOST_ON_A_GPU = 5  # tracing and compiling take 1.1 s and screening 0.35 s; each more knows one verdict less
+CORES_EACH = 2  # a tracer and a compiler, each a process
+
+
+def width_of(settings: Settings, *, gpu: bool, cores: int | None = None) -> int:
+    """Candidates under way at a time. Without a GPU the cores check, too. Raises UsageError."""
+    if settings.width is None:
+        if not gpu:
+            return USUAL_WIDTH
+        cores = cores or len(os.sched_getaffinity(0))
+        return max(USUAL_WIDTH, min(MOST_ON_A_GPU, cores // CORES_EACH))
+    if not 1 <= settings.width <= 64:
+        raise UsageError(f"--width {settings.width}: give 1 to 64 candidates")
+    return settings.width
+
+
+def print_progress(event: Event) -> None:
+    """Print what is being started to stderr, whether or not anybody reads it."""
+    if isinstance(event, Note):
+        with contextlib.suppress(BrokenPipeError):
+            print(f"… {event.topic}: {event.text}", file=sys.stderr)
+
+
+def ceilings_file(cache_dir: Path, gpu: GpuInfo) -> Path:
+    """Return where the ceilings of that GPU with the driver and torch of now belong."""
+    return ceilings_path(cache_dir, gpu.uuid, gpu.driver, versions()["torch"])
+
+
+class Lowering:
+    """TorchInductor in a process of its own (`agent.authors.search.inductor`): kept from request to request, since its
+    imports take seconds, and replaced when it failed. Any thread may ask. Close it in the end."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._worker: Worker | None = None
+        self._asking = threading.Lock()
+        self._answers: dict[str, dict[str, Json]] = {}
+
+    def call(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+        """Its answer, the same again to what was asked before; the errors of `Worker.call`. After one of them the next
+        request has a fresh worker: a late answer of the old one would be taken for the next request's."""
+        name = json.dumps(body, sort_keys=True)
+        with self._asking:
+            if name not in self._answers:
+                self._answers[name] = self._asked(body, timeout_s)
+            return self._answers[name]
+
+    def _asked(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+        self._worker = worker = self._worker or self._machine.trusted("kerneltune.agent.authors.search.inductor:main")
+        try:
+            return worker.call(body, timeout_s=timeout_s).body
+        except BaseException:  # Ctrl-C leaves an answer on its way, too
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the worker."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
 
 
 @dataclass(frozen=True)
@@ -200,7 +263,7 @@ def _bench(
         yield CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
         return
     cache_dir = shop.settings.cache_dir
-    ceilings = stored(shop.gpu, cache_dir)
+    ceilings = load_ceilings(ceilings_file(cache_dir, shop.gpu))
     with gpu_bench(
         task_file, task, machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
     ) as bench:

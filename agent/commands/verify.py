@@ -1,34 +1,80 @@
-"""`optimize verify`: repeats a stored verdict with fresh seeds, here or on another GPU, and says whether it held."""
+"""`optimize verify`: repeats a stored verdict with fresh seeds, here or on another GPU, and says whether it held.
 
-import contextlib
+The task is found again as the very same file, or as the source that the run kept.
+"""
+
+import hashlib
 import json as jsonlib
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from kerneltune.agent.attempt import Attempt, GivenFile, rank_key
-from kerneltune.agent.commands.session import Session, session, workshop
-from kerneltune.agent.commands.stored_task import stored_task
-from kerneltune.agent.events import Event, Note, Verified
-from kerneltune.agent.record.folder import ReceiptBook, folder_of
-from kerneltune.agent.record.store import Store, StoredAttempt
-from kerneltune.agent.repeat import repeated, unfinished
-from kerneltune.agent.settings import Environment, Settings
-from kerneltune.agent.view.output import choose_view
-from kerneltune.agent.view.verdicts import Side, Verification, print_verification, verification_json
-from kerneltune.tools.schema.errors import StoreError
-from kerneltune.tools.schema.verdict import Tier, Verdict
-from kerneltune.tools.update import Update
+from cyclopts import App, Parameter
+
+from kerneltune.agent import complete
+from kerneltune.agent.attempt import GivenFile
+from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, Unsandboxed
+from kerneltune.agent.events import Note, RunStarted, Verified
+from kerneltune.agent.settings import Settings, chosen_settings, environment
+from kerneltune.tools.schema.errors import StoreError, TaskError
+from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
+
+if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
+    from kerneltune.agent.commands.session import Session, Workshop
+    from kerneltune.agent.record.store import Store, StoredAttempt
+    from kerneltune.agent.view.verdicts import Verification
+    from kerneltune.tools.update import Update
+
+command = App(
+    name="verify",
+    help_epilogue="""
+Examples:
+    optimize verify 20260101-120000-softmax-ab12/7
+    optimize verify 20260101-120000-softmax-ab12     its best attempt
+    optimize verify 20260101-12/7 --tier confirmed --json
+""",
+)
 
 
-def verify_attempt(
-    text: str, task: str | None, settings: Settings, environment: Environment, *, json: bool, plain: bool
+@command.default
+def verify(
+    attempt: Annotated[
+        str,
+        Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either.", completer=complete.attempts),
+    ],
+    /,
+    *,
+    task: Annotated[
+        str | None, Parameter(help="The run's task file, if it lies elsewhere now.", completer=complete.python_files)
+    ] = None,
+    tier: Tier = None,
+    arch: Arch = None,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+    plain: NoColour = False,
+    allow_unsandboxed: Unsandboxed = False,
 ) -> int:
-    """Judge a stored attempt again; 0 when the verdict held, 1 when it did not. Raises UsageError."""
+    """Judge a stored attempt again, here or on another GPU.
+
+    It gets fresh inputs; what is said is whether its verdict held.
+
+    Exit code 0: it held; 1: it did not; 2: bad input.
+    """
+    flags = {"tier": tier, "arch": arch, "runs_dir": runs_dir, "allow_unsandboxed": allow_unsandboxed or None}
+    settings = chosen_settings(flags)
+    from kerneltune.agent.commands.session import print_progress, session, workshop
+    from kerneltune.agent.record.store import Store
+    from kerneltune.agent.view.output import choose_view
+    from kerneltune.agent.view.verdicts import print_verification, verification_json
+
     with Store.open(settings.runs_dir) as store, tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
-        stored = store.find_attempt(text)
+        stored = store.find_attempt(attempt)
         if stored.finished is None:
             raise StoreError(f"attempt {stored.proposed.attempt_id} never got a verdict, so there is nothing to repeat")
         origin = stored.proposed.origin
@@ -37,92 +83,146 @@ def verify_attempt(
                 f"attempt {stored.proposed.attempt_id} has no source that could be judged again: {origin.problem}"
             )
         found = stored_task(stored.run, task, Path(scratch))
-        with workshop(settings, _starting) as shop, session(shop, found.file) as opened:
-            outcome = _Verify(opened, stored, stored.finished, settings, found.differs).run(store)
+        with workshop(settings, print_progress) as shop, session(shop, found.file) as opened:
+            print_progress(Note("", "verifying", stored.finished.attempt_id))
+            outcome = _repeat(opened, store, stored, stored.finished, settings, found.differs)
     if json:
         print(jsonlib.dumps(verification_json(outcome), allow_nan=False))
     else:
-        print_verification(outcome, colour=_colour(environment, plain=plain))
+        choice = choose_view(environment(), is_terminal=sys.stdout.isatty(), plain=plain)
+        print_verification(outcome, colour=choice.colour)
     return int(not outcome.held)
 
 
-def _colour(environment: Environment, *, plain: bool) -> bool:
-    choice = choose_view(
-        is_terminal=sys.stdout.isatty(),
-        term=environment.term,
-        no_color=environment.no_color,
-        ci=environment.ci,
-        plain=plain,
-    )
-    return choice.colour
+def _repeat(
+    opened: "Session",
+    store: "Store",
+    stored: "StoredAttempt",
+    finished: "Attempt",
+    settings: Settings,
+    differs: tuple[str, ...],
+) -> "Verification":
+    """Judge a stored attempt again, compare, and store the event and the receipt."""
+    from kerneltune.agent.attempt import rank_key
+    from kerneltune.agent.record.folder import ReceiptBook, folder_of
+    from kerneltune.agent.repeat import repeated, unfinished
+    from kerneltune.agent.view.verdicts import Side, Verification
 
-
-def _starting(event: Event) -> None:
-    if isinstance(event, Note):
-        with contextlib.suppress(BrokenPipeError):
-            print(f"… {event.topic}: {event.text}", file=sys.stderr)
-
-
-class _Verify:
-    """One repetition."""
-
-    def __init__(
-        self, opened: Session, stored: StoredAttempt, finished: Attempt, settings: Settings, differs: tuple[str, ...]
-    ) -> None:
-        self._opened, self._stored, self._old, self._differs = opened, stored, finished.verdict, differs
-        self._id, self._source = finished.attempt_id, stored.proposed.source
-        self._tier: Tier = settings.tier or finished.verdict.tier or "judged"
-        folder = folder_of(settings.runs_dir, stored.run.run_id)
-        self._folder, self._book = folder, ReceiptBook(folder, opened.setting)
-
-    def run(self, store: Store) -> Verification:
-        """Judge, compare, store the event and the receipt."""
-        _starting(Note("", "verifying", self._id))
-        update = self._opened.tools.updater.update(self._source)
-        started = time.perf_counter()
-        verdict = update.failure or self._opened.tools.benches.bench(update, self._tier)
-        bench_s = time.perf_counter() - started
-        place, run = self._opened.workshop.place, self._stored.run
-        outcome = repeated(self._old, verdict, same_gpu=place.gpu == run.gpu)
-        asked = self._tier if place.gpu else None
-        receipt, path = self._book.keep_again(self._id, self._source, update, verdict, asked)
-        store.write(
-            Verified(
-                run.run_id,
-                self._id,
-                "unfinished" if unfinished(self._old, verdict) else "verify",
-                verdict,
-                round(bench_s, 4),
-                outcome.held,
-                outcome.why,
-                place.gpu,
-                place.machine,
-                place.versions,
-                rank_key(verdict, update),
-            )
-        )
-        return Verification(
-            self._id,
-            Side(self._old, run.gpu, run.versions),
-            Side(verdict, place.gpu, place.versions),
+    run, old, attempt_id, source = stored.run, finished.verdict, finished.attempt_id, stored.proposed.source
+    tier, place = settings.tier or old.tier or "judged", opened.workshop.place
+    update = opened.tools.updater.update(source)
+    started = time.perf_counter()
+    verdict = update.failure or opened.tools.benches.bench(update, tier)
+    bench_s = time.perf_counter() - started
+    outcome = repeated(old, verdict, same_gpu=place.gpu == run.gpu)
+    book = ReceiptBook(folder_of(settings.runs_dir, run.run_id), opened.setting)
+    receipt, path = book.keep_again(attempt_id, source, update, verdict, tier if place.gpu else None)
+    store.write(
+        Verified(
+            run.run_id,
+            attempt_id,
+            "unfinished" if unfinished(old, verdict) else "verify",
+            verdict,
+            round(bench_s, 4),
             outcome.held,
             outcome.why,
-            (*self._differs, *self._differences(update, verdict)),
-            receipt,
-            str(path),
+            place.gpu,
+            place.machine,
+            place.versions,
+            rank_key(verdict, update),
         )
+    )
+    return Verification(
+        attempt_id,
+        Side(old, run.gpu, run.versions),
+        Side(verdict, place.gpu, place.versions),
+        outcome.held,
+        outcome.why,
+        (*differs, *_differences(opened.workshop, stored, old, update, verdict)),
+        receipt,
+        str(path),
+    )
 
-    def _differences(self, update: Update, verdict: Verdict) -> Iterator[str]:
-        run, place = self._stored.run, self._opened.workshop.place
-        if place.gpu != run.gpu:
-            yield f"GPU: {run.gpu or 'none'} then, {place.gpu or 'none'} now"
-        for name, then in run.versions.items():
-            if (now := place.versions.get(name)) != then:
-                yield f"{name}: {then} then, {now} now"
-        if self._opened.workshop.arch != run.arch:
-            yield f"compiled for {run.arch} then, for {self._opened.workshop.arch} now"
-        then_plan = self._stored.updated.plan_sha256 if self._stored.updated else None
-        if then_plan and update.sha256 and update.sha256 != then_plan:
-            yield f"plan: {then_plan[:16]} then, {update.sha256[:16]} now (traced by other versions)"
-        if verdict.variant != self._old.variant:
-            yield f"variant: {self._old.variant or 'default'} then, {verdict.variant or 'default'} now"
+
+def _differences(
+    shop: "Workshop", stored: "StoredAttempt", old: Verdict, update: "Update", verdict: Verdict
+) -> Iterator[str]:
+    """What is not as it was when the attempt was first judged, one line each."""
+    run, place = stored.run, shop.place
+    if place.gpu != run.gpu:
+        yield f"GPU: {run.gpu or 'none'} then, {place.gpu or 'none'} now"
+    for name, then in run.versions.items():
+        if (now := place.versions.get(name)) != then:
+            yield f"{name}: {then} then, {now} now"
+    if shop.arch != run.arch:
+        yield f"compiled for {run.arch} then, for {shop.arch} now"
+    then_plan = stored.updated.plan_sha256 if stored.updated else None
+    if then_plan and update.sha256 and update.sha256 != then_plan:
+        yield f"plan: {then_plan[:16]} then, {update.sha256[:16]} now (traced by other versions)"
+    if verdict.variant != old.variant:
+        yield f"variant: {old.variant or 'default'} then, {verdict.variant or 'default'} now"
+
+
+@dataclass(frozen=True)
+class FoundTask:
+    """A task file, and what is different from the task of the run."""
+
+    file: TaskFile
+    differs: tuple[str, ...] = ()
+
+
+def stored_task(run: RunStarted, given: str | None, scratch: Path) -> FoundTask:
+    """The task of `run`: of `given` (a name or path) if that is the same, of its old place, or of the record. A file
+    made from the record lies in `scratch`. Raises TaskError when none of them is that task."""
+    if given is not None:
+        return FoundTask(_same(find_task(given), run))
+    for place in (str(run.machine.get("task_path") or ""), run.task):
+        found = _at(place)
+        if found is not None and found.sha256 == run.task_sha256:
+            return FoundTask(found)
+    whole = hashlib.sha256(run.task_source.encode()).hexdigest() == run.task_sha256
+    if whole or _was_builtin(run):
+        return FoundTask(_from_record(run, scratch), () if whole else (_without_held_out(run),))
+    raise TaskError(_changed(run))
+
+
+def _was_builtin(run: RunStarted) -> bool:
+    folder = Path(str(run.machine.get("task_path") or "")).parent
+    return folder.parts[-2:] == ("tools", "tasks") and run.task in {task.name for task in builtin_tasks()}
+
+
+def _at(place: str) -> TaskFile | None:
+    try:
+        return find_task(place) if place else None
+    except TaskError:
+        return None
+
+
+def _same(found: TaskFile, run: RunStarted) -> TaskFile:
+    if found.sha256 == run.task_sha256:
+        return found
+    raise TaskError(
+        f"{found.path} is not the task of run {run.run_id}: "
+        f"its sha256 is {found.sha256[:12]}, not {run.task_sha256[:12]}"
+    )
+
+
+def _from_record(run: RunStarted, scratch: Path) -> TaskFile:
+    path = scratch / f"{run.task}.py"
+    path.write_bytes(run.task_source.encode())
+    return read_task(path)
+
+
+def _without_held_out(run: RunStarted) -> str:
+    return (
+        f"task: the built-in {run.task} has changed since; the source that the run kept is used, which has none of its "
+        "held-out cases"
+    )
+
+
+def _changed(run: RunStarted) -> str:
+    path = run.machine.get("task_path") or f"{run.task}.py"
+    return (
+        f"the task of run {run.run_id} was {path} with sha256 {run.task_sha256[:12]}; it has changed or is gone. "
+        "Restore it, or pass --task with the same file's new place"
+    )

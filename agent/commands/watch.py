@@ -4,70 +4,109 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+from cyclopts import App, Parameter
 
+from kerneltune.agent import complete
 from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.commands import AsLines, RunsDir
 from kerneltune.agent.events import Event
 from kerneltune.agent.record.folder import folder_of, process_of
-from kerneltune.agent.record.store import FILE_NAME, Store
 from kerneltune.agent.record.trajectory import JUDGED_FILES
-from kerneltune.agent.settings import Environment, Settings
-from kerneltune.agent.view.live import LiveView, gpu_samples, keys_fd
-from kerneltune.agent.view.ndjson import JsonView
-from kerneltune.agent.view.output import ViewChoice, choose_view
-from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
-from kerneltune.agent.view.render import render
-from kerneltune.agent.view.state import ViewState, fold
-from kerneltune.agent.view.watch import IDLE_LIMIT_S, MAX_SPEED, EventSource, Playback, picture, print_events
+from kerneltune.agent.settings import chosen_settings, environment
 from kerneltune.tools.backends.cuda.device import GpuInfo
 from kerneltune.tools.schema.codec import DecodeError, decode
 from kerneltune.tools.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kerneltune.agent.record.store import Store
+    from kerneltune.agent.view.output import ViewChoice
+    from kerneltune.agent.view.plain import NextCommand
+    from kerneltune.agent.view.state import ViewState
+    from kerneltune.agent.view.watch import EventSource, Playback
 
 _WIDTH, _HEIGHT = 120, 36
 _SLOWEST = 0.01
 _SIZES = {"--width": (20, 400), "--height": (4, 200)}
 
+command = App(
+    name="watch",
+    help_epilogue="""
+Keys: q leave (the run goes on); p pause; + and - speed; s to the end;
+arrows, enter, d and o look at an attempt; ? says all.
 
-@dataclass(frozen=True)
-class WatchRequest:
-    """What was asked for; `speed` as typed."""
+Examples:
+    optimize watch                           the newest run, also while it runs
+    optimize watch 20260101-12 --speed 10    from its beginning, faster
+    optimize watch 20260101-12 --svg run.svg
+    optimize watch --json | tail -1
 
-    run: str | None = None
-    speed: str | None = None
-    idle_limit_s: float | None = None
-    svg: Path | None = None
-    width: int | None = None
-    height: int | None = None
-    json: bool = False
-    plain: bool = False
+The start of an id will do.
+""",
+)
 
 
-def watch(request: WatchRequest, settings: Settings, environment: Environment) -> int:
-    """Show a run. The exit code is that of the run when its end was seen: 0 something accepted (of files: all), 1 not,
-    or no end, 130 interrupted; 0 when a person left before, or for a picture. Raises UsageError."""
-    speed, idle_limit_s = _speed(request.speed), _idle_limit_s(request.idle_limit_s)
-    _require_sense(request)
+@command.default
+def watch(
+    run: Annotated[
+        str | None,
+        Parameter(
+            metavar="RUN", help="A run, or the start of its id; without one, the newest.", completer=complete.runs
+        ),
+    ] = None,
+    /,
+    *,
+    speed: Annotated[
+        str | None, Parameter(metavar="FACTOR", help="Play it from the beginning, so many times as fast, or max.")
+    ] = None,
+    idle_limit: Annotated[
+        float | None,
+        Parameter(metavar="SECONDS", help="A longer silence lasts only so many seconds before --speed; 5, or inf."),
+    ] = None,
+    svg: Annotated[Path | None, Parameter(help="Write the last screen into this file as a picture.")] = None,
+    width: Annotated[int | None, Parameter(metavar="N", help="With --svg: cells across, else 120.")] = None,
+    height: Annotated[int | None, Parameter(metavar="N", help="With --svg: lines, else 36.")] = None,
+    runs_dir: RunsDir = None,
+    json: AsLines = False,
+    plain: Annotated[bool, Parameter(help="Print one line per event instead of the screen.", negative="")] = False,
+) -> int:
+    """Watch a run that is running or over: follow it, look at its attempts, play it back, make a picture of it.
+
+    Looking never touches the run.
+
+    Exit code: that of the run when its end was seen (0 something accepted, 1 nothing accepted or its process gone, 130
+    interrupted); 0 when you leave before; 2 bad input.
+    """
+    settings, here = chosen_settings({"runs_dir": runs_dir}), environment()
+    from rich.console import Console
+
+    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.view.output import choose_view
+    from kerneltune.agent.view.watch import Playback
+
+    factor, idle_limit_s = _speed(speed), _idle_limit_s(idle_limit)
+    columns, lines = _picture_size(svg, width, height)
     if not (settings.runs_dir / FILE_NAME).is_file():  # opening it would make an empty one
         raise UsageError(f"no runs in {settings.runs_dir}; make one with: optimize --task softmax")
     with Store.open(settings.runs_dir) as store:
-        run = _Record(store, _named(store, request.run))
-        if request.svg:
-            return _write(request.svg, request, run)
-        choice = choose_view(
-            is_terminal=sys.stdout.isatty(), term=environment.term, no_color=environment.no_color, ci=environment.ci,
-            json=request.json, plain=request.plain,
-        )  # fmt: skip
-        playback = Playback(run.source, speed=speed, idle_limit_s=idle_limit_s)
+        stored = _StoredRun(store, _named(store, run))
+        if svg:
+            return _write(svg, columns, lines, stored)
+        choice = choose_view(here, is_terminal=sys.stdout.isatty(), json=json, plain=plain)
+        playback = Playback(stored.source, speed=factor, idle_limit_s=idle_limit_s)
         if choice.kind == "live":
-            return _play(Console(no_color=not choice.colour), playback, run)
-        return _print(choice, playback, run)
+            return _play(Console(no_color=not choice.colour), playback, stored)
+        return _print(choice, playback, stored)
 
 
 def _speed(text: str | None) -> float | None:
+    from kerneltune.agent.view.watch import MAX_SPEED
+
     if text is None or text == "max":
         return None if text is None else math.inf
     try:
@@ -80,6 +119,8 @@ def _speed(text: str | None) -> float | None:
 
 
 def _idle_limit_s(seconds: float | None) -> float:
+    from kerneltune.agent.view.watch import IDLE_LIMIT_S
+
     if seconds is None:
         return IDLE_LIMIT_S
     if not seconds > 0:
@@ -87,18 +128,20 @@ def _idle_limit_s(seconds: float | None) -> float:
     return seconds
 
 
-def _require_sense(request: WatchRequest) -> None:
-    for name, value in (("--width", request.width), ("--height", request.height)):
+def _picture_size(svg: Path | None, width: int | None, height: int | None) -> tuple[int, int]:
+    """Columns and lines of the picture. Raises UsageError for a size without a picture, and for one that is none."""
+    for name, value in (("--width", width), ("--height", height)):
         if value is None:
             continue
-        if request.svg is None:
+        if svg is None:
             raise UsageError(f"{name} is for pictures: give --svg FILE too")
         least, most = _SIZES[name]
         if not least <= value <= most:
             raise UsageError(f"{name} {value}: give {least} to {most}")
+    return width or _WIDTH, height or _HEIGHT
 
 
-def _named(store: Store, text: str | None) -> str:
+def _named(store: "Store", text: str | None) -> str:
     if text:
         return store.find_run(text)
     runs = store.run_ids()
@@ -107,10 +150,10 @@ def _named(store: Store, text: str | None) -> str:
     return runs[-1]
 
 
-class _Record:
+class _StoredRun:
     """One run's events as they come. Each look is a transaction of its own, which is over before anything is shown."""
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    def __init__(self, store: "Store", run_id: str) -> None:
         self.run_id, self.folder = run_id, folder_of(store.path.parent, run_id)
         self._store, self._seq = store, 0
 
@@ -135,15 +178,21 @@ class _Record:
             return None
 
     @property
-    def source(self) -> EventSource:
+    def source(self) -> "EventSource":
         """The same for a playback."""
+        from kerneltune.agent.view.watch import EventSource
+
         return EventSource(self.more, lambda: process_of(self.folder))
 
 
-def _write(path: Path, request: WatchRequest, run: _Record) -> int:
-    """The last frame of the run as a picture."""
+def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:
+    """Write the last frame of the run as a picture."""
+    from kerneltune.agent.view.render import render
+    from kerneltune.agent.view.state import ViewState, fold
+    from kerneltune.agent.view.watch import picture
+
     state = reduce(fold, run.rest(), ViewState())
-    frame = render(state, (request.width or _WIDTH, request.height or _HEIGHT), state.last_at)
+    frame = render(state, (columns, lines), state.last_at)
     text = picture(frame, state)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +203,11 @@ def _write(path: Path, request: WatchRequest, run: _Record) -> int:
     return 0
 
 
-def _print(choice: ViewChoice, playback: Playback, run: _Record) -> int:
+def _print(choice: "ViewChoice", playback: "Playback", run: _StoredRun) -> int:
+    from kerneltune.agent.view.ndjson import JsonView
+    from kerneltune.agent.view.plain import PlainView, summary_text
+    from kerneltune.agent.view.watch import print_events
+
     if choice.kind == "json":
         with JsonView(sys.stdout) as objects:
             print_events(objects, playback, sys.stdout)
@@ -167,8 +220,11 @@ def _print(choice: ViewChoice, playback: Playback, run: _Record) -> int:
     return _exit_code(lines.state)
 
 
-def _play(console: Console, playback: Playback, run: _Record) -> int:
-    """On a terminal: from the beginning with a speed, else at the end, wherever that moves."""
+def _play(console: "Console", playback: "Playback", run: _StoredRun) -> int:
+    """Show it on a terminal: from the beginning with a speed, else at the end, wherever that moves."""
+    from kerneltune.agent.view.live import LiveView, gpu_samples, keys_fd
+    from kerneltune.agent.view.plain import summary
+
     view = LiveView(
         console, controls=playback.controls, keys_fd=keys_fd(), steering=playback, leaves_frame=False
     )  # fmt: skip
@@ -181,7 +237,9 @@ def _play(console: Console, playback: Playback, run: _Record) -> int:
     return _exit_code(view.state)
 
 
-def _next_commands(state: ViewState, run_id: str) -> list[NextCommand]:
+def _next_commands(state: "ViewState", run_id: str) -> "list[NextCommand]":
+    from kerneltune.agent.view.plain import NextCommand
+
     known = [
         NextCommand(f"optimize show {run_id}", "all its attempts"),
         NextCommand(f"optimize watch {run_id} --speed 10", "play it from the beginning"),
@@ -191,11 +249,11 @@ def _next_commands(state: ViewState, run_id: str) -> list[NextCommand]:
     return [*known, NextCommand(f"optimize --resume {run_id}", "go on with this run")]
 
 
-def _judged_files(state: ViewState) -> bool:
+def _judged_files(state: "ViewState") -> bool:
     return state.started is not None and state.started.author == JUDGED_FILES
 
 
-def _exit_code(state: ViewState) -> int:
+def _exit_code(state: "ViewState") -> int:
     """That of the run; 1 when it stopped without an end."""
     ended = state.ended
     if ended is None:

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kerneltune.agent.settings import Environment
 from kerneltune.agent.view import text as words
 
 
@@ -67,14 +68,14 @@ class ViewChoice:
     colour: bool
 
 
-def choose_view(
-    *, is_terminal: bool, term: str, no_color: bool, ci: bool, json: bool = False, plain: bool = False
-) -> ViewChoice:
-    """`json` wins over `plain`; the live screen needs a terminal that can be redrawn and a person before it."""
-    colour = is_terminal and term not in _NO_CURSOR and not no_color
+def choose_view(environment: Environment, *, is_terminal: bool, json: bool = False, plain: bool = False) -> ViewChoice:
+    """Choose how to show a command's output. `json` wins over `plain`; the live screen needs a terminal that can be
+    redrawn and a person before it."""
+    can_redraw = environment.term not in _NO_CURSOR
+    colour = is_terminal and can_redraw and not environment.no_color
     if json:
         return ViewChoice("json", colour=False)
-    if plain or ci or not is_terminal or term in _NO_CURSOR:
+    if plain or environment.ci or not is_terminal or not can_redraw:
         return ViewChoice("plain", colour)
     return ViewChoice("live", colour)
 

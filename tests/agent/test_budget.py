@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kerneltune.agent.attempt import search_tiers
-from kerneltune.agent.commands.budget import budgeted, limits_of, width_of
+from kerneltune.agent.commands.lifecycle import budgeted, limits_of
+from kerneltune.agent.commands.session import width_of
 from kerneltune.agent.settings import Settings
 from kerneltune.tools.schema.errors import UsageError
 

@@ -27,8 +27,7 @@ def test_help_loads_neither_torch_nor_an_llm_sdk(tmp_path: Path) -> None:
     heavy = ("torch", "triton", "anthropic", "openai", "sqlalchemy", "ray")
     code = f"""
 import sys
-from kerneltune.agent.cli import app
-from kerneltune.agent.cli_exit import exit_code
+from kerneltune.agent.cli import app, exit_code
 exit_code(lambda: app(["--help"], result_action="return_value", exit_on_error=False))
 print([m for m in {heavy!r} if m in sys.modules])
 """

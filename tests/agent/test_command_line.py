@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent import complete
-from kerneltune.agent.cli import app
-from kerneltune.agent.cli_exit import CODES, exit_code
+from kerneltune.agent.cli import CODES, app, exit_code
 from kerneltune.agent.complete import VERDICTS
 from kerneltune.agent.export.base import FORMATS
 from kerneltune.agent.models.errors import KeyRejected
@@ -77,8 +76,7 @@ def test_what_only_reads_does_without_numpy(tmp_path: Path, name: str) -> None:
     arguments = [name, *(["x"] if name == "show" else [])]
     code = f"""
 import sys
-from kerneltune.agent.cli import app
-from kerneltune.agent.cli_exit import exit_code
+from kerneltune.agent.cli import app, exit_code
 exit_code(lambda: app({arguments!r}, result_action="return_value", exit_on_error=False, print_error=False))
 print([m for m in ("torch", "triton", "numpy") if m in sys.modules])
 """

@@ -11,7 +11,7 @@ import pytest
 from kerneltune.agent import loop
 from kerneltune.agent.attempt import Author, Limits
 from kerneltune.agent.authors.llm.author import LlmAuthor
-from kerneltune.agent.commands.files import FilesAuthor
+from kerneltune.agent.commands.bench import FilesAuthor
 from kerneltune.agent.events import Event, Judged, Proposed, Updated
 from kerneltune.agent.loop import Run
 from kerneltune.agent.settings import Strategy

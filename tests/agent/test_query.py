@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import LlmTurn, StopReason
-from kerneltune.agent.cli import app
-from kerneltune.agent.cli_exit import exit_code
+from kerneltune.agent.cli import app, exit_code
 from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
 from kerneltune.agent.record.store import FILE_NAME, Store
 from kerneltune.agent.view.show import unified, worst

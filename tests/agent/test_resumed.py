@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import Limits
-from kerneltune.agent.commands.run import limits_as_then
+from kerneltune.agent.commands.lifecycle import limits_as_then
 from kerneltune.agent.loop import optimize
 from kerneltune.agent.settings import Settings
 from kerneltune.tools.schema.codec import encode

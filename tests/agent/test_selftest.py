@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.commands.selftest import Corpus, selftest
+from kerneltune.agent.commands.selftest import run_corpus
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.view.verdicts import SpecimenResult, is_clean, tallies
 from kerneltune.tools import corpus
@@ -66,8 +66,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(root: Path, *families: str, only_list: bool = False, json: bool = True) -> int:
-    loaded = Corpus(corpus.load_corpus(root), corpus.outcome)
-    return selftest(loaded, Settings(), families=families, json=json, only_list=only_list)
+    return run_corpus(corpus.load_corpus(root), Settings(), families=families, json=json, only_list=only_list)
 
 
 def test_every_attack_is_stopped_or_its_honest_twin_and_no_honest_kernel_is_rejected(

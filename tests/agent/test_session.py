@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.commands.bench import from_bytes, read_candidates
 from kerneltune.agent.commands.session import require_confinement, unconfined_warning
-from kerneltune.agent.commands.sources import from_bytes, read_candidates
-from kerneltune.agent.commands.stored_task import stored_task
+from kerneltune.agent.commands.verify import stored_task
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.settings import load_settings
 from kerneltune.tools.sandbox.rules import Profile

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.config_file import NAME
-from kerneltune.agent.settings import FIELDS, chosen_settings, load_settings, sourced_settings, unknown_variables
+from kerneltune.agent.settings import FIELDS, NAME, chosen_settings, load_settings, sourced_settings, unknown_variables
 from kerneltune.tools.schema.errors import UsageError
 
 

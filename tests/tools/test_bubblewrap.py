@@ -203,7 +203,7 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
     script = """
         import sys, time
         from pathlib import Path
-        from kerneltune.tools.sandbox import machine as machines
+        from kerneltune.tools.sandbox import workers
         from kerneltune.tools.sandbox.confine import Profile
         with workers.started(bwrap=Path(sys.argv[1])) as machine:
             spawn = machine.compilers.spawn

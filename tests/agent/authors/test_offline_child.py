@@ -7,7 +7,7 @@ import pytest
 from kerneltune.agent.authors.search.author import through
 from kerneltune.agent.authors.search.clean import CaseArguments, split
 from kerneltune.agent.authors.search.sketch import CannotLower
-from kerneltune.agent.commands.lowering import Lowering
+from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.sandbox.workers import started_base
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import WorkerTimeout

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.commands.report import Wanted, write_report
+from kerneltune.agent.commands.report import write_report
 from kerneltune.agent.events import Event, Replied, RunStarted
 from kerneltune.agent.export.privacy import PrivateNames
 from kerneltune.agent.record.folder import receipt_path
@@ -137,7 +137,7 @@ def test_the_command_takes_out_names_that_the_record_gives_away(
     with Store.open(tmp_path) as store:
         for event in made:
             store.write(event)
-    assert write_report(Wanted((RUN,)), tmp_path) == 0
+    assert write_report((RUN,), tmp_path) == 0
     html = (tmp_path / RUN / "report.html").read_text()
     assert not re.search("babbage|adalovelace", html + "".join(capsys.readouterr().err))
 
@@ -152,7 +152,7 @@ def test_a_damaged_receipt_is_said_to_be_missing(tmp_path: Path, text: str, caps
     path = receipt_path(tmp_path / RUN, f"{RUN}/1")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    write_report(Wanted((RUN,), tmp_path / "out.html"), tmp_path)
+    write_report((RUN,), tmp_path, output=tmp_path / "out.html")
     html = (tmp_path / "out.html").read_text()
     assert re.search(r"The receipt of attempt 1 (cannot be read|is of another attempt)", html)
     capsys.readouterr()
@@ -165,7 +165,7 @@ def test_a_run_whose_id_leads_elsewhere_writes_nothing_there(
     with Store.open(runs) as store:
         for event in events(run_id=strange):
             store.write(event)
-    assert write_report(Wanted(("../../else",)), runs) in (0, 2)
+    assert write_report(("../../else",), runs) in (0, 2)
     done = optimize("--resume", strange, "--plain", "--runs-dir", str(runs), cwd=tmp_path)
     assert (done.returncode, "has no folder of its own here" in done.stderr) == (2, True)
     assert not (tmp_path / "elsewhere").exists()
@@ -206,7 +206,7 @@ def test_a_pipe_stays_a_pipe_and_its_reader_gets_the_page(tmp_path: Path, capsys
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
     reader.start()
-    assert write_report(Wanted((RUN,), pipe), runs) == 0
+    assert write_report((RUN,), runs, output=pipe) == 0
     reader.join(10.0)
     assert got
     assert got[0].endswith("</html>\n")
@@ -218,18 +218,18 @@ def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path, capsys: py
     runs = stored(tmp_path / "runs")
     for name, target in (("link", "real.html"), ("null", "/dev/null")):
         (tmp_path / name).symlink_to(target)
-        assert write_report(Wanted((RUN,), tmp_path / name), runs) == 0
+        assert write_report((RUN,), runs, output=tmp_path / name) == 0
         assert (tmp_path / name).is_symlink()
     assert (tmp_path / "real.html").read_text().endswith("</html>\n")
     assert Path("/dev/null").is_char_device()
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(StoreError, match="cannot be written"):
-        write_report(Wanted((RUN,), tmp_path / "circle"), runs)
+        write_report((RUN,), runs, output=tmp_path / "circle")
     capsys.readouterr()
 
 
 def test_stdout_by_its_name_is_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert write_report(Wanted((RUN,), Path("/dev/stdout")), stored(tmp_path)) == 0
+    assert write_report((RUN,), stored(tmp_path), output=Path("/dev/stdout")) == 0
     out = capsysbinary.readouterr().out
     assert out.startswith(b"<!doctype html>")
     assert out.endswith(b"</html>\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.commands.report import Wanted, write_report
+from kerneltune.agent.commands.report import write_report
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.report import chart
@@ -148,7 +148,7 @@ def test_the_best_of_a_task_is_not_one_that_was_refuted(tmp_path: Path) -> None:
         for made in (events([(None, speedup(2.0))], run_id="r-1"), verified(events(quick, run_id="r-2"), WRONG, 1)):
             for event in made:
                 opened.write(event)
-    write_report(Wanted((), suite=True), tmp_path)
+    write_report((), tmp_path, suite=True)
     text = Reading((tmp_path / "suite.html").read_text()).text
     assert "r-1" in text
     assert "r-2" not in text
@@ -179,7 +179,7 @@ def test_without_names_the_best_run_of_each_task_is_taken(tmp_path: Path) -> Non
         ("rms_norm", None, CHECKED),
         ("rms_norm", None, WRONG),
     )
-    assert write_report(Wanted((), suite=True), tmp_path) == 0
+    assert write_report((), tmp_path, suite=True) == 0
     text = Reading((tmp_path / "suite.html").read_text()).text
     assert "20261120-softmax" in text
     assert "20261123-rms_norm" in text
@@ -189,7 +189,7 @@ def test_without_names_the_best_run_of_each_task_is_taken(tmp_path: Path) -> Non
 
 def test_several_runs_that_are_named_make_a_suite_of_just_these(tmp_path: Path) -> None:
     store(tmp_path, *[("softmax", "NVIDIA H200", speedup(2.0))] * 3)
-    write_report(Wanted(("20261120", "20261122", "20261120"), tmp_path / "s.html"), tmp_path)
+    write_report(("20261120", "20261122", "20261120"), tmp_path, output=tmp_path / "s.html")
     text = Reading((tmp_path / "s.html").read_text()).text
     assert "2 of 2 runs of 1 task have a kernel that was found right" in " ".join(text.split())
     assert "tasks" not in text.split("How to reproduce")[0].split("Tasks")[0].split("fast_p as")[0]
