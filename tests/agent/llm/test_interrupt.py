@@ -14,8 +14,8 @@ from tests.agent.llm.talk import NAMES, STORY
 
 CODE = """
 import sys
-from kerneltune.agent.authors.models.providers import open_model
-from kerneltune.agent.authors.models.types import ModelRequest, User
+from kerneltune.agent.models.providers import open_model
+from kerneltune.agent.models.types import ModelRequest, User
 name, url, key = sys.argv[1:]
 model = open_model(name, keys={name.partition(":")[0]: key}, base_url=url, timeout_s=60)
 try:

@@ -74,7 +74,7 @@ def test_a_script_needs_no_sdk_and_neither_does_choosing(tmp_path: Path) -> None
     path = write_lines(tmp_path / "story.jsonl", ['{"text": "Hello."}'])
     assert isinstance(open_model(f"scripted:{path}"), ScriptedModel)
     code = (
-        f"import sys; from kerneltune.agent.authors.models.providers import open_model; open_model('scripted:{path}'); "
+        f"import sys; from kerneltune.agent.models.providers import open_model; open_model('scripted:{path}'); "
         "print({'anthropic', 'openai', 'httpx2', 'genai_prices'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
