@@ -1,20 +1,18 @@
 """Claude through the Messages API: streamed, with adaptive thinking as the model's capabilities allow."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import anthropic
-import httpx2
 
 from kerneltune.agent.models import tool_calls
 from kerneltune.agent.models.errors import KeyRejected
-from kerneltune.agent.models.http_api import NO_TEXT, HttpModel, Piece, TransientError, own_items, to_listener
+from kerneltune.agent.models.http_api import NO_TEXT, HttpModel, Piece, own_items, silence_limits
 from kerneltune.agent.models.types import (
     EFFORTS,
     Effort,
-    Listen,
     Message,
     ModelFacts,
     ModelOptions,
@@ -25,7 +23,6 @@ from kerneltune.agent.models.types import (
     ToolCall,
     Usage,
     User,
-    clean_json,
 )
 from kerneltune.tools.schema.codec import Json
 
@@ -33,7 +30,6 @@ API = "anthropic"
 KEY_NAME = "ANTHROPIC_API_KEY"
 DEFAULT_MODEL = "claude-opus-5-5"  # where the API's list does not decide
 LINES = ("opus", "fable", "sonnet")  # which line to take the newest of, when no model is named
-_MOST_PAUSES = 8
 _HOUR: Json = {"type": "ephemeral", "ttl": "1h"}
 _STOPS: dict[str, Stop] = {
     "end_turn": "end",
@@ -42,7 +38,7 @@ _STOPS: dict[str, Stop] = {
     "max_tokens": "max_tokens",
     "model_context_window_exceeded": "context",
     "refusal": "refusal",
-    "pause_turn": "max_tokens",  # paused more often than we go on
+    "pause_turn": "max_tokens",  # by tools of the server, of which none is asked for
 }
 _KEPT = 2000  # characters of an input that is not JSON that the model sees again
 
@@ -57,11 +53,12 @@ class MessagesFeatures:
     described: bool = False
 
 
-class AnthropicModel(HttpModel[MessagesFeatures]):
+class AnthropicModel(HttpModel[MessagesFeatures, "_Message"]):
     """A model of Anthropic, or of a server that speaks its API. Without a name it is the newest sensible one of the
     API's list. Raises KeyRejected when there is no key."""
 
     provider: ClassVar[str] = "anthropic"
+    default_model: ClassVar[str] = DEFAULT_MODEL
     sdk_error: ClassVar[type[Exception]] = anthropic.AnthropicError
 
     def __init__(self, options: ModelOptions) -> None:
@@ -70,56 +67,30 @@ class AnthropicModel(HttpModel[MessagesFeatures]):
         super().__init__(options, client, KEY_NAME, keys, MessagesFeatures())
         self._effort = options.effort
 
-    def _describe(self) -> ModelFacts:
-        notes: tuple[str, ...] = ()
-        if not self._model:
-            model, note = self._default()
-            self._use_default(model)
-            notes = (note,)
-        info = self._retrieved()
-        if info is None:
-            return ModelFacts(self._model, notes=(*notes, f"{self._server.base_url} does not describe its models"))
-        self._features = _features(info, self._effort)
-        return _facts(info, notes)
-
-    def _default(self) -> tuple[str, str]:
-        """Return a model to use when none is named, and why that one."""
-        active = [info for info in self._listed() or [] if getattr(info, "lifecycle", None) in ("active", None)]
+    def _newest(self, listed: Sequence[Any]) -> tuple[str, str] | None:
+        active = [info for info in listed if getattr(info, "lifecycle", None) in ("active", None)]
         for line in LINES:
             if of_line := [info for info in active if getattr(info, "line", None) == line]:
-                newest = max(of_line, key=lambda info: str(info.created_at))
-                return newest.id, f"no model was named: the newest active {line} of the API's list"
-        return DEFAULT_MODEL, "no model was named: the built-in default, as the API's list does not decide"
+                return max(of_line, key=lambda info: str(info.created_at)).id, f"active {line}"
+        return None
 
-    def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
-        params = _params(request, self._model, self._features, facts.max_output_tokens)
-        parts: list[_Message] = []
-        for _ in range(_MOST_PAUSES):  # a paused turn goes on when it is sent back
-            part = self._retried(lambda attempt: self._stream(params, listen, attempt))
-            parts.append(part)
-            if part.stop_reason != "pause_turn":
-                break
-            try:
-                content = clean_json(self._understood(part.items))
-            except ValueError:
-                break
-            params["messages"] = [*params["messages"], {"role": "assistant", "content": content}]
-        return self._understood(lambda: _joined_reply(parts, self._model))
+    def _facts_of(self, info: Any) -> ModelFacts:
+        self._features = _features(info, self._effort)
+        return _facts(info)
 
-    def _stream(self, params: dict[str, Json], listen: Listen, attempt: int) -> "_Message":
-        built = _Message()
-        send = lambda: self._client.messages.create(**params, stream=True)  # noqa: E731
-        self._streamed(send, built.take, to_listener(listen, attempt))
-        if not built.complete:
-            raise TransientError("the stream ended before the reply did")
-        return built
+    def _send(
+        self, request: ModelRequest, facts: ModelFacts, features: MessagesFeatures
+    ) -> tuple[Callable[[], Any], "_Message"]:
+        params = _params(request, self._model, features, facts.max_output_tokens)
+        return lambda: self._client.messages.create(**params, stream=True), _Message()
 
 
 def _client(options: ModelOptions) -> anthropic.Anthropic:
     """Return the SDK's client, which does not retry. Raises KeyRejected without a key, which only a `base_url`
     excuses."""
-    limits = httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 10.0))
-    client = anthropic.Anthropic(api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=limits)
+    client = anthropic.Anthropic(
+        api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=silence_limits(options)
+    )
     if client.api_key or client.auth_token or client.credentials:
         return client
     if options.base_url:  # a server of one's own, which wants no key; the SDK insists on one
@@ -164,7 +135,8 @@ def _nearest(wanted: Effort, offered: tuple[Effort, ...]) -> Effort | None:
     return fitting[-1] if fitting else next(iter(offered), None)
 
 
-def _facts(info: Any, notes: tuple[str, ...]) -> ModelFacts:
+def _facts(info: Any) -> ModelFacts:
+    notes: tuple[str, ...] = ()
     lifecycle, retires_at = getattr(info, "lifecycle", None), getattr(info, "retires_at", None)
     if lifecycle not in ("active", None):
         notes += (f"{info.id} is {lifecycle}",)
@@ -295,7 +267,7 @@ class _Message:
         elif kind == "signature_delta":
             block["signature"] = delta["signature"]
 
-    def items(self) -> list[Json]:
+    def _items(self) -> list[Json]:
         """Return the content to send back: as it came, but for what the API would not take: thinking that was cut off
         before its signature, text without a character, an input that is no JSON object."""
         return [
@@ -312,15 +284,25 @@ class _Message:
         call = tool_calls.parse_call(block["id"], block["name"], text, cut_off=self.stop_reason == "max_tokens")
         return call, {"INVALID_JSON": text[:_KEPT]} if call.problem and text else call.arguments
 
-    def calls(self) -> list[ToolCall]:
-        """Return the tool calls."""
-        return [self._call(i, b)[0] for i, b in sorted(self._blocks.items()) if b.get("type") == "tool_use"]
+    def reply(self, request: ModelRequest, asked: str) -> Reply:
+        """Return the reply. A refused one keeps no calls and nothing to send back."""
+        blocks = sorted(self._blocks.items())
+        refused = self.stop_reason == "refusal"
+        calls = () if refused else tuple(self._call(i, b)[0] for i, b in blocks if b.get("type") == "tool_use")
+        stop = _STOPS.get(self.stop_reason, "end")
+        return Reply(
+            text="".join(b.get("text", "") for _, b in blocks if b.get("type") == "text"),
+            stop="tools" if calls and stop == "end" else stop,
+            calls=calls,
+            thinking="\n\n".join(b["thinking"] for _, b in blocks if b.get("type") == "thinking" and b.get("thinking")),
+            detail=self.category or (self.stop_reason if self.stop_reason not in _STOPS else ""),
+            usage=self._usage_so_far(),
+            raw=None if refused else {"api": API, "asked": asked, "items": self._items()},
+            model=self.head.get("model") or asked,
+            reply_id=self.head.get("id") or "",
+        )
 
-    def texts(self, kind: str) -> list[str]:
-        """Return the texts of the blocks of a kind, "text" or "thinking"."""
-        return [b.get(kind, "") for _, b in sorted(self._blocks.items()) if b.get("type") == kind]
-
-    def usage(self) -> Usage | None:
+    def _usage_so_far(self) -> Usage | None:
         """Return what was counted; None when nothing was."""
         used = self._usage
         if used.get("input_tokens") is None:
@@ -340,38 +322,3 @@ def _is_taken_back(block: dict[str, Json]) -> bool:
     if block.get("type") == "thinking":
         return bool(block.get("signature"))
     return block.get("type") != "text" or bool(block.get("text", "").strip())
-
-
-def _joined_reply(parts: list[_Message], asked: str) -> Reply:
-    """Return the reply of a message and those that continue it. A refused one keeps no calls and nothing to send
-    back."""
-    last = parts[-1]
-    items = [item for part in parts for item in part.items()]
-    refused = last.stop_reason == "refusal"
-    calls = () if refused else tuple(call for part in parts for call in part.calls())
-    stop = _STOPS.get(last.stop_reason, "end")
-    return Reply(
-        text="".join(text for part in parts for text in part.texts("text")),
-        stop="tools" if calls and stop == "end" else stop,
-        calls=calls,
-        thinking="\n\n".join(text for part in parts for text in part.texts("thinking") if text),
-        detail=last.category or (last.stop_reason if last.stop_reason not in _STOPS else ""),
-        usage=_sum([usage for part in parts if (usage := part.usage()) is not None]),
-        raw=None if refused else {"api": API, "asked": asked, "items": items},
-        model=last.head.get("model") or asked,
-        reply_id=last.head.get("id") or "",
-    )
-
-
-def _sum(known: list[Usage]) -> Usage | None:
-    if not known:
-        return None
-    thought = [usage.thinking_tokens for usage in known if usage.thinking_tokens is not None]
-    return Usage(
-        sum(usage.input_tokens for usage in known),
-        sum(usage.output_tokens for usage in known),
-        sum(usage.cached_tokens for usage in known),
-        sum(usage.cache_write_tokens for usage in known),
-        sum(thought) if thought else None,
-        sum(usage.cache_write_1h_tokens for usage in known),
-    )

@@ -6,8 +6,8 @@ is spent, and do nothing about a stream that breaks off in the middle.
 Nor are the SDKs' accumulators of streams in use (messages.stream of anthropic 2.11, responses.stream and
 chat.completions.stream of openai 3.52). All three give up a reply, which was paid for, when a tool's arguments are not
 JSON; those of openai also when it reaches max_tokens or is filtered, and that of chat joins all calls that a server
-gives index 0. A source of 120 kB in arguments takes 1.4 s (anthropic) and 3.8 s (chat) of processor time, since all of
-it is parsed again with each piece.
+gives index 0. One request with a source of 120 kB in its arguments took 1.4 s (anthropic) and 3.8 s (chat) from start
+to end on a busy machine, since all of it is parsed again with each piece.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import httpx2
 
@@ -71,7 +71,24 @@ class RetryNow(Exception):
     """The request was changed so that the server may take it now: ask again, without waiting."""
 
 
-class HttpModel(ABC, Generic[Features]):
+class PartialReply(Protocol):
+    """A reply that is put together from the events of its stream. `complete`: the server said why it ended."""
+
+    complete: bool
+
+    def take(self, event: dict[str, Json]) -> Iterable[Piece]:
+        """Take one event; yield what it adds to the reply."""
+        ...
+
+    def reply(self, request: ModelRequest, asked: str) -> Reply:
+        """Return the reply; `asked`: the model that was asked."""
+        ...
+
+
+Partial = TypeVar("Partial", bound=PartialReply)
+
+
+class HttpModel(ABC, Generic[Features, Partial]):
     """A model of one provider, or of a server that speaks its API. Any number of threads may ask at the same time.
 
     A subclass describes the model, builds requests and reads replies. `_features`: what is asked beyond the basics.
@@ -97,17 +114,49 @@ class HttpModel(ABC, Generic[Features]):
 
     # What an API has to say for itself
 
-    @abstractmethod
-    def _describe(self) -> ModelFacts:
-        """Ask what the model is."""
+    default_model: ClassVar[str] = ""  # where the API's list does not decide
+
+    def _newest(self, listed: Sequence[Any]) -> tuple[str, str] | None:
+        """Return the model of the API's list to use when none is named, and which family it is the newest of."""
+        return None
 
     @abstractmethod
-    def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
-        """Return one reply as the server gives it; its cost is left open."""
+    def _facts_of(self, info: Any) -> ModelFacts:
+        """Return what `info`, the API's description of the model, says."""
+
+    @abstractmethod
+    def _send(self, request: ModelRequest, facts: ModelFacts, features: Features) -> tuple[Callable[[], Any], Partial]:
+        """Return what sends the request and opens its stream, and what its events become."""
+
+    def _require_sound(self, built: Partial, request: ModelRequest, features: Features) -> None:
+        """Raise what a stream that ended says went wrong."""
 
     def _without(self, features: Features, details: "ErrorDetails") -> Features | None:
         """Return `features` less what an error says is not supported; None when that is nothing to do without."""
         return None
+
+    def _describe(self) -> ModelFacts:
+        """Ask what the model is; without a name, the newest sensible one of the API's list."""
+        notes: tuple[str, ...] = ()
+        if not self._model:
+            found = self._newest(self._listed() or [])
+            why = (
+                f"the newest {found[1]} of the API's list"
+                if found
+                else "the built-in default, as the API's list does not decide"
+            )
+            self._use_default(found[0] if found else self.default_model)
+            notes = (f"no model was named: {why}",)
+        info = self._retrieved()
+        if info is None:
+            return ModelFacts(self._model, notes=(*notes, f"{self._server.base_url} does not describe its models"))
+        facts = self._facts_of(info)
+        return replace(facts, notes=notes + facts.notes)
+
+    def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
+        """Return one reply as the server gives it; its cost is left open."""
+        built = self._retried(lambda attempt: self._streamed(request, facts, listen, attempt))
+        return self._understood(lambda: built.reply(request, self._model))
 
     # What callers use
 
@@ -240,23 +289,23 @@ class HttpModel(ABC, Generic[Features]):
 
     # Streams
 
-    def _streamed(
-        self,
-        create: Callable[[], Any],
-        take: Callable[[dict[str, Json]], Iterable[Piece]],
-        listen: Callable[[Piece], None],
-        adapt: Adapt = lambda _: None,
-    ) -> None:
-        """Send a request, hand each event to `take` as the server wrote it, and what that adds to the reply to
-        `listen`."""
-        with self._mapped_errors(adapt):
+    def _streamed(self, request: ModelRequest, facts: ModelFacts, listen: Listen, attempt: int) -> Partial:
+        """Send a request and read its stream: each event goes to the partial reply as the server wrote it, and what
+        that adds to the reply to `listen`."""
+        features = self._features
+        create, built = self._send(request, facts, features)
+        with self._mapped_errors(self._adapting(features)):
             stream = create()
             with self._reading(stream):
                 self._require_events(stream.response.headers.get("content-type", ""))
                 held: dict[DeltaKind, str] = {}
                 for event in stream:
-                    for kind, text in self._understood(lambda: list(take(_as_json(event)))):  # noqa: B023 - called here
-                        listen((kind, _joined(held, kind, text)))
+                    for kind, text in self._understood(lambda: list(built.take(_as_json(event)))):  # noqa: B023 - called here
+                        listen(Delta(kind, _joined(held, kind, text), attempt))
+        self._require_sound(built, request, features)
+        if not built.complete:
+            raise TransientError("the stream ended before the reply did")
+        return built
 
     @contextlib.contextmanager
     def _reading(self, stream: Any) -> Iterator[None]:
@@ -290,11 +339,6 @@ class HttpModel(ABC, Generic[Features]):
             raise RequestRejected(f"{message}\nCheck --base-url: which API does the server speak?") from None
 
 
-def to_listener(listen: Listen, attempt: int) -> Callable[[Piece], None]:
-    """Return what passes the pieces of this attempt on."""
-    return lambda piece: listen(Delta(*piece, attempt=attempt))
-
-
 def _joined(held: dict[DeltaKind, str], kind: DeltaKind, text: str) -> str:
     """Return `text` after what was held of its kind; the first half of a character waits for the second."""
     if text.isascii() and kind not in held:
@@ -303,6 +347,11 @@ def _joined(held: dict[DeltaKind, str], kind: DeltaKind, text: str) -> str:
     if "\ud800" <= text[-1:] <= "\udbff":
         held[kind], text = text[-1], text[:-1]
     return whole(text)
+
+
+def silence_limits(options: ModelOptions) -> httpx2.Timeout:
+    """Return how long a client may hear nothing: a connection is made at once or not at all."""
+    return httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 10.0))
 
 
 def _as_json(event: Any) -> dict[str, Json]:
@@ -373,7 +422,7 @@ _KEY = re.compile(r"\b(sk|key|rk|pk)-[A-Za-z0-9_*.-]{6,}")
 
 @dataclass(frozen=True)
 class Server:
-    """Whom we speak to, for messages. `secrets` never appear in one."""
+    """The server that is asked, for messages. `secrets` never appear in one."""
 
     provider: str
     key_name: str  # the environment variable that holds its key

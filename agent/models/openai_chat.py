@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import openai
 
 from kerneltune.agent.models import tool_calls
 from kerneltune.agent.models.errors import NoSuchModel
-from kerneltune.agent.models.http_api import NO_TEXT, ErrorDetails, HttpModel, Piece, TransientError, to_listener
+from kerneltune.agent.models.http_api import NO_TEXT, ErrorDetails, HttpModel, Piece
 from kerneltune.agent.models.openai_responses import openai_client
 from kerneltune.agent.models.types import (
     Effort,
@@ -51,7 +51,7 @@ class ChatFeatures:
     room: int | None = None  # the tokens for which the server has room
 
 
-class ChatModel(HttpModel[ChatFeatures]):
+class ChatModel(HttpModel[ChatFeatures, "_Completion"]):
     """A model of the server at `base_url` ("http://localhost:8000/v1"). Without a name it is the first that the server
     lists."""
 
@@ -72,40 +72,39 @@ class ChatModel(HttpModel[ChatFeatures]):
             self._use_default(str(listed[0].id))
             notes = (f"no model was named: the first that {self._server.base_url} lists",)
         info = next((model for model in listed if model.id == self._model), None)
-        return ModelFacts(self._model, max_input_tokens=_context_tokens(info), notes=notes)
+        return replace(self._facts_of(info), notes=notes)
 
     def price_usd(self, usage: Usage) -> float | None:
         """Return None: nobody lists what one's own server costs."""
         return None
 
+    def _facts_of(self, info: Any) -> ModelFacts:
+        return ModelFacts(self._model, max_input_tokens=_context_tokens(info))
+
     def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
         try:
-            built = self._retried(lambda attempt: self._stream(request, listen, attempt, facts))
+            return super()._reply(request, facts, listen)
         except NoSuchModel:
             listed = self._listed() or []
             if listed and self._model not in [str(model.id) for model in listed]:
                 raise self._no_such_model(listed) from None
             raise
-        return self._understood(lambda: built.reply(request, self._model))
 
-    def _stream(self, request: ModelRequest, listen: Listen, attempt: int, facts: ModelFacts) -> "_Completion":
-        features, built = self._features, _Completion()
+    def _send(
+        self, request: ModelRequest, facts: ModelFacts, features: ChatFeatures
+    ) -> tuple[Callable[[], Any], "_Completion"]:
         params = _params(request, self._model, features, facts.max_input_tokens)
-        send = lambda: self._client.chat.completions.create(**params, stream=True)  # noqa: E731
-        self._streamed(send, built.take, to_listener(listen, attempt), self._adapting(features))
-        if not built.begun:
-            self._ask_why(params, features)
-        if not built.complete:
-            raise TransientError("the stream ended before the reply did")
-        return built
+        return lambda: self._client.chat.completions.create(**params, stream=True), _Completion()
 
-    def _ask_why(self, params: dict[str, Json], features: ChatFeatures) -> None:
-        """Ask without a stream, and raise what that comes to: llama-cpp-python answers what it cannot do, such as too
-        long a prompt, with a stream of nothing. Returns when nothing is wrong."""
-        short = {key: value for key, value in params.items() if key != "stream_options"} | {features.limit_name: 1}
+    def _require_sound(self, built: "_Completion", request: ModelRequest, features: ChatFeatures) -> None:
+        """After a stream of nothing, ask without a stream, and raise what that comes to: llama-cpp-python answers what
+        it cannot do, such as too long a prompt, so."""
+        if built.begun:
+            return
+        params = _params(request, self._model, replace(features, usage=False), self.facts().max_input_tokens)
         with self._mapped_errors():
             # twice: it also leaves behind a connection that it is about to close
-            self._client.with_options(max_retries=1).chat.completions.create(**short)
+            self._client.with_options(max_retries=1).chat.completions.create(**params | {features.limit_name: 1})
 
     def _without(self, features: ChatFeatures, details: ErrorDetails) -> ChatFeatures | None:
         if details.status not in (400, 404, 422, 500, 501):

@@ -3,11 +3,10 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import httpx2
 import openai
 
 from kerneltune.agent.models import tool_calls
@@ -17,16 +16,14 @@ from kerneltune.agent.models.http_api import (
     ErrorDetails,
     HttpModel,
     Piece,
-    TransientError,
     error_for,
     own_items,
-    to_listener,
+    silence_limits,
 )
 from kerneltune.agent.models.types import (
     EFFORTS,
     DeltaKind,
     Effort,
-    Listen,
     Message,
     ModelFacts,
     ModelOptions,
@@ -70,56 +67,40 @@ class ResponsesFeatures:
     strict: bool = True
 
 
-class OpenAIModel(HttpModel[ResponsesFeatures]):
+class OpenAIModel(HttpModel[ResponsesFeatures, "_Response"]):
     """A model of OpenAI, or of a server that speaks the Responses API. Without a name it is the newest sensible one of
     the API's list. Raises KeyRejected when there is no key."""
 
     provider: ClassVar[str] = "openai"
+    default_model: ClassVar[str] = DEFAULT_MODEL
     sdk_error: ClassVar[type[Exception]] = openai.OpenAIError
 
     def __init__(self, options: ModelOptions) -> None:
         client = openai_client(options)
         super().__init__(options, client, KEY_NAME, [client.api_key], ResponsesFeatures(effort=options.effort))
 
-    def _describe(self) -> ModelFacts:
-        notes: tuple[str, ...] = ()
-        if not self._model:
-            model, note = self._default()
-            self._use_default(model)
-            notes = (note,)
-        info = self._retrieved()
-        if info is None:
-            notes += (f"{self._server.base_url} does not describe its models",)
-        elif shutdown := getattr(info, "shutdown_date", None):
-            notes += (f"{self._model} shuts down on {shutdown}",)
-        return ModelFacts(self._model, notes=notes)
+    def _newest(self, listed: Sequence[Any]) -> tuple[str, str] | None:
+        family = [m for m in listed if not getattr(m, "shutdown_date", None) and _DEFAULT_FAMILY.fullmatch(m.id)]
+        return (family[0].id, "gpt-…-sol") if family else None
+
+    def _facts_of(self, info: Any) -> ModelFacts:
+        shutdown = getattr(info, "shutdown_date", None)
+        return ModelFacts(self._model, notes=(f"{self._model} shuts down on {shutdown}",) if shutdown else ())
 
     def _listed(self) -> list[Any] | None:
         """Return the API's models, newest first; None from a server without a list."""
         found = super()._listed()
         return None if found is None else sorted(found, key=lambda model: -(getattr(model, "created", None) or 0))
 
-    def _default(self) -> tuple[str, str]:
-        """Return a model to use when none is named, and why that one."""
-        staying = [m.id for m in self._listed() or [] if not getattr(m, "shutdown_date", None)]
-        if family := [model for model in staying if _DEFAULT_FAMILY.fullmatch(model)]:
-            return family[0], "no model was named: the newest gpt-…-sol of the API's list"
-        return DEFAULT_MODEL, "no model was named: the built-in default, as the API's list does not decide"
-
-    def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
-        built = self._retried(lambda attempt: self._stream(request, listen, attempt))
-        return self._understood(lambda: built.reply(request.tools, self._model))
-
-    def _stream(self, request: ModelRequest, listen: Listen, attempt: int) -> "_Response":
-        features, built = self._features, _Response()
+    def _send(
+        self, request: ModelRequest, facts: ModelFacts, features: ResponsesFeatures
+    ) -> tuple[Callable[[], Any], "_Response"]:
         params = _params(request, self._model, features)
-        send = lambda: self._client.responses.create(**params, stream=True)  # noqa: E731
-        self._streamed(send, built.take, to_listener(listen, attempt), self._adapting(features))
+        return lambda: self._client.responses.create(**params, stream=True), _Response()
+
+    def _require_sound(self, built: "_Response", request: ModelRequest, features: ResponsesFeatures) -> None:
         if built.failure:
             raise error_for(built.failure, self._server)
-        if not built.complete:
-            raise TransientError("the stream ended before the reply did")
-        return built
 
     def _without(self, features: ResponsesFeatures, details: ErrorDetails) -> ResponsesFeatures | None:
         less = _less(features, details)
@@ -135,7 +116,7 @@ class OpenAIModel(HttpModel[ResponsesFeatures]):
 
 def openai_client(options: ModelOptions) -> openai.OpenAI:
     """Return the SDK's client, which does not retry. Raises KeyRejected without a key."""
-    limits = httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 10.0))
+    limits = silence_limits(options)
     try:
         return openai.OpenAI(api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=limits)
     except openai.OpenAIError as error:
@@ -284,13 +265,13 @@ class _Response:
             kind = str(error.get("type") or "").removeprefix("error")  # that is the event's
             self.failure = ErrorDetails(200, words, kind=kind, code=code)
 
-    def reply(self, tools: Sequence[Tool], asked: str) -> Reply:
+    def reply(self, request: ModelRequest, asked: str) -> Reply:
         """Return the reply. Only a completed one keeps its items: reasoning that lacks what followed it is not taken
         back."""
         output = [item for _, item in sorted(self._items.items())] or list(self._response.get("output") or [])
         stop, detail = self._stop(output)
         cut_off = output[-1] if output and stop == "max_tokens" else None
-        calls = tuple(_call(item, tools, item is cut_off) for item in output if _is_call(item))
+        calls = tuple(_call(item, request.tools, item is cut_off) for item in output if _is_call(item))
         completed = self._response.get("status") == "completed" and stop != "refusal"
         return Reply(
             text="".join(_parts(output, "output_text", "text")),

@@ -299,17 +299,12 @@ def test_a_context_window_that_is_full_is_told_from_the_limit_of_a_reply() -> No
         assert ask(server).stop == "context"
 
 
-def test_a_paused_turn_goes_on() -> None:
-    story: list[dict[str, Json]] = [{"text": "First. ", "stop": "pause_turn"}, {"text": "Second."}]
-    with LlmServer(story, "anthropic") as server:
-        server.wire.check = lambda body, headers: None  # type: ignore[method-assign]  # it ends with the model's words
+def test_a_paused_turn_is_one_that_was_cut_off() -> None:
+    """Only the tools of Anthropic's servers pause a turn, and none is asked for."""
+    with LlmServer([{"text": "First.", "stop": "pause_turn"}], "anthropic") as server:
         reply = ask(server)
-        assert len(server.asked) == 2
-        assert server.asked[1].body["messages"][-1]["content"] == [{"type": "text", "text": "First. "}]
-    assert (reply.text, reply.stop) == ("First. Second.", "end")
-    assert reply.usage is not None
-    assert isinstance(reply.raw, dict)
-    assert len(reply.raw["items"]) == 2
+        assert len(server.asked) == 1
+    assert (reply.text, reply.stop) == ("First.", "max_tokens")
 
 
 @pytest.mark.parametrize(
