@@ -169,7 +169,8 @@ def attempt(number: int, params: Mapping[str, int], us: float | None, *, spills:
     """The sketch at a point, right in so many microseconds, or not."""
     values = {**SKETCH.params, **params}
     status = Status.CORRECT if us else Status.COMPILE_FAILED if detail else Status.WRONG
-    verdict = Verdict(status, detail, timing=Timing(us, us, us, 1, 1) if us else None)
+    needed = 262144 if detail else None
+    verdict = Verdict(status, detail, timing=Timing(us, us, us, 1, 1) if us else None, needed_shared_bytes=needed)
     kernels = () if detail else (KernelReport("k", 32, spills, 0, 0, 1024, values["NUM_WARPS"], 2, 0.5, ""),)
     proposal = Proposal(SKETCH.render(values), "", origin=SearchPoint("s", values))
     return Attempt(f"r/{number}", number, None, proposal, verdict, kernels, (us,) if us else ())
