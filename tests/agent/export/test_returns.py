@@ -134,8 +134,8 @@ def test_without_a_gpu_a_run_has_only_the_returns_of_its_failures() -> None:
 def test_returns_with_kevin_s_reward_of_a_timed_conversation() -> None:
     run = run_of(
         replied(1, 1, status=Status.WRONG),
-        timed(1.0, number=2, conversation="1", turn=2),
-        timed(1.5, number=3, conversation="1", turn=3),
+        timed(1.0, number=2, origin=LlmTurn("1", 2)),
+        timed(1.5, number=3, origin=LlmTurn("1", 3)),
     )
     # 1.8 | 1.3 + 0.72 | 0.4 * 2.02
     assert to_go(turns_of(run, reward_of("kevin"))) == pytest.approx([0.808, 2.02, 1.8])
