@@ -33,7 +33,11 @@ def naive(request: pytest.FixtureRequest) -> Results:
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT.parents[1]), "CUDA_VISIBLE_DEVICES": ""}
     arguments = [str(path) for pair in pairs for path in pair]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "naive.py"), *arguments], capture_output=True, text=True, timeout=150, env=env
+        [sys.executable, str(Path(__file__).with_name("naive.py")), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env=env,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return {found["name"]: found for found in filter(None, map(_result, done.stdout.splitlines()))}
