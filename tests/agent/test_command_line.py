@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent import complete
-from kerneltune.agent.cli import CODES, app, exit_code
+from kerneltune.agent.cli import ABOUT, CODES, app, exit_code
 from kerneltune.agent.complete import VERDICTS
 from kerneltune.agent.export.base import FORMATS
 from kerneltune.agent.models.errors import KeyRejected
@@ -96,6 +96,12 @@ def test_every_command_has_examples_that_fit_a_narrow_window(name: str, capsys: 
         flag for c in (app, *(app[c] for c in COMMANDS)) for a in c.assemble_argument_collection() for flag in a.names
     }
     assert flags <= known | {"--help"}
+
+
+def test_the_first_page_says_of_each_command_what_its_own_page_begins_with(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, about in ABOUT.items():
+        app([name, "--help"], result_action="return_value", exit_on_error=False)
+        assert about in " ".join(capsys.readouterr().out.split()), name
 
 
 MISTAKES = {
