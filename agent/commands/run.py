@@ -17,7 +17,6 @@ from kerneltune.agent.settings import Environment, Language, Settings, Strategy,
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from kerneltune.agent.attempt import StopReason
     from kerneltune.agent.commands.lifecycle import RunOutcome
     from kerneltune.agent.view.plain import NextCommand
 

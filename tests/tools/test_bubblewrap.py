@@ -204,7 +204,7 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
         import sys, time
         from pathlib import Path
         from kerneltune.tools.sandbox import workers
-        from kerneltune.tools.sandbox.confine import Profile
+        from kerneltune.tools.sandbox.rules import Profile
         with workers.started(bwrap=Path(sys.argv[1])) as machine:
             spawn = machine.compilers.spawn
             limits = workers.COMPILER_LIMITS

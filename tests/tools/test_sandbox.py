@@ -285,7 +285,9 @@ def test_a_worker_dies_with_its_parent() -> None:
     script = f"""
         import os, sys, time
         sys.path.insert(0, {str(ROOT)!r})
-        from kerneltune.tools.sandbox.confine import Profile, ResourceLimits, enter
+        from kerneltune.tools.sandbox.confine import enter
+        from kerneltune.tools.sandbox.rules import Profile
+        from kerneltune.tools.sandbox.wire import ResourceLimits
         if os.fork() == 0:
             enter(Profile.TRACER, scratch=None, limits=ResourceLimits(None, 0, 9, 16), keep_fds=[{write_end}])
             os.write({write_end}, b"up")
