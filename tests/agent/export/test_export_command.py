@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -239,8 +240,9 @@ def planted(event: Event) -> Event:
     """The event with every secret in every text that a model, a candidate or a compiler can write."""
     said = " ".join(SECRETS.values())
     for name in ("text", "thinking", "rationale", "hypothesis", "prediction", "detail", "source", "why"):
-        if isinstance(getattr(event, name, None), str):
-            spoken = f"# {said}\n{getattr(event, name)}" if name == "source" else f"{getattr(event, name)} {said}"
+        value = getattr(event, name, None)
+        if isinstance(value, str) and not isinstance(value, StrEnum):  # why a run stopped is one of a closed set
+            spoken = f"# {said}\n{value}" if name == "source" else f"{value} {said}"
             object.__setattr__(event, name, spoken)
     if hasattr(event, "machine"):
         object.__setattr__(event, "machine", event.machine | {"host": SECRETS["host"]})

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, GpuReading, GpuSampled, Note, RunEnded, RunStarted
+from kerneltune.agent.settings import Environment
 from kerneltune.agent.view.ndjson import JsonView
 from kerneltune.agent.view.output import ViewChoice, choose_view
 from kerneltune.agent.view.plain import PlainView
@@ -131,24 +134,22 @@ def test_a_program_whose_reader_leaves_ends_without_a_traceback() -> None:
     assert (done.stdout.strip(), done.stderr) == ("1", "")
 
 
-TERMINAL = {"is_terminal": True, "no_color": False, "ci": False}
-
-
 @pytest.mark.parametrize(
-    ("facts", "choice"),
+    ("facts", "flags", "choice"),
     [
-        ({}, ViewChoice("live", colour=True)),
-        ({"no_color": True}, ViewChoice("live", colour=False)),
-        ({"plain": True}, ViewChoice("plain", colour=True)),
-        ({"ci": True}, ViewChoice("plain", colour=True)),
-        ({"is_terminal": False}, ViewChoice("plain", colour=False)),
-        ({"term": "dumb"}, ViewChoice("plain", colour=False)),
-        ({"term": ""}, ViewChoice("plain", colour=False)),
-        ({"json": True, "plain": True}, ViewChoice("json", colour=False)),
+        ({}, {}, ViewChoice("live", colour=True)),
+        ({"no_color": True}, {}, ViewChoice("live", colour=False)),
+        ({}, {"plain": True}, ViewChoice("plain", colour=True)),
+        ({"ci": True}, {}, ViewChoice("plain", colour=True)),
+        ({}, {"is_terminal": False}, ViewChoice("plain", colour=False)),
+        ({"term": "dumb"}, {}, ViewChoice("plain", colour=False)),
+        ({"term": ""}, {}, ViewChoice("plain", colour=False)),
+        ({}, {"json": True, "plain": True}, ViewChoice("json", colour=False)),
     ],
 )
-def test_the_view_follows_from_the_facts(facts: dict[str, Json], choice: ViewChoice) -> None:
-    assert choose_view(**{**TERMINAL, "term": "xterm-256color", **facts}) == choice
+def test_the_view_follows_from_the_facts(facts: dict[str, Any], flags: dict[str, bool], choice: ViewChoice) -> None:
+    here = replace(Environment((), "", "xterm-256color", no_color=False, ci=False), **facts)
+    assert choose_view(here, **{"is_terminal": True, **flags}) == choice
 
 
 def test_a_sample_of_the_gpu_is_not_a_line() -> None:
