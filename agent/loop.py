@@ -39,6 +39,7 @@ from kerneltune.agent.controls import Controls
 from kerneltune.agent.tracker import AttemptTracker, GivenUp
 
 T = TypeVar("T")
+WAIT_S = 0.2
 
 
 @dataclass
@@ -137,7 +138,11 @@ class _UnderWay:
 
 
 def _first_done(futures: list[Future[T]]) -> Future[T]:
-    ready = wait(futures, return_when=FIRST_COMPLETED).done
+    ready: set[Future[T]] = set()
+    while (
+        not ready
+    ):  # by turns: a Ctrl-C that comes just before an endless wait begins would be noticed at its end only
+        ready = wait(futures, WAIT_S, return_when=FIRST_COMPLETED).done
     return futures.pop(next(at for at, future in enumerate(futures) if future in ready))
 
 

@@ -181,7 +181,7 @@ def test_a_run_that_goes_on_in_the_background_leaves_the_terminal_to_others_unti
     assert tmux.is_clean()
     tmux.type("jobs")
     tmux.shows("Running")
-    assert float((tmux.folder / "paused").read_text()) >= 1.0
+    tmux.wait(lambda: float((tmux.folder / "paused").read_text() or 0) >= 1.0)  # empty while it is written
     tmux.type("fg")
     tmux.shows("best so far")
     tmux.keys("q")
