@@ -39,7 +39,7 @@ from kerneltune.agent.controls import Controls
 from kerneltune.agent.tracker import AttemptTracker, GivenUp
 
 T = TypeVar("T")
-WAIT_S = 0.2
+_POLL_S = 0.2  # between two looks for Ctrl-C
 
 
 @dataclass
@@ -142,7 +142,7 @@ def _first_done(futures: list[Future[T]]) -> Future[T]:
     while (
         not ready
     ):  # by turns: a Ctrl-C that comes just before an endless wait begins would be noticed at its end only
-        ready = wait(futures, WAIT_S, return_when=FIRST_COMPLETED).done
+        ready = wait(futures, _POLL_S, return_when=FIRST_COMPLETED).done
     return futures.pop(next(at for at, future in enumerate(futures) if future in ready))
 
 

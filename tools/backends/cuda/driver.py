@@ -25,7 +25,6 @@ _FORMATS = {
 }  # fmt: skip
 # The TMA dtype numbers of the device side differ from those of the host side in three places.
 _TMA_DTYPE = {8: 10, 9: 8, 10: 9}
-_TMA_TF32 = 11
 
 
 class PackingError(ValueError):
