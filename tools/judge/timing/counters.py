@@ -263,8 +263,8 @@ def _packaged() -> Path | None:
 _PRINT_REPORT = """
 import json, ncu_report
 launches = [action for part in ncu_report.load_report(sys.argv[1]) for action in part]
-names = [[name for name in launch.metric_names() if "__" in name] for launch in launches]
-print(json.dumps([{n: launch[n].value() for n in own} for own, launch in zip(names, launches)]))
+found = [{name: launch[name].value() for name in launch.metric_names()} for launch in launches]
+print(json.dumps([{n: v for n, v in one.items() if isinstance(v, int | float)} for one in found]))
 """
 
 
