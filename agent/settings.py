@@ -57,6 +57,7 @@ class Settings:
     allow_unsandboxed: bool = False
     tier: Tier | None = None  # how thoroughly to judge on a GPU; None = screen all, judge the promising
     confirm: bool = True  # judge the best of a run again in fresh processes
+    counters: bool = False  # ncu's hardware counters beside what is judged in full
     warm_start: bool = True  # a search begins with what earlier runs on the same GPU found
     cache_dir: Path = field(default_factory=_cache_dir)  # what was measured once and holds for this machine
 

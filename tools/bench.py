@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kerneltune.tools.judge.execution.runner_link import Runners
+from kerneltune.tools.judge.timing.counters import CounterReader, CountersUnavailable
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError, WorkerTimeout
@@ -232,6 +233,8 @@ class GpuBench:
         self._judge = judge
         self._runners = Runners(door, machine.runner, Worker.close)
         self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
+        self._counted: Path | None = None  # the task file, where counters are asked for
+        self._reader: CounterReader | None = None
 
     def open(
         self,
@@ -242,13 +245,16 @@ class GpuBench:
         ceilings: Ceilings | None = None,
         cache_dir: Path | None = None,
         baseline_limit_s: float = BASELINE_LIMIT_S,
+        counters: bool = False,
     ) -> dict[str, Json]:
-        """Load the task; returns the GPU as the judge found it. Raises TaskError."""
+        """Load the task; returns the GPU as the judge found it. Raises TaskError. With `counters`, what is judged in
+        full and right has hardware counters in its receipt."""
         kept = str(cache_dir) if cache_dir else ""
         request = OpenTask(str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s)
         ready = self._ask(request, Ready, timeout_s=OPEN_TIMEOUT_S)
         if ready.problem:
             raise TaskError(ready.problem)
+        self._counted = task_file.path if counters else None
         return ready.gpu
 
     def warm(self) -> Baselines:
@@ -270,7 +276,26 @@ class GpuBench:
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
         request = BenchRequest(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
-        return self._ask(request, BenchReply, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
+        verdict = self._ask(request, BenchReply, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
+        if self._counted is None or tier == "screened" or verdict.status is not Status.CORRECT:
+            return verdict
+        main = next(plan for plan in plans if plan.case == update.main_case)
+        return concluded(verdict, {**verdict.receipt, "counters": self._counters(update, main, self._counted)})
+
+    def _counters(self, update: Update, plan: Plan, task_path: Path) -> Json:
+        """What ncu counted, or why it did not: the verdict stands without it. The next reader warms up meanwhile."""
+        started_s = time.monotonic()
+        images, cubins = _images(update, [plan])
+        by_name = {image.sha256: (image.metadata, cubin) for image, cubin in zip(images, cubins, strict=True)}
+        ordered = [by_name[kernel.sha256] for kernel in plan.kernels]
+        try:
+            reader, self._reader = self._reader or CounterReader(), None
+            with reader:
+                found = reader.read(plan, [m for m, _ in ordered], [cubin for _, cubin in ordered], task_path)
+            self._reader = CounterReader()
+        except CountersUnavailable as error:
+            return {"problem": str(error)}
+        return {"kernels": encode(found), "seconds": round(time.monotonic() - started_s, 3)}
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
         """Time a candidate against itself, to see what differences can be told apart."""
@@ -317,6 +342,8 @@ class GpuBench:
     def close(self) -> None:
         """End the runners."""
         self._runners.close()
+        if self._reader is not None:
+            self._reader.close()
 
 
 def _of_variant(plans: Sequence[Plan], variant: str) -> Plan:
@@ -340,11 +367,12 @@ def gpu_bench(
     baselines: tuple[str, ...] = BASELINES,
     ceilings: Ceilings | None = None,
     cache_dir: Path | None = None,
+    counters: bool = False,
 ) -> Iterator[GpuBench]:
     """Start the judge on the GPU and load the task; end judge and runner on the way out. `ceilings` are what
     `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session."""
     with waiting_judge(machine) as bench:
-        bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir)
+        bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir, counters=counters)
         bench.warm()
         yield bench
 

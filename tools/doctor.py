@@ -18,6 +18,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info, gpu_setup
+from kerneltune.tools.judge.timing.counters import find_ncu
 from kerneltune.tools.sandbox import bubblewrap
 from kerneltune.tools.sandbox.confine import JAILED, available
 from kerneltune.tools.sandbox.rules import Profile
@@ -170,7 +171,7 @@ def _calibration(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
 def _profiler(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     if gpu is None:
         return
-    if (ncu := _ncu()) is None:
+    if (ncu := find_ncu()) is None:
         yield Finding(
             "ncu", None, "not found: profiles are made without hardware counters", "sudo apt install nsight-compute"
         )
@@ -183,13 +184,6 @@ def _profiler(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
         return
     line = f"echo options nvidia NVreg_RestrictProfilingToAdminUsers=0 | sudo tee {_PROFILING} && sudo reboot"
     yield Finding("hardware counters", False, "the driver keeps them for administrators", line)
-
-
-def _ncu() -> Path | None:
-    if found := shutil.which("ncu"):
-        return Path(found)
-    places = [*Path("/opt/nvidia/nsight-compute").glob("*/ncu"), *Path("/usr/local").glob("cuda*/bin/ncu")]
-    return max(places, default=None)
 
 
 def _may_administer() -> bool:

@@ -265,6 +265,12 @@ def _bench(
     cache_dir = shop.settings.cache_dir
     ceilings = load_ceilings(ceilings_file(cache_dir, shop.gpu))
     with gpu_bench(
-        task_file, task, machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
+        task_file,
+        task,
+        machine,
+        baselines=patience.baselines,
+        ceilings=ceilings,
+        cache_dir=cache_dir,
+        counters=shop.settings.counters,
     ) as bench:
         yield bench

@@ -1,0 +1,87 @@
+"""Hardware counters: the process that is watched, and what is made of its numbers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kerneltune.tools.judge.timing.counters import (
+    CounterReader,
+    CountersUnavailable,
+    KernelCounters,
+    counters_in_words,
+    find_ncu,
+)
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.plan import Plan
+
+PLAN = Plan(
+    case="main", arch="sm_90", variant="default", storages=(), kernels=(), prepare=(), run=(), outputs={"$tuple": []}
+)
+# Runs what ncu would run, and looks at nothing.
+BLIND = '#!/bin/sh\nwhile [ "$1" != "--export" ]; do shift; done\nshift 2\nexec "$@"\n'
+
+
+@pytest.fixture
+def blind_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program called ncu, first on the PATH, that starts its target and writes no report."""
+    program = tmp_path / "ncu"
+    program.write_text(BLIND)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+def test_a_kernel_s_counters_are_one_line_with_the_longest_waits_first() -> None:
+    values = {
+        "time_ns": 126600.0,
+        "dram_read_bytes": 268435456.0,
+        "dram_written_bytes": 268435456.0,
+        "dram_percent": 88,
+    }
+    stalls = {"wait": 0.1, "barrier": 0.5, "long_scoreboard": 12.25}
+    receipt = {"counters": {"kernels": encode((KernelCounters("rows", values, stalls),))}}
+    assert counters_in_words(receipt) == [
+        "rows: 126.6 µs under ncu, 4.24 TB/s of DRAM (88 % of its peak), 256.0 MiB read, 256.0 MiB written; "
+        "warps waiting at an issue: 12.2 for global memory, 0.5 at a barrier"
+    ]
+
+
+def test_words_come_only_of_counters_that_are_there() -> None:
+    assert counters_in_words({}) == []
+    assert counters_in_words({"counters": {"kernels": [{"kernel": 7}]}}) == []
+    assert counters_in_words({"counters": {"problem": "ncu \x1b[31m is gone"}}) == [
+        "no hardware counters: ncu �[31m is gone"
+    ]
+
+
+def test_a_process_that_has_no_gpu_says_so_through_ncu(blind_ncu: Path, tmp_path: Path) -> None:
+    task = tmp_path / "task.py"
+    task.write_text("import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x\n")
+    assert find_ncu() == blind_ncu
+    with CounterReader() as reader:
+        process, folder = reader._process, reader._folder
+        with pytest.raises(CountersUnavailable, match="Error: "):
+            reader.read(PLAN, [], [], task)
+    assert process.returncode is not None
+    assert not folder.exists()
+
+
+def test_a_reader_that_is_closed_before_it_was_asked_leaves_nothing(blind_ncu: Path) -> None:
+    with CounterReader() as reader:
+        process, folder = reader._process, reader._folder
+    assert process.returncode is not None
+    assert not folder.exists()
+
+
+@pytest.mark.gpu
+def test_counters_of_a_judged_kernel_are_in_its_receipt(tmp_path: Path) -> None:
+    source = Path(__file__).parents[3] / "corpus" / "honest" / "associative_scan.py"
+    if find_ncu() is None:
+        pytest.skip("ncu is not installed")
+    command = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", "bench", str(source), "--json"]
+    environment = os.environ | {"KERNELTUNE_COUNTERS": "true", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([*command, "--task", "cumsum", "--no-store"], capture_output=True, text=True, env=environment)
+    assert "dram_read_bytes" in done.stdout, done.stdout + done.stderr

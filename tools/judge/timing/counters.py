@@ -1,0 +1,360 @@
+"""Hardware counters of a plan's own launches, read by NVIDIA's ncu.
+
+ncu can only watch a process that it has started. So a process of ours replays the plan once under it, with inputs of
+its own, and lets ncu look at the first launch of each kernel. It decides nothing: it holds no answer and no clock of
+the judge, and what it prints becomes evidence beside a verdict that was reached without it.
+
+    with CounterReader() as reader:  # imports torch while the judge works
+        found = reader.read(plan, metadata, cubins, task_path)
+    found[0].values["dram_read_bytes"]  # 2.7e8
+
+Metric names are those of `ncu --query-metrics`; the values here are in bytes, percent, cycles or plain numbers.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kerneltune.tools.sandbox import wire
+from kerneltune.tools.sandbox.workers import environment, isolated
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
+from kerneltune.tools.schema.errors import KerneltuneError
+from kerneltune.tools.schema.plan import Launch, Plan
+
+MOST_KERNELS = 8
+READ_TIMEOUT_S = 60.0
+_MOST_OUTPUT = 1 << 20  # characters of ncu's report as we print it
+
+# ours -> ncu's. Sums are of the whole launch; a share is of what this GPU could do in the time that the launch took.
+METRICS = {
+    "time_ns": "gpu__time_duration.sum",
+    "dram_read_bytes": "dram__bytes_read.sum",
+    "dram_written_bytes": "dram__bytes_write.sum",
+    "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l2_hit_percent": "lts__t_sector_hit_rate.pct",
+    "l1_hit_percent": "l1tex__t_sector_hit_rate.pct",
+    "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "issue_percent": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "warps_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "instructions": "smsp__inst_executed.sum",
+    "shared_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu.sum",
+}
+_STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+# why a warp that could not issue waited, as the profiler calls it: what it waited for
+STALLS = {
+    "long_scoreboard": "for global memory",
+    "short_scoreboard": "for shared memory or special functions",
+    "barrier": "at a barrier",
+    "math_pipe_throttle": "for an arithmetic unit",
+    "lg_throttle": "for a place in the queue to global memory",
+    "mio_throttle": "for a place in the queue to shared memory",
+    "wait": "for a fixed latency",
+    "not_selected": "for other warps to issue",
+    "membar": "at a memory fence",
+    "gmma": "for a warp group's matrix product",
+}
+
+
+class CountersUnavailable(KerneltuneError):
+    """There are no counters, and why."""
+
+
+@dataclass(frozen=True)
+class KernelCounters:
+    """What one launch of a kernel did. `values` by the names of METRICS; `stalls`: warps that waited for each reason,
+    on average per instruction issued, by the names of STALLS. What this GPU has no counter for is absent."""
+
+    kernel: str
+    values: dict[str, float] = field(default_factory=dict)
+    stalls: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CountRequest:
+    """Replay the plan once on inputs of that case and seed; its cubins are the blobs, in the order of `metadata`."""
+
+    plan: Plan
+    metadata: tuple[dict[str, Json], ...]
+    task_path: str
+    case: str
+    seed: int
+    kind: str = "count"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """It is done: the kernels that were launched under ncu's eyes, in that order; or why it could not be done."""
+
+    kernels: tuple[str, ...] = ()
+    problem: str = ""
+    kind: str = "counted"
+
+
+def find_ncu() -> Path | None:
+    """NVIDIA's profiler, on the PATH or where its packages put it."""
+    if found := shutil.which("ncu"):
+        return Path(found).resolve()
+    places = [*Path("/opt/nvidia/nsight-compute").glob("*/ncu"), *Path("/usr/local").glob("cuda*/bin/ncu")]
+    return max(places, default=None)
+
+
+class CounterReader:
+    """A process that waits under ncu for one plan, and then is used up: ncu writes its report when the process ends.
+
+    Raises CountersUnavailable where there is no ncu. Close it in the end, or leave the `with`."""
+
+    def __init__(self) -> None:
+        program = find_ncu()
+        if program is None:
+            raise CountersUnavailable("ncu is not installed: sudo apt install nsight-compute")
+        self._folder = Path(tempfile.mkdtemp(prefix="kerneltune-counters-"))
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [*_ncu(program, self._folder / "report"), *isolated(_entry(theirs.fileno()))],
+                pass_fds=[theirs.fileno()],
+                env=environment(self._folder),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def read(
+        self,
+        plan: Plan,
+        metadata: Sequence[Mapping[str, Json]],
+        cubins: Sequence[bytes],
+        task_path: Path,
+        seed: int = 1,
+    ) -> tuple[KernelCounters, ...]:
+        """Counters of the first launch of each of the plan's kernels, at most MOST_KERNELS, in the order of launching.
+        Raises CountersUnavailable, with what ncu said."""
+        request = CountRequest(plan, tuple(map(dict, metadata)), str(task_path), plan.case, seed)
+        try:
+            wire.send(self._line, encode(request), list(cubins))
+            reply = wire.receive(self._line, max_blob_bytes=0, timeout_s=READ_TIMEOUT_S)
+            counted = decode(Counted, reply.body)
+            self._line.close()  # it ends, and ncu writes the report
+            self._process.wait(READ_TIMEOUT_S)
+        except (OSError, DecodeError, subprocess.TimeoutExpired) as error:
+            raise CountersUnavailable(self._said() or f"the process under ncu failed: {error}") from error
+        if counted.problem:
+            raise CountersUnavailable(plain(counted.problem, 300))
+        return _named(counted.kernels, _report(self._folder / "report.ncu-rep"), self._said)
+
+    def _said(self) -> str:
+        """The first error of ncu, else its last line; the process is ended for it."""
+        self._end()
+        output = self._process.stdout.read(_MOST_OUTPUT) if self._process.stdout else b""
+        lines = [line.strip() for line in plain(output.decode(errors="replace"), _MOST_OUTPUT).splitlines() if line]
+        return next((line for line in lines if line.startswith("==ERROR==")), lines[-1] if lines else "")[:300]
+
+    def _end(self) -> None:
+        """Kill ncu and what it watches: a kernel may run for ever."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the process, and remove what it wrote."""
+        self._line.close()
+        self._end()
+        if self._process.stdout:
+            self._process.stdout.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> "CounterReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _entry(fd: int) -> str:
+    return f"from kerneltune.tools.judge.timing.counters import main; main({fd})"
+
+
+def _ncu(program: Path, report: Path) -> list[str]:
+    """The clocks are left alone, as in every measurement of ours; ncu empties the caches before each replay."""
+    metrics = [*METRICS.values(), *(_STALL.format(name) for name in STALLS)]
+    return [
+        str(program), "--target-processes", "application-only", "--profile-from-start", "off",
+        "--clock-control", "none", "--metrics", ",".join(metrics), "--force-overwrite", "--export", str(report),
+    ]  # fmt: skip
+
+
+def _report(path: Path) -> list[dict[str, float]]:
+    """The values of each launch in a report by ncu's names, as ncu's own Python interface reads them. Raises
+    CountersUnavailable."""
+    program = find_ncu()
+    folders = [] if program is None else [parent / "extras" / "python" for parent in program.parents]
+    folder = next((f for f in folders if (f / "ncu_report.py").exists()), _packaged())
+    if folder is None:
+        raise CountersUnavailable(f"ncu's Python interface (extras/python/ncu_report.py) is not beside {program}")
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); {_PRINT_REPORT}"
+    command = [sys.executable, "-I", "-B", "-c", code, str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=True)
+        launches = json.loads(done.stdout[:_MOST_OUTPUT])
+        return [{str(name): float(value) for name, value in launch.items()} for launch in launches]
+    except subprocess.CalledProcessError as error:
+        raise CountersUnavailable(f"ncu's report cannot be read: {plain(error.stderr.decode()[-300:], 300)}") from error
+    except (OSError, subprocess.TimeoutExpired, ValueError, AttributeError, TypeError) as error:
+        raise CountersUnavailable(f"ncu's report cannot be read: {error}") from error
+
+
+def counters_in_words(receipt: Mapping[str, Json]) -> list[str]:
+    """A line for each kernel that was counted, the reasons for waiting that matter first; one line where it could not
+    be done; nothing where nobody asked.
+
+    "rows: 126.6 µs, 4.2 TB/s of DRAM (88 %), 256 MiB read, 256 MiB written; L2 hits 3 %, issue 21 %, …"
+    """
+    counters = receipt.get("counters")
+    if not isinstance(counters, Mapping):
+        return []
+    if counters.get("problem"):
+        return [f"no hardware counters: {plain(str(counters['problem']), 300)}"]
+    try:
+        return [_kernel_in_words(one) for one in decode(tuple[KernelCounters, ...], counters.get("kernels"))]
+    except DecodeError:
+        return []
+
+
+def _kernel_in_words(one: KernelCounters) -> str:
+    v = one.values
+    parts = [f"{v['time_ns'] / 1e3:.1f} µs under ncu"] if "time_ns" in v else []
+    moved = [(v[name], word) for name, word in _MOVED.items() if name in v]
+    if moved and v.get("time_ns"):
+        rate = sum(n for n, _ in moved) / v["time_ns"] / 1e3
+        share = f" ({v['dram_percent']:.0f} % of its peak)" if "dram_percent" in v else ""
+        parts.append(f"{rate:.2f} TB/s of DRAM{share}")
+    parts += [f"{n / (1 << 20):.1f} MiB {word}" for n, word in moved]
+    parts += [f"{word} {v[name]:.0f} %" for name, word in _SHARES.items() if name in v]
+    parts += [f"{v['shared_bank_conflicts']:.0f} bank conflicts"] if v.get("shared_bank_conflicts") else []
+    waits = sorted(((n, name) for name, n in one.stalls.items() if n >= _LEAST_STALL), reverse=True)[:3]
+    words = ", ".join(f"{n:.1f} {STALLS.get(name, name)}" for n, name in waits)
+    return f"{plain(one.kernel, 80)}: {', '.join(parts)}" + (f"; warps waiting at an issue: {words}" if words else "")
+
+
+_MOVED = {"dram_read_bytes": "read", "dram_written_bytes": "written"}
+_SHARES = {
+    "l2_hit_percent": "L2 hits", "issue_percent": "issue slots used", "tensor_percent": "tensor cores busy",
+    "warps_percent": "warps resident",
+}  # fmt: skip
+_LEAST_STALL = 0.2
+
+
+def _packaged() -> Path | None:
+    found = Path("/opt/nvidia/nsight-compute").glob("*/extras/python/ncu_report.py")
+    return max((path.parent for path in found), default=None)
+
+
+_PRINT_REPORT = """
+import json, ncu_report
+launches = [action for part in ncu_report.load_report(sys.argv[1]) for action in part]
+found = [{name: launch[name].value() for name in launch.metric_names()} for launch in launches]
+print(json.dumps([{n: v for n, v in one.items() if isinstance(v, int | float)} for one in found]))
+"""
+
+
+def _named(
+    kernels: Sequence[str], launches: Sequence[Mapping[str, float]], said: Callable[[], str]
+) -> tuple[KernelCounters, ...]:
+    if len(launches) != len(kernels):
+        raise CountersUnavailable(said() or f"ncu saw {len(launches)} launches of {len(kernels)}")
+    return tuple(
+        KernelCounters(name, _of(METRICS, launch), _of(_BY_STALL, launch))
+        for name, launch in zip(kernels, launches, strict=True)
+    )
+
+
+_BY_STALL = {name: _STALL.format(name) for name in STALLS}
+
+
+def _of(names: Mapping[str, str], launch: Mapping[str, float]) -> dict[str, float]:
+    return {ours: round(launch[theirs], 3) for ours, theirs in names.items() if theirs in launch}
+
+
+def main(fd: int) -> None:
+    """Entry of the process under ncu: replay one plan, say so, end when the other side closes."""
+    import torch  # noqa: F401 - 3 s that need not wait for the plan; the GPU does, since the judge may be timing
+
+    line = socket.socket(fileno=fd)
+    with contextlib.suppress(wire.WireError):
+        message = wire.receive(line)
+        wire.send(line, encode(_counted(decode(CountRequest, message.body), message.blobs)))
+        wire.receive(line)
+    line.close()
+
+
+def _counted(request: CountRequest, cubins: Sequence[bytes]) -> Counted:
+    try:
+        return Counted(tuple(_replayed(request, cubins)))
+    except Exception as error:  # noqa: BLE001 - the task's code, the plan or CUDA: whatever it is, there are no counters
+        return Counted(problem=f"{type(error).__name__}: {error}"[:2000])
+
+
+def _replayed(request: CountRequest, cubins: Sequence[bytes]) -> Iterator[str]:
+    import torch
+
+    from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
+    from kerneltune.tools.backends.cuda.memory import settle
+    from kerneltune.tools.judge.correctness.problem import Problem
+    from kerneltune.tools.judge.correctness.tree import leaves
+    from kerneltune.tools.replay.replay import Replay
+    from kerneltune.tools.task.load import find_task
+
+    plan = request.plan
+    torch.zeros(1, device="cuda")  # makes the primary context, and makes it current
+    drawn = Problem.load(find_task(request.task_path), request.case, device="cuda").draw(request.seed)
+    if drawn is None:
+        raise ValueError("the task gives no inputs")
+    tensors = [(f"input:{path}", leaf) for path, leaf in leaves(drawn.inputs) if isinstance(leaf, torch.Tensor)]
+    tensors += [(f"state:{name}", tensor) for name, tensor in drawn.state.items()]
+    storages = {name: _flat(tensor) for name, tensor in tensors}
+    launcher = CudaLauncher([Image(c, m) for c, m in zip(cubins, request.metadata, strict=True)], plan.kernels)
+    replay = Replay(plan, "cuda", launcher, storages)
+    replay.prepare()
+    launcher.begin_forward()
+    replay.run()  # whatever is loaded or allocated lazily is, before ncu looks
+    settle()
+    launcher.begin_forward()
+    seen: set[int] = set()
+    for step in plan.run:
+        looked_at = isinstance(step, Launch) and step.kernel not in seen and len(seen) < MOST_KERNELS
+        with _watched() if looked_at else contextlib.nullcontext():
+            replay.run_step(step)
+        if isinstance(step, Launch) and looked_at:
+            seen.add(step.kernel)
+            yield plan.kernels[step.kernel].name
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+    import torch
+
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    runtime.cudaProfilerStart()
+    yield
+    torch.cuda.synchronize()
+    runtime.cudaProfilerStop()
+
+
+def _flat(tensor: Any) -> Any:
+    """The bytes from the tensor's first element to its last, as they lie in memory, flat uint8."""
+    import torch
+
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    return tensor.detach().as_strided((extent,), (1,), tensor.storage_offset()).clone().view(torch.uint8)
