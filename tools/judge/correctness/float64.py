@@ -32,8 +32,8 @@ _NORMALISATIONS = frozenset(
     getattr(torch.ops.aten, name)
     for name in "native_group_norm native_layer_norm native_batch_norm _native_batch_norm_legit".split()
 )
-# partial sums that a kernel adds up side by side, at least. 32 lanes of a warp, each adding 4,096 terms in turn, came to
-# 0.98 of the tolerance in 1 of 6 honest group normalisations when this was 32
+# partial sums that a kernel adds up side by side, at least. 32 lanes of a warp, each adding 4,096 terms in turn, came
+# to 0.98 of the tolerance in 1 of 6 honest group normalisations when this was 32
 _SIDE_BY_SIDE = 16
 _NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -95,8 +95,9 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         return tree_map(self.disturb, result)
 
     def disturb(self, value: Any, by: float = 1.0) -> Any:
-        """The value with relative noise, `by` times NOISE, when it is a floating tensor. Moves 34 bytes an element (70 if it computed the
-        factors): an attention's scores are gigabytes in float64, and a judgement needs fifteen such runs."""
+        """The value with relative noise, `by` times NOISE, when it is a floating tensor. Moves 34 bytes an element (70
+        if it computed the factors): an attention's scores are gigabytes in float64, and a judgement needs fifteen such
+        runs."""
         if not isinstance(value, Tensor) or value.dtype != torch.float64:
             return value
         with torch.utils._python_dispatch._disable_current_modes():

@@ -151,7 +151,7 @@ class TritonLanguage:
 
     def interpret(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], launch: Launch) -> None:
         try:
-            ttir.run(_parsed(kernel.text), grid, values, max_ops=MAX_OPS)
+            ttir.run(_parsed(kernel.text), grid, values, max_ops=MAX_OPS, cooperative=launch.cooperative)
         except ttir.InterpreterError as error:
             if problem := _PROBLEMS.get(type(error)):
                 raise NotInterpreted(str(error), problem) from error
