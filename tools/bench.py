@@ -7,9 +7,10 @@ whose line leads straight to the judge, so that the judge's own clock runs aroun
 """
 
 import contextlib
+import math
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -48,12 +49,14 @@ from kerneltune.tools.schema.messages import (
     Warm,
 )
 from kerneltune.tools.schema.plan import Launch, Plan, plan_hash
-from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec, batteries_of, case_in_words
+from kerneltune.tools.schema.task import CORE, HIDDEN_CASE, CaseSpec, TaskSpec, batteries_of, case_in_words
 from kerneltune.tools.schema.verdict import CaseResult, Status, Tier, Verdict, concluded
 from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import Update
 
 _LONG_S = 60.0
+_SAMPLE, _SAMPLE_S = 12, 20.0  # programs at the timed shape, and how long they may take
+_MOST_BYTES = 640 << 20  # of a timed shape that is drawn here: 8192 x 8192 float32 in and out, and some more
 
 
 class Bench(Protocol):
@@ -83,9 +86,7 @@ class CpuBench:
 
     def _bench(self, update: Update, interpreter: "_Interpreter") -> Verdict:
         seen = _Seen()
-        for case in self.task.cases:
-            if not case.runs_on_cpu:
-                continue
+        for case in self._cases():
             outcome = self._case(update.plans[case.name][0], interpreter, seen)
             if outcome is not None:
                 outcome = replace(outcome, left_out=tuple(seen.left_out))
@@ -93,16 +94,58 @@ class CpuBench:
         results = seen.results
         if not results:
             return Verdict(Status.UNCHECKED, "compiled; no case of this task is small enough to be replayed on a CPU")
+        outcome = None
+        if self.task.main.name not in {r.case for r in results}:
+            outcome = self._sampled(update.plans[self.task.main.name][0], interpreter, seen)
+        receipt = {**_receipt(update, seen.seeds), "timed_shape": seen.timed_shape}
+        if outcome is not None:
+            return concluded(replace(outcome, left_out=tuple(seen.left_out)), {**outcome.receipt, **receipt})
         worst = max(r.error_ratio for r in results)
         shapes = len({r.case for r in results})
+        small = "small " * all(self.task.case(r.case).runs_on_cpu for r in results)
         verdict = Verdict(
             Status.CHECKED,
-            f"right on {shapes} small case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} of "
-            "the tolerance; the timed shape is compiled, not run: no GPU",
+            f"right on {shapes} {small}case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} "
+            f"of the tolerance; {_of_timed_shape(seen.timed_shape)}",
             cases=tuple(results),
             left_out=tuple(seen.left_out),
         )
-        return concluded(verdict, _receipt(update, seen.seeds))
+        return concluded(verdict, receipt)
+
+    def _cases(self) -> list[CaseSpec]:
+        """Those to replay whole: the small ones; where there is none, the one that is timed, if it fits."""
+        small = [case for case in self.task.cases if case.runs_on_cpu]
+        return small or [case for case in self.task.cases[:1] if case.bytes_moved <= _MOST_BYTES]
+
+    def _sampled(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
+        """Replay some programs at the timed shape; a verdict when what they write is wrong, else `seen` says what was
+        covered, or why nothing was."""
+        sha256 = plan_hash(plan)
+        if self.task.main.bytes_moved > _MOST_BYTES:
+            seen.timed_shape = {"not_run": "too large to be drawn here"}
+            return None
+        prepared = self.judge.call(encode(NewInputs(plan.case, "own", sha256)), timeout_s=self.timeout_s)
+        request = InterpretRequest(plan, decode(PreparedInputs, prepared.body).names, most_programs=_SAMPLE)
+        reply, blobs = interpreter.replay(request, prepared.blobs, timeout_s=_SAMPLE_S)
+        if reply.problem:
+            seen.timed_shape = {"not_run": plain(reply.detail, 200)}
+            wrong = _PROBLEMS.get(reply.problem) is Status.WRONG
+            return _not_run(reply, plan.case, case_in_words(self.task, plan.case), seen.results) if wrong else None
+        compare = Compare(plan.case, "own", sha256, reply.outputs, sampled=True)
+        judgement = decode(ComparisonReply, self.judge.call(encode(compare), blobs, timeout_s=300.0).body)
+        if judgement.problem:
+            seen.timed_shape = {"not_run": judgement.problem}
+            return None
+        elements = sum(len(blob) for blob in blobs)
+        seen.timed_shape = {
+            "ran": reply.ran, "programs": reply.programs, "compared": judgement.compared, "bytes": elements
+        }  # fmt: skip
+        seen.seeds[f"{plan.case}/own"] = f"{judgement.seed:016x}"
+        if judgement.result.ok:
+            return None
+        where = f"{case_in_words(self.task, plan.case, 'own')}, in rows that {reply.ran} of its programs wrote"
+        cases = (*seen.results, judgement.result)
+        return Verdict(Status.WRONG, f"{where}: {judgement.result.sentence}", cases=cases, case=plan.case)
 
     def _case(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
         """Judge one case with its batteries; adds to what was `seen`, returns a verdict when it is not right."""
@@ -115,7 +158,9 @@ class CpuBench:
                 continue
             reply, blobs = interpreter.replay(InterpretRequest(plan, inputs.names), prepared.blobs)
             if reply.problem:
-                return _not_run(reply, plan.case, case_in_words(self.task, plan.case), results)
+                verdict = _not_run(reply, plan.case, case_in_words(self.task, plan.case), results)
+                slow = verdict.status is Status.TIMED_OUT and not self.task.case(plan.case).runs_on_cpu
+                return replace(verdict, status=Status.UNCHECKED) if slow else verdict
             judged = self.judge.call(encode(Compare(plan.case, battery, sha256, reply.outputs)), blobs, timeout_s=300.0)
             judgement = decode(ComparisonReply, judged.body)
             result = judgement.result
@@ -133,6 +178,8 @@ class CpuBench:
     def _batteries(self, case: str) -> tuple[str, ...]:
         """Those of the tier "judged", as if only the cases that run here existed."""
         here = tuple(c for c in self.task.cases if c.runs_on_cpu)
+        if not here:
+            return CORE
         return batteries_of(replace(self.task, cases=here), case)
 
 
@@ -143,6 +190,7 @@ class _Seen:
     results: list[CaseResult] = field(default_factory=list)
     seeds: dict[str, Json] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    timed_shape: dict[str, Json] = field(default_factory=dict)  # what of it was run, or why nothing was
 
 
 class _Interpreter:
@@ -154,17 +202,20 @@ class _Interpreter:
         self._worker: Worker | None = None
         self._retire_at_s = 0.0
 
-    def replay(self, request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[bytes]]:
+    def replay(
+        self, request: InterpretRequest, blobs: Sequence[bytes], *, timeout_s: float = math.inf
+    ) -> tuple[InterpretReply, list[bytes]]:
         """The outputs' bytes; what goes wrong on the way is a reply."""
+        limit_s = min(timeout_s, self._timeout_s)
         try:
             if self._worker is not None and time.monotonic() > self._retire_at_s:
                 self.close()
             if self._worker is None:
                 self._worker, self._retire_at_s = self._new(), time.monotonic() + _LONG_S
-            message = self._worker.call(encode(request), list(blobs), timeout_s=self._timeout_s)
+            message = self._worker.call(encode(request), list(blobs), timeout_s=limit_s)
             return decode(InterpretReply, message.body), message.blobs
         except WorkerTimeout:
-            reply = InterpretReply(problem="timed_out", detail=f"longer than {self._timeout_s:g} s in the interpreter")
+            reply = InterpretReply(problem="timed_out", detail=f"longer than {limit_s:g} s in the interpreter")
         except WorkerError as error:
             reply = InterpretReply(problem="crashed", detail=str(error))
         except DecodeError as error:
@@ -199,6 +250,16 @@ _PROBLEMS: dict[str | None, Status] = {
     "deadlock": Status.TIMED_OUT,
     "timed_out": Status.TIMED_OUT,
 }
+
+
+def _of_timed_shape(covered: Mapping[str, Json]) -> str:
+    """What was run of the timed shape, in words."""
+    if "ran" not in covered:
+        return f"the timed shape is compiled, not run: {covered['not_run']}" if covered else "no GPU, so no time"
+    return (
+        f"at the timed shape {covered['ran']:,} of {covered['programs']:,} programs were run, and "
+        f"{covered['compared']:,} elements compared; no GPU, so no time"
+    )
 
 
 def _receipt(update: Update, seeds: dict[str, Json]) -> dict[str, Json]:

@@ -105,9 +105,16 @@ class Language(Protocol):
     def ptx(self, kernel: Kernel, arch: str, folder: Path) -> tuple[str, int]:
         """In the compiler: the kernel as PTX, and the bytes of its dynamic shared memory. Raises NotCompiled."""
 
-    def interpret(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], launch: Launch) -> None:
-        """In the interpreter: run it on the CPU; `values` are numbers, Pointer and DescriptorValue. Raises
-        NotInterpreted."""
+    def interpret(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        values: Sequence[Any],
+        launch: Launch,
+        programs: Sequence[int] | None = None,
+    ) -> None:
+        """In the interpreter: run it on the CPU, or those of its programs; `values` are numbers, Pointer and
+        DescriptorValue. Raises NotInterpreted."""
 
 
 @cache

@@ -5,6 +5,8 @@ No code of the candidate runs here, only its plan; inputs arrive as bytes and ou
 have been is known elsewhere.
 """
 
+import math
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +17,8 @@ from kerneltune.tools.languages.base import NotInterpreted, language
 from kerneltune.tools.languages.triton import ttir
 from kerneltune.tools.replay.replay import Replay, TensorDescriptor, gather_outputs
 from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.messages import InterpretReply, InterpretRequest
-from kerneltune.tools.schema.plan import Kernel, Launch
+from kerneltune.tools.schema.messages import UNCHECKABLE, InterpretReply, InterpretRequest
+from kerneltune.tools.schema.plan import EMPTY, Aten, Kernel, Launch, Plan, base_name, tensor_refs
 
 _OWN_NAMES = {
     torch.bool: "i8",  # in memory
@@ -27,14 +29,51 @@ _OWN_NAMES = {
 
 
 class InterpreterLauncher:
-    """Launches kernels in the interpreters of their languages."""
+    """Launches kernels in the interpreters of their languages; of a launch of more than `most_programs` (0: no limit) a
+    sample, of which `ran` and `programs` tell."""
+
+    def __init__(self, most_programs: int = 0) -> None:
+        self._most, self.ran, self.programs = most_programs, 0, 0
 
     def launch(
         self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
     ) -> None:
         """Run every program, or block, of the grid. Raises NotInterpreted."""
         values = [_argument(i, a) for i, a in enumerate(args)]
-        language(kernel.language).interpret(kernel, grid, values, launch)
+        chosen = sample(grid, self._most) if 0 < self._most < math.prod(grid) else None
+        language(kernel.language).interpret(kernel, grid, values, launch, chosen)
+        self.ran += math.prod(grid) if chosen is None else len(chosen)
+        self.programs += math.prod(grid)
+
+
+def sample(grid: tuple[int, int, int], most: int) -> list[int]:
+    """Linear ids of programs: the first, the last, those at the ends of each axis, and others that nobody foresees."""
+    total, (x, y, _) = math.prod(grid), grid
+    ends = [0, total - 1, x - 1, x * y - 1, total - x, total - x * y]
+    chosen = dict.fromkeys(ends[:most])
+    while len(chosen) < most:
+        chosen[secrets.randbelow(total)] = None
+    return sorted(chosen)
+
+
+def _why_not_sampled(plan: Plan) -> str:
+    """Why some programs of a plan say nothing of what the others would; "" where they do."""
+    launches = [step for step in plan.run if isinstance(step, Launch)]
+    made = {
+        r.storage for step in plan.run if isinstance(step, Aten) for r in step.outs if r and base_name(step.op) in EMPTY
+    }
+    outputs = {r.storage for r in tensor_refs(plan.outputs)}
+    if len(launches) != 1:
+        return f"{len(launches)} launches follow from each other"
+    if any(isinstance(step, Aten) and step.library for step in plan.run):
+        return "library operators follow from its launch, or it from them"
+    if not outputs <= made:
+        return "its outputs hold something before its launch"
+    (launch,) = launches
+    kernel = plan.kernels[launch.kernel]
+    if any(effect.reads and effect.writes for effect in language(kernel.language).effects(kernel)):
+        return "its programs read what others may have written"
+    return ""
 
 
 def _argument(index: int, value: Any) -> Any:
@@ -78,9 +117,12 @@ def main(channel: Any) -> None:
 
 def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:
     """Replay once and return the outputs' bytes; a plan that cannot be replayed is a reply, not an exception."""
+    if request.most_programs and (why := _why_not_sampled(request.plan)):
+        return InterpretReply(problem=UNCHECKABLE, detail=why), []
+    launcher = InterpreterLauncher(request.most_programs)
     storages = {n: torch.frombuffer(bytearray(b), dtype=torch.uint8) for n, b in zip(request.names, blobs, strict=True)}
     try:
-        replay = Replay(request.plan, "cpu", InterpreterLauncher(), storages)
+        replay = Replay(request.plan, "cpu", launcher, storages)
         replay.prepare()
         leaves: list[np.ndarray[Any, Any]] = []
         outputs = gather_outputs(replay.run(), leaves)
@@ -95,7 +137,7 @@ def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[Interp
         kind, _, name = harmed.partition(":")
         words = f"its {kind} {name}" if kind == "input" else f"its parameter or buffer {name!r}"
         return InterpretReply(problem="overwrites", detail=f"{words}; write results to memory of your own"), []
-    return InterpretReply(outputs=outputs), leaves
+    return InterpretReply(outputs=outputs, ran=launcher.ran, programs=launcher.programs), leaves
 
 
 def _are(leaves: Sequence[np.ndarray[Any, Any]], outputs: Any) -> bool:

@@ -212,20 +212,25 @@ UNCHECKABLE = "uncheckable"
 
 @dataclass(frozen=True)
 class InterpretRequest:
-    """A plan to replay; `names` label the blobs: "input:0", "state:weight"."""
+    """A plan to replay; `names` label the blobs: "input:0", "state:weight". `most_programs`: where a launch has more,
+    so many of them are run (0: all), and what they do not write stays 0xFF."""
 
     plan: Plan
     names: tuple[str, ...]
     repeats: int = 1
+    most_programs: int = 0
 
 
 @dataclass(frozen=True)
 class InterpretReply:
-    """`outputs` is the tree with {"$blob": index, dtype, shape} leaves; or why there is none."""
+    """`outputs` is the tree with {"$blob": index, dtype, shape} leaves; or why there is none. `ran` of `programs`
+    programs of a launch were run, where that was not all."""
 
     outputs: Json = None
     problem: str | None = None  # "uncheckable", "out_of_bounds", "overwrites", "step_limit", "failed" …
     detail: str = ""
+    ran: int = 0
+    programs: int = 0
 
 
 BASELINES = ("eager", "compile", "compile-max")
@@ -309,21 +314,26 @@ class PreparedInputs:
 
 @dataclass(frozen=True)
 class Compare:
-    """Judge outputs: the tree has {"$blob": i, "dtype", "shape"} leaves; the blobs follow."""
+    """Judge outputs: the tree has {"$blob": i, "dtype", "shape"} leaves; the blobs follow. `sampled`: elements whose
+    bytes are all 0xFF were not written, and are not compared."""
 
     case: str
     battery: str
     plan_sha256: str
     outputs: Json
+    sampled: bool = False
     kind: Literal["compare"] = "compare"
 
 
 @dataclass(frozen=True)
 class ComparisonReply:
-    """The result of a comparison, and the seed that its inputs were drawn from, which is no secret any more."""
+    """The result of a comparison, and the seed that its inputs were drawn from, which is no secret any more. Of a
+    sample, how many elements were `compared`; `problem` says why none could be."""
 
     result: CaseResult
     seed: int = 0
+    compared: int = 0
+    problem: str = ""
     kind: Literal["judgement"] = "judgement"
 
 

@@ -203,6 +203,21 @@ def test_float8_operands_do_not_pass_for_bfloat16(tmp_path: Path) -> None:
                        .bfloat16()).ok  # fmt: skip
 
 
+@pytest.mark.parametrize("draw", ["randn", "rand"])
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float8_e4m3fn, "e4m3"), (torch.float8_e5m2, "e5m2")])
+def test_a_product_of_float8_operands_is_called_one(tmp_path: Path, draw: str, dtype: torch.dtype, name: str) -> None:
+    problem = linear(tmp_path, draw)
+    drawn = problem.draw(5)
+    assert drawn is not None
+    a, b = (t.to(dtype).float() for t in drawn.inputs)
+    assert f"looks like float8 operands ({name}" in compare(problem.expect(drawn.inputs), a @ b).detail
+    probe = problem.draw(5, "one_hot_left")
+    assert probe is not None
+    a, b = (t.to(dtype).float() for t in probe.inputs)
+    result = compare(problem.expect(probe.inputs), a @ b)
+    assert f"your kernel computes in float8 {name}" in result.detail
+
+
 def test_the_tanh_form_of_gelu_is_not_the_exact_one() -> None:
     problem = Problem.load(find_task("gelu_bias"), "ragged")
     drawn = problem.draw(1)
@@ -450,6 +465,58 @@ def test_one_element_that_cancels_widens_no_other_of_its_row() -> None:
     got = values.float()
     got[2, 6] += 100 * 2.0**-24
     assert not compare(replace(expected_of(values), noise=noise), got).ok
+
+
+GROUP_NORM = """
+import torch
+PRECISION = "float32"
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.nn.functional.group_norm(x, 2)
+def get_inputs(): return [torch.randn(2, 32, 128, 32)]
+def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize(("rounding", "fits"), [(torch.Tensor.float, True), (torch.Tensor.half, False)])
+def test_a_sum_over_more_than_the_last_dimension_may_be_as_imprecise_as_a_warp_adds_it_up(
+    tmp_path: Path, rounding: Callable[[Tensor], Tensor], fits: bool
+) -> None:
+    (tmp_path / "group.py").write_text(GROUP_NORM)
+    problem = Problem.load(read_task(tmp_path / "group.py"))
+    drawn = problem.draw(0, "scaled")
+    assert drawn is not None
+    groups = drawn.inputs[0].reshape(4, -1, 32)
+    mean = sequential_sum(groups.mT).sum(-1) / groups[0].numel()
+    centred = groups - mean[:, None, None]
+    variance = sequential_sum(centred.square().mT).sum(-1) / groups[0].numel()
+    got = rounding(centred * (variance + 1e-5).rsqrt()[:, None, None]).float().reshape(2, 32, 128, 32)
+    assert compare(problem.expect(drawn.inputs), got).ok is fits
+
+
+GELU = """
+import torch
+PRECISION = "float32"
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.nn.functional.gelu(x)
+def get_inputs(): return [torch.randn(8, 64)]
+def get_init_inputs(): return []
+"""
+
+
+def test_a_kernel_may_be_right_where_float64_loses_the_answer_beside_one(tmp_path: Path) -> None:
+    (tmp_path / "gelu.py").write_text(GELU)
+    problem = Problem.load(read_task(tmp_path / "gelu.py"))
+    x = torch.full((8, 64), 90.0)
+    x[:, ::2] = -9.0  # 1 + erf(-6.4) is 0 in float64, and erfc(6.4) is 1e-19
+    x[7] = -9.0
+    expected = problem.expect((x,))
+    assert float(expected.values[0, 0]) == 0
+    got = 0.5 * x * torch.special.erfc(-x * 0.5**0.5)
+    assert float(got[0, 0]) < 0
+    assert compare(expected, got).ok
+    assert not compare(expected, got - 1e-11).ok
+    x[:, ::2] = -4.5
+    assert not compare(problem.expect((x,)), torch.where(x < 0, 0.0, x), battery="scaled").ok
 
 
 GROUP_NORM_OF_TWO = """

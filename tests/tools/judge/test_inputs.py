@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kerneltune.tools.judge.correctness.inputs import case_seed, derived
+from kerneltune.tools.judge.correctness.inputs import case_seed, derived, with_leaves
 from kerneltune.tools.schema.task import BATTERIES, CORE, EXOTIC, PROBES, CaseSpec, TaskSpec, batteries_of
 
 
@@ -47,6 +47,18 @@ def test_batteries_leave_shapes_dtypes_strides_and_numbers_alone(battery: str) -
         if isinstance(before, torch.Tensor):
             assert (before.shape, before.dtype, before.stride()) == (after.shape, after.dtype, after.stride())
             assert torch.equal(before, after) == (before.is_floating_point() == (battery not in FLOATS))
+
+
+@pytest.mark.parametrize("battery", [*FLOATS, "specials"])
+def test_rows_that_lie_apart_stay_apart_and_what_is_broadcast_stays_broadcast(battery: str) -> None:
+    whole = torch.rand(6, 56)
+    kind = "special" if battery == "specials" else "any"
+    padded, repeated = one(whole[:, :50], battery, kind), one(whole[:1].expand(6, 56), battery, kind)
+    assert (padded.stride(), repeated.stride()) == ((56, 1), (0, 1))
+    assert not torch.equal(padded.nan_to_num(), whole[:, :50])
+    assert torch.equal(padded.as_strided((5, 6), (56, 1), 50), whole[:5, 50:])  # not memory of the judge's own
+    probed = with_leaves((whole[:, :50],), "input", {"input:0": torch.ones(6, 50)})
+    assert probed[0].stride() == (56, 1)
 
 
 @pytest.mark.parametrize("battery", [*FLOATS, "specials", "indices", "one_index"])

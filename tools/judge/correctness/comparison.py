@@ -144,8 +144,10 @@ def _relation(exact: Tensor, got: Tensor, operands: Tensor | None) -> str:
     if not bool(torch.isfinite(expected).all() & torch.isfinite(actual).all()) or exact.numel() < 4:
         return ""
     error = _relative_error(exact, got)
-    if got.dtype in (torch.float32, torch.float64) and error < 8e-3:
-        return _narrow(error if operands is None else _relative_error(exact, got, to=operands / _TWO_OPERANDS))
+    wide = got.dtype in (torch.float32, torch.float64)
+    of_operands = error if operands is None else _relative_error(exact, got, to=operands / _TWO_OPERANDS)
+    if wide and error < 8e-3:
+        return _narrow(of_operands)
     scale = float((expected * actual).sum() / expected.square().sum().clamp_min(1e-300))
     if _close(actual, scale * expected) and scale != 0:
         return f"every element is {scale:.6g} times the right value"
@@ -154,20 +156,32 @@ def _relation(exact: Tensor, got: Tensor, operands: Tensor | None) -> str:
         return f"every element is off by {offset:.6g}"
     if exact.dim() >= 2 and exact.shape[-1] == exact.shape[-2] and _close(actual.transpose(-1, -2), expected):
         return "the right values, transposed: check strides"
-    return ""
+    return _narrow(of_operands) if wide and operands is not None else ""
 
 
 def _narrow(error: float) -> str:
-    if 5e-5 <= error < 9e-4:
-        return f"relative error {error:.1e} looks like TF32 or float16 operands: {_IEEE}"
-    if error >= 9e-4:
-        return f"relative error {error:.1e} looks like bfloat16 arithmetic; compute and store in float32"
+    """The format whose rounding of operands makes such an error (relative, root mean square), if there is one."""
+    for low, high, name, remedy in _ROUNDINGS:
+        if low <= error < high:
+            return f"relative error {error:.1e} looks like {name}{remedy}"
     return ""
 
 
 _IEEE = "use input_precision='ieee' (or 'tf32x3') in tl.dot, whose default is TF32"
+# of randn, rounded to nearest: TF32 and float16 2.9e-4, bfloat16 2.3e-3, e4m3 3.7e-2, e5m2 7.4e-2
+_ROUNDINGS = (
+    (5e-5, 9e-4, "TF32 or float16 operands", f": {_IEEE}"),
+    (9e-4, 1e-2, "bfloat16 arithmetic", "; compute and store in float32"),
+    (1e-2, 5e-2, "float8 operands (e4m3, 4 bits)", "; keep operands as they are stored"),
+    (5e-2, 0.12, "float8 operands (e5m2, 3 bits)", "; keep operands as they are stored"),
+)
 _MANTISSA = {"float64": 53, "float32": 24, "tf32_ok": 11, "float16": 11, "bfloat16": 8}
-_NARROWER = ((9.5, 13.0, "TF32 (11 bits)", _IEEE), (6.5, 9.5, "bfloat16 (8 bits)", "keep operands as they are stored"))
+_NARROWER = (
+    (9.5, 13.0, "TF32 (11 bits)", _IEEE),
+    (6.5, 9.5, "bfloat16 (8 bits)", "keep operands as they are stored"),
+    (3.5, 5.5, "float8 e4m3 (4 bits)", "keep operands as they are stored"),
+    (2.0, 3.5, "float8 e5m2 (3 bits)", "keep operands as they are stored"),
+)
 
 
 def bits_of(exact: Tensor, got: Tensor) -> float:

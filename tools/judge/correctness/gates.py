@@ -1,16 +1,18 @@
 """How far an output may be from the float64 reference: the formulas behind the comparison.
 
 Three gates per floating output, over all of its elements, all fail-closed (NaN passes none):
-  envelope   |y - y*| <= (4 u_op + max(6.5 sqrt(L), 16) u_acc) s + 2 u_out |y*| + 4 max_row|n - y*| + tiny
-  RMS        rms(y - y*) <= (2 u_op + max(4 sqrt(L/6), 8) u_acc) rms(s) + 2 u_out rms(y*) + 2 rms(n - y*) + tiny
+  envelope   |y - y*| <= (4 u_op + max(6.5 sqrt(L), 16) u_acc) s + 2 u_out |y*| + 4 max_row|n - y*| + floor
+  RMS        rms(y - y*) <= (2 u_op + max(4 sqrt(L/6), 8) u_acc) rms(s) + 2 u_out rms(y*) + 2 rms(n - y*) + floor
              over each row, and over each 64 x 64 tile of a matrix
 (an output of 8 bits: half a step of its format around y* in place of 2 u_out |y*|, and n - y* beyond that half step)
 where u are unit roundoffs (operands, accumulator, output), L the reduction length, n the trusted implementation in
 its own dtype, and s how large the terms behind an element are: its own value and what relative noise on every
 operation of the reference does to it, so that cancellation widens the budget exactly where it happens. That is
-estimated from a few samples, and taken for no less than a quarter of what is typical in the row.
+estimated from a few samples, and taken for no less than a quarter of what is typical in the row. The floor is the
+smallest normal number of the format, and what float64 itself resolves beside the largest value of the row: torch's gelu
+of -9 is 0 in float64, as 1 + erf loses it there, and an honest erfc gives -1e-18.
 
-A probe (`Expected.bits`) has a gate of its own: |y - y*| <= 2^-bits s + tiny, whatever L is.
+A probe (`Expected.bits`) has a gate of its own: |y - y*| <= 2^-bits s + the smallest normal number, whatever L is.
 """
 
 import math
@@ -50,6 +52,7 @@ _SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in
 MOST_SAMPLES = 32
 _FEW_OUTPUTS = 1 << 22  # of a larger case, PyTorch's own product on a GPU is as imprecise and widens it
 _LEAST_OF_TYPICAL = 0.25
+_RESOLVED = 2.0**-50  # of a row's largest value: a few roundoffs of float64
 _BIASED = 8.0  # standard errors of the mean error over rows
 _FEWEST_ROWS = 32
 
@@ -227,7 +230,8 @@ class _Budget:
         self._trusted, self._slack = trusted, extra.get("slack")
         eight = dtype.itemsize == 1
         # half a step where numbers are densest
-        self._tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(torch.float32 if eight else dtype).tiny
+        tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(torch.float32 if eight else dtype).tiny
+        self._floor = torch.full_like(value[:, :1], tiny)
         length, noise = expected.reduction_length, extra.get("noise")
         if expected.bits is None:
             self._terms = (value.square() + (_row_rms(value) if noise is None else _lifted(noise)).square()).sqrt()
@@ -236,6 +240,7 @@ class _Budget:
             if expected.one_hot:
                 self._typical = self._widest
             self._stored = half_step(value, dtype) if eight else 2 * _OUTPUTS[dtype] * value
+            self._floor += _RESOLVED * _largest(value)
         else:
             self._terms = value if noise is None else torch.maximum(value, noise / _NOISE_OF_A_PRODUCT)
             self._widest = self._typical = 2.0**-expected.bits
@@ -244,7 +249,7 @@ class _Budget:
     @property
     def envelope(self) -> Tensor:
         """Return the largest error that is allowed, of each element."""
-        bound = self._widest * self._terms + self._stored + self._tiny
+        bound = self._widest * self._terms + self._stored + self._floor
         bound = bound + 4 * self._trusted.amax(dim=1, keepdim=True)
         return bound if self._slack is None else bound + self._slack
 
@@ -253,7 +258,7 @@ class _Budget:
         budget = self._typical * rms(self._terms) + rms(self._stored) + 2 * rms(self._trusted)
         if self._slack is not None:
             budget = budget + rms(self._slack)
-        return rms(error) / (budget + self._tiny)
+        return rms(error) / (budget + rms(self._floor.expand_as(error)))
 
 
 def _units(expected: Expected) -> tuple[float, float]:
@@ -261,6 +266,12 @@ def _units(expected: Expected) -> tuple[float, float]:
     if expected.float8_operands:
         u_op = min(u_op, _SUMS_OF_FLOAT8)
     return u_op, 2.0**-53 if expected.precision == "float64" else 2.0**-24
+
+
+def _largest(value: Tensor) -> Tensor:
+    """The largest value of each row; of a row of zeros, that of all rows: what made it zero was not smaller."""
+    rows = value.amax(dim=1, keepdim=True)
+    return torch.where(rows > 0, rows, rows.amax())
 
 
 def _row_rms(rows: Tensor) -> Tensor:

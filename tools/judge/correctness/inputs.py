@@ -22,7 +22,7 @@ import torch
 from torch import Generator, Tensor
 
 from kerneltune.tools.judge.correctness.float64 import InFloat64
-from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_leaves, tensors
+from kerneltune.tools.judge.correctness.tree import Tree, laid_out, leaves, map_leaves, tensors
 from kerneltune.tools.schema.task import BATTERIES, PROBES
 
 Kinds = Mapping[str, str]  # by path of the input: "any", "positive", "special" or "own"
@@ -247,7 +247,7 @@ def derived(own: Tree, battery: str, seed: int, kinds: Mapping[str, str]) -> Tre
             generators[tensor.device] = Generator(tensor.device).manual_seed(seed)
         new = _replaced(tensor, battery, kinds.get(path, "own"), generators[tensor.device])
         changed = changed or new is not None
-        return tensor if new is None else new
+        return tensor if new is None else laid_out(new, tensor)
 
     result = map_leaves(made, own)
     floats = [t for path, t in leaves(own) if kinds.get(path) in ("any", "special") and _is_float(t)]
@@ -589,7 +589,7 @@ def probes(found: Sequence[Contraction], leaves: Leaves, seed: int, *, left: boo
 
 def with_leaves(tree: Tree, origin: str, leaves: Leaves) -> Tree:
     """The tree with new values for the tensors that are named."""
-    return map_leaves(lambda path, tensor: leaves.get(f"{origin}:{path}", tensor), tree)
+    return map_leaves(lambda path, tensor: laid_out(leaves.get(f"{origin}:{path}", tensor), tensor), tree)
 
 
 def is_exact(values: Tree, stored: Tree) -> bool:

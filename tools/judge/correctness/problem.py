@@ -22,7 +22,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kerneltune.tools.judge.correctness.comparison import native_holds
-from kerneltune.tools.judge.correctness.float64 import Disturbances, default_float64, differences, flushed, widened
+from kerneltune.tools.judge.correctness.float64 import (
+    Disturbances,
+    WithNoise,
+    default_float64,
+    differences,
+    flushed,
+    widened,
+)
 from kerneltune.tools.judge.correctness.gates import (
     MOST_SAMPLES,
     Expected,
@@ -382,12 +389,13 @@ class LoadedCase(ReferenceModel):
         with Lengths() as lengths:
             native = self.native(inputs)
         answer, regime = self.reference(inputs), self._regime
-        noise = self._noise(inputs, answer, min(samples_for(native, self.precision), most_samples))
+        longest = regime.longest or lengths.longest((inputs, self.state()), native)
+        noise = self._noise(inputs, answer, min(samples_for(native, self.precision), most_samples), longest)
         return Expected(
             answer.values,
             native,
             self.precision,
-            regime.longest or lengths.longest((inputs, self.state()), native),
+            longest,
             noise.all_operations,
             slack=self._slack(inputs, native, answer) if regime.flushes else None,
             exact_operands=regime.exact_operands,
@@ -409,20 +417,20 @@ class LoadedCase(ReferenceModel):
             return differences(answer.values, other.values)
         return differences(*(map_tensors(widened, values) for values in (native, self.native(zeros))))
 
-    def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
+    def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
         if not answer.exact:
             return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
         if numel(answer.values) > MOST_DISTURBED[self.device]:
             return _Noise(limitations=(Limitation(LimitationKind.MANY_OUTPUTS),))
         try:
-            return with_room(lambda: self._measured_noise(inputs, answer, samples), self._make_room)
+            return with_room(lambda: self._measured_noise(inputs, answer, samples, longest), self._make_room)
         except OutOfMemory as error:
             return _Noise(limitations=(Limitation(LimitationKind.NO_NOISE, error.asked_for),))
 
-    def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
-        generator = Generator(self.device).manual_seed(self._seed)
+    def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
+        noise = WithNoise(Generator(self.device).manual_seed(self._seed), longest)
         with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
-            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, generator)
+            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, noise)
             return _Noise(disturbances.spread(samples), disturbances.of_operands())
 
 

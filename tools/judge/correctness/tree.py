@@ -107,6 +107,19 @@ def is_finite(tree: Tree) -> bool:
     return all(bool(torch.isfinite(t.float() if is_float8(t) else t).all()) for t in floats)
 
 
+def laid_out(values: Tensor, own: Tensor) -> Tensor:
+    """The values at the strides of another tensor of their shape: rows that lie apart stay apart, with what is between
+    them, and a dimension of stride 0 holds its first values. Kernels are told the strides of the task's own inputs."""
+    if values.stride() == own.stride() or values.numel() == 0:
+        return values
+    extent = 1 + sum((n - 1) * s for n, s in zip(own.shape, own.stride(), strict=True))
+    flat = own.as_strided((extent,), (1,), own.storage_offset()).to(values.dtype, copy=True)
+    result = flat.as_strided(own.shape, own.stride())
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in own.stride())
+    result[once].copy_(values[once])
+    return result
+
+
 def raw_bytes(tensor: Tensor) -> memoryview:
     """The bytes from the tensor's first element to its last, as they lie in memory (strides included)."""
     tensor = tensor.detach().cpu()

@@ -118,7 +118,16 @@ class PtxLanguage:
     def ptx(self, kernel: Kernel, arch: str, folder: Path) -> tuple[str, int]:
         raise NotCompiled(Failure(Status.REJECTED, "is PTX already"))
 
-    def interpret(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], launch: Launch) -> None:
+    def interpret(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        values: Sequence[Any],
+        launch: Launch,
+        programs: Sequence[int] | None = None,
+    ) -> None:
+        if programs is not None:
+            raise NotInterpreted("blocks of PTX are emulated all together", UNCHECKABLE)
         from kerneltune.tools.languages.ptx import sim
         from kerneltune.tools.languages.triton import ttir
 

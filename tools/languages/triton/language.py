@@ -149,9 +149,19 @@ class TritonLanguage:
         built, _ = _built(kernel, arch, folder)
         return built.asm["ptx"], int(built.metadata.shared)
 
-    def interpret(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], launch: Launch) -> None:
+    def interpret(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        values: Sequence[Any],
+        launch: Launch,
+        programs: Sequence[int] | None = None,
+    ) -> None:
         try:
-            ttir.run(_parsed(kernel.text), grid, values, max_ops=MAX_OPS)
+            module = _parsed(kernel.text)
+            if programs is not None and ttir.may_wait(module):
+                raise ttir.UnsupportedOp("a sample of programs that wait for each other")
+            ttir.run(module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative)
         except ttir.InterpreterError as error:
             if problem := _PROBLEMS.get(type(error)):
                 raise NotInterpreted(str(error), problem) from error

@@ -22,6 +22,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
 )
 from kerneltune.tools.languages.triton.ttir.memory import Argument, DescriptorValue, Pointer
 from kerneltune.tools.languages.triton.ttir.parser import parse
+from kerneltune.tools.languages.triton.ttir.waiting import may_wait
 
 __all__ = [
     "Argument",
@@ -35,6 +36,7 @@ __all__ = [
     "TtirModule",
     "TtirSyntaxError",
     "UnsupportedOp",
+    "may_wait",
     "parse",
     "run",
 ]

@@ -29,6 +29,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
 )
 from kerneltune.tools.languages.triton.ttir.memory import AddressSpace
 from kerneltune.tools.languages.triton.ttir.values import broadcast_size, check_size, merge, take, uniform_bool
+from kerneltune.tools.languages.triton.ttir.waiting import SideBySide, asks_memory
 
 MAX_CALLS = 32
 TERMINATORS = frozenset(
@@ -52,6 +53,7 @@ class KernelExecution:
     max_ops: int
     space: AddressSpace = field(default_factory=AddressSpace)
     used: frozenset[str] = frozenset()
+    side_by_side: SideBySide | None = None
     ops: int = 0
     calls: int = 0
 
@@ -59,6 +61,13 @@ class KernelExecution:
         self.ops += 1
         if self.ops > self.max_ops:
             raise StepLimit(f"more than {self.max_ops} ops executed")
+
+    def wait(self) -> None:
+        """Let other programs work, where they may be what a loop waits for."""
+        if self.side_by_side is not None:
+            calls = self.calls
+            self.side_by_side.wait()
+            self.calls = calls
 
 
 class Frame:
@@ -209,6 +218,7 @@ def _iterate(
 def while_op(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
     gathered, picks, active = Gathered(frame.size), np.arange(frame.size), frame
     carried: list[Array] = args
+    waits = frame.machine.side_by_side is not None and asks_memory(op)
     while True:
         condition, *forwarded = active.run_region(op.regions[0], carried)
         agreed = uniform_bool(condition)
@@ -221,6 +231,8 @@ def while_op(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
             gathered.add(picks, forwarded)
             return gathered.values or []
         carried = active.run_region(op.regions[1], forwarded)
+        if waits:
+            frame.machine.wait()
 
 
 def call(frame: Frame, op: Op, args: list[Array]) -> list[Array]:

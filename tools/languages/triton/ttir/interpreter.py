@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from kerneltune.tools.languages.triton.ttir.frame import (
     KernelExecution,
     run_func,
 )
+from kerneltune.tools.languages.triton.ttir.inline_asm import ASSEMBLY_OPS
 from kerneltune.tools.languages.triton.ttir.ir import (
     Array,
     Desc,
@@ -43,6 +45,7 @@ from kerneltune.tools.languages.triton.ttir.ops_memory import (
 )
 from kerneltune.tools.languages.triton.ttir.ops_tensor import REDUCE_OPS, SHAPE_OPS
 from kerneltune.tools.languages.triton.ttir.values import scalar_array
+from kerneltune.tools.languages.triton.ttir.waiting import SideBySide, may_wait
 
 _TABLES = (
     ARITH_OPS,
@@ -54,6 +57,7 @@ _TABLES = (
     ATOMIC_OPS,
     DESCRIPTOR_OPS,
     CONTROL_OPS,
+    ASSEMBLY_OPS,
 )
 HANDLERS: dict[str, Handler] = {name: handler for table in _TABLES for name, handler in table.items()}
 # elements of the widest value in one batch: enough to hide Python's overhead, few enough to stay in the caches
@@ -76,12 +80,13 @@ def run(
     *,
     max_ops: int = 50_000_000,
     programs: Sequence[int] | None = None,
+    cooperative: bool = False,
 ) -> RunStats:
     """Executes the module's kernel on `args`, writing through its pointers.
 
     `args` follow the kernel's arguments, with one `Descriptor` for each host-made tensor descriptor: the shape and
     stride scalars that Triton appends to it are filled in. `programs` limits the run to some linear program ids (x is
-    the fastest to change).
+    the fastest to change). `cooperative`: all of them run side by side, so that each may wait for any other.
     """
     machine = KernelExecution(module, HANDLERS, grid, max_ops)
     machine.used = frozenset().union(*(func.used for func in module.funcs.values()))
@@ -90,7 +95,13 @@ def run(
         try:
             values = _bind(machine, kernel, args)
             ids = _program_ids(grid, programs)
-            batches = [run_func(Frame(machine, batch), kernel, values) for batch in _batches(ids, module)]
+            if len(ids) > 1 and may_wait(module):
+                batches = [ids[at : at + 1] for at in range(len(ids))]
+                _in_turns(machine, batches, values, cooperative=cooperative)
+            else:
+                batches = list(_batches(ids, module))
+                for batch in batches:
+                    run_func(Frame(machine, batch), kernel, values)
         except InterpreterError:
             raise
         except RecursionError as error:
@@ -98,6 +109,20 @@ def run(
         except ILL_TYPED as error:
             raise TtirSyntaxError(f"ill-formed kernel: {error}") from error
     return RunStats(len(ids), len(batches), machine.ops)
+
+
+def _in_turns(
+    machine: KernelExecution, programs: Sequence[Array], values: Sequence[Array], *, cooperative: bool
+) -> None:
+    """Run programs one by one, each until it ends or waits for another."""
+    machine.space.watched = True
+    machine.side_by_side = SideBySide(lambda: machine.space.changes, cooperative=cooperative)
+
+    def work(program: Array) -> None:
+        with np.errstate(all="ignore"):  # which each thread has of its own
+            run_func(Frame(machine, program), machine.module.kernel, values)
+
+    machine.side_by_side.run([partial(work, program) for program in programs])
 
 
 def _program_ids(grid: tuple[int, int, int], programs: Sequence[int] | None) -> Array:

@@ -84,9 +84,11 @@ class MemoryRegion:
 
 
 class AddressSpace:
-    """All regions of one launch. Addresses given to `read` and `write` are those of active lanes only."""
+    """All regions of one launch. Addresses given to `read` and `write` are those of active lanes only. Where memory is
+    `watched`, `changes` counts the writes that changed something."""
 
     def __init__(self) -> None:
+        self.watched, self.changes = False, 0
         self.regions: dict[int, MemoryRegion] = {}
         self._known: dict[tuple[int, int], MemoryRegion] = {}
 
@@ -136,8 +138,11 @@ class AddressSpace:
 
     def write(self, address: Array, raw: Array) -> None:
         if region := self.single(address, raw.dtype.itemsize):
+            if self.watched and region.read(address, raw.dtype).tobytes() != np.ascontiguousarray(raw).tobytes():
+                self.changes += 1
             region.write(address, raw)
             return
+        self.changes += 1
         # every lane is checked before any is written, so that a bad store changes nothing
         for region, lanes in list(self.split(address, raw.dtype.itemsize, "store")):
             region.write(address[lanes], raw[lanes])

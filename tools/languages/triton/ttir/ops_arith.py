@@ -1,4 +1,4 @@
-"""arith.* and math.*: constants, arithmetic, comparisons, conversions, libdevice calls and single PTX instructions.
+"""arith.* and math.*: constants, arithmetic, comparisons, conversions, libdevice calls.
 
 Integers are held signed and wrap like the hardware's; i1 is held as bool. f16 and bf16 results are rounded after every
 op, f32 arithmetic is done in float32.
@@ -496,21 +496,6 @@ _ROUNDED_TO_INT: dict[str, Function] = {
 }
 _CONVERT = re.compile(r"(?:float|double)2(?:int|uint|ll|ull)_(rn|rz|ru|rd)\Z")
 
-# PTX that kernels inline for speed: one instruction from one register to another
-_PTX: dict[str, Function] = {
-    "tanh": np.tanh,
-    "ex2": np.exp2,
-    "lg2": np.log2,
-    "rcp": np.reciprocal,
-    "rsqrt": _rsqrt,
-    "sqrt": np.sqrt,
-    "sin": np.sin,
-    "cos": np.cos,
-}
-_PTX_LINE = re.compile(r"\s*(\w+)\.approx(?:\.ftz)?\.f32\s+\$0,\s*\$1\s*;?\s*\Z")
-# Programmatic dependent launch (tl.extra.cuda.gdc_*): when a kernel may start. Launches run in order here anyway.
-_DEPENDENT_LAUNCH = re.compile(r"griddepcontrol\.(?:wait|launch_dependents); // dummy \$0\Z")
-
 
 def libdevice(symbol: str) -> Function:
     name = symbol.removeprefix("__nv_")
@@ -540,16 +525,6 @@ def _as_result(found: Array, op: Op, signed: bool = True) -> Array:
     return found.astype(stored_dtype(kind), copy=False)
 
 
-def inline_asm(frame: Frame, op: Op, args: list[Array]) -> Array:
-    text = op.words[0] if op.words else ""
-    if _DEPENDENT_LAUNCH.match(text) and not args:
-        return np.zeros(1, stored_dtype(result_type(op)))
-    found = _PTX_LINE.match(text)
-    if not found or found[1] not in _PTX or op.attrs.get("packed_element") != 1 or len(args) != 1:
-        raise UnsupportedOp(op.name, text[:60])
-    return _as_result(_PTX[found[1]](*args), op)
-
-
 def clampf(frame: Frame, op: Op, args: list[Array]) -> Array:
     value, low, high = args
     if op.attrs.get("propagateNan") == "all":
@@ -573,5 +548,4 @@ MATH_OPS |= {
     "tt.precise_divf": float_op(np.divide),
     "tt.mulhiui": mulhiui,
     "tt.extern_elementwise": extern_elementwise,
-    "tt.elementwise_inline_asm": inline_asm,
 }

@@ -141,7 +141,7 @@ def update(space: AddressSpace, kind: str, address: Array, value: Array, element
     """Applies all lanes when nobody asks for the old values: one unbuffered numpy call for the usual types."""
     dtype, ufunc = raw_dtype(element), UFUNCS.get(kind)
     region = space.single(address, dtype.itemsize)
-    if ufunc and region and dtype == stored_dtype(element):
+    if ufunc and region and dtype == stored_dtype(element) and not space.watched:
         if kind[0] == "u":
             dtype, value = np.dtype(f"u{dtype.itemsize}"), unsigned(value)
         index = region.index(address, dtype)

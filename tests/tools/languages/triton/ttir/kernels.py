@@ -222,6 +222,40 @@ def spin_forever(lock):
 
 
 @triton.jit
+def sum_behind_a_barrier(x, parts, y, arrived, B: tl.constexpr, PARTS: tl.constexpr):
+    """Every program sums a block, waits for all others, and then writes the sum of all blocks."""
+    p = tl.program_id(0)
+    tl.store(parts + p, tl.sum(tl.load(x + p * B + tl.arange(0, B)), 0))
+    tl.atomic_add(arrived, 1, sem="release")
+    while tl.atomic_add(arrived, 0, sem="acquire") < tl.num_programs(0):
+        pass
+    i = tl.arange(0, PARTS)
+    tl.store(y + p, tl.sum(tl.load(parts + i, mask=i < tl.num_programs(0), other=0.0, volatile=True), 0))
+
+
+@triton.jit
+def running_sum_behind_the_program_before(x, y, flags, B: tl.constexpr):
+    p = tl.program_id(0)
+    v = tl.cumsum(tl.load(x + p * B + tl.arange(0, B)), 0)
+    before = 0.0
+    if p > 0:
+        while tl.load(flags + p - 1, volatile=True) == 0:
+            pass
+        before = tl.load(y + p * B - 1)
+    tl.store(y + p * B + tl.arange(0, B), v + before)
+    tl.atomic_xchg(flags + p, 1)
+
+
+@triton.jit
+def tiles_from_a_queue(x, y, next_tile, TILES: tl.constexpr, B: tl.constexpr):
+    tile = tl.atomic_add(next_tile, 1)
+    while tile < TILES:
+        o = tile * B + tl.arange(0, B)
+        tl.store(y + o, tl.load(x + o) * 2)
+        tile = tl.atomic_add(next_tile, 1)
+
+
+@triton.jit
 def block_pointer_copy(x, y, M, N, BM: tl.constexpr, BN: tl.constexpr):
     px = tl.make_block_ptr(x, (M, N), (N, 1), (tl.program_id(0) * BM, 0), (BM, BN), (1, 0))
     py = tl.make_block_ptr(y, (M, N), (N, 1), (tl.program_id(0) * BM, 0), (BM, BN), (1, 0))
@@ -530,10 +564,39 @@ def reduce_kinds(x, y, B: tl.constexpr):
 
 
 @triton.jit
-def inline_asm(x, y, B: tl.constexpr):
+def inline_asm(x, y, TEXT: tl.constexpr, B: tl.constexpr):
     o = tl.arange(0, B)
-    v = tl.inline_asm_elementwise("shl.b32 $0, $1, 3;", "=r,r", [tl.load(x + o)], tl.int32, True, 1)
+    v = tl.inline_asm_elementwise(TEXT, "=r,r", [tl.load(x + o)], tl.int32, True, 1)
     tl.store(y + o, v)
+
+
+@triton.jit
+def inline_asm_of_two_results(x, y, B: tl.constexpr):
+    o = tl.arange(0, B)
+    text: tl.constexpr = """
+    {
+        .reg .f32 t;
+        .reg .pred p;
+        mul.rn.f32 t, $2, $3;
+        setp.lt.f32 p, t, 0f00000000;
+        @p neg.f32 t, t;
+        add.rn.f32 $0, t, 0f3F800000;
+        ex2.approx.ftz.f32 $1, $2;
+    }
+    """
+    a, b = tl.inline_asm_elementwise(text, "=&f,=f,f,f", [tl.load(x + o), 3.0], (tl.float32, tl.float32), True, 1)
+    tl.store(y + o, a)
+    tl.store(y + B + o, b)
+
+
+@triton.jit
+def inline_asm_of_pairs(x, y, z, B: tl.constexpr):
+    o = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + o)
+    h = tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [v], tl.bfloat16, True, 2)
+    tl.store(y + o, h)
+    s = tl.inline_asm_elementwise("fma.rn.bf16x2 $0, $1, $1, $2;", "=r,r,0", [h, h], tl.bfloat16, True, 2)
+    tl.store(z + o, s)
 
 
 @triton.jit

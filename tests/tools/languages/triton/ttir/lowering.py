@@ -64,7 +64,12 @@ def _describe(name: str, value: Any) -> tuple[str, Any]:
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], capability: int = 90, max_ops: int = 50_000_000, **values: Any
+    kernel: Any,
+    grid: tuple[int, ...],
+    capability: int = 90,
+    max_ops: int = 50_000_000,
+    cooperative: bool = False,
+    **values: Any,
 ) -> RunStats:
     """Lowers and runs `kernel`."""
     constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
@@ -73,4 +78,4 @@ def launch(
     text = lower(kernel, {name: kind for name, (kind, _) in described.items()}, constants, capability)
     args = [described[name][1] for name in kernel.arg_names if name not in constants]
     full = (*grid, 1, 1)[:3]
-    return run(parse(text), (full[0], full[1], full[2]), args, max_ops=max_ops)
+    return run(parse(text), (full[0], full[1], full[2]), args, max_ops=max_ops, cooperative=cooperative)

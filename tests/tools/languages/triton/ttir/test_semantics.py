@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -344,10 +345,70 @@ def test_an_endless_loop_ends_in_a_step_limit() -> None:
         launch(kernels.spin_forever, (1,), max_ops=10_000, lock=torch.zeros(1, dtype=torch.int32))
 
 
-def test_unknown_inline_assembly_is_not_checkable() -> None:
+@pytest.mark.parametrize("programs", [2, 5, 132])
+def test_programs_of_a_cooperative_launch_may_wait_for_all_others(programs: int) -> None:
+    x = torch.randint(-9, 9, (programs * 16,)).float()
+    parts, y, arrived = torch.full((programs,), math.nan), torch.zeros(programs), torch.zeros(1, dtype=torch.int32)
+    values = {"x": x, "parts": parts, "y": y, "arrived": arrived, "B": 16, "PARTS": 256}
+    launch(kernels.sum_behind_a_barrier, (programs,), cooperative=True, **values)
+    assert torch.equal(y, x.sum().expand(programs))
+    arrived.zero_()
+    with pytest.raises(UnsupportedOp, match="launch_cooperative_grid=True"):
+        launch(kernels.sum_behind_a_barrier, (programs,), **values)
+
+
+def test_a_program_may_wait_for_those_before_it_in_any_launch_and_none_does_so_for_ever() -> None:
+    x, y, flags = torch.randint(-9, 9, (40 * 16,)).float(), torch.zeros(640), torch.zeros(40, dtype=torch.int32)
+    launch(kernels.running_sum_behind_the_program_before, (40,), x=x, y=y, flags=flags, B=16)
+    assert torch.equal(y, x.cumsum(0))
+    arrived = torch.full((1,), -5, dtype=torch.int32)
+    before = threading.active_count()
+    with pytest.raises(StepLimit, match="8 programs wait for what none of them does"):
+        launch(
+            kernels.sum_behind_a_barrier, (8,), cooperative=True, x=x, parts=y, y=y, arrived=arrived, B=16, PARTS=16
+        )  # fmt: skip
+    assert threading.active_count() == before
+
+
+def test_a_queue_of_tiles_is_worked_off_by_programs_in_turns() -> None:
+    x, y = torch.randn(300 * 16), torch.zeros(300 * 16)
+    launch(kernels.tiles_from_a_queue, (7,), x=x, y=y, next_tile=torch.zeros(1, dtype=torch.int32), TILES=300, B=16)
+    assert torch.equal(y, x * 2)
+
+
+def test_an_error_of_one_program_that_waits_is_that_of_the_launch() -> None:
+    x, y, flags = torch.zeros(32), torch.zeros(32), torch.zeros(3, dtype=torch.int32)
+    with pytest.raises(OutOfBounds):
+        launch(kernels.running_sum_behind_the_program_before, (3,), x=x, y=y, flags=flags, B=16)
+
+
+def test_inline_assembly_does_what_its_instructions_do() -> None:
+    x = torch.arange(32, dtype=torch.int32)
+    y = torch.empty_like(x)
+    launch(kernels.inline_asm, (1,), x=x, y=y, TEXT="shl.b32 $0, $1, 3;", B=32)
+    assert torch.equal(y, x * 8)
+    values, both = torch.randn(256), torch.empty(512)
+    launch(kernels.inline_asm_of_two_results, (1,), x=values, y=both, B=256)
+    assert torch.equal(both[:256], (values * 3).abs() + 1)
+    torch.testing.assert_close(both[256:], values.exp2(), rtol=3e-7, atol=0)
+
+
+def test_inline_assembly_finds_short_elements_side_by_side_in_a_register() -> None:
+    x = torch.randn(4 * 64)
+    y, z = torch.empty(4 * 64, dtype=torch.bfloat16), torch.empty(4 * 64, dtype=torch.bfloat16)
+    launch(kernels.inline_asm_of_pairs, (4,), x=x, y=y, z=z, B=64)
+    assert torch.equal(y, x.bfloat16())
+    assert torch.equal(z, (y.double() * y.double() + y.double()).bfloat16())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ld.global.b32 $0, [$1];", "mov.u32 $0, %tid.x;", "{ bar.sync 0; mov.b32 $0, $1; }", "no.such.thing $0, $1;", "}"],
+)
+def test_inline_assembly_that_asks_for_more_than_registers_is_not_checkable(text: str) -> None:
     x = torch.zeros(32, dtype=torch.int32)
     with pytest.raises(UnsupportedOp) as caught:
-        launch(kernels.inline_asm, (1,), x=x, y=x.clone(), B=32)
+        launch(kernels.inline_asm, (1,), x=x, y=x.clone(), TEXT=text, B=32)
     assert caught.value.op == "tt.elementwise_inline_asm"
 
 
