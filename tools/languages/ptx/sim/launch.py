@@ -14,11 +14,12 @@ from kerneltune.tools.languages.ptx.ir import (
     Param,
     Symbol,
     Variable,
+    bits_of,
     type_bytes,
 )
 from kerneltune.tools.languages.ptx.sim.arithmetic import BIT_OPS, COMPARE_OPS, CONVERT_OPS, FLOAT_OPS, INT_OPS
 from kerneltune.tools.languages.ptx.sim.bulk import ASYNC_OPS, check_all_sent
-from kerneltune.tools.languages.ptx.sim.exchange import ATOMIC_OPS, MEMORY_OPS, WARP_OPS, WARP_SYNC
+from kerneltune.tools.languages.ptx.sim.exchange import ATOMIC_OPS, MEMORY_OPS, WARP_OPS, WARP_SYNC, nothing
 from kerneltune.tools.languages.ptx.sim.machine import (
     AT_BARRIER,
     AT_WARP,
@@ -33,17 +34,15 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     Shape,
     WarpMachine,
 )
-from kerneltune.tools.languages.ptx.sim.matrix import MMA_SYNC, WGMMA_SYNC
+from kerneltune.tools.languages.ptx.sim.matrix import MATRIX_SYNC
 from kerneltune.tools.languages.ptx.sim.values import (
     Deadlock,
     IllFormed,
-    ThreadNames,
     Unsupported,
-    bits_of,
     encode,
     is_float,
-    nearest,
     place,
+    to_format,
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array, AssertFailed, InterpreterError, StepLimit
@@ -56,12 +55,8 @@ from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, Pointer
 # An instruction that is not emulated becomes a step that says so when it is reached: what never runs does no harm.
 
 PLAIN, SYNC, BRANCH, EXIT, BARRIER = range(5)
-Builder = Callable[[Ins], Run]
-_OPS: dict[str, Builder] = {
-    **INT_OPS, **BIT_OPS, **COMPARE_OPS, **CONVERT_OPS, **MEMORY_OPS, **ATOMIC_OPS, **WARP_OPS, **ASYNC_OPS
-}  # fmt: skip
-_FLOAT_OPS: dict[str, Builder] = dict(FLOAT_OPS)
-_SYNC_OPS = {**WARP_SYNC, **MMA_SYNC, **WGMMA_SYNC}
+_OPS = {**INT_OPS, **BIT_OPS, **COMPARE_OPS, **CONVERT_OPS, **MEMORY_OPS, **ATOMIC_OPS, **WARP_OPS, **ASYNC_OPS}
+_SYNC_OPS = {**WARP_SYNC, **MATRIX_SYNC}
 FULL_WARP = 0xFFFFFFFF
 
 
@@ -137,11 +132,11 @@ def _build(ins: Instruction, scope: Scope) -> EmulatedStep:
         raise IllFormed(f"{place(ins)}: {ins.guard.register!r} is not a declared predicate")
     what = Ins(ins, scope)
     if ins.opcode in ("ret", "exit"):
-        return EmulatedStep(ins, EXIT, _no_op, guard)
+        return EmulatedStep(ins, EXIT, nothing(what), guard)
     if ins.opcode == "bra":
-        return EmulatedStep(ins, BRANCH, _no_op, guard, target=_label(ins, ins.operands[0], scope))
+        return EmulatedStep(ins, BRANCH, nothing(what), guard, target=_label(ins, ins.operands[0], scope))
     if ins.opcode in ("bar", "barrier") and not what.flag("warp"):
-        return EmulatedStep(ins, BARRIER, _no_op, guard, barrier=_barrier(what))
+        return EmulatedStep(ins, BARRIER, nothing(what), guard, barrier=_barrier(what))
     name = "bar.warp" if ins.opcode == "bar" else ins.opcode
     if name in _SYNC_OPS:
         builder, place_of_mask = _SYNC_OPS[name]
@@ -162,52 +157,42 @@ def _plain(what: Ins) -> Run:
     if ins.opcode in ("trap", "brkpt"):
         return _raiser(AssertFailed(f"{place(ins)} was reached"))
     if ins.opcode == "call":
-        return _call(ins)
-    table = _FLOAT_OPS if ins.opcode in _FLOAT_OPS and what.kinds and is_float(what.kind) else _OPS
+        return _call(what)
+    table = FLOAT_OPS if ins.opcode in FLOAT_OPS and what.kinds and is_float(what.kind) else _OPS
     if ins.opcode not in table:
         raise unsupported(ins, "not emulated")
     return table[ins.opcode](what)
 
 
-_SILENT = ("vprintf",)
-_FAILS = ("__assertfail", "__assert_fail")
+_SILENT, _FAILS = {"vprintf"}, {"__assertfail", "__assert_fail"}
 
 
-def _call(ins: Instruction) -> Run:
+def _call(what: Ins) -> Run:
     """Build a call of what the system offers: printing, which does nothing here, and failing."""
-    names = [o.name for o in ins.operands if isinstance(o, Symbol)]
-    if any(name in _FAILS for name in names):
-        return _raiser(AssertFailed(f"{place(ins)}: an assertion of the kernel failed"))
-    if any(name in _SILENT for name in names):
-        return _no_op
-    raise unsupported(ins, "calls of functions")
-
-
-def _no_op(m: WarpMachine) -> None:
-    """Nothing."""
+    names = {o.name for o in what.operands if isinstance(o, Symbol)}
+    if names & _FAILS:
+        return _raiser(AssertFailed(f"{place(what.ins)}: an assertion of the kernel failed"))
+    if names & _SILENT:
+        return nothing(what)
+    raise unsupported(what.ins, "calls of functions")
 
 
 def _barrier(what: Ins) -> Barrier:
-    ins = what.ins
+    """bar.sync, bar.arrive, and bar.red, which counts, or joins, a predicate of all threads of the block."""
     what.ignore("cta", "aligned")
     mode = what.one_of(("sync", "arrive", "red"))
-    if mode == "red":
-        return _reducing(what)
+    name = what.one_of(("popc", "and", "or")) if mode == "red" else ""
     what.understood()
-    if not mode or not 1 <= len(ins.operands) <= 2:
-        raise unsupported(ins, "this barrier")
-    count = what.bits(ins.operands[1], "b32") if len(ins.operands) == 2 else None
-    return Barrier(what.bits(ins.operands[0], "b32"), count, mode == "sync")
+    result, operands = (what.operands[0], what.operands[1:]) if name else (None, what.operands)
+    if not mode or not 1 <= len(operands) - bool(name) <= 2:
+        raise unsupported(what.ins, "this barrier")
+    count = what.bits(operands[1], "b32") if len(operands) - bool(name) == 2 else None
+    reduce = None if result is None else _reducing(what, name, result, operands[-1])
+    return Barrier(what.bits(operands[0], "b32"), count, mode != "arrive", reduce)
 
 
-def _reducing(what: Ins) -> Barrier:
-    """bar.red: a barrier that counts, or joins, a predicate of all threads of the block."""
-    ins, name = what.ins, what.one_of(("popc", "and", "or"))
-    what.understood()
-    result, number, *rest = ins.operands
-    count = what.bits(rest[0], "b32") if len(rest) == 2 else None
-    predicate = what.bits(rest[-1], "pred")
-    write = what.write_bits(result, "u32" if name == "popc" else "pred")
+def _reducing(what: Ins, name: str, result: Operand, operand: Operand) -> Run:
+    predicate, write = what.bits(operand, "pred"), what.write_bits(result, "u32" if name == "popc" else "pred")
 
     def run(m: WarpMachine) -> None:
         yes, there = m.spread(predicate(m)), m.active()
@@ -217,7 +202,7 @@ def _reducing(what: Ins) -> Barrier:
         found: dict[str, Array] = {"popc": total.astype(np.uint32), "or": total > 0, "and": total == everyone}
         write(m, m.narrow(found[name][m.blocks]))
 
-    return Barrier(what.bits(number, "b32"), count, True, run)
+    return run
 
 
 def _guarded(run: Run, guard: Read | None) -> Run:
@@ -229,16 +214,9 @@ def _guarded(run: Run, guard: Read | None) -> Run:
         if len(truth) == 1 or truth.all():
             if truth[0]:
                 run(m)
-            return
-        which = np.flatnonzero(truth)
-        if not len(which):
-            return
-        before = m.idx
-        m.idx = which if before is None else before[which]
-        try:
-            run(m)
-        finally:
-            m.idx = before
+        elif len(which := np.flatnonzero(truth)):
+            with m.among(which if m.idx is None else m.idx[which]):
+                run(m)
 
     return guarded
 
@@ -340,7 +318,7 @@ class Schedule:
         rest = ", ".join([*lines, *([f"{ended} have ended"] if ended else [])])
         return Deadlock(
             f"{place(self.steps[pc].ins)}: {here} of {m.shape.threads} threads of CTA "
-            f"{m.memory.thread_names.ctas[int(m.blocks[lane])]} wait there for others that "
+            f"{m.shape.cta(int(m.blocks[lane]))} wait there for others that "
             f"never come ({rest or 'all are there, it wants more'})"
         )
 
@@ -386,8 +364,7 @@ class Schedule:
         m = self.m
         mask = np.full(1, FULL_WARP, np.uint32) if step.mask is None else step.mask(m)
         with m.among(numbers):
-            here = m.narrow(m.ballots(m.active()))
-            gone = m.narrow(m.ballots(m.status == EXITED))
+            here, gone = m.ballots(m.active()), m.ballots(m.status == EXITED)
         return np.asarray((mask & ~gone & ~here) == 0)
 
     def _sync(self, step: EmulatedStep, pc: int) -> int:
@@ -600,18 +577,12 @@ def _run(
     work = batches = 0
     for numbers in _batches(ctas, launch, layout, kinds):
         shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.shared_bytes)
-        names = ThreadNames(launch.block, shape.padded, [_cta(int(n), launch.grid) for n in numbers])
-        memory = Memory(space, params, sizes, len(numbers), len(numbers) * shape.padded, granule, names)
-        machine = WarpMachine(shape, kinds, memory)
+        machine = WarpMachine(shape, kinds, Memory(space, params, sizes, shape, granule))
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
         check_all_sent(machine)
         work, batches = machine.work, batches + 1
     return EmulationStats(ctas, batches, work)
-
-
-def _cta(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    return (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
 
 
 def _batches(ctas: int, launch: EmulatedLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
@@ -679,7 +650,7 @@ def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
 
 def _element(value: int | float, kind: str) -> Array:
     if is_float(kind):
-        return encode(nearest(np.array([value], np.float64), kind), kind)
+        return encode(to_format(np.array([value], np.float64), kind), kind)
     return np.array([int(value) & (1 << bits_of(kind)) - 1], f"u{bits_of(kind) // 8}")
 
 
@@ -707,7 +678,7 @@ def _packed(param: Param, value: Argument, number: int, space: AddressSpace) -> 
             )
         return space.place(value).to_bytes(8, "little")
     if is_float(param.type):
-        return encode(nearest(np.array([value], np.float64), param.type), param.type).tobytes()
+        return encode(to_format(np.array([value], np.float64), param.type), param.type).tobytes()
     if isinstance(value, float):
         if param.type != "b32":
             raise InterpreterError(f"argument {number} is the float {value}, but {param.name} is .{param.type}")
