@@ -1,5 +1,6 @@
 """Launches: a function as steps, their schedule over warps and barriers, and blocks with their arguments."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from kerneltune.tools.languages.ptx.ir import (
     bits_of,
     type_bytes,
 )
+from kerneltune.tools.languages.ptx.loader import LARGEST_BLOCK, PtxLaunchError, block_of, entry_of
 from kerneltune.tools.languages.ptx.sim.arithmetic import BIT_OPS, COMPARE_OPS, CONVERT_OPS, FLOAT_OPS, INT_OPS
 from kerneltune.tools.languages.ptx.sim.bulk import ASYNC_OPS, check_all_sent
 from kerneltune.tools.languages.ptx.sim.exchange import ATOMIC_OPS, MEMORY_OPS, WARP_OPS, WARP_SYNC, nothing
@@ -26,6 +28,7 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     EXITED,
     PARAM,
     RUNNING,
+    WARP,
     Ins,
     Memory,
     Read,
@@ -39,10 +42,9 @@ from kerneltune.tools.languages.ptx.sim.values import (
     Deadlock,
     IllFormed,
     Unsupported,
-    encode,
     is_float,
+    lane_of,
     place,
-    to_format,
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array, AssertFailed, InterpreterError, StepLimit
@@ -237,6 +239,9 @@ class Schedule:
     def __init__(self, machine: WarpMachine, steps: Sequence[EmulatedStep], limit: int) -> None:
         self.m, self.steps, self.limit = machine, steps, limit
         self.alone, self.until = True, len(steps)
+        # what each makes of a step, its place, and the positions of the lanes at work that take it (None: all): where
+        # these go on together; -1 where they do not
+        self.goes_on = {BRANCH: self._branch, SYNC: self._sync, BARRIER: self._barrier, EXIT: self._exit}
         self.spins, self.pushed_back = 0, -1
 
     def run(self) -> None:
@@ -256,14 +261,10 @@ class Schedule:
             if step.kind == PLAIN:
                 step.run(m)
                 pc += 1
-            elif step.kind == BRANCH:
-                pc = self._branch(step, pc)
-            elif step.kind == SYNC:
-                pc = self._sync(step, pc)
-            elif step.kind == BARRIER:
-                pc = self._barrier(step, pc)
+            elif (taking := self._taking(step)) is None or len(taking):
+                pc = self.goes_on[step.kind](step, pc, taking)
             else:
-                pc = self._exit(step, pc)
+                pc += 1
         if pc >= 0:
             m.pcs[m.lanes.numbers] = pc
 
@@ -337,11 +338,8 @@ class Schedule:
             return None if truth[0] else np.zeros(0, np.int64)
         return None if truth.all() else np.flatnonzero(truth)
 
-    def _branch(self, step: EmulatedStep, pc: int) -> int:
-        m, taking = self.m, self._taking(step)
-        if taking is not None and not len(taking):
-            return pc + 1
-        numbers = m.lanes.numbers
+    def _branch(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m, numbers = self.m, self.m.lanes.numbers
         if taking is None:
             if self.alone or pc < step.target <= self.until:
                 return step.target
@@ -349,15 +347,11 @@ class Schedule:
         else:
             m.pcs[numbers] = pc + 1
             m.pcs[numbers[taking]] = step.target
-        self._count_spin(step, pc)
+        if step.target <= pc:
+            self.spins += 1
+            if self.spins > SPINS or m.yields:
+                self.pushed_back, self.spins, m.yields = step.target, 0, False
         return -1
-
-    def _count_spin(self, step: EmulatedStep, pc: int) -> None:
-        if step.target > pc:
-            return
-        self.spins += 1
-        if self.spins > SPINS or self.m.yields:
-            self.pushed_back, self.spins, self.m.yields = step.target, 0, False
 
     def _complete(self, step: EmulatedStep, numbers: Array) -> Array:
         """Whether all lanes of the mask are there, for each of `numbers`, which are."""
@@ -367,10 +361,8 @@ class Schedule:
             here, gone = m.ballots(m.active()), m.ballots(m.status == EXITED)
         return np.asarray((mask & ~gone & ~here) == 0)
 
-    def _sync(self, step: EmulatedStep, pc: int) -> int:
-        m, taking = self.m, self._taking(step)
-        if taking is not None and not len(taking):
-            return pc + 1
+    def _sync(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m = self.m
         if m.idx is None and taking is None:
             step.run(m)
             return pc + 1
@@ -389,11 +381,8 @@ class Schedule:
         m.pcs[waiting], m.status[waiting] = pc, AT_WARP
         return -1
 
-    def _exit(self, step: EmulatedStep, pc: int) -> int:
-        m, taking = self.m, self._taking(step)
-        if taking is not None and not len(taking):
-            return pc + 1
-        numbers = m.lanes.numbers
+    def _exit(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m, numbers = self.m, self.m.lanes.numbers
         m.pcs[numbers] = pc + 1
         m.status[numbers if taking is None else numbers[taking]] = EXITED
         self._release()
@@ -401,15 +390,16 @@ class Schedule:
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 
-    def _barrier(self, step: EmulatedStep, pc: int) -> int:
-        m, taking, barrier = self.m, self._taking(step), step.barrier
+    def _barrier(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m, barrier = self.m, step.barrier
         assert barrier is not None
-        if taking is not None and not len(taking):
-            return pc + 1
         everyone = m.lanes.numbers
         numbers = everyone if taking is None else everyone[taking]
         with m.among(None if taking is None and m.idx is None else numbers):
-            number, count = self._named(barrier, step)
+            number = barrier.number(m).astype(np.int64)
+            count = None if barrier.count is None else barrier.count(m)
+            if (number > 15).any():
+                raise unsupported(step.ins, f"barrier {int(number.max())}: there are 16")
             whole = len(numbers) == int((m.status != EXITED).sum())
             if whole and barrier.waits and (count is None or (len(count) == 1 and count[0] == m.shape.threads)):
                 m.memory.shadow.barrier(slice(None))
@@ -422,13 +412,6 @@ class Schedule:
         m.pcs[everyone] = pc + 1
         self._release()
         return -1
-
-    def _named(self, barrier: Barrier, step: EmulatedStep) -> tuple[Array, Array | None]:
-        number = barrier.number(self.m)
-        count = None if barrier.count is None else barrier.count(self.m)
-        if (number > 15).any():
-            raise unsupported(step.ins, f"barrier {int(number.max())}: there are 16")
-        return number.astype(np.int64), count
 
     def _arrive(self, barrier: Barrier, numbers: Array, number: Array, count: Array | None) -> None:
         m = self.m
@@ -477,7 +460,6 @@ REGISTER_BYTES = 1 << 29  # of a batch, if every register were used
 BATCH_WORK = 250  # what setting up a batch costs, in instructions
 MEMORY_BYTES = 1 << 26  # shared and local memory of a batch
 MOST_SHARED = 228 << 10  # of a block, on any GPU that there is
-MOST_THREADS = 1024
 MOST_CTAS = 1 << 31
 ILL_TYPED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)  # numpy's words for bad text
 
@@ -505,12 +487,15 @@ class EmulationStats:
 
 @dataclass
 class _Layout:
-    """The addresses of variables."""
+    """Addresses and spaces of variables; bytes of shared memory (a block) and local memory (a thread)."""
 
     symbols: dict[str, int] = field(default_factory=dict)
     spaces: dict[str, str] = field(default_factory=dict)
-    shared_bytes: int = 0
-    local_bytes: int = 0
+    sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
+
+    def name(self, variable: Variable | Param, space: str, address: int) -> None:
+        """Give a variable its place."""
+        self.symbols[variable.name], self.spaces[variable.name] = address, space
 
 
 def run(
@@ -518,8 +503,7 @@ def run(
 ) -> EmulationStats:
     """Executes an entry (the only one, unless named) on `args`, one for each parameter, writing through its pointers.
     Raises InterpreterError."""
-    function = _entry(module, entry)
-    _check(launch, function, module)
+    function = _entry(module, entry, launch)
     with np.errstate(all="ignore"):
         try:
             return _run(module, function, launch, args, max_work)
@@ -527,33 +511,19 @@ def run(
             raise IllFormed(f"{function.name} is ill-formed: {type(error).__name__}: {error}") from error
 
 
-def _entry(module: Module, name: str) -> Function:
-    found = [f for f in module.entries if name in ("", f.name)]
-    if len(found) != 1:
-        names = ", ".join(f.name for f in module.entries) or "none"
-        raise InterpreterError(f"no single entry {name or '(unnamed)'!r}; entries: {names}")
-    return found[0]
-
-
-def _check(launch: EmulatedLaunch, function: Function, module: Module) -> None:
-    threads = launch.block[0] * launch.block[1] * launch.block[2]
-    if min(launch.block) < 1 or threads > MOST_THREADS:
-        raise InterpreterError(f"a block of {launch.block} threads; it may have 1 to {MOST_THREADS}")
-    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
-    if min(launch.grid) < 1 or ctas > MOST_CTAS:
+def _entry(module: Module, name: str, launch: EmulatedLaunch) -> Function:
+    """The entry of that name, which can be launched so."""
+    try:
+        function = entry_of(module, name or None)
+        block_of(launch.block, function.directives, function.name)
+    except PtxLaunchError as error:
+        raise InterpreterError(str(error)) from error
+    if min(launch.grid) < 1 or math.prod(launch.grid) > MOST_CTAS:
         raise InterpreterError(f"a grid of {launch.grid} blocks")
-    required = function.directives.get("reqntid")
-    if required is not None and (*required, 1, 1, 1)[:3] != launch.block:
-        raise InterpreterError(
-            f"the block is {launch.block}, but the text says .reqntid {', '.join(map(str, required))}"
-        )
-    most = function.directives.get("maxntid")
-    if most is not None and threads > int(np.prod(most, dtype=np.int64)):
-        raise InterpreterError(f"{threads} threads in a block, but the text says .maxntid {', '.join(map(str, most))}")
-    cluster = function.directives.get("reqnctapercluster", (1,))
-    several = launch.cluster != (1, 1, 1) or int(np.prod(cluster, dtype=np.int64)) > 1
+    several = launch.cluster != (1, 1, 1) or math.prod(function.directives.get("reqnctapercluster", (1,))) > 1
     if several and any(_knows_cluster(ins) for each in module.functions for ins in each.instructions):
         raise Unsupported("clusters whose blocks know of each other are not emulated")
+    return function
 
 
 def _knows_cluster(ins: Instruction) -> bool:
@@ -572,11 +542,11 @@ def _run(
     scope = Scope(slots, kinds, layout.symbols, labels_of(function), layout.spaces)
     steps = steps_of(function, scope)
     granule = _granule([step.ins for step in steps])
-    sizes = {"shared": layout.shared_bytes, "local": layout.local_bytes, "param": len(params)}
-    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    sizes = {**layout.sizes, "param": len(params)}
+    ctas = math.prod(launch.grid)
     work = batches = 0
     for numbers in _batches(ctas, launch, layout, kinds):
-        shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.shared_bytes)
+        shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.sizes["shared"])
         machine = WarpMachine(shape, kinds, Memory(space, params, sizes, shape, granule))
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
@@ -586,11 +556,11 @@ def _run(
 
 
 def _batches(ctas: int, launch: EmulatedLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
-    padded = -(-launch.block[0] * launch.block[1] * launch.block[2] // 32) * 32
+    padded = -(-math.prod(launch.block) // WARP) * WARP
     per_thread = sum(max(1, bits_of(kind) // 8) for kind in kinds) + 1
     lanes = min(LANES, REGISTER_BYTES // per_thread)
     size = max(1, lanes // padded)
-    if per_block := layout.shared_bytes + layout.local_bytes * padded:
+    if per_block := layout.sizes["shared"] + layout.sizes["local"] * padded:
         size = max(1, min(size, MEMORY_BYTES // per_block))
     if launch.cooperative and ctas > size:
         raise Unsupported(f"a cooperative launch of {ctas} blocks: at most {size} of these run at once here")
@@ -606,33 +576,28 @@ def _lay_out(module: Module, function: Function, launch: EmulatedLaunch, space: 
     for variable in (*module.variables, *function.variables):
         if variable.space == "shared" and variable.extern:
             dynamic.append(variable)
-        elif variable.space in ("shared", "local"):
-            _reserve(layout, variable)
+        elif variable.space in layout.sizes:
+            at = _aligned(layout.sizes[variable.space], variable.align or type_bytes(variable.type) * variable.vector)
+            layout.name(variable, variable.space, at)
+            layout.sizes[variable.space] = at + variable.nbytes
         elif variable.space in ("global", "const"):
             _place(layout, variable, space)
         else:
             layout.spaces[variable.name] = variable.space  # .param of calls
-    start = -(-layout.shared_bytes // 16) * 16
+    start = _aligned(layout.sizes["shared"], 16)
     for variable in dynamic:  # all begin at one place
-        align = variable.align or type_bytes(variable.type)
-        layout.symbols[variable.name], layout.spaces[variable.name] = -(-start // align) * align, "shared"
-    layout.shared_bytes = max([layout.shared_bytes, *(layout.symbols[v.name] + launch.shared_bytes for v in dynamic)])
-    if layout.shared_bytes > MOST_SHARED:
-        raise InterpreterError(f"{layout.shared_bytes} bytes of shared memory; a block has at most {MOST_SHARED}")
-    if layout.local_bytes > MEMORY_BYTES // MOST_THREADS:
-        raise Unsupported(f"{layout.local_bytes} bytes of local memory for each thread")
+        at = _aligned(start, variable.align or type_bytes(variable.type))
+        layout.name(variable, "shared", at)
+        layout.sizes["shared"] = max(layout.sizes["shared"], at + launch.shared_bytes)
+    if layout.sizes["shared"] > MOST_SHARED:
+        raise InterpreterError(f"{layout.sizes['shared']} bytes of shared memory; a block has at most {MOST_SHARED}")
+    if layout.sizes["local"] > MEMORY_BYTES // LARGEST_BLOCK:
+        raise Unsupported(f"{layout.sizes['local']} bytes of local memory for each thread")
     return layout
 
 
-def _reserve(layout: _Layout, variable: Variable) -> None:
-    align = variable.align or type_bytes(variable.type) * variable.vector
-    used = layout.shared_bytes if variable.space == "shared" else layout.local_bytes
-    at = -(-used // align) * align
-    layout.symbols[variable.name], layout.spaces[variable.name] = at, variable.space
-    if variable.space == "shared":
-        layout.shared_bytes = at + variable.nbytes
-    else:
-        layout.local_bytes = at + variable.nbytes
+def _aligned(at: int, align: int) -> int:
+    return -(-at // align) * align
 
 
 def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
@@ -641,17 +606,9 @@ def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
         raise Unsupported(f"the module variable {variable.name!r} of {variable.nbytes} bytes")
     buffer = np.zeros(variable.nbytes, np.uint8)
     if variable.values:
-        bits = [_element(value, variable.type) for value in variable.values]
-        raw = np.concatenate(bits).view(np.uint8)[: len(buffer)]
-        buffer[: len(raw)] = raw
-    layout.symbols[variable.name] = space.place(Pointer(buffer, 0, f"the module variable {variable.name!r}"))
-    layout.spaces[variable.name] = "global"
-
-
-def _element(value: int | float, kind: str) -> Array:
-    if is_float(kind):
-        return encode(to_format(np.array([value], np.float64), kind), kind)
-    return np.array([int(value) & (1 << bits_of(kind)) - 1], f"u{bits_of(kind) // 8}")
+        raw = np.concatenate([lane_of(value, variable.type) for value in variable.values]).view(np.uint8)
+        buffer[: len(raw)] = raw[: len(buffer)]
+    layout.name(variable, "global", space.place(Pointer(buffer, 0, f"the module variable {variable.name!r}")))
 
 
 def _params(function: Function, args: Sequence[Argument], layout: _Layout, space: AddressSpace) -> Array:
@@ -662,7 +619,7 @@ def _params(function: Function, args: Sequence[Argument], layout: _Layout, space
     for number, (param, value) in enumerate(zip(function.params, args, strict=True)):
         align = param.align if param.align and not param.ptr else type_bytes(param.type)
         data += bytes(-len(data) % align)
-        layout.symbols[param.name], layout.spaces[param.name] = PARAM + len(data), "param"
+        layout.name(param, "param", PARAM + len(data))
         data += _packed(param, value, number, space)
     data += bytes(-len(data) % 16)
     return np.frombuffer(data, np.uint8)
@@ -677,13 +634,11 @@ def _packed(param: Param, value: Argument, number: int, space: AddressSpace) -> 
                 f"argument {number} is a tensor, but {param.name} is .{param.type}; pointers are .u64"
             )
         return space.place(value).to_bytes(8, "little")
-    if is_float(param.type):
-        return encode(to_format(np.array([value], np.float64), param.type), param.type).tobytes()
-    if isinstance(value, float):
-        if param.type != "b32":
-            raise InterpreterError(f"argument {number} is the float {value}, but {param.name} is .{param.type}")
-        return np.float32(value).tobytes()
-    return (int(value) & (1 << 8 * param.nbytes) - 1).to_bytes(param.nbytes, "little")
+    if not isinstance(value, float) or is_float(param.type):
+        return lane_of(value, param.type).tobytes()
+    if param.type != "b32":
+        raise InterpreterError(f"argument {number} is the float {value}, but {param.name} is .{param.type}")
+    return lane_of(value, "f32").tobytes()
 
 
 # -- account of shared memory -----------------------------------------------------------------------------------------

@@ -28,17 +28,16 @@ from kerneltune.tools.languages.ptx.sim.values import (
     IllFormed,
     Misaligned,
     Race,
-    base_of,
     decode,
     encode,
     is_float,
     is_kind,
     is_signed,
+    lane_of,
     parts_of,
     place,
     poison,
     resize,
-    to_format,
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array, OutOfBounds
@@ -833,15 +832,10 @@ def _immediate(operand: Immediate, kind: str) -> Array:
     width, value = bits_of(kind), operand.value
     if width == 1:
         return np.array([bool(value)])
-    if width == 128:
-        raise IllFormed(f"{operand.value} where 128 bits belong")
     if isinstance(value, int):
-        return np.array([value & (1 << width) - 1], UNSIGNED[width])
-    if operand.bits and not (is_float(kind) and bits_of(base_of(kind)) < operand.bits):
-        bits = np.array([value], f"f{operand.bits // 8}").view(UNSIGNED[operand.bits])
-        if width == 64 and operand.bits == 32 and kind == "f64":
-            return np.array([value], np.float64).view(np.uint64)
-        return resize(bits, width)
-    target = kind if is_float(kind) else {16: "f16", 32: "f32", 64: "f64"}[width]
-    one = to_format(np.array([[value] * parts_of(target)], np.float64), base_of(target))
-    return encode(one if parts_of(target) > 1 else one[0], target)
+        return lane_of(value, f"b{width}")
+    if is_float(kind):
+        return lane_of(value, kind)
+    if operand.bits:
+        return resize(lane_of(value, f"f{operand.bits}"), width)
+    return lane_of(value, {16: "f16", 32: "f32", 64: "f64"}[width])

@@ -213,6 +213,14 @@ def _grid(x: Array, kind: str, mode: str, satfinite: bool) -> Array:
     return np.where(over, np.copysign(np.where(finite, top, np.inf), x), rounded)
 
 
+def lane_of(value: float, kind: str) -> Array:
+    """A number as the bits of one lane; of a packed type, as both parts. Integers wrap around."""
+    if is_float(kind):
+        parts = np.full((1, parts_of(kind)), value, np.float64)
+        return encode(to_format(parts, base_of(kind)), kind).reshape(-1)
+    return np.array([int(value) & (1 << bits_of(kind)) - 1], UNSIGNED[bits_of(kind)])
+
+
 def flush(x: Array) -> Array:
     """.ftz: subnormal float32 numbers become zeros of their sign."""
     small = (np.abs(x) < np.float32(2.0**-126)) & (x != 0)
