@@ -194,7 +194,8 @@ def test_a_fused_product_is_rounded_once_where_two_roundings_differ() -> None:
     ("text", "a", "b", "wanted"),
     [
         ("min.f32", float("nan"), 1.0, 1.0), ("max.NaN.f32", float("nan"), 1.0, float("nan")),
-        ("max.f32", -0.0, 0.0, 0.0), ("max.f32", -0.0, -5.0, -0.0), ("min.f32", 0.0, -0.0, -0.0), ("add.ftz.f32", 1e-40, 0.0, 0.0),
+        ("max.f32", -0.0, 0.0, 0.0), ("max.f32", -0.0, -5.0, -0.0), ("min.f32", 0.0, -0.0, -0.0),
+        ("add.ftz.f32", 1e-40, 0.0, 0.0),
         ("add.f32", 1e-40, 0.0, 1e-40), ("add.sat.f32", 0.75, 0.5, 1.0), ("add.sat.f32", float("nan"), 0.0, 0.0),
         ("mul.rz.f32", 3e38, 10.0, 3.4028234663852886e38), ("mul.f32", 3e38, 10.0, float("inf")),
         ("copysign.f32", -1.0, 5.0, -5.0), ("div.full.f32", 1.0, 4.0, 0.25), ("min.xorsign.abs.f32", -2.0, 3.0, -2.0),
