@@ -49,7 +49,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Vector:
-    """{a, b, ...}"""
+    """A vector of registers or numbers: {a, b, ...}"""
 
     items: "tuple[Operand, ...]"
 
@@ -63,14 +63,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Not:
-    """!p"""
+    """A negated predicate: !p"""
 
     operand: Register
 
 
 @dataclass(frozen=True)
 class Both:
-    """p|q: two results"""
+    """Two results: p|q"""
 
     first: "Operand"
     second: "Operand"
@@ -99,7 +99,7 @@ def leaves(operand: Operand) -> "Iterator[Register | Symbol | Immediate]":
 
 @dataclass(frozen=True)
 class Guard:
-    """@p or @!p"""
+    """The predicate of an instruction: @p or @!p"""
 
     register: str
     negated: bool = False

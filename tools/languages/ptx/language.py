@@ -158,7 +158,7 @@ class PtxRecorder:
         self._log = log
 
     def launch(self, launch: PtxLaunch) -> None:
-        """Write it down."""
+        """Record one launch."""
         options: dict[str, Json] = {"block": list(launch.block), "shared_bytes": launch.shared_bytes}
         if launch.cluster != (1, 1, 1):
             options["cluster"] = list(launch.cluster)

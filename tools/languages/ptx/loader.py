@@ -213,7 +213,7 @@ class PtxLauncher(Protocol):
     """Where launches go: it runs them or writes them down, and chooses among configs."""
 
     def launch(self, launch: PtxLaunch) -> None:
-        """Do it, or write it down."""
+        """Launch it, or record the launch."""
 
     def choose(
         self,

@@ -352,7 +352,7 @@ class PointerFlow:
     scopes: dict[int, _Scope] = field(default_factory=dict)
 
     def add(self, scope: _Scope, names: Iterable[str], sets: Iterable[int]) -> None:
-        """Let values point there too."""
+        """Add arguments that values may point into."""
         for name, bits in zip(names, sets, strict=False):
             known = scope.values.setdefault(name, 0)
             if bits & ~known:

@@ -32,7 +32,7 @@ class _State:
 
     @property
     def bits(self) -> int:
-        """Packed."""
+        """The 64 bits that shared memory holds."""
         return self.pending | self.expected << 20 | (self.bytes & _TX) << 40 | self.phase << 63
 
 

@@ -245,7 +245,7 @@ class Schedule:
         self.spins, self.pushed_back = 0, -1
 
     def run(self) -> None:
-        """Until all threads have ended. Raises InterpreterError."""
+        """Run the steps until all threads have ended. Raises InterpreterError."""
         while (pc := self._choose()) is not None:
             self._straight(pc)
 
@@ -494,7 +494,7 @@ class _Layout:
     sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
 
     def name(self, variable: Variable | Param, space: str, address: int) -> None:
-        """Give a variable its place."""
+        """Set the address and state space of a variable."""
         self.symbols[variable.name], self.spaces[variable.name] = address, space
 
 

@@ -61,7 +61,7 @@ class Lanes:
         return len(self.numbers)
 
     def only(self, which: Array) -> Lanes:
-        """Some of them, by index or mask."""
+        """Return some of the lanes, by index or mask."""
         return Lanes(self.numbers[which], self.blocks[which], self.warps[which])
 
 
@@ -126,7 +126,7 @@ class Shadow:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Atomics do not race with one another."""
+        """Note no accesses for a while: atomics do not race with one another."""
         self._on = False
         try:
             yield
@@ -302,7 +302,7 @@ class Memory:
                     yield from self._regions(address[which], width, which)
 
     def _regions(self, address: Array, width: int, which: Array | None) -> Iterator[tuple[str, Array | None]]:
-        """Lanes in tensors, by tensor."""
+        """Split lanes whose addresses are global by the tensor that they lie in."""
         if self.space.single(address, width) is not None:
             yield "global", which
             return
@@ -490,7 +490,7 @@ class WarpMachine:
 
     @contextmanager
     def among(self, idx: Array | None) -> Iterator[None]:
-        """Others at work for a while."""
+        """Put other lanes to work for a while."""
         before = self.idx
         self.idx = idx
         try:
@@ -533,13 +533,13 @@ class WarpMachine:
         return np.unique(self.idx // WARP)
 
     def in_warps(self, bits: Array, rest: int = 0) -> Array:
-        """Elements by warp at work and lane."""
+        """Turn one row for each lane at work into [warp at work, lane]."""
         if self.idx is None:
             return self.full(bits).reshape(-1, WARP)
         return self.spread(bits, rest).reshape(-1, WARP)[self.warps()]
 
     def from_warps(self, by_warp: Array) -> Array:
-        """[warp at work, lane] to the lanes at work."""
+        """Turn [warp at work, lane] into one row for each lane at work."""
         if self.idx is None:
             return by_warp.reshape(-1)
         out = np.zeros((self.count // WARP, WARP), by_warp.dtype)
@@ -640,7 +640,7 @@ class Ins:
 
     @property
     def kind(self) -> str:
-        """The one type, or the last."""
+        """The instruction's type; of several the last."""
         if not self.kinds:
             raise IllFormed(f"{place(self.ins)}: a type is missing")
         return self.kinds[-1]
@@ -723,7 +723,7 @@ class Ins:
         return read
 
     def _packed(self, vector: Vector, width: int) -> Read:
-        """{low, high} as one number."""
+        """Reads {low, high} as one number."""
         part = width // len(vector.items)
         if part not in (8, 16, 32, 64) or width > 64:
             raise unsupported(self.ins, f"packing {len(vector.items)} registers into {width} bits")

@@ -65,22 +65,22 @@ def is_kind(word: str) -> bool:
 
 
 def base_of(kind: str) -> str:
-    """ "f16" of "f16x2"."""
+    """The type of one part: "f16" of "f16x2"."""
     return kind.removesuffix("x2")
 
 
 def parts_of(kind: str) -> int:
-    """2 of "f16x2", else 1."""
+    """How many numbers it holds: 2 of "f16x2", else 1."""
     return 2 if kind.endswith("x2") else 1
 
 
 def is_float(kind: str) -> bool:
-    """f16, bf16x2, e4m3 …"""
+    """Is it a floating-point type: f16, bf16x2, e4m3 …?"""
     return base_of(kind) in _FLOATS or base_of(kind) in _TTIR
 
 
 def is_signed(kind: str) -> bool:
-    """s8 to s64."""
+    """Is it a signed integer type: s8 to s64?"""
     return kind[0] == "s"
 
 
