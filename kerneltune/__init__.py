@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kerneltune.agent.api import Task, bench, optimize
     from kerneltune.tools.languages.ptx import PtxKernel
-    from kerneltune.tools.languages.ptx.launch import Backend
+    from kerneltune.tools.languages.ptx.loader import PtxLauncher
 
     __version__: str
 
@@ -34,12 +34,12 @@ def __getattr__(name: str) -> object:
     if name == "PtxKernel":
         from kerneltune.tools.languages.ptx import loader
 
-        loader.use_by_default(_gpu_backend)
+        loader.use_by_default(_gpu_launcher)
         return loader.PtxKernel
     raise AttributeError(f"module 'kerneltune' has no attribute {name!r}")
 
 
-def _gpu_backend() -> "Backend":
-    from kerneltune.tools.backends.cuda.ptx_launch import GpuBackend
+def _gpu_launcher() -> "PtxLauncher":
+    from kerneltune.tools.backends.cuda.ptx_launch import GpuPtxLauncher
 
-    return GpuBackend()
+    return GpuPtxLauncher()

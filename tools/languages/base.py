@@ -125,7 +125,7 @@ def language(name: str) -> Language:
 
 
 def languages() -> list[Language]:
-    """All of them."""
+    """Every language that kernels can be in."""
     return [language(name) for name in _FOLDERS]
 
 
@@ -141,10 +141,10 @@ def forbidden_option(options: Mapping[str, Json], allowed: Mapping[str, OptionCh
 
 
 def whole(low: int, high: int) -> OptionCheck:
-    """A whole number in that range."""
+    """Return a check that takes whole numbers from `low` to `high`."""
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def flag(value: Json) -> bool:
-    """True or False."""
+    """Check that an option is True or False."""
     return isinstance(value, bool)

@@ -11,10 +11,10 @@ import torch
 from kerneltune.tools.backends.cuda import driver
 from kerneltune.tools.backends.cuda.driver import pack_scalar
 from kerneltune.tools.languages.ptx.assemble import assemble
-from kerneltune.tools.languages.ptx.launch import PtxLaunch
+from kerneltune.tools.languages.ptx.loader import PtxLaunch
 
 
-class GpuBackend:
+class GpuPtxLauncher:
     """Assembles each text once; measures configs at their first launch for each set of arguments."""
 
     def __init__(self) -> None:

@@ -57,8 +57,6 @@ FORBIDDEN = {
     "discard": _AHEAD,
     **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq"), _BOUND),
 }
-BULK_PREFETCH = ("async", "bulk", "prefetch")
-AHEAD = _AHEAD
 
 # What other languages call it, and what a near name would not say.
 SLIPS = {
@@ -432,9 +430,6 @@ def waits_for_earlier(text: str, name: str) -> bool:
 
 # ---
 # What is wrong with a PTX kernel before it runs, as far as its text tells. Pure.
-#
-# A finding either stops the kernel, or is a note that its author should read: the evaluator's own protections (time
-# limits, guard pages, a process that may die) hold either way.
 
 _MOST_DIGITS = 4  # of an architecture's number
 _TABLES = ("global", "const")
@@ -541,9 +536,9 @@ def _near(opcode: str) -> str:
 
 def _forbidden(instruction: Instruction) -> str | None:
     if instruction.opcode == "prefetch" and not {"param", "const", "tensormap"} & set(instruction.modifiers):
-        return AHEAD
-    if instruction.opcode == "cp" and instruction.modifiers[:3] == BULK_PREFETCH:
-        return AHEAD
+        return _AHEAD
+    if instruction.opcode == "cp" and instruction.modifiers[:3] == ("async", "bulk", "prefetch"):
+        return _AHEAD
     return FORBIDDEN.get(instruction.opcode)
 
 

@@ -92,7 +92,7 @@ def _pointers(entry: Function) -> _Pointers:
 
 @dataclass
 class _GuessedForward:
-    """The body of forward."""
+    """Writes the body of a guessed forward."""
 
     module: Module
     entry: Function

@@ -161,7 +161,7 @@ class Writer:
         self._outputs = {ref.storage for ref in tensor_refs(self.plan.outputs)}
 
     def body(self) -> list[str]:
-        """The lines; the last returns. Raises CannotSay."""
+        """Return the lines of the body of forward; the last returns its outputs. Raises CannotSay."""
         self._refuse()
         lines: list[str] = []
         for step in self.plan.run:

@@ -49,7 +49,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Vector:
-    """{a, b, ...}"""
+    """A vector of registers or numbers: {a, b, ...}"""
 
     items: "tuple[Operand, ...]"
 
@@ -63,14 +63,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Not:
-    """!p"""
+    """A negated predicate: !p"""
 
     operand: Register
 
 
 @dataclass(frozen=True)
 class Both:
-    """p|q: two results"""
+    """Two results: p|q"""
 
     first: "Operand"
     second: "Operand"
@@ -99,7 +99,7 @@ def leaves(operand: Operand) -> "Iterator[Register | Symbol | Immediate]":
 
 @dataclass(frozen=True)
 class Guard:
-    """@p or @!p"""
+    """The predicate of an instruction: @p or @!p"""
 
     register: str
     negated: bool = False
@@ -210,13 +210,21 @@ class Module:
         return tuple(f for f in self.functions if f.entry and f.defined)
 
 
-_SIZES = {"pred": 1, "b128": 16, "f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4, "e4m3": 1, "e5m2": 1}
+TYPE_BITS = {
+    "pred": 1, "b128": 128, "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "f64": 64, "e4m3": 8, "e5m2": 8,
+    **{f"{sign}{bits}": bits for sign in "usb" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+def bits_of(kind: str) -> int:
+    """Bits of a scalar type ("u32": 32), or of a packed one ("f16x2": 32). Raises KeyError."""
+    single = kind.removesuffix("x2")
+    return TYPE_BITS[single] * (1 if single == kind else 2)
 
 
 def type_bytes(kind: str) -> int:
-    """Bytes of a scalar type ("u32": 4). Raises ValueError."""
-    if kind in _SIZES:
-        return _SIZES[kind]
-    if kind[:1] in "usbf" and kind[1:] in ("8", "16", "32", "64"):
-        return int(kind[1:]) // 8
-    raise ValueError(f"no PTX type {kind!r}")
+    """Bytes of a type in memory. Raises ValueError."""
+    try:
+        return max(1, bits_of(kind) // 8)
+    except KeyError as error:
+        raise ValueError(f"no PTX type {kind!r}") from error

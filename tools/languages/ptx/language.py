@@ -24,8 +24,7 @@ from kerneltune.tools.languages.base import (
 from kerneltune.tools.languages.ptx.assemble import assemble, lines_ahead, with_candidate_lines
 from kerneltune.tools.languages.ptx.checks import effects, findings, waits_for_earlier
 from kerneltune.tools.languages.ptx.ir import PtxError
-from kerneltune.tools.languages.ptx.launch import PtxLaunch
-from kerneltune.tools.languages.ptx.loader import PtxLaunchError, block_of, entry_of, mismatch, use
+from kerneltune.tools.languages.ptx.loader import PtxLaunch, PtxLaunchError, block_of, entry_of, mismatch, use
 from kerneltune.tools.languages.ptx.parser import parse
 from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
@@ -168,7 +167,7 @@ class PtxRecorder:
         self._log = log
 
     def launch(self, launch: PtxLaunch) -> None:
-        """Write it down."""
+        """Record one launch."""
         options: dict[str, Json] = {"block": list(launch.block), "shared_bytes": launch.shared_bytes}
         if launch.cluster != (1, 1, 1):
             options["cluster"] = list(launch.cluster)

@@ -6,13 +6,13 @@ import operator
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from kerneltune.tools.languages.ptx.ir import Function, Module, Param, PtxError
-from kerneltune.tools.languages.ptx.launch import Backend, PtxLaunch
 from kerneltune.tools.languages.ptx.parser import line_of, parse
 
 # ---
@@ -192,29 +192,62 @@ LARGEST_CLUSTER = 16
 _AXES = 3
 
 
-_backend: Backend | None = None
-_by_default: Callable[[], Backend] | None = None
+@dataclass(frozen=True)
+class PtxLaunch:
+    """One launch. `grid` counts blocks, `block` threads, `cluster` blocks of a cluster; `signature` has the values'
+    types as plans name them; `shared_bytes` is dynamic shared memory."""
+
+    text: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    values: tuple[Any, ...]
+    signature: tuple[str, ...]
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+    pdl: bool = False
 
 
-def use(backend: Backend) -> None:
+class PtxLauncher(Protocol):
+    """Where launches go: it runs them or writes them down, and chooses among configs."""
+
+    def launch(self, launch: PtxLaunch) -> None:
+        """Launch it, or record the launch."""
+
+    def choose(
+        self,
+        key: str,
+        values: Sequence[Any],
+        configs: Sequence[Mapping[str, Any]],
+        run: Callable[[Mapping[str, Any]], None],
+    ) -> int:
+        """Which config a launch of `values` shall use; `run` launches with one of them."""
+
+
+_launcher: PtxLauncher | None = None
+_by_default: Callable[[], PtxLauncher] | None = None
+
+
+def use(launcher: PtxLauncher) -> None:
     """Send all launches of this process there from now on."""
-    global _backend
-    _backend = backend
+    global _launcher
+    _launcher = launcher
 
 
-def use_by_default(make: Callable[[], Backend]) -> None:
+def use_by_default(make: Callable[[], PtxLauncher]) -> None:
     """Say where launches go when nobody else is in charge."""
     global _by_default
     _by_default = make
 
 
-def _in_charge() -> Backend:
-    if _backend is None:
+def _in_charge() -> PtxLauncher:
+    if _launcher is None:
         if _by_default is None:
             raise PtxLaunchError("nothing launches PTX in this process: import PtxKernel from kerneltune")
         use(_by_default())
-    assert _backend is not None
-    return _backend
+    assert _launcher is not None
+    return _launcher
 
 
 class PtxKernel:
@@ -239,17 +272,17 @@ class PtxKernel:
         return lambda *args, **options: self._choose(grid, args, options)
 
     def _choose(self, grid: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        backend = _in_charge()
+        launcher = _in_charge()
 
         def run(config: Mapping[str, Any]) -> None:
-            backend.launch(self._bound(config, grid, args, **options))
+            launcher.launch(self._bound(config, grid, args, **options))
 
         try:
             if not self.configs:
                 run({})
                 return
             key = self.entry or self._entry(self.configs[0])[1].name
-            run(self.configs[backend.choose(key, args, self.configs, run)])
+            run(self.configs[launcher.choose(key, args, self.configs, run)])
         except (PtxError, PtxLaunchError) as error:
             error.whole = self.text
             raise

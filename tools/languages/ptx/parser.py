@@ -112,14 +112,8 @@ class Value:
 
     @property
     def immediate(self) -> Immediate:
-        """The operand that it is."""
+        """The operand of an instruction that has this value."""
         return Immediate(self.number, self.bits)
-
-
-def literal(number: Immediate, *, unsigned: bool) -> Value:
-    """A number as it is written; one that no signed number can hold is unsigned."""
-    large = isinstance(number.value, int) and number.value >= 1 << 63
-    return Value(number.value, unsigned=unsigned or large, bits=number.bits)
 
 
 def _wrapped(number: int, unsigned: bool) -> int:
@@ -188,11 +182,6 @@ def unary(mark: str, a: Value) -> Value:
     return Value(~a.number, unsigned=True) if mark == "~" else Value(a.number, unsigned=mark == ".u64")
 
 
-def chosen(condition: Value, a: Value, b: Value) -> Value:
-    """`condition ? a : b`."""
-    return a if condition.number else b
-
-
 # ---
 # Tokens of PTX text, taken one by one, and the small things that stand everywhere: numbers, types, variables. Pure.
 
@@ -219,11 +208,11 @@ class Stream:
 
     @property
     def after(self) -> PtxToken:
-        """The one behind it."""
+        """The token behind the next."""
         return self.tokens[min(self.at + 1, len(self.tokens) - 1)]
 
     def skip(self, count: int) -> None:
-        """Leave tokens out."""
+        """Pass over some tokens."""
         self.at = min(self.at + count, len(self.tokens) - 1)
 
     def take(self) -> PtxToken:
@@ -233,18 +222,18 @@ class Stream:
         return token
 
     def accept(self, *texts: str) -> PtxToken | None:
-        """The next token if it is one of these."""
+        """Take the next token if its text is one of these."""
         return self.take() if self.next.text in texts and self.next.kind != "string" else None
 
     def expect(self, text: str) -> PtxToken:
-        """The next token, which has to be this."""
+        """Take the next token, whose text has to be this."""
         token = self.accept(text)
         if token is None:
             raise self.error(f"expected {text!r} before {self.next.text or 'the end'!r}")
         return token
 
     def word(self, what: str) -> PtxToken:
-        """The next token, which has to be a word."""
+        """Take the next token, which has to be a word."""
         if self.next.kind != "word":
             raise self.error(f"expected {what} before {self.next.text or 'the end'!r}")
         return self.take()
@@ -293,7 +282,7 @@ class Stream:
         return kind
 
     def count(self) -> int | None:
-        """[2][3] is 6, [] is 0; None without brackets."""
+        """Read an array's size: [2][3] is 6, [] is 0; None without brackets."""
         count = None
         while self.accept("["):
             size = 0 if self.next.text == "]" else self.number("an array's size")
@@ -304,7 +293,7 @@ class Stream:
         return count
 
     def offset(self) -> int:
-        """The sum of what is added to a name, in bytes."""
+        """Read what is added to a name, in bytes: `+4-2` is 2."""
         total = 0
         while sign := self.accept("+", "-"):
             value = self._value(_PRODUCTS).number
@@ -327,7 +316,7 @@ class Stream:
             first = self._chosen()
             self.expect(":")
             second = self._chosen()
-        return chosen(value, first, second)
+        return first if value.number else second
 
     def _value(self, level: int) -> Value:
         if level == len(LEVELS):
@@ -366,7 +355,9 @@ class Stream:
         fraction = token.kind == "dot" and token.text[1:].isdecimal()
         if (token.kind != "number" and not fraction) or len(token.text) > MOST_DIGITS:
             raise self.error(f"expected an operand before {token.text[:40] or 'the end'!r}", token)
-        return literal(_number(token.text), unsigned=token.text[-1] == "U")
+        number = _number(token.text)
+        large = isinstance(number.value, int) and number.value >= 1 << 63
+        return Value(number.value, unsigned=large or token.text[-1] == "U", bits=number.bits)
 
     @contextmanager
     def _valued(self, token: PtxToken) -> Iterator[None]:
@@ -476,19 +467,19 @@ class FunctionDraft:
     end_line: int = 0
 
     def enter(self) -> None:
-        """A brace opens a scope."""
+        """Open a scope, at an opening brace."""
         self.scopes.append(_ParsedScope(self.opened, len(self.body)))
         self.opened += 1
 
     def leave(self) -> None:
-        """A brace closes one: branches inside that named a label of it, be it before the label, meant that one."""
+        """Close a scope: branches inside that named a label of it, be it before the label, meant that one."""
         scope = self.scopes.pop()
         if scope.number and scope.labels:
             for i in range(scope.start, len(self.body)):
                 self.body[i] = _renamed(self.body[i], scope.labels)
 
     def declare(self, name: str, kind: str) -> None:
-        """A register of the innermost scope."""
+        """Declare a register in the innermost scope."""
         scope = self.scopes[-1]
         full = scope.full(name)
         scope.names[name] = full
@@ -496,7 +487,7 @@ class FunctionDraft:
         self.registers[full] = kind
 
     def declare_memory(self, variable: Variable) -> None:
-        """A variable of the innermost scope."""
+        """Declare a variable in the innermost scope."""
         scope = self.scopes[-1]
         full = scope.full(variable.name)
         scope.memory[variable.name] = full
@@ -504,7 +495,7 @@ class FunctionDraft:
         self.variables.append(replace(variable, name=full))
 
     def label(self, name: str, line: int) -> None:
-        """A label of the innermost scope."""
+        """Place a label of the innermost scope."""
         self.scopes[-1].labels[name] = self.scopes[-1].full(name)
         self.body.append(Label(name, line))
 
@@ -533,149 +524,149 @@ def _renamed(item: Item, names: Mapping[str, str]) -> Item:
     return replace(item, operands=operands)
 
 
-class BodyParser:
-    """Reads one body from a stream that stands behind its opening brace."""
+class _BodyParser(Stream):
+    """Reads the bodies of functions."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._in, self._draft = stream, FunctionDraft()
+    _draft: FunctionDraft  # of the function whose body is being read
 
-    def read(self, opening: PtxToken) -> FunctionDraft:
-        """Read up to the closing brace of `opening`. Raises PtxError."""
-        draft = self._draft
+    def body(self) -> FunctionDraft:
+        """Read from the opening brace to the closing one. Raises PtxError."""
+        opening = self.expect("{")
+        draft = self._draft = FunctionDraft()
         draft.enter()
         while True:
-            token = self._in.next
+            token = self.next
             if token.kind == "end":
-                raise self._in.error("this '{' is never closed", opening)
-            if self._in.accept("{"):
+                raise self.error("this '{' is never closed", opening)
+            if self.accept("{"):
                 if len(draft.scopes) == MOST_SCOPES:
-                    raise self._in.error(f"braces more than {MOST_SCOPES} deep", token)
+                    raise self.error(f"braces more than {MOST_SCOPES} deep", token)
                 draft.enter()
-            elif self._in.accept("}"):
+            elif self.accept("}"):
                 draft.leave()
                 if not draft.scopes:
                     draft.end_line = token.line
                     return draft
-            elif not self._in.accept(";"):
+            elif not self.accept(";"):
                 self._statement()
 
     def _statement(self) -> None:
-        token = self._in.next
+        token = self.next
         if token.kind == "dot":
-            self._directive(self._in.take())
-        elif token.kind == "word" and self._in.after.text == ":":
-            self._in.skip(2)
+            self._directive(self.take())
+        elif token.kind == "word" and self.after.text == ":":
+            self.skip(2)
             self._draft.label(token.text, token.line)
         elif token.kind == "word" or token.text == "@":
             self._draft.body.append(self._instruction())
         else:
-            raise self._in.error(f"{token.text!r} does not begin an instruction")
+            raise self.error(f"{token.text!r} does not begin an instruction")
 
     def _directive(self, token: PtxToken) -> None:
         if token.text == ".reg":
             self._registers()
         elif token.text in SPACES:
-            for variable in self._in.variables(token, extern=False):
+            for variable in self.variables(token, extern=False):
                 self._draft.declare_memory(variable)
         elif token.text == ".loc":
             self._location(token)
         elif token.text in (".pragma", ".branchtargets", ".calltargets", ".callprototype"):
-            self._in.until_semicolon()
+            self.until_semicolon()
         else:
-            raise self._in.error(f"{token.text!r} is no directive of a function's body", token)
+            raise self.error(f"{token.text!r} is no directive of a function's body", token)
 
     def _registers(self) -> None:
-        token = self._in.take()
+        token = self.take()
         while token.text in (".v2", ".v4"):
-            token = self._in.take()
-        kind = self._in.type(token)
+            token = self.take()
+        kind = self.type(token)
         while True:
-            name = self._in.word("a register's name").text
-            if self._in.accept("<"):
-                count = self._in.plain_number("the number of registers")
-                self._in.expect(">")
+            name = self.word("a register's name").text
+            if self.accept("<"):
+                count = self.plain_number("the number of registers")
+                self.expect(">")
                 if count + len(self._draft.registers) > MOST_REGISTERS:
-                    raise self._in.error(f"{count} registers {name}; the limit is {MOST_REGISTERS} of a function")
+                    raise self.error(f"{count} registers {name}; the limit is {MOST_REGISTERS} of a function")
                 for i in range(count):
                     self._draft.declare(f"{name}{i}", kind)
             else:
                 self._draft.declare(name, kind)
-            if not self._in.accept(","):
+            if not self.accept(","):
                 break
-        self._in.expect(";")
+        self.expect(";")
 
     def _location(self, token: PtxToken) -> None:
         """Skip `.loc 1 12 3`, and where it was inlined: what follows in the same line is an instruction."""
         for _ in range(3):
-            self._in.number("a location")
-        if self._in.accept(","):
-            if self._in.word("function_name").text != "function_name":
-                raise self._in.error("expected function_name", token)
-            self._in.word("a function's label")
-            self._in.offset()
-            self._in.expect(",")
-            if self._in.word("inlined_at").text != "inlined_at":
-                raise self._in.error("expected inlined_at", token)
+            self.number("a location")
+        if self.accept(","):
+            if self.word("function_name").text != "function_name":
+                raise self.error("expected function_name", token)
+            self.word("a function's label")
+            self.offset()
+            self.expect(",")
+            if self.word("inlined_at").text != "inlined_at":
+                raise self.error("expected inlined_at", token)
             for _ in range(3):
-                self._in.number("a location")
+                self.number("a location")
 
     def _instruction(self) -> Instruction:
         guard = None
-        if self._in.accept("@"):
-            negated = self._in.accept("!") is not None
-            name = self._in.word("a predicate").text
+        if self.accept("@"):
+            negated = self.accept("!") is not None
+            name = self.word("a predicate").text
             guard = Guard(self._draft.full_name(name) or name, negated)
-        opcode = self._in.word("an instruction")
+        opcode = self.word("an instruction")
         head, *modifiers = opcode.text.split(".")  # ".x" may be taken for an element of a vector
-        while self._in.next.kind == "dot":
-            modifiers.append(self._in.take().text[1:])
+        while self.next.kind == "dot":
+            modifiers.append(self.take().text[1:])
         operands = self._list(";", groups=head == "call")
         return Instruction(head, tuple(modifiers), operands, opcode.line, guard)
 
     def _list(self, closing: str, *, groups: bool = False) -> tuple[Operand, ...]:
         found: list[Operand] = []
-        while not self._in.accept(closing):
-            found.append(self._group() if groups and self._in.next.text == "(" else self._operand())
-            if self._in.next.text != closing:
-                if self._in.next.text != ",":
-                    raise self._in.missing(",", closing)
-                self._in.skip(1)
-                if self._in.next.text == closing:
-                    raise self._in.error("expected an operand behind ','")
+        while not self.accept(closing):
+            found.append(self._group() if groups and self.next.text == "(" else self._operand())
+            if self.next.text != closing:
+                if self.next.text != ",":
+                    raise self.missing(",", closing)
+                self.skip(1)
+                if self.next.text == closing:
+                    raise self.error("expected an operand behind ','")
         return tuple(found)
 
     def _group(self) -> Group:
-        self._in.expect("(")
+        self.expect("(")
         return Group(self._list(")"))
 
     def _operand(self) -> Operand:
-        text = self._in.next.text
+        text = self.next.text
         if text == "[":
             return self._address()
         operand = self._vector() if text == "{" else self._plain()
-        if not (mark := self._in.accept("|")):
+        if not (mark := self.accept("|")):
             return operand
-        with self._in.nested(mark):
+        with self.nested(mark):
             return Both(operand, self._operand())
 
     def _vector(self) -> Vector:
-        with self._in.nested(self._in.expect("{")):
+        with self.nested(self.expect("{")):
             return Vector(self._list("}"))
 
     def _plain(self) -> Operand:
-        token = self._in.next
-        if token.text == "!" and self._in.after.kind == "word":
-            self._in.skip(1)
-            name = self._in.take().text
+        token = self.next
+        if token.text == "!" and self.after.kind == "word":
+            self.skip(1)
+            name = self.take().text
             return Not(Register(self._draft.full_name(name) or name))
         if token.kind != "word" or token.text == WARP:
-            return self._in.constant()
-        named = self._named(self._in.take().text)
-        return replace(named, offset=self._in.offset()) if isinstance(named, Symbol) else named
+            return self.constant()
+        named = self._named(self.take().text)
+        return replace(named, offset=self.offset()) if isinstance(named, Symbol) else named
 
     def _named(self, name: str) -> Register | Symbol:
-        if self._in.next.text in ELEMENTS:  # "%tid .x"
-            name += self._in.take().text
+        if self.next.text in ELEMENTS:  # "%tid .x"
+            name += self.take().text
         base, dot, element = name.partition(".")
         full = self._draft.full_name(base)
         if full is not None:
@@ -683,15 +674,15 @@ class BodyParser:
         return Register(name) if name.startswith("%") else Symbol(self._draft.memory_name(name))
 
     def _address(self) -> Address:
-        self._in.expect("[")
-        base = self._named(self._in.take().text) if self._in.next.kind == "word" else None
-        offset = self._in.offset() if base is not None else self._in.number("an address")
+        self.expect("[")
+        base = self._named(self.take().text) if self.next.kind == "word" else None
+        offset = self.offset() if base is not None else self.number("an address")
         more: tuple[Operand, ...] = ()
-        if self._in.accept(","):
-            with self._in.nested(self._in.next):
+        if self.accept(","):
+            with self.nested(self.next):
                 more = self._list("]")
         else:
-            self._in.expect("]")
+            self.expect("]")
         return Address(base, offset, more)
 
 
@@ -713,8 +704,8 @@ def parse(text: str) -> Module:
         raise parser.error("operands nested too deeply") from error
 
 
-class _ModuleParser(Stream):
-    """Reads a file."""
+class _ModuleParser(_BodyParser):
+    """Reads a PTX file."""
 
     def module(self) -> Module:
         module = self._head()
@@ -765,7 +756,7 @@ class _ModuleParser(Stream):
         return found
 
     def _skip_section(self) -> None:
-        """Debug information."""
+        """Skip a .section: it holds debug information."""
         while self.next.text != "{":
             if self.take().kind == "end":
                 raise self.error("a .section has no body")
@@ -786,7 +777,7 @@ class _ModuleParser(Stream):
         function = Function(name.text, name.line, entry, params, directives)
         if self.accept(";"):
             return replace(function, defined=False, end_line=name.line)
-        draft = BodyParser(self).read(self.expect("{"))
+        draft = self.body()
         return replace(
             function,
             registers=draft.registers,

@@ -68,7 +68,7 @@ class _Readable:
         return {n for first, last in self._braces.items() for n in range(first, last + 1)}
 
     def lines(self) -> Iterator[str]:
-        """The new text."""
+        """Yield the lines of the new text."""
         entries, heads = {f.line: f for f in self._module.entries}, self._head_lines()
         for number, line in enumerate(self._plain, 1):
             line = " ".join(line.split())

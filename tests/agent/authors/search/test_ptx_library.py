@@ -14,8 +14,7 @@ from kerneltune.agent.authors.search.experts import ptx_experts
 from kerneltune.tools.languages.ptx import loader, parse, sim
 from kerneltune.tools.languages.ptx.assemble import assemble
 from kerneltune.tools.languages.ptx.checks import findings
-from kerneltune.tools.languages.ptx.launch import PtxLaunch
-from kerneltune.tools.languages.ptx.loader import entry_of
+from kerneltune.tools.languages.ptx.loader import PtxLaunch, entry_of
 from kerneltune.tools.languages.triton.ttir import Pointer
 from tests.agent.shell import optimize
 

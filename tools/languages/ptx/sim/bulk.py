@@ -1,12 +1,13 @@
 """Barriers in shared memory and asynchronous copies: bulk ones, which such barriers wait for, and those in groups."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from kerneltune.tools.languages.ptx.ir import Address, Operand
-from kerneltune.tools.languages.ptx.sim.exchange import ignore_hints
-from kerneltune.tools.languages.ptx.sim.machine import Bulk, Copies, Ins, Read, Run, WarpMachine
+from kerneltune.tools.languages.ptx.sim.exchange import nothing, without_policy
+from kerneltune.tools.languages.ptx.sim.machine import Bulk, InFlight, Ins, Lanes, Read, Run, WarpMachine, parted
 from kerneltune.tools.languages.ptx.sim.values import IllFormed, Race, place, unsupported
 from kerneltune.tools.languages.triton.ttir.ir import Array
 
@@ -31,92 +32,104 @@ class _State:
 
     @property
     def bits(self) -> int:
-        """Packed."""
+        """The 64 bits that shared memory holds."""
         return self.pending | self.expected << 20 | (self.bytes & _TX) << 40 | self.phase << 63
 
-    def settle(self) -> None:
-        """End the phase when all are there."""
-        if self.pending == 0 and self.bytes == 0:
-            self.phase ^= 1
-            self.pending = self.expected
+
+Change = Callable[[_State, int], None]
 
 
-def state_of(m: WarpMachine, ins: Ins, address: int, lane: int) -> _State:
-    who = m.everyone.only(np.array([lane]))
+def _state(m: WarpMachine, ins: Ins, address: int, lane: int) -> _State:
     with m.memory.shadow.off():
-        raw = m.memory.read("shared", np.array([address & 0xFFFFFFFF]), 8, ins.ins, who)
+        raw = m.memory.read("shared", np.array([address & 0xFFFFFFFF]), 8, ins.ins, m.everyone.only(np.array([lane])))
     return _State(int(raw.view(np.uint64)[0, 0]))
 
 
-def keep(m: WarpMachine, ins: Ins, address: int, lane: int, state: _State) -> None:
-    raw = np.array([[state.bits]], np.uint64).view(np.uint8)
+def _change(m: WarpMachine, ins: Ins, address: int, lane: int, change: Change, number: int) -> int:
+    """Change an mbarrier, and end its phase when all are there. Return its bits before."""
+    state = _state(m, ins, address, lane)
+    before = state.bits
+    change(state, number)
+    if state.pending == 0 and state.bytes == 0:
+        state.phase ^= 1
+        state.pending = state.expected
+    raw, where = np.array([[state.bits]], np.uint64).view(np.uint8), np.array([address & 0xFFFFFFFF])
     with m.memory.shadow.off():
-        m.memory.write("shared", np.array([address & 0xFFFFFFFF]), raw, ins.ins, m.everyone.only(np.array([lane])))
+        m.memory.write("shared", where, raw, ins.ins, m.everyone.only(np.array([lane])))
+    return before
 
 
-def barrier(ins: Ins) -> Run:
-    """mbarrier.init, .inval, .arrive, .arrive_drop, .expect_tx, .complete_tx, .test_wait, .try_wait."""
-    what = ins.one_of(tuple(_BARRIER))
-    if not what:
-        raise unsupported(ins.ins, "this operation of an mbarrier")
-    ins.ignore(*SHARED, "release", "acquire", "relaxed", "cta", "cluster", "noComplete")
-    return _BARRIER[what](ins)
+def _changer(ins: Ins, at: Operand, number: Operand | None, change: Change) -> Callable[[WarpMachine], Array]:
+    """Lets each lane at work, one after the other, change the mbarrier at its address by its number (1). Gives what
+    each found."""
+    where, count = _barrier_address(ins, at), None if number is None else ins.bits(number, "b32")
+
+    def run(m: WarpMachine) -> Array:
+        numbers = np.ones(m.n, np.int64) if count is None else m.full(count(m))
+        each = zip(m.full(where(m)).tolist(), m.lanes.numbers.tolist(), numbers.tolist(), strict=True)
+        return np.array([_change(m, ins, address, lane, change, n) for address, lane, n in each], np.uint64)
+
+    return run
 
 
-def barrier_address(ins: Ins, operand: Operand) -> Read:
+def _barrier_address(ins: Ins, operand: Operand) -> Read:
     if not isinstance(operand, Address):
         raise IllFormed(f"{place(ins.ins)}: the mbarrier stands in brackets")
     return ins.address(operand, small=True)
 
 
-def _init(ins: Ins) -> Run:
-    at, count = barrier_address(ins, ins.operands[0]), ins.bits(ins.operands[1], "b32")
+_OPERATIONS = ("init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx")
+
+
+def _mbarrier(ins: Ins) -> Run:
+    """mbarrier.init, .inval, .arrive, .arrive_drop, .expect_tx, .complete_tx, .test_wait, .try_wait."""
+    what = ins.one_of(_OPERATIONS)
+    if not what:
+        raise unsupported(ins.ins, "this operation of an mbarrier")
+    ins.ignore(*SHARED, "release", "acquire", "relaxed", "cta", "cluster", "noComplete")
+    if what in ("test_wait", "try_wait"):
+        return _wait(ins)
+    if what in ("arrive", "arrive_drop"):
+        return _arrive(ins, drops=what == "arrive_drop")
+    return nothing(ins) if what == "inval" else _set_up(ins, what)
+
+
+def _set_up(ins: Ins, what: str) -> Run:
+    """.init, .expect_tx, .complete_tx."""
+
+    def change(state: _State, number: int) -> None:
+        if what == "init":
+            state.pending = state.expected = number & _FIELD
+            state.bytes = state.phase = 0
+        else:
+            state.bytes += number if what == "expect_tx" else -number
+
+    changed = _changer(ins, ins.operands[0], ins.operands[1], change)
 
     def run(m: WarpMachine) -> None:
-        for lane, address, n in zip(m.lanes.numbers, m.full(at(m)), m.full(count(m)), strict=True):
-            state = _State(0)
-            state.pending = state.expected = int(n) & _FIELD
-            keep(m, ins, int(address), int(lane), state)
+        changed(m)
 
     return run
 
 
-def _arrive(ins: Ins) -> Run:
-    expects, drops = ins.flag("expect_tx"), "arrive_drop" in ins.ins.modifiers
+def _arrive(ins: Ins, *, drops: bool) -> Run:
+    expects = ins.flag("expect_tx")
     ins.understood()
     has_state = not isinstance(ins.operands[0], Address)
-    operands = ins.operands[1:] if has_state else ins.operands
-    at = barrier_address(ins, operands[0])
-    number = ins.bits(operands[1], "b32") if len(operands) > 1 else None
+    at, *number = ins.operands[1:] if has_state else ins.operands
     write = ins.write_bits(ins.operands[0], "b64") if has_state else None
 
+    def change(state: _State, number: int) -> None:
+        state.bytes += number if expects else 0
+        state.pending = max(0, state.pending - (1 if expects else number))
+        state.expected -= drops
+
+    arrive = _changer(ins, at, number[0] if number else None, change)
+
     def run(m: WarpMachine) -> None:
-        tokens = np.zeros(m.n, np.uint64)
-        many = np.ones(m.n, np.int64) if number is None else m.full(number(m)).astype(np.int64)
-        for i, (lane, address) in enumerate(zip(m.lanes.numbers, m.full(at(m)), strict=True)):
-            state = state_of(m, ins, int(address), int(lane))
-            tokens[i] = state.bits
-            state.bytes += int(many[i]) if expects else 0
-            state.pending = max(0, state.pending - (1 if expects else int(many[i])))
-            state.expected -= drops
-            state.settle()
-            keep(m, ins, int(address), int(lane), state)
+        tokens = arrive(m)
         if write is not None:
             write(m, tokens)
-
-    return run
-
-
-def _transaction(ins: Ins) -> Run:
-    sign = 1 if "expect_tx" in ins.ins.modifiers else -1
-    at, number = barrier_address(ins, ins.operands[0]), ins.bits(ins.operands[1], "b32")
-
-    def run(m: WarpMachine) -> None:
-        for lane, address, n in zip(m.lanes.numbers, m.full(at(m)), m.full(number(m)), strict=True):
-            state = state_of(m, ins, int(address), int(lane))
-            state.bytes += sign * int(n)
-            state.settle()
-            keep(m, ins, int(address), int(lane), state)
 
     return run
 
@@ -125,7 +138,7 @@ def _wait(ins: Ins) -> Run:
     """True when the phase has ended. Copies that this barrier watches arrive now."""
     by_parity = ins.flag("parity")
     ins.understood()
-    at = barrier_address(ins, ins.operands[1])
+    at = _barrier_address(ins, ins.operands[1])
     given = ins.bits(ins.operands[2], "b32" if by_parity else "b64")
     write = ins.write_bits(ins.operands[0], "pred")
 
@@ -135,7 +148,7 @@ def _wait(ins: Ins) -> Run:
         _, firsts, where = np.unique(lanes.blocks << 32 | address, return_index=True, return_inverse=True)
         for i, first in enumerate(firsts.tolist()):
             _land(m, ins, int(address[first]), int(lanes.blocks[first]))
-            phase[where == i] = state_of(m, ins, int(address[first]), int(lanes.numbers[first])).phase
+            phase[where == i] = _state(m, ins, int(address[first]), int(lanes.numbers[first])).phase
         asked = m.full(given(m)).astype(np.uint64)
         done = phase != (asked & np.uint64(1) if by_parity else asked >> np.uint64(63))
         m.memory.shadow.barrier(np.unique(m.lanes.blocks))
@@ -145,36 +158,29 @@ def _wait(ins: Ins) -> Run:
     return run
 
 
-def _nothing(ins: Ins) -> Run:
-    return lambda m: None
+def _move(m: WarpMachine, one: Bulk, source: str, target: str) -> None:
+    who, steps = _steps(m, one)
+    with m.memory.shadow.off():
+        raw = m.memory.read(source, one.source + steps, 16, one.ins, who)
+        m.memory.write(target, one.target + steps, raw, one.ins, who)
 
 
-_BARRIER = {
-    "init": _init, "inval": _nothing, "arrive": _arrive, "arrive_drop": _arrive, "expect_tx": _transaction,
-    "complete_tx": _transaction, "test_wait": _wait, "try_wait": _wait,
-}  # fmt: skip
-
-
-def move(m: WarpMachine, one: Bulk, source: str, target: str) -> None:
-    who = m.everyone.only(np.full(one.nbytes // 16, one.lane))
-    steps = np.arange(0, one.nbytes, 16)
-    raw = m.memory.read(source, one.source + steps, 16, one.ins, who)
-    m.memory.write(target, one.target + steps, raw, one.ins, who)
+def _steps(m: WarpMachine, one: Bulk) -> tuple[Lanes, Array]:
+    """A bulk copy in accesses of 16 bytes: who makes each, and where it is within the copy."""
+    return m.everyone.only(np.full(one.nbytes // 16, one.lane)), np.arange(0, one.nbytes, 16)
 
 
 def _land(m: WarpMachine, ins: Ins, address: int, block: int) -> None:
     """Copies watched by a barrier happen, and their bytes are counted."""
+
+    def arrive(state: _State, number: int) -> None:
+        state.bytes -= number
+
     mine = [one for one in m.bulk if (one.block, one.barrier) == (block, address)]
-    if not mine:
-        return
     m.bulk = [one for one in m.bulk if one not in mine]
     for one in mine:
-        with m.memory.shadow.off():
-            move(m, one, "global", "shared")
-        state = state_of(m, ins, address, one.lane)
-        state.bytes -= one.nbytes
-        state.settle()
-        keep(m, ins, address, one.lane, state)
+        _move(m, one, "global", "shared")
+        _change(m, ins, address, one.lane, arrive, one.nbytes)
 
 
 # ---
@@ -187,18 +193,18 @@ def _land(m: WarpMachine, ins: Ins, address: int, block: int) -> None:
 _ALL = 1 << 30
 
 
-def copy(ins: Ins) -> Run:
+def _copy(ins: Ins) -> Run:
     """cp.async and what belongs to it."""
     ins.ignore("async")
     if ins.flag("bulk"):
         return _bulk(ins)
     if ins.flag("commit_group"):
-        return _commit
+        return lambda m: m.commit(m.groups)
     if ins.flag("wait_all"):
-        return lambda m: _complete(m, m.lanes.numbers, 0, committed=False)
+        return lambda m: _complete(m, _ALL)
     if ins.flag("wait_group"):
         count = ins.bits(ins.operands[0], "b32")
-        return lambda m: _complete(m, m.lanes.numbers, int(count(m).flat[0]), committed=True)
+        return lambda m: _complete(m, m.groups[m.lanes.numbers] - int(count(m).flat[0]))
     if ins.flag("mbarrier"):
         return _arrive_after(ins)
     return _start(ins)
@@ -207,25 +213,23 @@ def copy(ins: Ins) -> Run:
 def _start(ins: Ins) -> Run:
     """[target in shared memory], [source], bytes {, bytes of the source or a predicate}."""
     ins.ignore(*SHARED, "global")
-    hinted = ignore_hints(ins)
+    operands = without_policy(ins)
     ins.understood()
-    operands = ins.operands[: len(ins.operands) - hinted]
     target, source = ins.address(operands[0], small=True), ins.address(operands[1])
     size, kept, skipped = ins.bits(operands[2], "b32"), *_source_size(ins, operands)
-    bare = ins.ins
 
     def run(m: WarpMachine) -> None:
         width, lanes = int(size(m).flat[0]), m.lanes
         if width not in (4, 8, 16):
-            raise IllFormed(f"{place(bare)}: copies 4, 8 or 16 bytes, not {width}")
+            raise IllFormed(f"{place(ins.ins)}: copies 4, 8 or 16 bytes, not {width}")
         to, at = m.full(target(m)), m.full(source(m))
         have = np.full(m.n, width) if kept is None else np.minimum(m.full(kept(m)).astype(np.int64), width)
         if skipped is not None:
             have = np.where(skipped(m), 0, have)
-        m.memory.check("shared", to, width, bare, lanes)
+        m.memory.check("shared", to, width, ins.ins, lanes)
         if len(some := np.nonzero(have)[0]):
-            m.memory.check("global", at[some], width, bare, lanes.only(some))
-        m.copies.append(Copies(lanes.numbers, m.groups[lanes.numbers], to, at, have, width, bare))
+            m.memory.check("global", at[some], width, ins.ins, lanes.only(some))
+        m.copies.append(InFlight(ins.ins, lanes.numbers, m.groups[lanes.numbers], (to, at, have), width))
 
     return run
 
@@ -240,33 +244,18 @@ def _source_size(ins: Ins, operands: tuple[Operand, ...]) -> tuple[Read | None, 
         return None, ins.bits(operands[3], "pred")
 
 
-def _commit(m: WarpMachine) -> None:
-    """Close the group of the lanes at work."""
-    m.groups[m.lanes.numbers] += 1
-
-
-def _complete(m: WarpMachine, numbers: Array, open_groups: int, *, committed: bool) -> None:
-    """Make copies of some lanes happen: all but those of the last `open_groups` groups."""
+def _complete(m: WarpMachine, before: Array | int) -> None:
+    """Make copies of the lanes at work happen: those of groups before some number."""
     limit = np.full(m.count, -1)
-    limit[numbers] = m.groups[numbers] - open_groups if committed else _ALL
-    left: list[Copies] = []
-    for copies in m.copies:
-        ready = copies.groups < limit[copies.lanes]
-        if ready.any():
-            _perform(m, copies if ready.all() else copies.only(ready))
-        if not ready.all():
-            left.append(copies.only(~ready))
-    m.copies = left
-
-
-def _perform(m: WarpMachine, copies: Copies) -> None:
-    lanes = m.everyone.only(copies.lanes)
-    raw = np.zeros((len(lanes), copies.width), np.uint8)
-    some = np.nonzero(copies.kept)[0]
-    if len(some):
-        raw[some] = m.memory.read("global", copies.source[some], copies.width, copies.ins, lanes.only(some))
-        raw[np.arange(copies.width) >= copies.kept[:, None]] = 0
-    m.memory.write("shared", copies.target, raw, copies.ins, lanes)
+    limit[m.lanes.numbers] = before
+    ready, m.copies = parted(m.copies, lambda one: one.groups < limit[one.lanes])
+    for one in ready:
+        lanes, (target, source, kept) = m.everyone.only(one.lanes), one.columns
+        raw = np.zeros((len(lanes), one.width), np.uint8)
+        if len(some := np.nonzero(kept)[0]):
+            raw[some] = m.memory.read("global", source[some], one.width, one.ins, lanes.only(some))
+            raw[np.arange(one.width) >= kept[:, None]] = 0
+        m.memory.write("shared", target, raw, one.ins, lanes)
 
 
 def _arrive_after(ins: Ins) -> Run:
@@ -274,15 +263,15 @@ def _arrive_after(ins: Ins) -> Run:
     counted = not ins.flag("noinc")
     ins.ignore("arrive", *SHARED)
     ins.understood()
-    at = barrier_address(ins, ins.operands[0])
+
+    def change(state: _State, number: int) -> None:
+        state.pending = max(0, state.pending - (not counted))
+
+    arrive = _changer(ins, ins.operands[0], None, change)
 
     def run(m: WarpMachine) -> None:
-        _complete(m, m.lanes.numbers, 0, committed=False)
-        for lane, address in zip(m.lanes.numbers, m.full(at(m)), strict=True):
-            state = state_of(m, ins, int(address), int(lane))
-            state.pending = max(0, state.pending - (not counted))
-            state.settle()
-            keep(m, ins, int(address), int(lane), state)
+        _complete(m, _ALL)
+        arrive(m)
 
     return run
 
@@ -293,18 +282,17 @@ def _arrive_after(ins: Ins) -> Run:
 def _bulk(ins: Ins) -> Run:
     """cp.async.bulk of plain memory: into shared memory with an mbarrier, or out of it in groups."""
     if ins.flag("commit_group"):
-        return _commit_sent
+        return lambda m: m.commit(m.sent_groups)
     if ins.flag("wait_group"):
         count = ins.bits(ins.operands[0], "b32")
-        return lambda m: _deliver(m, m.lanes.numbers, int(count(m).flat[0]))
-    hinted = ignore_hints(ins)
+        return lambda m: _deliver(m, int(count(m).flat[0]))
     inward = ins.ins.modifiers[2:3] != ("global",)
     ins.ignore(*SHARED, "global", "mbarrier::complete_tx::bytes", "bulk_group")
+    operands = without_policy(ins)
     ins.understood()
-    operands = ins.operands[: len(ins.operands) - hinted]
     target, source = ins.address(operands[0], small=inward), ins.address(operands[1], small=not inward)
     size = ins.bits(operands[2], "b32")
-    barrier_at = barrier_address(ins, operands[3]) if inward else None
+    barrier_at = _barrier_address(ins, operands[3]) if inward else None
 
     def run(m: WarpMachine) -> None:
         rows = (m.lanes.numbers, m.full(target(m)), m.full(source(m)), m.full(size(m)))
@@ -321,19 +309,14 @@ def _bulk(ins: Ins) -> Run:
     return run
 
 
-def _commit_sent(m: WarpMachine) -> None:
-    """Close the bulk group of the lanes at work."""
-    m.sent_groups[m.lanes.numbers] += 1
-
-
-def _deliver(m: WarpMachine, numbers: Array, open_groups: int) -> None:
-    """Copies out of shared memory happen: of some lanes, all but their last `open_groups` groups. What .read waits for
-    less, no thread of the block can tell."""
-    limit = np.full(m.count, -1)
+def _deliver(m: WarpMachine, open_groups: int) -> None:
+    """Copies out of shared memory happen: of the lanes at work, all but their last `open_groups` groups. What .read
+    waits for less, no thread of the block can tell."""
+    numbers, limit = m.lanes.numbers, np.full(m.count, -1)
     limit[numbers] = m.sent_groups[numbers] - open_groups
-    for one in (ready := [one for one in m.sent if one.group < limit[one.lane]]):
-        with m.memory.shadow.off():
-            move(m, one, "shared", "global")
+    ready = [one for one in m.sent if one.group < limit[one.lane]]
+    for one in ready:
+        _move(m, one, "shared", "global")
     m.sent = [one for one in m.sent if one not in ready]
 
 
@@ -349,10 +332,9 @@ def check_all_sent(m: WarpMachine) -> None:
 def _check_bulk(m: WarpMachine, one: Bulk, *, inward: bool) -> None:
     if one.nbytes % 16:
         raise IllFormed(f"{place(one.ins)}: {one.nbytes} bytes are no multiple of 16")
-    who = m.everyone.only(np.full(one.nbytes // 16, one.lane))
-    steps = np.arange(0, one.nbytes, 16)
+    who, steps = _steps(m, one)
     m.memory.check("shared" if inward else "global", one.target + steps, 16, one.ins, who)
     m.memory.check("global" if inward else "shared", one.source + steps, 16, one.ins, who)
 
 
-ASYNC_OPS = {"cp": copy, "mbarrier": barrier}
+ASYNC_OPS = {"cp": _copy, "mbarrier": _mbarrier}

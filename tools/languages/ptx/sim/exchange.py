@@ -1,22 +1,22 @@
 """Instructions between threads and memory: loads and stores, atomics, and exchanges inside a warp."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from kerneltune.tools.languages.ptx.ir import Address, Operand, Symbol, Vector
+from kerneltune.tools.languages.ptx.ir import Address, Operand, Symbol, bits_of
 from kerneltune.tools.languages.ptx.sim.arithmetic import ones
-from kerneltune.tools.languages.ptx.sim.machine import WARP, Ins, Read, Run, WarpMachine
+from kerneltune.tools.languages.ptx.sim.machine import LANE_BITS, WARP, WINDOWS, Ins, Read, Run, WarpMachine
 from kerneltune.tools.languages.ptx.sim.values import (
     POISON,
     UNSIGNED,
     IllFormed,
-    bits_of,
     decode,
     encode,
     is_float,
-    nearest,
     place,
+    to_format,
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array
@@ -30,9 +30,8 @@ SPACES = {
 }  # fmt: skip
 SMALL = ("shared", "local")  # windows of 32 bits
 ORDERS = ("weak", "relaxed", "volatile", "acquire", "release", "acq_rel", "mmio")
-SCOPES = ("cta", "cluster", "gpu", "sys")
-_CACHES = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified")
-SYNCHRONISING = ("volatile", "acquire", "acq_rel", "relaxed")
+_SYNCHRONISING = ("volatile", "acquire", "acq_rel", "relaxed")
+_HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "cta", "cluster", "gpu", "sys")
 
 
 def space_of(ins: Ins) -> str:
@@ -40,90 +39,71 @@ def space_of(ins: Ins) -> str:
     return SPACES.get(ins.one_of(tuple(SPACES)), "generic")
 
 
-def ignore_hints(ins: Ins) -> bool:
-    """Caches and policies, which change no value. Whether a cache policy follows as an operand."""
-    ins.ignore(*_CACHES, *SCOPES)
+def without_policy(ins: Ins) -> tuple[Operand, ...]:
+    """The operands but for a cache policy. It, caches and scopes change no value."""
+    ins.ignore(*_HINTS)
     hinted = ins.flag("L2::cache_hint")
     ins.unread = [w for w in ins.unread if not w.startswith(("L1::", "L2::"))]
-    return hinted
+    return ins.operands[: len(ins.operands) - hinted]
 
 
-def reach(ins: Ins, operand: Operand, space: str) -> Read:
-    """Addresses of an operand in brackets, for Memory. A name that stands there means its own space."""
-    return ins.address(operand, small=space in SMALL)
-
-
-def own_space(ins: Ins, operand: Operand, space: str) -> str:
-    """Return the state space of an address that says none: that of the variable which it names."""
+def place_of(ins: Ins, operand: Operand, space: str) -> tuple[Read, str]:
+    """Addresses of an operand in brackets, and their state space: where none is said, that of the name in it."""
     if space == "generic" and isinstance(operand, Address) and isinstance(operand.base, Symbol):
-        return ins.scope.spaces.get(operand.base.name, space)
-    return space
+        space = ins.scope.spaces.get(operand.base.name, space)
+    return ins.address(operand, small=space in SMALL), space
 
 
-def _vector(ins: Ins, operand: Operand) -> tuple[Operand, ...]:
-    """The registers of a vector, as many as the modifier says."""
-    count = int(ins.one_of(("v2", "v4", "v8"), "v1")[1:])
-    items = operand.items if isinstance(operand, Vector) else (operand,)
-    if len(items) != count:
-        raise IllFormed(f"{place(ins.ins)}: {len(items)} registers where {count} belong")
-    return items
+def _vector(ins: Ins) -> int:
+    return int(ins.one_of(("v2", "v4", "v8"), "v1")[1:])
 
 
-def load(ins: Ins) -> Run:
-    """ld, ldu."""
-    orders = ins.one_of(ORDERS) in SYNCHRONISING
-    hinted = ignore_hints(ins)
-    space = own_space(ins, ins.operands[1], space_of(ins))
-    items = _vector(ins, ins.operands[0])
+def _accessed(ins: Ins, place_at: int) -> tuple[Read, str, str, tuple[Operand, ...]]:
+    """Of ld and st: addresses, their space, the type, the registers."""
+    operands, space, vector = without_policy(ins), space_of(ins), _vector(ins)
     ins.understood()
-    ins.expect(3 if hinted else 2)
-    kind = ins.kind
-    element = max(1, bits_of(kind) // 8)
-    width = element * len(items)
-    at = reach(ins, ins.operands[1], space)
+    items = ins.items(ins.operands[1 - place_at])
+    if len(items) != vector:
+        raise IllFormed(f"{place(ins.ins)}: {len(items)} registers where {vector} belong")
+    ins.expect(2 + len(ins.operands) - len(operands))
+    if bits_of(ins.kind) == 128:
+        raise unsupported(ins.ins, "128-bit registers")
+    return *place_of(ins, operands[place_at], space), ins.kind, items
+
+
+def _load(ins: Ins) -> Run:
+    """ld, ldu."""
+    orders = ins.one_of(ORDERS) in _SYNCHRONISING
+    at, space, kind, items = _accessed(ins, 1)
+    width = bits_of(kind) // 8 * len(items)
     writers = [ins.write_bits(item, kind) for item in items]
-    bare = ins.ins
 
     def run(m: WarpMachine) -> None:
-        address = at(m)
-        if space in ("shared", "local") or len(address) > 1:
-            address, lanes = m.full(address), m.lanes
+        address, lanes = at(m), m.lanes
+        if space in SMALL or len(address) > 1:
+            address = m.full(address)
         else:
-            lanes = m.lanes.only(np.zeros(1, np.int64))  # one for all
-        raw = m.memory.read(space, address, width, bare, lanes)
+            lanes = lanes.only(np.zeros(1, np.int64))  # one for all
+        raw = m.memory.read(space, address, width, ins.ins, lanes)
         if orders and space != "global":
             m.memory.shadow.barrier(np.unique(lanes.blocks))
-        _deliver(m, raw, element, writers)
+        parts = raw.view(UNSIGNED[bits_of(kind)])
+        for i, write in enumerate(writers):
+            write(m, np.ascontiguousarray(parts[:, i]))
 
-    if element == 16:
-        raise unsupported(bare, "128-bit registers")
     return run
 
 
-def _deliver(m: WarpMachine, raw: Array, element: int, writers: list) -> None:  # type: ignore[type-arg]
-    parts = raw.view(UNSIGNED[element * 8])
-    for i, writer in enumerate(writers):
-        writer(m, np.ascontiguousarray(parts[:, i]))
-
-
-def store(ins: Ins) -> Run:
+def _store(ins: Ins) -> Run:
     """st."""
     ins.one_of(ORDERS)
-    hinted = ignore_hints(ins)
-    space = own_space(ins, ins.operands[0], space_of(ins))
-    items = _vector(ins, ins.operands[1])
-    ins.understood()
-    ins.expect(3 if hinted else 2)
-    kind, bare = ins.kind, ins.ins
-    if bits_of(kind) == 128:
-        raise unsupported(bare, "128-bit registers")
-    at = reach(ins, ins.operands[0], space)
+    at, space, kind, items = _accessed(ins, 0)
     readers = [ins.bits(item, kind) for item in items]
 
     def run(m: WarpMachine) -> None:
         columns = [m.full(reader(m)) for reader in readers]
         raw = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)
-        m.memory.write(space, m.full(at(m)), raw, bare, m.lanes)
+        m.memory.write(space, m.full(at(m)), raw, ins.ins, m.lanes)
 
     return run
 
@@ -133,52 +113,41 @@ def nothing(ins: Ins) -> Run:
     return lambda m: None
 
 
-def fence(ins: Ins) -> Run:
+def _fence(ins: Ins) -> Run:
     """fence.proxy.async lets bulk copies see what threads have stored; the others tell nobody anything new."""
     if not ins.flag("proxy") or not ins.flag("async"):
         return nothing(ins)
     return lambda m: m.memory.shadow.fence(m.lanes.blocks)
 
 
-def policy(ins: Ins) -> Run:
+def _policy(ins: Ins) -> Run:
     """createpolicy: a number that only hints use."""
     write = ins.write_bits(ins.operands[0], "b64")
-    one = np.zeros(1, np.uint64)
-    return lambda m: write(m, one)
+    return lambda m: write(m, np.zeros(1, np.uint64))
 
 
-def is_space(ins: Ins) -> Run:
+def _is_space(ins: Ins) -> Run:
     """isspacep: which window a generic address lies in."""
-    space = space_of(ins)
-    ins.understood()
-    a, write = ins.bits(ins.operands[1], "b64"), ins.write_bits(ins.operands[0], "pred")
-    window = {"shared": 1, "local": 2, "param": 3}.get(space)
-
-    def run(m: WarpMachine) -> None:
-        upper = a(m) >> np.uint64(32)
-        write(m, upper == window if window else upper >= 256)
-
-    return run
+    window = {name: number for number, name in WINDOWS.items()}.get(space_of(ins))
+    high = np.uint64(32)
+    return ins.compute(lambda a: a >> high == window if window else a >> high >= 256, ["b64"], "pred")
 
 
-def mapped(ins: Ins) -> Run:
+def _mapped(ins: Ins) -> Run:
     """mapa: the address in another block of the cluster; there is one."""
     ins.ignore("shared::cluster")
-    ins.understood()
-    a, rank = ins.bits(ins.operands[1], ins.kind), ins.bits(ins.operands[2], "u32")
-    write = ins.write_bits(ins.operands[0], ins.kind)
 
-    def run(m: WarpMachine) -> None:
-        if rank(m).any():
+    def run(a: Array, rank: Array) -> Array:
+        if rank.any():
             raise unsupported(ins.ins, "clusters of several blocks")
-        write(m, a(m))
+        return a
 
-    return run
+    return ins.compute(run, [ins.kind, "u32"], ins.kind)
 
 
 MEMORY_OPS = {
-    "ld": load, "ldu": load, "st": store, "isspacep": is_space, "createpolicy": policy, "mapa": mapped,
-    "fence": fence,
+    "ld": _load, "ldu": _load, "st": _store, "isspacep": _is_space, "createpolicy": _policy, "mapa": _mapped,
+    "fence": _fence,
     **dict.fromkeys(
         ("prefetch", "prefetchu", "applypriority", "discard", "membar", "griddepcontrol", "nanosleep",
          "setmaxnreg", "pmevent"), nothing),
@@ -188,73 +157,44 @@ MEMORY_OPS = {
 # ---
 # atom and red: threads take turns, by number.
 
-Combine = Callable[..., Array]
-_NAMES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+Combine = Callable[..., Any]  # of arrays
+_INTEGERS: dict[str, Combine] = {  # the new value from the old one, and the operands
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "exch": lambda old, b: b,
+    "cas": lambda old, b, c: np.where(old == b, c, old),
+    "inc": lambda old, b: np.where(old >= b, 0, old + 1),
+    "dec": lambda old, b: np.where((old == 0) | (old > b), b, old - 1),
+}
+_FLOATS = _INTEGERS | {"min": np.fmin, "max": np.fmax}
 
 
-def _combiner(name: str, kind: str) -> Combine:
-    """New value from the old one, and the operands."""
-    base = kind.removesuffix("x2")
-    if name == "add" and is_float(kind):
-        return lambda old, b: nearest(old + b, base) if base == "bf16" else old + b
-    combine: dict[str, Combine] = {
-        "add": np.add,
-        "min": np.fmin if is_float(kind) else np.minimum,
-        "max": np.fmax if is_float(kind) else np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "exch": lambda old, b: b,
-        "cas": lambda old, b, c: np.asarray(np.where(old == b, c, old)),
-        "inc": lambda old, b: np.asarray(np.where(old >= b, 0, old + 1), old.dtype),
-        "dec": lambda old, b: np.asarray(np.where((old == 0) | (old > b), b, old - 1), old.dtype),
-    }
-    return combine[name]
-
-
-def atomic(ins: Ins) -> Run:
+def _atomic(ins: Ins) -> Run:
     """atom and red of one element, or of a vector of elements."""
     ins.one_of(ORDERS)
-    hinted = ignore_hints(ins)
-    space, name = space_of(ins), ins.one_of(_NAMES)
+    operands, space, name, vector = without_policy(ins), space_of(ins), ins.one_of(tuple(_INTEGERS)), _vector(ins)
     ins.ignore("noftz")
-    vector = int(ins.one_of(("v2", "v4", "v8"), "v1")[1:])
-    if ins.ins.opcode == "red" and ins.unread[:1] == ["async"]:
-        raise unsupported(ins.ins, "red.async")
     ins.understood()
-    operands = ins.operands[: len(ins.operands) - hinted]
-    results, operands = ((), operands) if ins.opcode == "red" else (_items(operands[0]), operands[1:])
-    ins.kinds = (ins.kind,)
-    space = own_space(ins, operands[0], space)
-    at = reach(ins, operands[0], space)
-    return _steps(ins, space, name, vector, at, operands[1:], results)
-
-
-def _items(operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
-
-
-def _steps(
-    ins: Ins,
-    space: str,
-    name: str,
-    vector: int,
-    at: Callable[[WarpMachine], Array],
-    operands: tuple[Operand, ...],
-    results: tuple[Operand, ...],
-) -> Run:
-    kind, bare = ins.kind, ins.ins
+    results, operands = ((), operands) if ins.opcode == "red" else (ins.items(operands[0]), operands[1:])
+    at, space = place_of(ins, operands[0], space)
+    kind = ins.kind
     if not name or bits_of(kind) == 128:
-        raise unsupported(bare, "this atomic operation")
-    width, combine = bits_of(kind) // 8, _combiner(name, kind)
-    readers = [[ins.bits(item, kind) for item in _items(operand)] for operand in operands]
+        raise unsupported(ins.ins, "this atomic operation")
+    width, combine = bits_of(kind) // 8, (_FLOATS if is_float(kind) else _INTEGERS)[name]
+    if kind in ("bf16", "bf16x2") and name == "add":
+        combine = lambda old, b: to_format(old + b, "bf16")  # noqa: E731
+    readers = [[ins.bits(item, kind) for item in ins.items(operand)] for operand in operands[1:]]
     writers = [ins.write_bits(item, kind) for item in results]
 
     def run(m: WarpMachine) -> None:
         address = m.full(at(m))
         if writers:  # may be a lock: what it guards does not race
             m.memory.shadow.barrier(np.unique(m.lanes.blocks))
-        m.memory.check(space, address, width * vector, bare, m.lanes)
+        m.memory.check(space, address, width * vector, ins.ins, m.lanes)
         for i in range(vector):
             values = [m.full(reader[i](m)) for reader in readers]
             old = _in_turns(m, space, address + i * width, values, kind, combine, ins)
@@ -276,9 +216,7 @@ def _in_turns(
     turn = np.arange(len(order)) - np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))
     old = np.empty(len(address), UNSIGNED[width * 8])
     by_turn = order[np.argsort(turn, kind="stable")]
-    bounds = np.cumsum(np.bincount(turn))
-    for low, high in zip(np.concatenate([[0], bounds[:-1]]), bounds, strict=True):
-        mine = by_turn[low:high]
+    for mine in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
         with m.memory.shadow.off():
             found = m.memory.read(space, address[mine], width, ins.ins, lanes.only(mine)).view(old.dtype)[:, 0]
             new = combine(decode(found, kind), *(decode(v[mine], kind) for v in values))
@@ -288,7 +226,7 @@ def _in_turns(
     return old
 
 
-ATOMIC_OPS = {"atom": atomic, "red": atomic}
+ATOMIC_OPS = {"atom": _atomic, "red": _atomic}
 
 
 # ---
@@ -297,23 +235,21 @@ ATOMIC_OPS = {"atom": atomic, "red": atomic}
 _LANE = np.arange(WARP)
 
 
-def shuffle(ins: Ins) -> Run:
+def _shuffle(ins: Ins) -> Run:
     """shfl.sync: another lane's value; a lane that is not there gives what nothing has written."""
     ins.ignore("sync")
     mode = ins.one_of(("up", "down", "bfly", "idx"))
     ins.understood()
     ins.expect(5)
-    first, second = ins.results()
-    a, b, c = ins.bits(ins.operands[1], "b32"), ins.bits(ins.operands[2], "b32"), ins.bits(ins.operands[3], "b32")
-    write = ins.write_bits(first, "b32")
-    valid = None if second is None else ins.write_bits(second, "pred")
+    a, b, c = (ins.bits(operand, "b32") for operand in ins.operands[1:4])
+    writers = ins.results("b32", "pred")
 
     def run(m: WarpMachine) -> None:
         source, inside = _source(mode, m.in_warps(b(m)).astype(np.int64), m.in_warps(c(m)).astype(np.int64))
         values = m.in_warps(a(m), POISON & 0xFFFFFFFF)
-        write(m, m.from_warps(np.take_along_axis(values, source, axis=1)))
-        if valid is not None:
-            valid(m, m.from_warps(inside))
+        found = (np.take_along_axis(values, source, axis=1), inside)
+        for write, by_warp in zip(writers, found, strict=False):
+            write(m, m.from_warps(by_warp))
 
     return run
 
@@ -322,14 +258,13 @@ def _source(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
     """[warp, lane]: whose value, and whether that is within the segment (else its own)."""
     segment, clamp, by = c >> 8 & 31, c & 31, b & 31
     low = _LANE & segment
-    top = low | clamp & ~segment
+    end = low | clamp & ~segment
     at = {"up": _LANE - by, "down": _LANE + by, "bfly": _LANE ^ by, "idx": low | by & ~segment}[mode]
-    inside = at >= (_LANE & segment | clamp & ~segment if mode == "up" else 0)
-    inside = inside & (at <= top) if mode != "up" else inside
+    inside = at >= end if mode == "up" else (at >= 0) & (at <= end)
     return np.where(inside, at, _LANE + 0 * b), inside
 
 
-def vote(ins: Ins) -> Run:
+def _vote(ins: Ins) -> Run:
     """vote.sync: all, any, uni, ballot."""
     ins.ignore("sync")
     mode = ins.one_of(("all", "any", "uni", "ballot"))
@@ -338,36 +273,29 @@ def vote(ins: Ins) -> Run:
     write = ins.write_bits(ins.operands[0], "b32" if mode == "ballot" else "pred")
 
     def run(m: WarpMachine) -> None:
-        yes = m.narrow(m.ballots(m.spread(p(m)))) & m.full(mask(m))
-        here = m.narrow(m.ballots(m.active())) & m.full(mask(m))
-        results = {"ballot": yes, "all": yes == here, "any": yes != 0, "uni": (yes == here) | (yes == 0)}
-        write(m, results[mode])
+        yes = m.ballots(m.spread(p(m))) & m.full(mask(m))
+        here = m.ballots(m.active()) & m.full(mask(m))
+        write(m, {"ballot": yes, "all": yes == here, "any": yes != 0, "uni": (yes == here) | (yes == 0)}[mode])
 
     return run
 
 
-def match(ins: Ins) -> Run:
+def _match(ins: Ins) -> Run:
     """match.sync: which lanes hold the same."""
     ins.ignore("sync")
     mode = ins.one_of(("any", "all"))
     ins.understood()
-    first, second = ins.results()
-    a, mask, write = ins.bits(ins.operands[1], ins.kind), ins.bits(ins.operands[2], "b32"), ins.write_bits(first, "b32")
-    truth = None if second is None else ins.write_bits(second, "pred")
+    a, mask, writers = ins.bits(ins.operands[1], ins.kind), ins.bits(ins.operands[2], "b32"), ins.results("b32", "pred")
 
     def run(m: WarpMachine) -> None:
         values, there = m.in_warps(a(m)), m.in_warps(m.full(mask(m)))
         active = m.active().reshape(-1, WARP)[m.warps()]
         same = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
-        bits = (same * (np.uint32(1) << np.arange(WARP, dtype=np.uint32))).sum(axis=2, dtype=np.uint32) & there
-        if mode == "any":
-            write(m, m.from_warps(bits))
-            return
-        everyone = (active * (np.uint32(1) << np.arange(WARP, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
-        whole = bits == everyone[:, None] & there
-        write(m, m.from_warps(np.where(whole, bits, np.uint32(0))))
-        if truth is not None:
-            truth(m, m.from_warps(whole))
+        bits = (same * LANE_BITS).sum(axis=2, dtype=np.uint32) & there
+        whole = bits == (active * LANE_BITS).sum(axis=1, dtype=np.uint32)[:, None] & there
+        found = (bits if mode == "any" else np.where(whole, bits, np.uint32(0)), whole)
+        for write, by_warp in zip(writers, found, strict=False):
+            write(m, m.from_warps(by_warp))
 
     return run
 
@@ -378,18 +306,15 @@ _REDUCE: dict[str, np.ufunc] = {
 }  # fmt: skip
 
 
-def reduce(ins: Ins) -> Run:
+def _reduce(ins: Ins) -> Run:
     """redux.sync: over the lanes of the mask."""
     ins.ignore("sync")
     name, kind = ins.one_of(tuple(_REDUCE)), ins.kind
     if is_float(kind) or not name:
         raise unsupported(ins.ins, "a reduction of floats")
     ins.understood()
-    a, mask, write = (
-        ins.bits(ins.operands[1], kind),
-        ins.bits(ins.operands[2], "b32"),
-        ins.write_bits(ins.operands[0], kind),
-    )
+    a, mask = ins.bits(ins.operands[1], kind), ins.bits(ins.operands[2], "b32")
+    write = ins.write_bits(ins.operands[0], kind)
 
     def run(m: WarpMachine) -> None:
         values, masks = m.in_warps(a(m)), m.in_warps(m.full(mask(m)))
@@ -404,38 +329,29 @@ def reduce(ins: Ins) -> Run:
     return run
 
 
-def active_mask(ins: Ins) -> Run:
+def _active_mask(ins: Ins) -> Run:
     """activemask."""
     write = ins.write_bits(ins.operands[0], "b32")
-    return lambda m: write(m, m.narrow(m.ballots(m.active())))
+    return lambda m: write(m, m.ballots(m.active()))
 
 
-def elect(ins: Ins) -> Run:
+def _elect(ins: Ins) -> Run:
     """elect.sync: the lowest lane leads."""
     ins.ignore("sync")
     ins.understood()
-    leader, chosen = ins.results()
-    d = ins.write_bits(leader, "b32")
-    p = None if chosen is None else ins.write_bits(chosen, "pred")
+    writers = ins.results("b32", "pred")
 
     def run(m: WarpMachine) -> None:
-        ballots = m.narrow(m.ballots(m.active()))
-        low = ballots & (~ballots + np.uint32(1))
-        number = ones(low - np.uint32(1))
-        d(m, number)
-        if p is not None:
-            p(m, number == m.narrow(m.thread) % WARP)
+        ballots = m.ballots(m.active())
+        number = ones((ballots & (~ballots + np.uint32(1))) - np.uint32(1))
+        for write, found in zip(writers, (number, number == m.narrow(m.thread) % WARP), strict=False):
+            write(m, found)
 
     return run
 
 
-def wait(ins: Ins) -> Run:
-    """bar.warp.sync: being there is all."""
-    return lambda m: None
-
-
 WARP_SYNC: dict[str, tuple[Callable[[Ins], Run], int]] = {  # and the place of the mask among the operands
-    "shfl": (shuffle, 4), "vote": (vote, 2), "match": (match, 2), "redux": (reduce, 2), "elect": (elect, 1),
-    "bar.warp": (wait, 0),
+    "shfl": (_shuffle, 4), "vote": (_vote, 2), "match": (_match, 2), "redux": (_reduce, 2), "elect": (_elect, 1),
+    "bar.warp": (nothing, 0),  # being there is all
 }  # fmt: skip
-WARP_OPS = {"activemask": active_mask}
+WARP_OPS = {"activemask": _active_mask}

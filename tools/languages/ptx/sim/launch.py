@@ -1,5 +1,6 @@
 """Launches: a function as steps, their schedule over warps and barriers, and blocks with their arguments."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,17 +15,20 @@ from kerneltune.tools.languages.ptx.ir import (
     Param,
     Symbol,
     Variable,
+    bits_of,
     type_bytes,
 )
+from kerneltune.tools.languages.ptx.loader import LARGEST_BLOCK, PtxLaunchError, block_of, entry_of
 from kerneltune.tools.languages.ptx.sim.arithmetic import BIT_OPS, COMPARE_OPS, CONVERT_OPS, FLOAT_OPS, INT_OPS
 from kerneltune.tools.languages.ptx.sim.bulk import ASYNC_OPS, check_all_sent
-from kerneltune.tools.languages.ptx.sim.exchange import ATOMIC_OPS, MEMORY_OPS, WARP_OPS, WARP_SYNC
+from kerneltune.tools.languages.ptx.sim.exchange import ATOMIC_OPS, MEMORY_OPS, WARP_OPS, WARP_SYNC, nothing
 from kerneltune.tools.languages.ptx.sim.machine import (
     AT_BARRIER,
     AT_WARP,
     EXITED,
     PARAM,
     RUNNING,
+    WARP,
     Ins,
     Memory,
     Read,
@@ -33,16 +37,13 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     Shape,
     WarpMachine,
 )
-from kerneltune.tools.languages.ptx.sim.matrix import MMA_SYNC, WGMMA_SYNC
+from kerneltune.tools.languages.ptx.sim.matrix import MATRIX_SYNC
 from kerneltune.tools.languages.ptx.sim.values import (
     Deadlock,
     IllFormed,
-    ThreadNames,
     Unsupported,
-    bits_of,
-    encode,
     is_float,
-    nearest,
+    lane_of,
     place,
     unsupported,
 )
@@ -56,12 +57,8 @@ from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, Pointer
 # An instruction that is not emulated becomes a step that says so when it is reached: what never runs does no harm.
 
 PLAIN, SYNC, BRANCH, EXIT, BARRIER = range(5)
-Builder = Callable[[Ins], Run]
-_OPS: dict[str, Builder] = {
-    **INT_OPS, **BIT_OPS, **COMPARE_OPS, **CONVERT_OPS, **MEMORY_OPS, **ATOMIC_OPS, **WARP_OPS, **ASYNC_OPS
-}  # fmt: skip
-_FLOAT_OPS: dict[str, Builder] = dict(FLOAT_OPS)
-_SYNC_OPS = {**WARP_SYNC, **MMA_SYNC, **WGMMA_SYNC}
+_OPS = {**INT_OPS, **BIT_OPS, **COMPARE_OPS, **CONVERT_OPS, **MEMORY_OPS, **ATOMIC_OPS, **WARP_OPS, **ASYNC_OPS}
+_SYNC_OPS = {**WARP_SYNC, **MATRIX_SYNC}
 FULL_WARP = 0xFFFFFFFF
 
 
@@ -137,11 +134,11 @@ def _build(ins: Instruction, scope: Scope) -> EmulatedStep:
         raise IllFormed(f"{place(ins)}: {ins.guard.register!r} is not a declared predicate")
     what = Ins(ins, scope)
     if ins.opcode in ("ret", "exit"):
-        return EmulatedStep(ins, EXIT, _no_op, guard)
+        return EmulatedStep(ins, EXIT, nothing(what), guard)
     if ins.opcode == "bra":
-        return EmulatedStep(ins, BRANCH, _no_op, guard, target=_label(ins, ins.operands[0], scope))
+        return EmulatedStep(ins, BRANCH, nothing(what), guard, target=_label(ins, ins.operands[0], scope))
     if ins.opcode in ("bar", "barrier") and not what.flag("warp"):
-        return EmulatedStep(ins, BARRIER, _no_op, guard, barrier=_barrier(what))
+        return EmulatedStep(ins, BARRIER, nothing(what), guard, barrier=_barrier(what))
     name = "bar.warp" if ins.opcode == "bar" else ins.opcode
     if name in _SYNC_OPS:
         builder, place_of_mask = _SYNC_OPS[name]
@@ -162,52 +159,42 @@ def _plain(what: Ins) -> Run:
     if ins.opcode in ("trap", "brkpt"):
         return _raiser(AssertFailed(f"{place(ins)} was reached"))
     if ins.opcode == "call":
-        return _call(ins)
-    table = _FLOAT_OPS if ins.opcode in _FLOAT_OPS and what.kinds and is_float(what.kind) else _OPS
+        return _call(what)
+    table = FLOAT_OPS if ins.opcode in FLOAT_OPS and what.kinds and is_float(what.kind) else _OPS
     if ins.opcode not in table:
         raise unsupported(ins, "not emulated")
     return table[ins.opcode](what)
 
 
-_SILENT = ("vprintf",)
-_FAILS = ("__assertfail", "__assert_fail")
+_SILENT, _FAILS = {"vprintf"}, {"__assertfail", "__assert_fail"}
 
 
-def _call(ins: Instruction) -> Run:
+def _call(what: Ins) -> Run:
     """Build a call of what the system offers: printing, which does nothing here, and failing."""
-    names = [o.name for o in ins.operands if isinstance(o, Symbol)]
-    if any(name in _FAILS for name in names):
-        return _raiser(AssertFailed(f"{place(ins)}: an assertion of the kernel failed"))
-    if any(name in _SILENT for name in names):
-        return _no_op
-    raise unsupported(ins, "calls of functions")
-
-
-def _no_op(m: WarpMachine) -> None:
-    """Nothing."""
+    names = {o.name for o in what.operands if isinstance(o, Symbol)}
+    if names & _FAILS:
+        return _raiser(AssertFailed(f"{place(what.ins)}: an assertion of the kernel failed"))
+    if names & _SILENT:
+        return nothing(what)
+    raise unsupported(what.ins, "calls of functions")
 
 
 def _barrier(what: Ins) -> Barrier:
-    ins = what.ins
+    """bar.sync, bar.arrive, and bar.red, which counts, or joins, a predicate of all threads of the block."""
     what.ignore("cta", "aligned")
     mode = what.one_of(("sync", "arrive", "red"))
-    if mode == "red":
-        return _reducing(what)
+    name = what.one_of(("popc", "and", "or")) if mode == "red" else ""
     what.understood()
-    if not mode or not 1 <= len(ins.operands) <= 2:
-        raise unsupported(ins, "this barrier")
-    count = what.bits(ins.operands[1], "b32") if len(ins.operands) == 2 else None
-    return Barrier(what.bits(ins.operands[0], "b32"), count, mode == "sync")
+    result, operands = (what.operands[0], what.operands[1:]) if name else (None, what.operands)
+    if not mode or not 1 <= len(operands) - bool(name) <= 2:
+        raise unsupported(what.ins, "this barrier")
+    count = what.bits(operands[1], "b32") if len(operands) - bool(name) == 2 else None
+    reduce = None if result is None else _reducing(what, name, result, operands[-1])
+    return Barrier(what.bits(operands[0], "b32"), count, mode != "arrive", reduce)
 
 
-def _reducing(what: Ins) -> Barrier:
-    """bar.red: a barrier that counts, or joins, a predicate of all threads of the block."""
-    ins, name = what.ins, what.one_of(("popc", "and", "or"))
-    what.understood()
-    result, number, *rest = ins.operands
-    count = what.bits(rest[0], "b32") if len(rest) == 2 else None
-    predicate = what.bits(rest[-1], "pred")
-    write = what.write_bits(result, "u32" if name == "popc" else "pred")
+def _reducing(what: Ins, name: str, result: Operand, operand: Operand) -> Run:
+    predicate, write = what.bits(operand, "pred"), what.write_bits(result, "u32" if name == "popc" else "pred")
 
     def run(m: WarpMachine) -> None:
         yes, there = m.spread(predicate(m)), m.active()
@@ -217,7 +204,7 @@ def _reducing(what: Ins) -> Barrier:
         found: dict[str, Array] = {"popc": total.astype(np.uint32), "or": total > 0, "and": total == everyone}
         write(m, m.narrow(found[name][m.blocks]))
 
-    return Barrier(what.bits(number, "b32"), count, True, run)
+    return run
 
 
 def _guarded(run: Run, guard: Read | None) -> Run:
@@ -229,16 +216,9 @@ def _guarded(run: Run, guard: Read | None) -> Run:
         if len(truth) == 1 or truth.all():
             if truth[0]:
                 run(m)
-            return
-        which = np.flatnonzero(truth)
-        if not len(which):
-            return
-        before = m.idx
-        m.idx = which if before is None else before[which]
-        try:
-            run(m)
-        finally:
-            m.idx = before
+        elif len(which := np.flatnonzero(truth)):
+            with m.among(which if m.idx is None else m.idx[which]):
+                run(m)
 
     return guarded
 
@@ -259,10 +239,13 @@ class Schedule:
     def __init__(self, machine: WarpMachine, steps: Sequence[EmulatedStep], limit: int) -> None:
         self.m, self.steps, self.limit = machine, steps, limit
         self.alone, self.until = True, len(steps)
+        # what each makes of a step, its place, and the positions of the lanes at work that take it (None: all): where
+        # these go on together; -1 where they do not
+        self.goes_on = {BRANCH: self._branch, SYNC: self._sync, BARRIER: self._barrier, EXIT: self._exit}
         self.spins, self.pushed_back = 0, -1
 
     def run(self) -> None:
-        """Until all threads have ended. Raises InterpreterError."""
+        """Run the steps until all threads have ended. Raises InterpreterError."""
         while (pc := self._choose()) is not None:
             self._straight(pc)
 
@@ -278,14 +261,10 @@ class Schedule:
             if step.kind == PLAIN:
                 step.run(m)
                 pc += 1
-            elif step.kind == BRANCH:
-                pc = self._branch(step, pc)
-            elif step.kind == SYNC:
-                pc = self._sync(step, pc)
-            elif step.kind == BARRIER:
-                pc = self._barrier(step, pc)
+            elif (taking := self._taking(step)) is None or len(taking):
+                pc = self.goes_on[step.kind](step, pc, taking)
             else:
-                pc = self._exit(step, pc)
+                pc += 1
         if pc >= 0:
             m.pcs[m.lanes.numbers] = pc
 
@@ -340,7 +319,7 @@ class Schedule:
         rest = ", ".join([*lines, *([f"{ended} have ended"] if ended else [])])
         return Deadlock(
             f"{place(self.steps[pc].ins)}: {here} of {m.shape.threads} threads of CTA "
-            f"{m.memory.thread_names.ctas[int(m.blocks[lane])]} wait there for others that "
+            f"{m.shape.cta(int(m.blocks[lane]))} wait there for others that "
             f"never come ({rest or 'all are there, it wants more'})"
         )
 
@@ -359,11 +338,8 @@ class Schedule:
             return None if truth[0] else np.zeros(0, np.int64)
         return None if truth.all() else np.flatnonzero(truth)
 
-    def _branch(self, step: EmulatedStep, pc: int) -> int:
-        m, taking = self.m, self._taking(step)
-        if taking is not None and not len(taking):
-            return pc + 1
-        numbers = m.lanes.numbers
+    def _branch(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m, numbers = self.m, self.m.lanes.numbers
         if taking is None:
             if self.alone or pc < step.target <= self.until:
                 return step.target
@@ -371,29 +347,22 @@ class Schedule:
         else:
             m.pcs[numbers] = pc + 1
             m.pcs[numbers[taking]] = step.target
-        self._count_spin(step, pc)
+        if step.target <= pc:
+            self.spins += 1
+            if self.spins > SPINS or m.yields:
+                self.pushed_back, self.spins, m.yields = step.target, 0, False
         return -1
-
-    def _count_spin(self, step: EmulatedStep, pc: int) -> None:
-        if step.target > pc:
-            return
-        self.spins += 1
-        if self.spins > SPINS or self.m.yields:
-            self.pushed_back, self.spins, self.m.yields = step.target, 0, False
 
     def _complete(self, step: EmulatedStep, numbers: Array) -> Array:
         """Whether all lanes of the mask are there, for each of `numbers`, which are."""
         m = self.m
         mask = np.full(1, FULL_WARP, np.uint32) if step.mask is None else step.mask(m)
         with m.among(numbers):
-            here = m.narrow(m.ballots(m.active()))
-            gone = m.narrow(m.ballots(m.status == EXITED))
+            here, gone = m.ballots(m.active()), m.ballots(m.status == EXITED)
         return np.asarray((mask & ~gone & ~here) == 0)
 
-    def _sync(self, step: EmulatedStep, pc: int) -> int:
-        m, taking = self.m, self._taking(step)
-        if taking is not None and not len(taking):
-            return pc + 1
+    def _sync(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m = self.m
         if m.idx is None and taking is None:
             step.run(m)
             return pc + 1
@@ -412,11 +381,8 @@ class Schedule:
         m.pcs[waiting], m.status[waiting] = pc, AT_WARP
         return -1
 
-    def _exit(self, step: EmulatedStep, pc: int) -> int:
-        m, taking = self.m, self._taking(step)
-        if taking is not None and not len(taking):
-            return pc + 1
-        numbers = m.lanes.numbers
+    def _exit(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m, numbers = self.m, self.m.lanes.numbers
         m.pcs[numbers] = pc + 1
         m.status[numbers if taking is None else numbers[taking]] = EXITED
         self._release()
@@ -424,15 +390,16 @@ class Schedule:
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 
-    def _barrier(self, step: EmulatedStep, pc: int) -> int:
-        m, taking, barrier = self.m, self._taking(step), step.barrier
+    def _barrier(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
+        m, barrier = self.m, step.barrier
         assert barrier is not None
-        if taking is not None and not len(taking):
-            return pc + 1
         everyone = m.lanes.numbers
         numbers = everyone if taking is None else everyone[taking]
         with m.among(None if taking is None and m.idx is None else numbers):
-            number, count = self._named(barrier, step)
+            number = barrier.number(m).astype(np.int64)
+            count = None if barrier.count is None else barrier.count(m)
+            if (number > 15).any():
+                raise unsupported(step.ins, f"barrier {int(number.max())}: there are 16")
             whole = len(numbers) == int((m.status != EXITED).sum())
             if whole and barrier.waits and (count is None or (len(count) == 1 and count[0] == m.shape.threads)):
                 m.memory.shadow.barrier(slice(None))
@@ -445,13 +412,6 @@ class Schedule:
         m.pcs[everyone] = pc + 1
         self._release()
         return -1
-
-    def _named(self, barrier: Barrier, step: EmulatedStep) -> tuple[Array, Array | None]:
-        number = barrier.number(self.m)
-        count = None if barrier.count is None else barrier.count(self.m)
-        if (number > 15).any():
-            raise unsupported(step.ins, f"barrier {int(number.max())}: there are 16")
-        return number.astype(np.int64), count
 
     def _arrive(self, barrier: Barrier, numbers: Array, number: Array, count: Array | None) -> None:
         m = self.m
@@ -500,7 +460,6 @@ REGISTER_BYTES = 1 << 29  # of a batch, if every register were used
 BATCH_WORK = 250  # what setting up a batch costs, in instructions
 MEMORY_BYTES = 1 << 26  # shared and local memory of a batch
 MOST_SHARED = 228 << 10  # of a block, on any GPU that there is
-MOST_THREADS = 1024
 MOST_CTAS = 1 << 31
 ILL_TYPED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)  # numpy's words for bad text
 
@@ -528,12 +487,15 @@ class EmulationStats:
 
 @dataclass
 class _Layout:
-    """The addresses of variables."""
+    """Addresses and spaces of variables; bytes of shared memory (a block) and local memory (a thread)."""
 
     symbols: dict[str, int] = field(default_factory=dict)
     spaces: dict[str, str] = field(default_factory=dict)
-    shared_bytes: int = 0
-    local_bytes: int = 0
+    sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
+
+    def name(self, variable: Variable | Param, space: str, address: int) -> None:
+        """Set the address and state space of a variable."""
+        self.symbols[variable.name], self.spaces[variable.name] = address, space
 
 
 def run(
@@ -541,8 +503,7 @@ def run(
 ) -> EmulationStats:
     """Executes an entry (the only one, unless named) on `args`, one for each parameter, writing through its pointers.
     Raises InterpreterError."""
-    function = _entry(module, entry)
-    _check(launch, function, module)
+    function = _entry(module, entry, launch)
     with np.errstate(all="ignore"):
         try:
             return _run(module, function, launch, args, max_work)
@@ -550,33 +511,19 @@ def run(
             raise IllFormed(f"{function.name} is ill-formed: {type(error).__name__}: {error}") from error
 
 
-def _entry(module: Module, name: str) -> Function:
-    found = [f for f in module.entries if name in ("", f.name)]
-    if len(found) != 1:
-        names = ", ".join(f.name for f in module.entries) or "none"
-        raise InterpreterError(f"no single entry {name or '(unnamed)'!r}; entries: {names}")
-    return found[0]
-
-
-def _check(launch: EmulatedLaunch, function: Function, module: Module) -> None:
-    threads = launch.block[0] * launch.block[1] * launch.block[2]
-    if min(launch.block) < 1 or threads > MOST_THREADS:
-        raise InterpreterError(f"a block of {launch.block} threads; it may have 1 to {MOST_THREADS}")
-    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
-    if min(launch.grid) < 1 or ctas > MOST_CTAS:
+def _entry(module: Module, name: str, launch: EmulatedLaunch) -> Function:
+    """The entry of that name, which can be launched so."""
+    try:
+        function = entry_of(module, name or None)
+        block_of(launch.block, function.directives, function.name)
+    except PtxLaunchError as error:
+        raise InterpreterError(str(error)) from error
+    if min(launch.grid) < 1 or math.prod(launch.grid) > MOST_CTAS:
         raise InterpreterError(f"a grid of {launch.grid} blocks")
-    required = function.directives.get("reqntid")
-    if required is not None and (*required, 1, 1, 1)[:3] != launch.block:
-        raise InterpreterError(
-            f"the block is {launch.block}, but the text says .reqntid {', '.join(map(str, required))}"
-        )
-    most = function.directives.get("maxntid")
-    if most is not None and threads > int(np.prod(most, dtype=np.int64)):
-        raise InterpreterError(f"{threads} threads in a block, but the text says .maxntid {', '.join(map(str, most))}")
-    cluster = function.directives.get("reqnctapercluster", (1,))
-    several = launch.cluster != (1, 1, 1) or int(np.prod(cluster, dtype=np.int64)) > 1
+    several = launch.cluster != (1, 1, 1) or math.prod(function.directives.get("reqnctapercluster", (1,))) > 1
     if several and any(_knows_cluster(ins) for each in module.functions for ins in each.instructions):
         raise Unsupported("clusters whose blocks know of each other are not emulated")
+    return function
 
 
 def _knows_cluster(ins: Instruction) -> bool:
@@ -595,14 +542,12 @@ def _run(
     scope = Scope(slots, kinds, layout.symbols, labels_of(function), layout.spaces)
     steps = steps_of(function, scope)
     granule = _granule([step.ins for step in steps])
-    sizes = {"shared": layout.shared_bytes, "local": layout.local_bytes, "param": len(params)}
-    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    sizes = {**layout.sizes, "param": len(params)}
+    ctas = math.prod(launch.grid)
     work = batches = 0
     for numbers in _batches(ctas, launch, layout, kinds):
-        shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.shared_bytes)
-        names = ThreadNames(launch.block, shape.padded, [_cta(int(n), launch.grid) for n in numbers])
-        memory = Memory(space, params, sizes, len(numbers), len(numbers) * shape.padded, granule, names)
-        machine = WarpMachine(shape, kinds, memory)
+        shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.sizes["shared"])
+        machine = WarpMachine(shape, kinds, Memory(space, params, sizes, shape, granule))
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
         check_all_sent(machine)
@@ -610,16 +555,12 @@ def _run(
     return EmulationStats(ctas, batches, work)
 
 
-def _cta(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    return (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
-
-
 def _batches(ctas: int, launch: EmulatedLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
-    padded = -(-launch.block[0] * launch.block[1] * launch.block[2] // 32) * 32
+    padded = -(-math.prod(launch.block) // WARP) * WARP
     per_thread = sum(max(1, bits_of(kind) // 8) for kind in kinds) + 1
     lanes = min(LANES, REGISTER_BYTES // per_thread)
     size = max(1, lanes // padded)
-    if per_block := layout.shared_bytes + layout.local_bytes * padded:
+    if per_block := layout.sizes["shared"] + layout.sizes["local"] * padded:
         size = max(1, min(size, MEMORY_BYTES // per_block))
     if launch.cooperative and ctas > size:
         raise Unsupported(f"a cooperative launch of {ctas} blocks: at most {size} of these run at once here")
@@ -635,33 +576,28 @@ def _lay_out(module: Module, function: Function, launch: EmulatedLaunch, space: 
     for variable in (*module.variables, *function.variables):
         if variable.space == "shared" and variable.extern:
             dynamic.append(variable)
-        elif variable.space in ("shared", "local"):
-            _reserve(layout, variable)
+        elif variable.space in layout.sizes:
+            at = _aligned(layout.sizes[variable.space], variable.align or type_bytes(variable.type) * variable.vector)
+            layout.name(variable, variable.space, at)
+            layout.sizes[variable.space] = at + variable.nbytes
         elif variable.space in ("global", "const"):
             _place(layout, variable, space)
         else:
             layout.spaces[variable.name] = variable.space  # .param of calls
-    start = -(-layout.shared_bytes // 16) * 16
+    start = _aligned(layout.sizes["shared"], 16)
     for variable in dynamic:  # all begin at one place
-        align = variable.align or type_bytes(variable.type)
-        layout.symbols[variable.name], layout.spaces[variable.name] = -(-start // align) * align, "shared"
-    layout.shared_bytes = max([layout.shared_bytes, *(layout.symbols[v.name] + launch.shared_bytes for v in dynamic)])
-    if layout.shared_bytes > MOST_SHARED:
-        raise InterpreterError(f"{layout.shared_bytes} bytes of shared memory; a block has at most {MOST_SHARED}")
-    if layout.local_bytes > MEMORY_BYTES // MOST_THREADS:
-        raise Unsupported(f"{layout.local_bytes} bytes of local memory for each thread")
+        at = _aligned(start, variable.align or type_bytes(variable.type))
+        layout.name(variable, "shared", at)
+        layout.sizes["shared"] = max(layout.sizes["shared"], at + launch.shared_bytes)
+    if layout.sizes["shared"] > MOST_SHARED:
+        raise InterpreterError(f"{layout.sizes['shared']} bytes of shared memory; a block has at most {MOST_SHARED}")
+    if layout.sizes["local"] > MEMORY_BYTES // LARGEST_BLOCK:
+        raise Unsupported(f"{layout.sizes['local']} bytes of local memory for each thread")
     return layout
 
 
-def _reserve(layout: _Layout, variable: Variable) -> None:
-    align = variable.align or type_bytes(variable.type) * variable.vector
-    used = layout.shared_bytes if variable.space == "shared" else layout.local_bytes
-    at = -(-used // align) * align
-    layout.symbols[variable.name], layout.spaces[variable.name] = at, variable.space
-    if variable.space == "shared":
-        layout.shared_bytes = at + variable.nbytes
-    else:
-        layout.local_bytes = at + variable.nbytes
+def _aligned(at: int, align: int) -> int:
+    return -(-at // align) * align
 
 
 def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
@@ -670,17 +606,9 @@ def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
         raise Unsupported(f"the module variable {variable.name!r} of {variable.nbytes} bytes")
     buffer = np.zeros(variable.nbytes, np.uint8)
     if variable.values:
-        bits = [_element(value, variable.type) for value in variable.values]
-        raw = np.concatenate(bits).view(np.uint8)[: len(buffer)]
-        buffer[: len(raw)] = raw
-    layout.symbols[variable.name] = space.place(Pointer(buffer, 0, f"the module variable {variable.name!r}"))
-    layout.spaces[variable.name] = "global"
-
-
-def _element(value: int | float, kind: str) -> Array:
-    if is_float(kind):
-        return encode(nearest(np.array([value], np.float64), kind), kind)
-    return np.array([int(value) & (1 << bits_of(kind)) - 1], f"u{bits_of(kind) // 8}")
+        raw = np.concatenate([lane_of(value, variable.type) for value in variable.values]).view(np.uint8)
+        buffer[: len(raw)] = raw[: len(buffer)]
+    layout.name(variable, "global", space.place(Pointer(buffer, 0, f"the module variable {variable.name!r}")))
 
 
 def _params(function: Function, args: Sequence[Argument], layout: _Layout, space: AddressSpace) -> Array:
@@ -691,7 +619,7 @@ def _params(function: Function, args: Sequence[Argument], layout: _Layout, space
     for number, (param, value) in enumerate(zip(function.params, args, strict=True)):
         align = param.align if param.align and not param.ptr else type_bytes(param.type)
         data += bytes(-len(data) % align)
-        layout.symbols[param.name], layout.spaces[param.name] = PARAM + len(data), "param"
+        layout.name(param, "param", PARAM + len(data))
         data += _packed(param, value, number, space)
     data += bytes(-len(data) % 16)
     return np.frombuffer(data, np.uint8)
@@ -706,13 +634,11 @@ def _packed(param: Param, value: Argument, number: int, space: AddressSpace) -> 
                 f"argument {number} is a tensor, but {param.name} is .{param.type}; pointers are .u64"
             )
         return space.place(value).to_bytes(8, "little")
-    if is_float(param.type):
-        return encode(nearest(np.array([value], np.float64), param.type), param.type).tobytes()
-    if isinstance(value, float):
-        if param.type != "b32":
-            raise InterpreterError(f"argument {number} is the float {value}, but {param.name} is .{param.type}")
-        return np.float32(value).tobytes()
-    return (int(value) & (1 << 8 * param.nbytes) - 1).to_bytes(param.nbytes, "little")
+    if not isinstance(value, float) or is_float(param.type):
+        return lane_of(value, param.type).tobytes()
+    if param.type != "b32":
+        raise InterpreterError(f"argument {number} is the float {value}, but {param.name} is .{param.type}")
+    return lane_of(value, "f32").tobytes()
 
 
 # -- account of shared memory -----------------------------------------------------------------------------------------

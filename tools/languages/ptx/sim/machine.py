@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,23 +20,20 @@ from kerneltune.tools.languages.ptx.ir import (
     Register,
     Symbol,
     Vector,
+    bits_of,
 )
 from kerneltune.tools.languages.ptx.sim.values import (
     POISON_16,
     UNSIGNED,
     IllFormed,
-    Lanes,
     Misaligned,
     Race,
-    ThreadNames,
-    base_of,
-    bits_of,
     decode,
     encode,
     is_float,
     is_kind,
     is_signed,
-    nearest,
+    lane_of,
     parts_of,
     place,
     poison,
@@ -43,6 +42,63 @@ from kerneltune.tools.languages.ptx.sim.values import (
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array, OutOfBounds
 from kerneltune.tools.languages.triton.ttir.memory import AddressSpace
+
+# ---
+# Which threads there are, which of them are at work, and what they are called. Pure.
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Threads by number within the batch, the block of each within the batch, its warp within the block."""
+
+    numbers: Array
+    blocks: Array
+    warps: Array
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def only(self, which: Array) -> Lanes:
+        """Return some of the lanes, by index or mask."""
+        return Lanes(self.numbers[which], self.blocks[which], self.warps[which])
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A launch: threads of a block, blocks of the grid, numbers of the blocks in this batch."""
+
+    block: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    ctas: Array
+    shared_bytes: int = 0  # dynamic
+    total_shared_bytes: int = 0
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return math.prod(self.block)
+
+    @property
+    def padded(self) -> int:
+        """Lanes of a block: its threads, padded to whole warps."""
+        return -(-self.threads // WARP) * WARP
+
+    def cta(self, block: int) -> tuple[int, int, int]:
+        """The place in the grid of a block of the batch."""
+        return _place_in(int(self.ctas[block]), self.grid)
+
+    def name(self, lane: int) -> str:
+        """A thread by its number within the batch, for messages."""
+        block, thread = divmod(lane, self.padded)
+        return f"thread {_place_in(thread, self.block)} of CTA {self.cta(block)}"
+
+
+def _place_in(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, _ = sizes
+    return number % x, number // x % y, number // (x * y)
+
 
 # ---
 # Finds shared memory that two warps use between two barriers, one of them writing.
@@ -70,7 +126,7 @@ class Shadow:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Atomics do not race with one another."""
+        """Note no accesses for a while: atomics do not race with one another."""
         self._on = False
         try:
             yield
@@ -161,25 +217,27 @@ _TENSORS = 1 << 40
 CELLS = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)} | {16: np.dtype("c16")}
 
 
+class _Part(NamedTuple):
+    """The lanes of an access that mean one memory: which (None: all), its name, a view of it in elements of the
+    access' width, and the places of the elements in it."""
+
+    which: Array | None
+    name: str
+    cells: Array
+    places: Array
+    lanes: Lanes
+
+
 class Memory:
     """All memory of one batch of blocks. `sizes`: bytes of shared (a block), local (a thread) and param memory."""
 
-    def __init__(
-        self,
-        space: AddressSpace,
-        params: Array,
-        sizes: dict[str, int],
-        blocks: int,
-        lanes: int,
-        granule: int,
-        thread_names: ThreadNames,
-    ) -> None:
-        self.space, self.sizes = space, sizes
-        self.thread_names = thread_names
+    def __init__(self, space: AddressSpace, params: Array, sizes: dict[str, int], shape: Shape, granule: int) -> None:
+        self.space, self.sizes, self.shape = space, sizes, shape
+        blocks = len(shape.ctas)
         self.stride = {name: -(-sizes[name] // 256) * 256 for name in ("shared", "local")}
         self.buffers = {
             "shared": _poisoned(blocks * self.stride["shared"]),
-            "local": _poisoned(lanes * self.stride["local"]),
+            "local": _poisoned(blocks * shape.padded * self.stride["local"]),
             "param": params,
         }
         self.shadow = Shadow(blocks, self.stride["shared"], granule)
@@ -187,47 +245,39 @@ class Memory:
     def read(self, space: str, address: Array, width: int, ins: Instruction, lanes: Lanes) -> Array:
         """Bytes at each address, as [addresses, width]. One address for all lanes may give one row."""
         out: Array | None = None
-        for name, which in self._split(space, address, width, ins, lanes):
-            mine, who = (address, lanes) if which is None else (address[which], lanes.only(which))
-            part = self._read(name, mine, width, ins, who)
-            if which is None:
-                return part
+        for part in self._parts(space, address, width, ins, lanes):
+            if part.name == "shared":
+                self.shadow.read(part.places * width, width, part.lanes, ins)
+            raw = part.cells[part.places][:, None].view(np.uint8)
+            if part.which is None:
+                return raw
             out = np.empty((len(lanes), width), np.uint8) if out is None else out
-            out[which] = part
+            out[part.which] = raw
         return np.empty((0, width), np.uint8) if out is None else out
 
     def write(self, space: str, address: Array, raw: Array, ins: Instruction, lanes: Lanes) -> None:
         """Write raw[lane, byte]; where lanes meet, the last one wins. All are checked before any writes."""
-        address = np.broadcast_to(address, len(lanes))
-        raw = np.ascontiguousarray(np.broadcast_to(raw, (len(lanes), raw.shape[1])))
-        parts = [
-            (which, *self._cells(name, address if which is None else address[which], raw.shape[1], ins,
-                                 lanes if which is None else lanes.only(which)), name)
-            for name, which in self._split(space, address, raw.shape[1], ins, lanes)
-        ]  # fmt: skip
-        for which, cells, index, name in parts:
+        width = raw.shape[1]
+        raw = np.ascontiguousarray(np.broadcast_to(raw, (len(lanes), width)))
+        for which, name, cells, index, who in self.check(space, address, width, ins, lanes):
             mine = (raw if which is None else np.ascontiguousarray(raw[which])).view(cells.dtype)[:, 0]
-            who = lanes if which is None else lanes.only(which)
             if name == "param":
                 raise OutOfBounds(f"{place(ins)} writes to the kernel's parameters")
-            changed = _differs(cells[index], mine) if name == "shared" else index
+            if name != "shared":
+                cells[index] = mine
+                continue
+            changed = _differs(cells[index], mine)
             cells[index] = mine
-            if name == "shared":
-                lost = _differs(cells[index], mine)
-                self.shadow.wrote(index * raw.shape[1], raw.shape[1], who, ins, changed, lost)
+            self.shadow.wrote(index * width, width, who, ins, changed, _differs(cells[index], mine))
 
-    def _read(self, name: str, address: Array, width: int, ins: Instruction, lanes: Lanes) -> Array:
-        cells, index = self._cells(name, address, width, ins, lanes)
-        if name == "shared":
-            self.shadow.read(index * width, width, lanes, ins)
-        return cells[index][:, None].view(np.uint8)
+    def check(self, space: str, address: Array, width: int, ins: Instruction, lanes: Lanes) -> list[_Part]:
+        """What an access of all lanes means. Raises what it would raise."""
+        return list(self._parts(space, np.broadcast_to(address, len(lanes)), width, ins, lanes))
 
-    def check(self, space: str, address: Array, width: int, ins: Instruction, lanes: Lanes) -> None:
-        """Raise what an access would raise, without one."""
-        address = np.broadcast_to(address, len(lanes))
+    def _parts(self, space: str, address: Array, width: int, ins: Instruction, lanes: Lanes) -> Iterator[_Part]:
         for name, which in self._split(space, address, width, ins, lanes):
             mine, who = (address, lanes) if which is None else (address[which], lanes.only(which))
-            self._cells(name, mine, width, ins, who)
+            yield _Part(which, name, *self._cells(name, mine, width, ins, who), who)
 
     def _split(
         self, space: str, address: Array, width: int, ins: Instruction, lanes: Lanes
@@ -238,7 +288,7 @@ class Memory:
         odd = address & (width - 1) if width & (width - 1) == 0 else address * 0
         if odd.any():
             raise self._misaligned(address, odd, width, ins, lanes)
-        if space not in ("generic", "global", "const"):
+        if space not in ("generic", "global"):
             yield space, None
         elif space != "generic" or int(address.min()) >= _TENSORS:
             yield from self._regions(address, width, None)
@@ -252,7 +302,7 @@ class Memory:
                     yield from self._regions(address[which], width, which)
 
     def _regions(self, address: Array, width: int, which: Array | None) -> Iterator[tuple[str, Array | None]]:
-        """Lanes in tensors, by tensor."""
+        """Split lanes whose addresses are global by the tensor that they lie in."""
         if self.space.single(address, width) is not None:
             yield "global", which
             return
@@ -266,7 +316,7 @@ class Memory:
         if width not in CELLS:
             raise unsupported(ins, f"accesses of {width} bytes")
         shift = width.bit_length() - 1
-        if name in ("global", "const"):
+        if name == "global":
             return self._global_cells(address, width, shift, ins, lanes)
         at = address & 0xFFFFFFFF if name in ("shared", "local") else address - PARAM
         size = self.sizes[name]
@@ -310,7 +360,7 @@ class Memory:
         )
 
     def _who(self, lanes: Lanes, which: int) -> str:
-        return self.thread_names(int(lanes.numbers[min(which, len(lanes) - 1)]))
+        return self.shape.name(int(lanes.numbers[min(which, len(lanes) - 1)]))
 
 
 def _differs(before: Array, after: Array) -> Array:
@@ -332,64 +382,41 @@ def _poisoned(size: int) -> Array:
 # changed in place, so that registers may share them. Blocks are padded to whole warps with threads that have exited.
 
 RUNNING, AT_WARP, AT_BARRIER, EXITED = range(4)
-WARP = 32
-_LANE_BITS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+LANE_BITS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A launch: threads of a block, blocks of the grid, numbers of the blocks in this batch."""
+class InFlight:
+    """What one instruction of some lanes has begun, which a wait of theirs ends: a row of each column for each lane.
 
-    block: tuple[int, int, int]
-    grid: tuple[int, int, int]
-    ctas: Array
-    shared_bytes: int = 0  # dynamic
-    total_shared_bytes: int = 0
+    Of cp.async: targets, sources, and how many of the `width` bytes at a target come from the source (the rest is
+    zero). Of wgmma: the bits of the registers at `slots`, which do not hold their sum yet.
+    """
 
-    @property
-    def threads(self) -> int:
-        """The threads of a block."""
-        return self.block[0] * self.block[1] * self.block[2]
-
-    @property
-    def padded(self) -> int:
-        """Lanes of a block."""
-        return -(-self.threads // WARP) * WARP
-
-
-@dataclass(frozen=True)
-class Copies:
-    """What one cp.async of some lanes copies, which has not happened yet. `width`: bytes at each target; of `kept`
-    bytes of them comes from the source, the rest is zero."""
-
+    ins: Instruction
     lanes: Array
     groups: Array  # of each lane
-    target: Array
-    source: Array
-    kept: Array
-    width: int
-    ins: Instruction
+    columns: tuple[Array, ...]
+    width: int = 0
+    slots: tuple[int, ...] = ()
 
-    def only(self, which: Array) -> Copies:
-        """Return the copies of some lanes."""
-        return replace(
-            self, lanes=self.lanes[which], groups=self.groups[which], target=self.target[which],
-            source=self.source[which], kept=self.kept[which],
-        )  # fmt: skip
+    def only(self, which: Array) -> InFlight:
+        """The part of some lanes."""
+        columns = tuple(column[which] for column in self.columns)
+        return replace(self, lanes=self.lanes[which], groups=self.groups[which], columns=columns)
 
 
-@dataclass(frozen=True)
-class PendingSum:
-    """The sum of one wgmma, which its registers do not hold yet: bits of each register in each of the lanes."""
-
-    slots: tuple[int, ...]
-    lanes: Array
-    groups: Array
-    values: list[Array]
-
-    def only(self, which: Array) -> PendingSum:
-        """Return the sum of some lanes."""
-        return PendingSum(self.slots, self.lanes[which], self.groups[which], [bits[which] for bits in self.values])
+def parted(all_of_it: Sequence[InFlight], which: Callable[[InFlight], Array]) -> tuple[list[InFlight], list[InFlight]]:
+    """In two: the part of the lanes for which `which` is true, and that of the others."""
+    taken: list[InFlight] = []
+    left: list[InFlight] = []
+    for one in all_of_it:
+        mine = which(one)
+        if mine.any():
+            taken.append(one if mine.all() else one.only(mine))
+        if not mine.all():
+            left.append(one.only(~mine) if mine.any() else one)
+    return taken, left
 
 
 @dataclass(frozen=True)
@@ -425,12 +452,12 @@ class WarpMachine:
         self.barrier_of = np.zeros(self.count, np.int64)  # what a lane at a barrier waits for
         self.wanted: dict[tuple[int, int], int] = {}  # (block, barrier) -> threads it needs, where the text says
         self.arrived: dict[tuple[int, int], int] = {}  # by bar.arrive
-        self.copies: list[Copies] = []
+        self.copies: list[InFlight] = []
         self.groups = np.zeros(self.count, np.int64)  # cp.async groups committed
         self.bulk: list[Bulk] = []  # into shared memory
         self.sent: list[Bulk] = []  # out of it
         self.sent_groups = np.zeros(self.count, np.int64)  # bulk groups committed
-        self.tensors: list[PendingSum] = []
+        self.tensors: list[InFlight] = []
         self.tensor_groups = np.zeros(self.count, np.int64)  # wgmma groups committed
         self.yields = False  # the group at work waits for others
         self.work = 0
@@ -463,13 +490,17 @@ class WarpMachine:
 
     @contextmanager
     def among(self, idx: Array | None) -> Iterator[None]:
-        """Others at work for a while."""
+        """Put other lanes to work for a while."""
         before = self.idx
         self.idx = idx
         try:
             yield
         finally:
             self.idx = before
+
+    def commit(self, groups: Array) -> None:
+        """Close the group of the lanes at work, by the numbers of all lanes' groups."""
+        groups[self.lanes.numbers] += 1
 
     def full(self, bits: Array) -> Array:
         """Return an element for each lane at work."""
@@ -502,65 +533,59 @@ class WarpMachine:
         return np.unique(self.idx // WARP)
 
     def in_warps(self, bits: Array, rest: int = 0) -> Array:
-        """Elements by warp at work and lane."""
+        """Turn one row for each lane at work into [warp at work, lane]."""
+        if self.idx is None:
+            return self.full(bits).reshape(-1, WARP)
         return self.spread(bits, rest).reshape(-1, WARP)[self.warps()]
 
     def from_warps(self, by_warp: Array) -> Array:
-        """[warp at work, lane] to the lanes at work."""
+        """Turn [warp at work, lane] into one row for each lane at work."""
+        if self.idx is None:
+            return by_warp.reshape(-1)
         out = np.zeros((self.count // WARP, WARP), by_warp.dtype)
         out[self.warps()] = by_warp
         return self.narrow(out.reshape(-1))
 
     def ballots(self, which: Array) -> Array:
-        """Return the ballot of each lane's warp, from one truth for every lane of the batch."""
-        bits = (which.reshape(-1, WARP) * _LANE_BITS).sum(axis=1, dtype=np.uint32)
-        return np.repeat(bits, WARP)
+        """For each lane at work the ballot of its warp, from one truth for every lane of the batch."""
+        bits = (which.reshape(-1, WARP) * LANE_BITS).sum(axis=1, dtype=np.uint32)
+        return self.narrow(np.repeat(bits, WARP))
 
 
 # ---
-# Special registers. Pure.
+# Special registers, of all lanes. Those of time are not among them: time does not pass here as it does there.
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 
 
-def special(machine: WarpMachine, name: str) -> Array | None:
-    """Return a special register's bits (32, or 64 by its name) in all lanes, or in one for all; None: unknown."""
-    if name not in machine.specials:
-        value = _value(machine, name)
-        if value is None:
+def special(m: WarpMachine, name: str) -> Array | None:
+    """Return a special register's bits (32) in all lanes, or in one for all; None: unknown."""
+    if name not in m.specials:
+        head, _, axis = name.removeprefix("%").partition(".")
+        if axis in _AXES and head in _VECTORS:
+            found = _VECTORS[head](m, _AXES[axis])
+        elif not axis and head in _SCALARS:
+            found = _SCALARS[head](m)
+        else:
             return None
-        machine.specials[name] = value
-    return machine.specials[name]
+        m.specials[name] = np.asarray(found).reshape(-1).astype(np.uint32)
+    return m.specials[name]
 
 
-def _value(machine: WarpMachine, name: str) -> Array | None:
-    head, _, axis = name.removeprefix("%").partition(".")
-    if axis:
-        return _vector(machine, head, axis)
-    if head in ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
-        return None  # time does not pass here as it does there
-    maker = _SCALARS.get(head)
-    return None if maker is None else np.asarray(maker(machine)).reshape(-1).astype(np.uint32)
+def _coordinate(number: Array, sizes: tuple[int, int, int], axis: int) -> Array:
+    return number // math.prod(sizes[:axis]) % sizes[axis]
 
 
-def _vector(machine: WarpMachine, head: str, axis: str) -> Array | None:
-    if axis not in _AXES or head not in _VECTORS:
-        return None
-    found = _VECTORS[head](machine, _AXES[axis])
-    return np.asarray(found).reshape(-1).astype(np.uint32)
-
-
-def _split(number: Array, sizes: tuple[int, int, int], axis: int) -> Array:
-    before = (1, sizes[0], sizes[0] * sizes[1])[axis]
-    return number // before % sizes[axis]
+def _cta(m: WarpMachine, axis: int) -> Array:
+    return _coordinate(m.shape.ctas[m.blocks], m.shape.grid, axis)
 
 
 _VECTORS: dict[str, Callable[[WarpMachine, int], Array | int]] = {
-    "tid": lambda m, axis: _split(m.thread, m.shape.block, axis),
+    "tid": lambda m, axis: _coordinate(m.thread, m.shape.block, axis),
     "ntid": lambda m, axis: m.shape.block[axis],
-    "ctaid": lambda m, axis: _split(m.shape.ctas[m.blocks], m.shape.grid, axis),
+    "ctaid": _cta,
     "nctaid": lambda m, axis: m.shape.grid[axis],
-    "clusterid": lambda m, axis: _split(m.shape.ctas[m.blocks], m.shape.grid, axis),
+    "clusterid": _cta,
     "nclusterid": lambda m, axis: m.shape.grid[axis],
     "cluster_ctaid": lambda m, axis: 0,
     "cluster_nctaid": lambda m, axis: 1,
@@ -609,13 +634,13 @@ class Ins:
 
     def __init__(self, ins: Instruction, scope: Scope) -> None:
         self.ins, self.scope = ins, scope
-        self.opcode, self.operands, self.line = ins.opcode, ins.operands, ins.line
+        self.opcode, self.operands = ins.opcode, ins.operands
         self.kinds = tuple(m for m in ins.modifiers if is_kind(m))
         self.unread = [m for m in ins.modifiers if not is_kind(m)]
 
     @property
     def kind(self) -> str:
-        """The one type, or the last."""
+        """The instruction's type; of several the last."""
         if not self.kinds:
             raise IllFormed(f"{place(self.ins)}: a type is missing")
         return self.kinds[-1]
@@ -647,6 +672,10 @@ class Ins:
         """Raise IllFormed unless there are so many operands."""
         if len(self.operands) not in counts:
             raise IllFormed(f"{place(self.ins)}: {len(self.operands)} operands; it takes {counts[0]}")
+
+    def items(self, operand: Operand) -> tuple[Operand, ...]:
+        """The elements of a vector; one alone is one."""
+        return operand.items if isinstance(operand, Vector) else (operand,)
 
     def slot(self, operand: Operand) -> int:
         """Number of a register."""
@@ -694,7 +723,7 @@ class Ins:
         return read
 
     def _packed(self, vector: Vector, width: int) -> Read:
-        """{low, high} as one number."""
+        """Reads {low, high} as one number."""
         part = width // len(vector.items)
         if part not in (8, 16, 32, 64) or width > 64:
             raise unsupported(self.ins, f"packing {len(vector.items)} registers into {width} bits")
@@ -771,10 +800,27 @@ class Ins:
         writer = self.write_bits(operand, kind)
         return lambda m, value: writer(m, encode(value, kind))
 
-    def results(self) -> tuple[Operand, Operand | None]:
-        """p|q in two, and d alone."""
+    def results(self, *kinds: str) -> list[Write]:
+        """What writes the bits of `d|p`, or of d alone."""
         first = self.operands[0]
-        return (first.first, first.second) if isinstance(first, Both) else (first, None)
+        operands = (first.first, first.second) if isinstance(first, Both) else (first,)
+        return [self.write_bits(operand, kind) for operand, kind in zip(operands, kinds, strict=False)]
+
+    # -- whole instructions ----------------------------------------------------------------------------------------
+
+    def compute(self, fn: Callable[..., Any], kinds: Sequence[str], result: str = "") -> Run:
+        """d = fn(operands), with operands as values of some types and d of the last of them, or of `result`."""
+        self.understood()
+        self.expect(1 + len(kinds))
+        readers = [self.value(operand, kind) for operand, kind in zip(self.operands[1:], kinds, strict=True)]
+        write = self.write(self.operands[0], result or kinds[-1])
+        if len(readers) == 1:
+            (only,) = readers
+            return lambda m: write(m, fn(only(m)))
+        if len(readers) == 2:
+            a, b = readers
+            return lambda m: write(m, fn(a(m), b(m)))
+        return lambda m: write(m, fn(*[reader(m) for reader in readers]))
 
 
 def _constant(value: Array) -> Read:
@@ -786,15 +832,10 @@ def _immediate(operand: Immediate, kind: str) -> Array:
     width, value = bits_of(kind), operand.value
     if width == 1:
         return np.array([bool(value)])
-    if width == 128:
-        raise IllFormed(f"{operand.value} where 128 bits belong")
     if isinstance(value, int):
-        return np.array([value & (1 << width) - 1], UNSIGNED[width])
-    if operand.bits and not (is_float(kind) and bits_of(base_of(kind)) < operand.bits):
-        bits = np.array([value], f"f{operand.bits // 8}").view(UNSIGNED[operand.bits])
-        if width == 64 and operand.bits == 32 and kind == "f64":
-            return np.array([value], np.float64).view(np.uint64)
-        return resize(bits, width)
-    target = kind if is_float(kind) else {16: "f16", 32: "f32", 64: "f64"}[width]
-    one = nearest(np.array([[value] * parts_of(target)], np.float64), base_of(target))
-    return encode(one if parts_of(target) > 1 else one[0], target)
+        return lane_of(value, f"b{width}")
+    if is_float(kind):
+        return lane_of(value, kind)
+    if operand.bits:
+        return resize(lane_of(value, f"f{operand.bits}"), width)
+    return lane_of(value, {16: "f16", 32: "f32", 64: "f64"}[width])

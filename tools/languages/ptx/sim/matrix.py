@@ -1,30 +1,50 @@
 """Products of matrices: mma, ldmatrix and stmatrix of a warp, wgmma of a group of warps."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from kerneltune.tools.languages.ptx.ir import Immediate, Operand, Vector
-from kerneltune.tools.languages.ptx.sim.exchange import space_of
-from kerneltune.tools.languages.ptx.sim.machine import WARP, Ins, PendingSum, Read, Run, WarpMachine
-from kerneltune.tools.languages.ptx.sim.values import bits_of, decode, encode, is_float, poison, to_format, unsupported
+from kerneltune.tools.languages.ptx.ir import Immediate, Operand, Vector, bits_of
+from kerneltune.tools.languages.ptx.sim.exchange import nothing, space_of
+from kerneltune.tools.languages.ptx.sim.machine import WARP, InFlight, Ins, Lanes, Read, Run, WarpMachine, parted
+from kerneltune.tools.languages.ptx.sim.values import decode, encode, is_float, poison, to_format, unsupported
 from kerneltune.tools.languages.triton.ttir.ir import Array
 
 # ---
-# Tensor cores of warps: mma.sync, ldmatrix, stmatrix, movmatrix.
+# Matrices as tensor cores take them: what their types hold, and how they lie in the registers of a warp.
 #
 # Products are exact and sums are made in float64 and rounded once to the accumulator's type; a GPU adds in an order and
 # with guard bits of its own, so that its last bits differ.
 
-_GROUP, _MEMBER = np.arange(WARP) // 4, np.arange(WARP) % 4
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)\Z")
-_ACCUMULATORS = ("f32", "f16", "s32", "f64")
+_GROUP, _MEMBER = np.arange(WARP)[:, None, None] // 4, np.arange(WARP)[:, None, None] % 4
 
 
-def _items(operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
+def _factors(raw: Array, kind: str) -> Array:
+    """Bytes as float64 or int64."""
+    bits = np.ascontiguousarray(raw).reshape(-1).view(f"u{max(1, bits_of(kind) // 8)}")
+    if kind == "tf32":
+        bits = bits & np.uint32(0xFFFFE000)  # tensor cores do not look at the other bits
+    return decode(bits, kind).astype(np.float64 if is_float(kind) else np.int64)
+
+
+def _sums(total: Array, kind: str, *, saturates: bool) -> Array:
+    """Sums as values that the accumulator's type holds."""
+    if saturates:
+        total = np.clip(total, -(2**31), 2**31 - 1)
+    return to_format(total, kind) if is_float(kind) else total
+
+
+def _shape(ins: Ins, kinds: int) -> tuple[int, int, int]:
+    """The numbers of .m16n8k16, in an instruction of so many types; .satfinite is left to be read."""
+    shape = next((found for word in ins.unread if (found := _SHAPE.match(word))), None)
+    if shape is None or len(ins.kinds) != kinds:
+        raise unsupported(ins.ins, "this shape of matrices")
+    ins.unread.remove(shape[0])
+    rows, columns, depth = (int(n) for n in shape.groups())
+    return rows, columns, depth
 
 
 class Fragment:
@@ -35,238 +55,207 @@ class Fragment:
         width = bits_of(kind)
         self.parts = max(1, 32 // width)
         self.registers = rows * columns // (WARP * self.parts)
-        lane = (slice(None), None, None)
         number, part = np.arange(self.registers)[None, :, None], np.arange(self.parts)[None, None, :]
-        group, member = _GROUP[lane], _MEMBER[lane]
         if role == "C":
             at = number * self.parts + part
-            row, column = group + 8 * (at // 2), member * 2 + at % 2
+            row, column = _GROUP + 8 * (at // 2 % 2), _MEMBER * 2 + at % 2 + 8 * (at // 4)
         else:
-            along = rows if role == "B" else columns
-            halves = 2 if role == "A" and rows == 16 else 1
-            side, inner = (
-                group + 8 * (number % halves),
-                member * self.parts + part + 4 * self.parts * (number // halves),
-            )
-            inner = inner % along
+            along, halves = rows if role == "B" else columns, 2 if role == "A" and rows == 16 else 1
+            side = _GROUP + 8 * (number % halves)
+            inner = (_MEMBER * self.parts + part + 4 * self.parts * (number // halves)) % along
             row, column = (side, inner) if role == "A" else (inner, side)
         shape = (WARP, self.registers, self.parts)
         self.row, self.column = np.broadcast_to(row, shape), np.broadcast_to(column, shape)
         self.element = f"b{width}" if width >= 32 else "b32"
 
-    def load(self, m: WarpMachine, registers: list[Array]) -> Array:
+    def check(self, ins: Ins, operand: Operand) -> tuple[Operand, ...]:
+        """The registers. Raises Unsupported where they are not as many as the matrix takes."""
+        items = ins.items(operand)
+        if len(items) != self.registers or not items:
+            raise unsupported(ins.ins, f"{len(items)} registers where {self.registers} belong")
+        return items
+
+    def load(self, m: WarpMachine, registers: Sequence[Array]) -> Array:
         """Values as float64 or int64, [warp, row, column]."""
         bits = np.stack([m.in_warps(register) for register in registers], axis=2)  # [warp, lane, register]
-        warps = len(bits)
-        flat = np.ascontiguousarray(bits).reshape(-1).view(f"u{max(1, bits_of(self.kind) // 8)}")
-        if self.kind == "tf32":
-            flat = flat & np.uint32(0xFFFFE000)  # tensor cores do not look at the other bits
-        values = decode(flat, self.kind).reshape(warps, WARP, self.registers, self.parts)
-        out = np.empty((warps, self.rows, self.columns), np.float64 if is_float(self.kind) else np.int64)
+        values = _factors(bits, self.kind).reshape(len(bits), WARP, self.registers, self.parts)
+        out = np.empty((len(bits), self.rows, self.columns), values.dtype)
         out[:, self.row, self.column] = values
         return out
 
     def store(self, m: WarpMachine, matrix: Array) -> list[Array]:
         """Values that the type holds to one array of bits for each register."""
-        picked = np.ascontiguousarray(matrix[:, self.row, self.column])
-        bits = encode(picked.reshape(-1), self.kind)
+        bits = encode(np.ascontiguousarray(matrix[:, self.row, self.column]).reshape(-1), self.kind)
         whole = bits.view(f"u{bits_of(self.element) // 8}").reshape(-1, WARP, self.registers)
         return [m.from_warps(np.ascontiguousarray(whole[:, :, i])) for i in range(self.registers)]
 
 
-def multiply(ins: Ins) -> Run:
+# ---
+# Tensor cores of warps: mma.sync, ldmatrix, stmatrix, movmatrix.
+
+
+def _multiply(ins: Ins) -> Run:
     """mma.sync: d = a * b + c."""
     ins.ignore("sync", "aligned", "row", "col")
-    shape = next((found for word in ins.unread if (found := _SHAPE.match(word))), None)
-    if shape is None or len(ins.kinds) != 4:
-        raise unsupported(ins.ins, "this shape of mma")
-    ins.unread.remove(shape[0])
+    rows, columns, depth = _shape(ins, 4)
     saturates = ins.flag("satfinite")
     ins.understood()
-    rows, columns, depth = (int(n) for n in shape.groups())
     d_kind, a_kind, b_kind, c_kind = ins.kinds
-    if d_kind not in _ACCUMULATORS or (rows, columns) not in ((16, 8), (8, 8)) or (rows == 8 and d_kind != "f64"):
+    sums = ("f64",) if rows == 8 else ("f32", "f16", "s32", "f64")
+    if (rows, columns) not in ((16, 8), (8, 8)) or d_kind not in sums:
         raise unsupported(ins.ins, "this shape of mma")
-    a, b = Fragment(a_kind, "A", rows, depth), Fragment(b_kind, "B", depth, columns)
-    c, d = Fragment(c_kind, "C", rows, columns), Fragment(d_kind, "C", rows, columns)
-    for fragment, operand in zip((d, a, b, c), ins.operands, strict=True):
-        if len(_items(operand)) != fragment.registers or fragment.registers == 0:
-            raise unsupported(ins.ins, f"{len(_items(operand))} registers where {fragment.registers} belong")
+    d, a = Fragment(d_kind, "C", rows, columns), Fragment(a_kind, "A", rows, depth)
+    b, c = Fragment(b_kind, "B", depth, columns), Fragment(c_kind, "C", rows, columns)
+    operands = [fragment.check(ins, operand) for fragment, operand in zip((d, a, b, c), ins.operands, strict=True)]
+    writers = [ins.write_bits(item, d.element) for item in operands[0]]
     sources = [
-        [ins.bits(item, fragment.element) for item in _items(operand)]
-        for fragment, operand in zip((a, b, c), ins.operands[1:], strict=True)
+        (fragment, [ins.bits(item, fragment.element) for item in items])
+        for fragment, items in zip((a, b, c), operands[1:], strict=True)
     ]
-    writers = [ins.write_bits(item, d.element) for item in _items(ins.operands[0])]
 
     def run(m: WarpMachine) -> None:
-        left, right, start = (
-            fragment.load(m, [reader(m) for reader in readers])
-            for fragment, readers in zip((a, b, c), sources, strict=True)
-        )
-        total = np.matmul(left, right) + start
-        if saturates:
-            total = np.clip(total, -(2**31), 2**31 - 1)
-        rounded = to_format(total, d_kind) if is_float(d_kind) else total
-        for writer, bits in zip(writers, d.store(m, rounded), strict=True):
+        left, right, start = (fragment.load(m, [reader(m) for reader in readers]) for fragment, readers in sources)
+        total = _sums(np.matmul(left, right) + start, d_kind, saturates=saturates)
+        for writer, bits in zip(writers, d.store(m, total), strict=True):
             writer(m, bits)
 
     return run
 
 
-def _count(ins: Ins) -> int:
-    """.x1, .x2, .x4 of 8x8 matrices of 16 bits."""
+def _matrices(ins: Ins, registers: Operand) -> tuple[tuple[Operand, ...], bool, str]:
+    """Of ldmatrix and stmatrix of 8x8 matrices of 16 bits: a register for each, .trans, the state space."""
     ins.ignore("sync", "aligned")
     if not ins.flag("m8n8") or ins.kind != "b16":
         raise unsupported(ins.ins, "this shape of matrix")
-    return int(ins.one_of(("x1", "x2", "x4"), "x1")[1:])
-
-
-def load_matrix(ins: Ins) -> Run:
-    """ldmatrix: lanes 8i to 8i+7 say where the rows of matrix i lie."""
-    count, flip, space = _count(ins), ins.flag("trans"), space_of(ins)
+    count, flip, space = int(ins.one_of(("x1", "x2", "x4"), "x1")[1:]), ins.flag("trans"), space_of(ins)
     ins.understood()
-    at = ins.address(ins.operands[1], small=space == "shared")
-    writers = [ins.write_bits(item, "b32") for item in _items(ins.operands[0])]
-    if len(writers) != count:
-        raise unsupported(ins.ins, f"{len(writers)} registers for {count} matrices")
+    items = ins.items(registers)
+    if len(items) != count:
+        raise unsupported(ins.ins, f"{len(items)} registers for {count} matrices")
+    return items, flip, space
+
+
+def _rows(m: WarpMachine, address: Array, count: int) -> tuple[Lanes, Array]:
+    """The lanes whose addresses count, and these: lanes 8i to 8i+7 say where the rows of matrix i lie."""
+    chosen = (m.warps()[:, None] * WARP + np.arange(8 * count)).reshape(-1)
+    return m.everyone.only(chosen), m.spread(m.full(address))[chosen]
+
+
+def _turned(matrices: Array, dtype: str, *, flip: bool) -> Array:
+    """Matrices of 16 bits, or their transposes, as elements of another type."""
+    return np.ascontiguousarray(matrices.swapaxes(-1, -2) if flip else matrices).view(dtype)
+
+
+def _load_matrix(ins: Ins) -> Run:
+    """ldmatrix."""
+    items, flip, space = _matrices(ins, ins.operands[0])
+    count, at = len(items), ins.address(ins.operands[1], small=space == "shared")
+    writers = [ins.write_bits(item, "b32") for item in items]
 
     def run(m: WarpMachine) -> None:
         who, address = _rows(m, at(m), count)
         raw = m.memory.read(space, address, 16, ins.ins, who)
-        matrices = raw.view(np.uint16).reshape(-1, count, 8, 8)
-        if flip:
-            matrices = matrices.swapaxes(-1, -2)
-        pairs = np.ascontiguousarray(matrices).view(np.uint32).reshape(-1, count, WARP)
+        pairs = _turned(raw.view(np.uint16).reshape(-1, count, 8, 8), "u4", flip=flip).reshape(-1, count, WARP)
         for i, writer in enumerate(writers):
             writer(m, m.from_warps(np.ascontiguousarray(pairs[:, i])))
 
     return run
 
 
-def _rows(m: WarpMachine, address: Array, count: int) -> tuple:  # type: ignore[type-arg]
-    """The lanes whose addresses count, and these."""
-    chosen = (m.warps()[:, None] * WARP + np.arange(8 * count)).reshape(-1)
-    return m.everyone.only(chosen), m.spread(m.full(address))[chosen]
-
-
-def store_matrix(ins: Ins) -> Run:
+def _store_matrix(ins: Ins) -> Run:
     """stmatrix."""
-    count, flip, space = _count(ins), ins.flag("trans"), space_of(ins)
-    ins.understood()
-    at = ins.address(ins.operands[0], small=space == "shared")
-    readers = [ins.bits(item, "b32") for item in _items(ins.operands[1])]
-    if len(readers) != count:
-        raise unsupported(ins.ins, f"{len(readers)} registers for {count} matrices")
+    items, flip, space = _matrices(ins, ins.operands[1])
+    count, at = len(items), ins.address(ins.operands[0], small=space == "shared")
+    readers = [ins.bits(item, "b32") for item in items]
 
     def run(m: WarpMachine) -> None:
         who, address = _rows(m, at(m), count)
         pairs = np.stack([m.in_warps(reader(m)) for reader in readers], axis=1)
         matrices = np.ascontiguousarray(pairs).view(np.uint16).reshape(-1, count, 8, 8)
-        if flip:
-            matrices = matrices.swapaxes(-1, -2)
-        raw = np.ascontiguousarray(matrices).view(np.uint8).reshape(-1, 16)
-        m.memory.write(space, address, raw, ins.ins, who)
+        m.memory.write(space, address, _turned(matrices, "u1", flip=flip).reshape(-1, 16), ins.ins, who)
 
     return run
 
 
-def move_matrix(ins: Ins) -> Run:
+def _move_matrix(ins: Ins) -> Run:
     """movmatrix: an 8x8 matrix turned around."""
     ins.ignore("sync", "aligned", "m8n8", "trans")
     ins.understood()
     a, write = ins.bits(ins.operands[1], "b32"), ins.write_bits(ins.operands[0], "b32")
 
     def run(m: WarpMachine) -> None:
-        matrix = np.ascontiguousarray(m.in_warps(a(m))).view(np.uint16).reshape(-1, 8, 8).swapaxes(-1, -2)
-        write(m, m.from_warps(np.ascontiguousarray(matrix).view(np.uint32).reshape(-1, WARP)))
+        matrix = np.ascontiguousarray(m.in_warps(a(m))).view(np.uint16).reshape(-1, 8, 8)
+        write(m, m.from_warps(_turned(matrix, "u4", flip=True).reshape(-1, WARP)))
 
     return run
-
-
-MMA_SYNC = {
-    "mma": (multiply, -1), "ldmatrix": (load_matrix, -1), "stmatrix": (store_matrix, -1), "movmatrix": (move_matrix, -1)
-}  # fmt: skip
 
 
 # ---
 # wgmma: tensor cores of four warps, with operands in shared memory.
 #
-# The sum is in the registers once a wait_group covers it; until then they hold what nothing has written. Sums are made
-# in float64 and rounded once, as for mma.
+# The sum is in the registers once a wait_group covers it; until then they hold what nothing has written.
 
-_WGMMA_SHAPE = re.compile(r"m64n(\d+)k(\d+)\Z")
 _SPANS = {1: 128, 2: 64, 3: 32}  # bytes of a swizzled row, by the descriptor's mode
 _GROUP_LANES = 4 * WARP
 _CHUNK = 16  # bytes that a swizzle keeps together
+Load = Callable[[WarpMachine, Array], Array]  # [warp group, row, k], for the first lanes of warp groups
 
 
-def tensor(ins: Ins) -> Run:
+def _tensor(ins: Ins) -> Run:
     """wgmma.fence, .commit_group, .wait_group, .mma_async."""
     ins.ignore("sync", "aligned")
     what = ins.one_of(("fence", "commit_group", "wait_group", "mma_async"))
     if what == "mma_async":
-        return _multiply(ins)
+        return _multiply_groups(ins)
     ins.understood()
     if what == "wait_group":
         count = ins.bits(ins.operands[0], "b32")
         return lambda m: _wait(m, int(count(m).flat[0]))
-    return _commit if what == "commit_group" else lambda m: None
-
-
-def _commit(m: WarpMachine) -> None:
-    m.tensor_groups[m.lanes.numbers] += 1
+    return (lambda m: m.commit(m.tensor_groups)) if what == "commit_group" else nothing(ins)
 
 
 def _wait(m: WarpMachine, still_open: int) -> None:
     """Give the sums of all but the last groups to their registers."""
-    here, left = m.active(), []
-    for one in m.tensors:
-        ready = here[one.lanes] & (one.groups < m.tensor_groups[one.lanes] - still_open)
-        if ready.any():
-            done = one.only(ready)
-            with m.among(done.lanes):
-                for slot, bits in zip(done.slots, done.values, strict=True):
-                    m.put(slot, bits)
-        if not ready.all():
-            left.append(one.only(~ready))
-    m.tensors = left
+    here = m.active()
+    closed = m.tensor_groups - still_open
+    ready, m.tensors = parted(m.tensors, lambda one: here[one.lanes] & (one.groups < closed[one.lanes]))
+    for one in ready:
+        with m.among(one.lanes):
+            for slot, bits in zip(one.slots, one.columns, strict=True):
+                m.put(slot, bits)
 
 
 @dataclass(frozen=True)
 class _Side:
     """One operand in shared memory: `rows` of M or N, `trans`: these lie next to one another."""
 
+    ins: Ins
     read: Read
     kind: str
     rows: int
     depth: int
     trans: bool
 
-    def load(self, m: WarpMachine, ins: Ins, firsts: Array) -> Array:
+    def load(self, m: WarpMachine, firsts: Array) -> Array:
         """[warp group, row, k] as float64 or int64."""
         words = m.full(self.read(m))[::_GROUP_LANES].astype(np.uint64)
-        size = bits_of(self.kind) // 8
-        per_chunk = _CHUNK // size
         outer, inner = (self.depth, self.rows) if self.trans else (self.rows, self.depth)
-        line, chunk = np.divmod(np.arange(outer * (inner // per_chunk)), inner // per_chunk)
-        address = np.stack([self._addresses(ins, int(word), line, chunk) for word in words])
+        chunks = inner * bits_of(self.kind) // 8 // _CHUNK  # of a line
+        line, chunk = np.divmod(np.arange(outer * chunks), chunks)
+        address = np.stack([self._addresses(int(word), line, chunk) for word in words])
         who = m.everyone.only(np.repeat(firsts, address.shape[1]))
-        raw = m.memory.read("shared", address.reshape(-1), _CHUNK, ins.ins, who)
-        flat = np.ascontiguousarray(raw).reshape(-1).view(f"u{size}")
-        if self.kind == "tf32":
-            flat = flat & np.uint32(0xFFFFE000)
-        values = decode(flat, self.kind).astype(np.float64 if is_float(self.kind) else np.int64)
-        matrix = values.reshape(len(words), outer, inner)
+        raw = m.memory.read("shared", address.reshape(-1), _CHUNK, self.ins.ins, who)
+        matrix = _factors(raw, self.kind).reshape(len(words), outer, inner)
         return matrix.swapaxes(1, 2) if self.trans else matrix
 
-    def _addresses(self, ins: Ins, word: int, line: Array, chunk: Array) -> Array:
+    def _addresses(self, word: int, line: Array, chunk: Array) -> Array:
         """Return the addresses of chunks of 16 bytes, as the matrix descriptor says."""
         start, leading, stride = ((word >> at & 0x3FFF) << 4 for at in (0, 16, 32))
         mode = word >> 62
         if word >> 49 & 7:
-            raise unsupported(ins.ins, "a base offset in a matrix descriptor")
+            raise unsupported(self.ins.ins, "a base offset in a matrix descriptor")
         if mode == 0 and self.trans:
-            raise unsupported(ins.ins, "a transposed operand that is not swizzled")
+            raise unsupported(self.ins.ins, "a transposed operand that is not swizzled")
         if mode == 0:
             return np.asarray(start + line // 8 * stride + line % 8 * _CHUNK + chunk * leading)
         span = _SPANS[mode]
@@ -275,55 +264,45 @@ class _Side:
         return np.asarray(at ^ ((at >> 7 & (span // _CHUNK - 1)) << 4))
 
 
-def _flag(operands: tuple[Operand, ...], place: int) -> int:
-    operand = operands[place] if place < len(operands) else Immediate(0)
+def _flag(operands: Sequence[Operand], place: int) -> int:
+    operand = operands[place] if place < len(operands) else None
     return int(operand.value) if isinstance(operand, Immediate) else 0
 
 
-def _multiply(ins: Ins) -> Run:
-    shape = next((found for word in ins.unread if (found := _WGMMA_SHAPE.match(word))), None)
-    if shape is None or len(ins.kinds) != 3:
-        raise unsupported(ins.ins, "this shape of wgmma")
-    ins.unread.remove(shape[0])
+def _multiply_groups(ins: Ins) -> Run:
+    """wgmma.mma_async: d = a * b + d, of 64 rows."""
+    rows, columns, depth = _shape(ins, 3)
     saturates = ins.flag("satfinite")
     ins.understood()
-    columns, depth = int(shape[1]), int(shape[2])
     d_kind, a_kind, b_kind = ins.kinds
-    if depth * bits_of(a_kind) != 256 or d_kind not in ("f32", "f16", "s32"):
+    if rows != 64 or depth * bits_of(a_kind) != 256 or d_kind not in ("f32", "f16", "s32"):
         raise unsupported(ins.ins, "this shape of wgmma")
-    d, a, b, scale, *rest = ins.operands
-    flags = tuple(rest)
-    in_registers = isinstance(a, Vector)
+    d, a, b, scale, *flags = ins.operands
     signs = _flag(flags, 0) * _flag(flags, 1) if flags else 1
-    trans_a, trans_b = (0, _flag(flags, 2)) if in_registers else (_flag(flags, 2), _flag(flags, 3))
-    right = _Side(ins.bits(b, "b64"), b_kind, columns, depth, bool(trans_b))
+    trans_a, trans_b = (0, _flag(flags, 2)) if isinstance(a, Vector) else (_flag(flags, 2), _flag(flags, 3))
+    right = _Side(ins, ins.bits(b, "b64"), b_kind, columns, depth, bool(trans_b))
     left = _left(ins, a, a_kind, depth, trans_a=bool(trans_a))
-    adds = ins.bits(scale, "pred")
-    out = _Sum(d_kind, columns)
-    items = d.items if isinstance(d, Vector) else (d,)
-    if len(items) != out.registers:
-        raise unsupported(ins.ins, f"{len(items)} registers where {out.registers} belong")
-    slots = tuple(ins.slot(item) for item in items)
+    adds, out = ins.bits(scale, "pred"), Fragment(d_kind, "C", 16, columns)
+    slots = tuple(ins.slot(item) for item in out.check(ins, d))
 
     def run(m: WarpMachine) -> None:
         firsts = _warp_groups(m, ins)
-        total = np.matmul(left(m, firsts), right.load(m, ins, firsts).swapaxes(1, 2)) * signs
-        total = total + np.where(m.full(adds(m))[::_GROUP_LANES, None, None], out.load(_now(m, ins, slots)), 0)
-        if saturates:
-            total = np.clip(total, -(2**31), 2**31 - 1)
+        total = np.matmul(left(m, firsts), right.load(m, firsts).swapaxes(1, 2)) * signs
+        before = out.load(m, _accumulator(m, ins, slots)).reshape(-1, rows, columns)
+        total = total + np.where(m.full(adds(m))[::_GROUP_LANES, None, None], before, 0)
+        found = out.store(m, _sums(total, d_kind, saturates=saturates).reshape(-1, 16, columns))
         numbers = m.lanes.numbers
-        m.tensors.append(PendingSum(slots, numbers, m.tensor_groups[numbers], out.store(total)))
+        m.tensors.append(InFlight(ins.ins, numbers, m.tensor_groups[numbers], tuple(found), slots=slots))
         for slot in slots:
             m.put(slot, poison("b32"))
 
     return run
 
 
-def _left(ins: Ins, a: Operand, kind: str, depth: int, *, trans_a: bool) -> Callable[[WarpMachine, Array], Array]:
+def _left(ins: Ins, a: Operand, kind: str, depth: int, *, trans_a: bool) -> Load:
     """Reads [warp group, 64, k], from shared memory or from registers."""
     if not isinstance(a, Vector):
-        side = _Side(ins.bits(a, "b64"), kind, 64, depth, trans_a)
-        return lambda m, firsts: side.load(m, ins, firsts)
+        return _Side(ins, ins.bits(a, "b64"), kind, 64, depth, trans_a).load
     fragment = Fragment(kind, "A", 16, depth)
     readers = [ins.bits(item, "b32") for item in a.items]
     return lambda m, firsts: fragment.load(m, [reader(m) for reader in readers]).reshape(-1, 64, depth)
@@ -339,52 +318,21 @@ def _warp_groups(m: WarpMachine, ins: Ins) -> Array:
     return firsts
 
 
-def _now(m: WarpMachine, ins: Ins, slots: tuple[int, ...]) -> list[Array]:
-    """The accumulator in the lanes at work: in flight from products before, or in its registers."""
-    here, left = m.active(), []
+def _accumulator(m: WarpMachine, ins: Ins, slots: tuple[int, ...]) -> list[Array]:
+    """Its bits in the lanes at work: in flight from products before, or in its registers."""
+    here = m.active()
     values = [np.array(m.full(m.get(slot))) for slot in slots]
     place = np.cumsum(here) - 1  # of a lane among those at work
-    for one in m.tensors:
-        mine = here[one.lanes]
-        if one.slots != slots and mine.any() and set(one.slots) & set(slots):
-            raise unsupported(ins.ins, "products in flight that share some registers")
-        if one.slots != slots or not mine.any():
-            left.append(one)
-            continue
-        for value, bits in zip(values, one.values, strict=True):
-            value[place[one.lanes[mine]]] = bits[mine]
-        if not mine.all():
-            left.append(one.only(~mine))
-    m.tensors = left
+    if any(one.slots != slots and set(one.slots) & set(slots) and here[one.lanes].any() for one in m.tensors):
+        raise unsupported(ins.ins, "products in flight that share some registers")
+    mine, m.tensors = parted(m.tensors, lambda one: here[one.lanes] & (one.slots == slots))
+    for one in mine:
+        for value, bits in zip(values, one.columns, strict=True):
+            value[place[one.lanes]] = bits
     return values
 
 
-class _Sum:
-    """How the accumulator lies in the registers of four warps."""
-
-    def __init__(self, kind: str, columns: int) -> None:
-        self.kind, self.columns = kind, columns
-        self.parts = 32 // bits_of(kind)
-        self.registers = columns // 2 // self.parts
-        lane = np.arange(_GROUP_LANES)[:, None]
-        at = np.arange(columns // 2)[None, :]
-        self.row = lane // WARP * 16 + lane % WARP // 4 + 8 * (at // 2 % 2)
-        self.column = at // 4 * 8 + lane % 4 * 2 + at % 2
-
-    def load(self, registers: list[Array]) -> Array:
-        """[warp group, 64, column] of bits by register and lane."""
-        bits = np.ascontiguousarray(np.stack(registers, axis=1)).reshape(-1).view(f"u{bits_of(self.kind) // 8}")
-        values = decode(bits, self.kind).reshape(-1, _GROUP_LANES, self.columns // 2)
-        out = np.empty((len(values), 64, self.columns), np.float64 if is_float(self.kind) else np.int64)
-        out[:, self.row, self.column] = values
-        return out
-
-    def store(self, total: Array) -> list[Array]:
-        """The other way round, rounded."""
-        rounded = to_format(total, self.kind) if is_float(self.kind) else total
-        bits = encode(np.ascontiguousarray(rounded[:, self.row, self.column]).reshape(-1), self.kind)
-        whole = bits.view(np.uint32).reshape(-1, self.registers)
-        return [np.ascontiguousarray(whole[:, i]) for i in range(self.registers)]
-
-
-WGMMA_SYNC = {"wgmma": (tensor, -1)}
+MATRIX_SYNC = {  # and the place of the mask among the operands: there is none
+    "mma": (_multiply, -1), "ldmatrix": (_load_matrix, -1), "stmatrix": (_store_matrix, -1),
+    "movmatrix": (_move_matrix, -1), "wgmma": (_tensor, -1),
+}  # fmt: skip

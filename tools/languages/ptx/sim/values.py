@@ -1,14 +1,12 @@
-"""Bits as numbers: the errors of the emulator, lanes of registers, formats of floating point and how they round."""
+"""Bits as numbers: the errors of the emulator, PTX's types as numpy arrays, and how floating point is rounded."""
 
-import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kerneltune.tools.languages.ptx.ir import Instruction
-from kerneltune.tools.languages.triton.ttir.ir import Array, InterpreterError
-from kerneltune.tools.languages.triton.ttir.values import MINIS, decode_table, encode_mini, round_bf16
+from kerneltune.tools.languages.ptx.ir import TYPE_BITS, Instruction, bits_of
+from kerneltune.tools.languages.triton.ttir import values as ttir_values
+from kerneltune.tools.languages.triton.ttir.ir import Array, InterpreterError, Scalar
 
 # ---
 # The ways in which PTX alone can fail to be emulated. Each message names the instruction and its line; one that is just
@@ -47,41 +45,6 @@ def unsupported(ins: Instruction, why: str) -> Unsupported:
 
 
 # ---
-# Which threads are at work, and what they are called. Pure.
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Threads by number within the batch, the block of each within the batch, its warp within the block."""
-
-    numbers: Array
-    blocks: Array
-    warps: Array
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def only(self, which: Array) -> "Lanes":
-        """Some of them, by index or mask."""
-        return Lanes(self.numbers[which], self.blocks[which], self.warps[which])
-
-
-@dataclass(frozen=True)
-class ThreadNames:
-    """Names a thread by its number, for messages: `block` is its shape, `padded` the lanes that a block
-    takes, `ctas` the blocks of the batch."""
-
-    block: tuple[int, int, int]
-    padded: int
-    ctas: list[tuple[int, int, int]]
-
-    def __call__(self, lane: int) -> str:
-        which, thread = divmod(lane, self.padded)
-        x, y, _ = self.block
-        return f"thread ({thread % x}, {thread // x % y}, {thread // (x * y)}) of CTA {self.ctas[which]}"
-
-
-# ---
 # PTX types as numpy arrays: registers hold bits (unsigned integers), instructions compute on values. Pure.
 #
 # bf16 and the 8-bit floats are computed on as the float32 numbers that they are, because numpy has no such types. A
@@ -89,54 +52,35 @@ class ThreadNames:
 
 POISON_16 = 0x7FFD  # what nothing has written: a NaN in every float format, odd and huge as an integer
 POISON = int.from_bytes(POISON_16.to_bytes(2, "little") * 8, "little")
-_MINI_NAMES = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2"}
-_WORDS = {"pred": 1, "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "f64": 64, "e4m3": 8, "e5m2": 8}
-_NUMBER = re.compile(r"[usb](8|16|32|64)\Z")
-UNSIGNED: dict[int, np.dtype[Any]] = {
-    1: np.dtype("?"),
-    8: np.dtype("u1"),
-    16: np.dtype("u2"),
-    32: np.dtype("u4"),
-    64: np.dtype("u8"),
-}
+UNSIGNED: dict[int, np.dtype[Any]] = {1: np.dtype("?")} | {8 * size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 _FLOATS: dict[str, np.dtype[Any]] = {
-    "f16": np.dtype("f2"),
-    "f32": np.dtype("f4"),
-    "tf32": np.dtype("f4"),
-    "f64": np.dtype("f8"),
-}
+    "f16": np.dtype("f2"), "f32": np.dtype("f4"), "tf32": np.dtype("f4"), "f64": np.dtype("f8"),
+}  # fmt: skip
+_TTIR = {"bf16": Scalar("bf16"), "e4m3": Scalar("f8E4M3FN"), "e5m2": Scalar("f8E5M2")}  # what numpy lacks
 
 
 def is_kind(word: str) -> bool:
     """Is it a type that registers or memory can have?"""
-    return base_of(word) in _WORDS or _NUMBER.match(base_of(word)) is not None or word == "b128"
+    return base_of(word) in TYPE_BITS
 
 
 def base_of(kind: str) -> str:
-    """ "f16" of "f16x2"."""
+    """The type of one part: "f16" of "f16x2"."""
     return kind.removesuffix("x2")
 
 
 def parts_of(kind: str) -> int:
-    """2 of "f16x2", else 1."""
+    """How many numbers it holds: 2 of "f16x2", else 1."""
     return 2 if kind.endswith("x2") else 1
 
 
-def bits_of(kind: str) -> int:
-    """How wide it is; a predicate has 1 bit."""
-    if kind == "b128":
-        return 128
-    base = base_of(kind)
-    return (_WORDS.get(base) or int(base[1:])) * parts_of(kind)
-
-
 def is_float(kind: str) -> bool:
-    """f16, bf16x2, e4m3 …"""
-    return base_of(kind) in _WORDS and kind != "pred"
+    """Is it a floating-point type: f16, bf16x2, e4m3 …?"""
+    return base_of(kind) in _FLOATS or base_of(kind) in _TTIR
 
 
 def is_signed(kind: str) -> bool:
-    """s8 to s64."""
+    """Is it a signed integer type: s8 to s64?"""
     return kind[0] == "s"
 
 
@@ -145,11 +89,8 @@ def decode(bits: Array, kind: str) -> Array:
     base = base_of(kind)
     if base != kind:
         bits = bits.view(UNSIGNED[bits_of(base)]).reshape(-1, 2)
-    if base == "bf16":
-        wide: Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return wide
-    if base in _MINI_NAMES:
-        return decode_table(_MINI_NAMES[base])[bits]
+    if base in _TTIR:
+        return ttir_values.decode(bits, _TTIR[base])
     if base in _FLOATS:
         return bits.view(_FLOATS[base])
     return bits.view(f"i{bits.dtype.itemsize}") if base[0] == "s" else bits
@@ -158,21 +99,13 @@ def decode(bits: Array, kind: str) -> Array:
 def encode(value: Array, kind: str) -> Array:
     """Turn values that the type holds exactly into bits. Integers wrap around."""
     base = base_of(kind)
-    bits = _encode(value, base)
-    if base == kind:
-        return bits
-    return np.ascontiguousarray(bits).view(UNSIGNED[bits_of(kind)]).reshape(-1)
-
-
-def _encode(value: Array, base: str) -> Array:
-    if base == "bf16":
-        high: Array = (np.ascontiguousarray(value, np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-        return high
-    if base in _MINI_NAMES:
-        return encode_mini(value, _MINI_NAMES[base])
-    if base in _FLOATS:
-        return np.ascontiguousarray(value, _FLOATS[base]).view(UNSIGNED[bits_of(base)])
-    return value.astype(UNSIGNED[bits_of(base)], copy=False)
+    if base in _TTIR:
+        bits = ttir_values.encode(value, _TTIR[base])
+    elif base in _FLOATS:
+        bits = np.ascontiguousarray(value, _FLOATS[base]).view(UNSIGNED[bits_of(base)])
+    else:
+        bits = value.astype(UNSIGNED[bits_of(base)], copy=False)
+    return bits if base == kind else np.ascontiguousarray(bits).view(UNSIGNED[bits_of(kind)]).reshape(-1)
 
 
 def resize(bits: Array, width: int, *, signed: bool = False) -> Array:
@@ -181,15 +114,12 @@ def resize(bits: Array, width: int, *, signed: bool = False) -> Array:
     if have == width:
         return bits
     if signed and have < width:
-        wide: Array = bits.view(f"i{have // 8}").astype(f"i{width // 8}").view(UNSIGNED[width])
-        return wide
+        bits = bits.view(f"i{have // 8}")
     return bits.astype(UNSIGNED[width])
 
 
 def poison(kind: str) -> Array:
     """Return one lane of an unwritten register."""
-    if kind == "pred":
-        return np.array([True])
     if kind == "b128":
         return np.full((1, 2), POISON & (1 << 64) - 1, np.uint64)
     width = bits_of(kind)
@@ -203,25 +133,24 @@ def poison(kind: str) -> Array:
 # rounding it once more to 24 bits or fewer, in any direction, is what rounding the exact result would have been.
 
 MODES = ("rn", "rz", "rm", "rp", "rna")
-# bits of the mantissa without the leading one, and the exponent of the smallest normal number
-_SHAPES = {"f16": (10, -14), "bf16": (7, -126), "f32": (23, -126), "tf32": (10, -126), "f64": (52, -1022)}
-_TOPS = {"f16": 65504.0, "bf16": float.fromhex("0x1.fep127"), "f32": float.fromhex("0x1.fffffep127"),
-         "tf32": float.fromhex("0x1.ffcp127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}  # fmt: skip
-_TOPS |= {"e4m3": 448.0, "e5m2": 57344.0}
-_SHAPES |= {"e4m3": (MINIS["f8E4M3FN"].mantissa, -6), "e5m2": (MINIS["f8E5M2"].mantissa, -14)}
+ROUNDED = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}  # to whole numbers
+# bits of the mantissa without the leading one, the exponent of the smallest normal number, the largest number
+_SHAPES = {
+    "f16": (10, -14, 65504.0),
+    "bf16": (7, -126, float.fromhex("0x1.fep127")),
+    "f32": (23, -126, float.fromhex("0x1.fffffep127")),
+    "tf32": (10, -126, float.fromhex("0x1.ffcp127")),
+    "f64": (52, -1022, float.fromhex("0x1.fffffffffffffp1023")),
+    "e4m3": (3, -6, 448.0),
+    "e5m2": (2, -14, 57344.0),
+}
 
 
 def odd_sum(a: Array, b: Array) -> Array:
     """a + b in float64, rounded to odd."""
-    total = a + b
+    total = np.ascontiguousarray(a + b)
     back = total - a
     error = (a - (total - back)) + (b - back)  # exact (Knuth)
-    return _to_odd(total, error)
-
-
-def _to_odd(total: Array, error: Array) -> Array:
-    """`total`, which is rounded to nearest, moved to the odd neighbour on the side of its error."""
-    total = np.ascontiguousarray(total)
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & np.isfinite(error) & (bits & 1 == 0)
     if not inexact.any():
@@ -233,24 +162,20 @@ def _to_odd(total: Array, error: Array) -> Array:
 
 def odd_fma(a: Array, b: Array, c: Array) -> Array:
     """a * b + c in float64, rounded to odd; exact before it for factors of 26 bits or fewer."""
-    return odd_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
+    a, b, c = (x.astype(np.float64, copy=False) for x in (a, b, c))
+    return odd_sum(a * b, c)
 
 
 def fma_f64(a: Array, b: Array, c: Array) -> Array:
     """a * b + c rounded about once: the product's error is kept (Dekker), so that in rare ties the last bit differs."""
     product = a * b
-    error = _product_error(a, b, product)
+    (ah, al), (bh, bl) = _split(a), _split(b)
+    lost = al * bl - (((product - ah * bh) - al * bh) - ah * bl)
     total = product + c
     back = total - product
-    rest = (product - (total - back)) + (c - back) + error
+    rest = (product - (total - back)) + (c - back) + np.where(np.isfinite(lost), lost, 0.0)
     fixed = total + rest
     return np.where(np.isfinite(fixed), fixed, total)
-
-
-def _product_error(a: Array, b: Array, product: Array) -> Array:
-    (ah, al), (bh, bl) = _split(a), _split(b)
-    error: Array = al * bl - (((product - ah * bh) - al * bh) - ah * bl)
-    return np.where(np.isfinite(error), error, 0.0)
 
 
 def _split(x: Array) -> tuple[Array, Array]:
@@ -260,32 +185,26 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 
 def to_format(x: Array, kind: str, mode: str = "rn", *, satfinite: bool = False) -> Array:
-    """Float64 values rounded to the format, as values (float32 for bf16, tf32 and 8 bits)."""
+    """Floats rounded to the format, as values (float32 for bf16, tf32 and 8 bits). They are float64, or, for rounding
+    to nearest, of any type that is finer than the format."""
     if mode == "rn" and not satfinite:
-        if kind == "f64":
-            return x
-        if kind in ("f32", "f16"):
-            return x.astype(np.float32 if kind == "f32" else np.float16)
-    return _stored(_grid(x, kind, mode, satfinite), kind)
-
-
-def _stored(x: Array, kind: str) -> Array:
-    return x if kind == "f64" else x.astype(np.float16 if kind == "f16" else np.float32)
+        if kind in ("f16", "f32", "f64"):
+            return x.astype(_FLOATS[kind], copy=False)
+        if kind == "bf16" and x.dtype == np.float32:
+            return ttir_values.round_bf16(x)
+    rounded = _grid(x.astype(np.float64, copy=False), kind, mode, satfinite)
+    return rounded.astype(_FLOATS.get(kind, np.float32), copy=False)
 
 
 def _grid(x: Array, kind: str, mode: str, satfinite: bool) -> Array:
     """Round to the format's grid, in float64."""
-    mantissa, lowest = _SHAPES[kind]
+    mantissa, lowest, top = _SHAPES[kind]
     _, exponent = np.frexp(x)
     spacing = np.ldexp(1.0, np.maximum(exponent - 1, lowest) - mantissa)
     steps = x / spacing
-    rounded = _whole(steps, mode) * spacing
-    rounded = np.where(np.isfinite(x), rounded, x)
+    whole = np.copysign(np.floor(np.abs(steps) + 0.5), steps) if mode == "rna" else ROUNDED[mode](steps)
+    rounded = np.where(np.isfinite(x), whole * spacing, x)
     rounded = np.where(rounded == 0, np.copysign(0.0, x), rounded)
-    return _overflow(rounded, x, _TOPS[kind], mode, satfinite)
-
-
-def _overflow(rounded: Array, x: Array, top: float, mode: str, satfinite: bool) -> Array:
     over = np.abs(rounded) > top
     if not over.any():
         return rounded
@@ -294,23 +213,12 @@ def _overflow(rounded: Array, x: Array, top: float, mode: str, satfinite: bool) 
     return np.where(over, np.copysign(np.where(finite, top, np.inf), x), rounded)
 
 
-def _whole(steps: Array, mode: str) -> Array:
-    if mode == "rna":
-        away: Array = np.copysign(np.floor(np.abs(steps) + 0.5), steps)
-        return away
-    rounders = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}
-    return np.asarray(rounders[mode[:2]](steps))
-
-
-def nearest(x: Array, kind: str) -> Array:
-    """A float32 or float64 result, exact or rounded far finer than the format, to nearest."""
-    if kind == "bf16":
-        return round_bf16(x) if x.dtype == np.float32 else to_format(_through_f32(x), kind)
-    return to_format(x, kind)
-
-
-def _through_f32(x: Array) -> Array:
-    return x.astype(np.float64, copy=False)
+def lane_of(value: float, kind: str) -> Array:
+    """A number as the bits of one lane; of a packed type, as both parts. Integers wrap around."""
+    if is_float(kind):
+        parts = np.full((1, parts_of(kind)), value, np.float64)
+        return encode(to_format(parts, base_of(kind)), kind).reshape(-1)
+    return np.array([int(value) & (1 << bits_of(kind)) - 1], UNSIGNED[bits_of(kind)])
 
 
 def flush(x: Array) -> Array:
@@ -322,3 +230,8 @@ def flush(x: Array) -> Array:
 def saturate(x: Array) -> Array:
     """.sat: into [0, 1]; NaN becomes 0."""
     return np.where(np.isnan(x), x.dtype.type(0), np.clip(x, 0, 1)).astype(x.dtype, copy=False)
+
+
+def rectify(x: Array) -> Array:
+    """.relu: not below 0; NaN stays."""
+    return np.where((x > 0) | np.isnan(x), x, x.dtype.type(0))

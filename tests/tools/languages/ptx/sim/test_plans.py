@@ -81,7 +81,7 @@ def test_clusters_and_unknown_entries_are_named() -> None:
     )
     told = replayed(plan(rank, cluster=[2, 1, 1]))[0]
     assert (told.problem, "clusters whose blocks know of each other" in told.detail) == ("uncheckable", True)
-    assert "entries: scale" in replayed(plan(name="other"))[0].detail
+    assert "it has scale" in replayed(plan(name="other"))[0].detail
     assert replayed(plan(block=[2048, 1, 1]))[0].problem == "failed"
 
 
