@@ -17,6 +17,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.errors import LlmError
+from kerneltune.tools.schema.codec import plain
 from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
@@ -144,7 +145,7 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
 def _failed(code: int, text: str) -> int:
     """Print the line, whether or not anybody reads it, and return the code."""
     with contextlib.suppress(OSError):
-        print(f"optimize: {text}", file=sys.stderr, flush=True)
+        print(f"optimize: {plain(text, None)}", file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except OSError:

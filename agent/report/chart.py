@@ -6,7 +6,6 @@ Words that come in must be plain and without secrets (`Sanitizer.line`); they ar
 """
 
 import math
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from statistics import median
 from typing import Final
 
 from markupsafe import Markup, escape
+from rich.cells import cell_len, set_cell_size
 
 from kerneltune.agent.record.trajectory import AttemptRecord
 from kerneltune.agent.report.data import (
@@ -29,7 +29,7 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import verdict_style
-from kerneltune.tools.schema.codec import plain
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.gpus import rate_tflops
 from kerneltune.tools.schema.verdict import Comparison, Status
 
@@ -47,14 +47,9 @@ _MARKS = {
 
 
 def short(text: str, most: int) -> str:
-    """At most so many columns of a text; wide characters take two."""
-    line, used, out = " ".join(plain(text).split()), 0, ""
-    for character in line:
-        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used > most:
-            return out[:-1] + "…"
-        out += character
-    return out
+    """At most so many columns of a text on one line; wide characters take two."""
+    line = one_line(text)
+    return line if cell_len(line) <= most else set_cell_size(line, most - 1).rstrip() + "…"
 
 
 @dataclass(frozen=True)
@@ -407,8 +402,8 @@ def _missing(material: RunData) -> str:
         return "How many FLOP the task takes was not noted with this run, so no roofline can be drawn."
     if work.bytes_moved is None or work.bytes_moved <= 0:
         return "How many bytes the task moves was not noted with this run, so no roofline can be drawn."
-    gpu = words.one_line(material.trajectory.run.gpu or "this GPU")[:60]
-    at = f" at {words.one_line(work.precision)[:20]}" if material.gpu and work.precision else ""
+    gpu = one_line(material.trajectory.run.gpu or "this GPU")[:60]
+    at = f" at {one_line(work.precision)[:20]}" if material.gpu and work.precision else ""
     return f"The rates of {gpu}{at} are not known here, so no roofline can be drawn."
 
 

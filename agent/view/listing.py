@@ -14,7 +14,7 @@ from rich.text import Text
 from kerneltune.agent.record.merge import Merged
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, columns, short, standard_page
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.gpus import GPUS, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 
@@ -82,24 +82,24 @@ def print_task(task: TaskSpec, source: str, notes: Sequence[str], *, json: bool)
         print(jsonlib.dumps(_task_json(task) | {"source": source, "notes": list(notes)}, indent=2))
         return
     page, hidden = standard_page(colour=True), sum(c.held_out for c in task.cases)
-    page.print(Text(f"{words.one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
+    page.print(Text(f"{one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
     if hidden:
         page.print(Text(f"and {words.plural(hidden, 'case')} that whoever writes kernels does not see"))
     for note in notes:
-        page.print(Text(f"✗ {words.one_line(note)}", style="red"))
+        page.print(Text(f"✗ {one_line(note)}", style="red"))
     about = Text("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
     page.print(about, _floors_table([task]), Text(""))
     if page.terminal:
-        page.print(Syntax(words.clean(source), "python", background_color="default"))
+        page.print(Syntax(words.lines(source), "python", background_color="default"))
     else:
-        page.write(words.clean(source))
+        page.write(words.lines(source))
 
 
 def _cases_table(task: TaskSpec) -> Table:
     table = _plain_table("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
     for case in task.cases:
         if not case.held_out:
-            name = f"{words.one_line(case.name)} (timed)" if case is task.main else words.one_line(case.name)
+            name = f"{one_line(case.name)} (timed)" if case is task.main else one_line(case.name)
             flops = f"{case.flops:.2e}" if case.flops else "-"
             size = f"{case.bytes_moved / 1e6:.1f} MB"
             table.add_row(name, size, flops, "yes" if case.runs_on_cpu else "no", shapes(case))
@@ -132,7 +132,7 @@ def print_runs(runs: "Sequence[RunSummary]", *, json: bool, any_stored: bool = T
     for run in runs:
         counts = (str(run.attempts), str(run.accepted))
         names = (short(name) for name in (run.task, run.author, where(run)))
-        table.add_row(words.one_line(run.run_id), *names, *counts, _best(run), run.why or "-")
+        table.add_row(one_line(run.run_id), *names, *counts, _best(run), run.why or "-")
     standard_page(colour=True).print(table)
 
 
@@ -147,7 +147,7 @@ def _best(run: "RunSummary") -> str:
     speedup = f", {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
     time = f" {words.microseconds(run.best_us)}{speedup}" if run.best_us is not None else ""
     held = {None: "", True: " (verified)", False: " (did not hold)"}[run.verified]
-    return f"#{words.one_line(run.best_attempt_id.rpartition('/')[2])}{time}{held}"
+    return f"#{one_line(run.best_attempt_id.rpartition('/')[2])}{time}{held}"
 
 
 def run_json(run: "RunSummary") -> dict[str, Json]:
@@ -174,15 +174,15 @@ def print_merged(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> No
     out, err = LineWriter(sys.stdout), LineWriter(sys.stderr)
     for file in done:
         if file.failed is not None:
-            err.write(words.one_line(f"optimize: {file.failed}"))
+            err.write(one_line(f"optimize: {file.failed}"))
             continue
-        out.write(words.one_line(f"{file.name}: {_came(file, dry_run)}"))
+        out.write(one_line(f"{file.name}: {_came(file, dry_run)}"))
         for clash in file.merged.clashes[:_MOST_CLASHES]:
-            err.write(words.one_line(f"optimize: {file.name}: run {clash.run_id} is left out: {clash.why}"))
+            err.write(one_line(f"optimize: {file.name}: run {clash.run_id} is left out: {clash.why}"))
         if (more := len(file.merged.clashes) - _MOST_CLASHES) > 0:
             err.write(f"optimize: … and {more} more")
     if dry_run:
-        out.write(words.one_line(f"nothing was changed; without --dry-run it goes into {ours}"))
+        out.write(one_line(f"nothing was changed; without --dry-run it goes into {ours}"))
 
 
 def _came(file: MergedFile, dry_run: bool) -> str:

@@ -92,7 +92,7 @@ def _subtype(state: ViewState, error: BaseException | None) -> Subtype:
 
 def _message(state: ViewState, error: BaseException | None) -> str:
     if error is not None:
-        return words.clean(f"{type(error).__name__}: {error}")
+        return words.lines(f"{type(error).__name__}: {error}")
     return "the run failed" if state.ended else "the run stopped before it ended"
 
 

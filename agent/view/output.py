@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from threading import Lock
-from typing import IO, Literal, TextIO
+from typing import IO, Any, Literal, TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from kerneltune.agent.settings import Environment
-from kerneltune.agent.view import text as words
+from kerneltune.tools.schema.codec import one_line
 
 
 class LineWriter:
@@ -81,6 +81,7 @@ def choose_view(environment: Environment, *, is_terminal: bool, json: bool = Fal
 
 
 _TABLE_WIDTH = 130  # at least: a line that a narrow window folds is better than a column that is gone
+_LITERAL: Any = {"highlight": False, "markup": False, "emoji": False}  # "[link=…]" in a task's name is no link
 _ANY_WIDTH = 100_000  # a pipe has no edge at which a line would have to be folded
 
 
@@ -95,15 +96,16 @@ class Page:
     def print(self, *parts: RenderableType) -> None:
         """Print the parts one below the other."""
         if self.terminal:
-            narrow = Console(file=self.stream, no_color=not self.colour, highlight=False)
-            width = max(narrow.width, _TABLE_WIDTH)
-            wide = Console(file=self.stream, width=width, no_color=not self.colour, highlight=False)
+            narrow = Console(file=self.stream, no_color=not self.colour, **_LITERAL)
+            wide = Console(
+                file=self.stream, width=max(narrow.width, _TABLE_WIDTH), no_color=not self.colour, **_LITERAL
+            )
             for part in parts:
                 is_table = isinstance(part, Table) and part.show_header
                 (wide if is_table else narrow).print(part)
             return
         page = StringIO()
-        console = Console(file=page, width=_ANY_WIDTH, color_system=None, force_terminal=False, highlight=False)
+        console = Console(file=page, width=_ANY_WIDTH, color_system=None, force_terminal=False, **_LITERAL)
         for part in parts:
             console.print(part)
         lines = LineWriter(self.stream)
@@ -135,7 +137,7 @@ def columns(*names: str, right: Sequence[str] = (), cut: Sequence[str] = ()) -> 
 
 def short(text: str) -> Text:
     """Return one line for a column that may be cut."""
-    return Text(words.one_line(text), no_wrap=True, overflow="ellipsis")
+    return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
 def facts() -> Table:

@@ -49,6 +49,7 @@ from kerneltune.agent.view.state import (
     verification,
 )
 from kerneltune.agent.view.text import verdict_label, verdict_style
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.verdict import Status, Verdict
 
 
@@ -91,21 +92,19 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
     """Format an event, given the state after it; "" when it has nothing new for a log."""
     match event:
         case RunStarted() | RunResumed() | RunEnded():
-            return words.one_line(_run_line(state, event))
+            return one_line(_run_line(state, event))
         case Proposed() | Updated() | Judged() | Verified() | Reflected():
             return _attempt_line(state, event, colour)
         case Said():
             spoken = event.final and event.role == "assistant"
-            return (
-                words.one_line(f"{state.started.author if state.started else 'author'}: {event.text}") if spoken else ""
-            )
+            return one_line(f"{state.started.author if state.started else 'author'}: {event.text}") if spoken else ""
         case Replied():
-            return words.one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
+            return one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
         case Warned():
-            return words.one_line(f"warning: {event.text}")
+            return one_line(f"warning: {event.text}")
         case _:
             shown = _shown_line(state, event)
-            return words.one_line(f"… {shown}") if shown else ""
+            return one_line(f"… {shown}") if shown else ""
 
 
 def _shown_line(state: ViewState, event: ShownEvent) -> str:
@@ -167,9 +166,9 @@ def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Verifie
             return f"{number} {status}  {_tried(state, row)}  {_outcome(row, event.verdict)}{best}"
         case Verified():
             facts = f"{_outcome(row, event.verdict)}; " if event.verdict.accepted else ""
-            return words.one_line(f"{number} {verification(event)}  {facts}{event.why}")
+            return one_line(f"{number} {verification(event)}  {facts}{event.why}")
         case Reflected():
-            return words.one_line(f"{number} reflected: {event.hypothesis}: {event.outcome}")
+            return one_line(f"{number} reflected: {event.hypothesis}: {event.outcome}")
 
 
 def _status(status: Status, colour: bool) -> str:
@@ -179,17 +178,17 @@ def _status(status: Status, colour: bool) -> str:
 def _tried(state: ViewState, row: AttemptState | None) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
-    parent = f"  (parent {words.one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
-    return words.one_line(row.rationale) + parent
+    parent = f"  (parent {one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
+    return one_line(row.rationale) + parent
 
 
 def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
     if not verdict.accepted:
-        return words.one_line(verdict.detail)
+        return one_line(verdict.detail)
     if verdict.timing is None:
         return _compiled(row)
     compared = (f"{words.speedup(c)} vs {c.baseline}" for c in words.fastest_first(verdict.comparisons))
-    return words.one_line(", ".join((words.timing(verdict.timing), *compared)))
+    return one_line(", ".join((words.timing(verdict.timing), *compared)))
 
 
 def _compiled(row: AttemptState | None) -> str:
@@ -219,7 +218,7 @@ def _speedups(verdict: Verdict) -> list[Text]:
     compared = words.fastest_first(verdict.comparisons)
     names = max((len(c.baseline) for c in compared), default=0)
     lines = (f"vs {c.baseline:{names}} {words.microseconds(c.baseline_us):>9}   {words.speedup(c)}" for c in compared)
-    return [Text(words.clean(line), no_wrap=True, overflow="ellipsis") for line in lines]
+    return [Text(words.lines(line), no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 _WHY = {
@@ -269,18 +268,18 @@ def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *,
 
 
 def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
-    yield SummaryLine("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
+    yield SummaryLine("run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
     yield SummaryLine("proved", Text(_proved(state)))
     if best := state.best:
         yield from _best_facts(best)
     if state.ended and state.ended.best_path:
-        yield SummaryLine("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
+        yield SummaryLine("kernel", Text(one_line(state.ended.best_path), style="bold"))
     if state.by_status:
         yield SummaryLine("verdicts", _counts(state))
     if state.spending.replies:
         yield SummaryLine("model", Text(_spent(state)))
     for warning in dict.fromkeys(state.warnings):
-        yield SummaryLine("warning", Text(words.one_line(warning), style="yellow"))
+        yield SummaryLine("warning", Text(one_line(warning), style="yellow"))
     yield from _next(next_commands)
 
 
@@ -297,13 +296,13 @@ def _proved(state: ViewState) -> str:
         return f"nothing: none of {words.plural(state.finished, 'attempt')} was right"
     if verdict.status is Status.CORRECT:
         how = f"{verdict.tier}; " if verdict.tier else ""
-        return f"right and timed on {words.one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"
+        return f"right and timed on {one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"
     return f"right in the CPU interpreter, not timed (no GPU): {_evidence(verdict)}"
 
 
 def _evidence(verdict: Verdict) -> str:
     if not verdict.cases:
-        return words.one_line(verdict.detail)
+        return one_line(verdict.detail)
     shapes = words.plural(len({c.case for c in verdict.cases}), "case")
     worst = max(c.error_ratio for c in verdict.cases)
     checked = f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
@@ -311,7 +310,7 @@ def _evidence(verdict: Verdict) -> str:
 
 
 def _best_facts(best: AttemptState) -> Iterator[SummaryLine]:
-    yield SummaryLine("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
+    yield SummaryLine("best", Text(one_line(f"#{best.number} {best.rationale}")))
     for line in best_lines(best):
         line.no_wrap = False
         yield SummaryLine("", line)

@@ -16,7 +16,7 @@ from kerneltune.agent.settings import Sourced, flag_of
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, columns, facts, heading, short, standard_page
 from kerneltune.tools.doctor import Finding
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.task import TaskSpec
 
 SCHEMA_VERSION = 1
@@ -76,14 +76,14 @@ def _machine_facts(machine: MachineFacts) -> Table:
 
 def _gpu(machine: MachineFacts) -> Text:
     if machine.gpu is None:
-        return Text(f"none: kernels are compiled for {words.one_line(machine.arch)} and checked, not timed")
+        return Text(f"none: kernels are compiled for {one_line(machine.arch)} and checked, not timed")
     size = f"{machine.memory_bytes / (1 << 30):.0f} GiB"
-    return Text(f"{words.one_line(machine.gpu)}, {size}: kernels are checked and timed")
+    return Text(f"{one_line(machine.gpu)}, {size}: kernels are checked and timed")
 
 
 def _author(machine: MachineFacts) -> Text:
     if machine.model:
-        return Text(f"{words.one_line(machine.model)} (the setting model)")
+        return Text(f"{one_line(machine.model)} (the setting model)")
     if machine.keys:
         return Text(f"{machine.keys[0]}, whose API key is set; --model offline needs none")
     return Text(f"offline: expert kernels and a search; set {' or '.join(KEY_VARIABLES.values())} for a model")
@@ -96,7 +96,7 @@ def _latest_run(run: RunSummary) -> RenderableType:
         best += f" {words.microseconds(run.best_us)}" if run.best_us is not None else " (not timed)"
         best += f", {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
     what = f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}"
-    entries = [(f"optimize show {run.run_id}", words.one_line(what))]
+    entries = [(f"optimize show {run.run_id}", one_line(what))]
     if run.why in (None, StopReason.INTERRUPTED):
         entries.append((f"optimize --resume {run.run_id}", "it has not ended: go on with it"))
     return _commands(entries)
@@ -123,20 +123,20 @@ def print_config(settings: Mapping[str, Sourced], files: Files, unknown: Mapping
     table = columns("setting", "value", "from", cut=("value", "from"))
     for name, one in settings.items():
         chosen = one.source != "default"
-        source = Text(words.one_line(one.source), style="cyan" if chosen else "dim")
+        source = Text(one_line(one.source), style="cyan" if chosen else "dim")
         table.add_row(Text(flag_of(name), style="bold" if chosen else ""), short(_value(flag_of(name), one)), source)
     page = standard_page(colour=True)
     page.print(table, heading("files"), _places(files))
     for variable, hint in unknown.items():
-        page.print(Text(f"{words.one_line(variable)} is no setting; {hint}", style="yellow"))
+        page.print(Text(f"{one_line(variable)} is no setting; {hint}", style="yellow"))
 
 
 def _places(files: Files) -> RenderableType:
     project, user = files
     table = facts()
     none = "none: no kerneltune.toml here or above, up to the git root"
-    table.add_row("project", words.one_line(str(project)) if project else none)
-    table.add_row("user", words.one_line(str(user)) + ("" if user.is_file() else " (not there)"))
+    table.add_row("project", one_line(str(project)) if project else none)
+    table.add_row("user", one_line(str(user)) + ("" if user.is_file() else " (not there)"))
     return table
 
 
@@ -179,12 +179,12 @@ def print_findings(found: Sequence[Finding], calibration: Path | None) -> None:
     table.add_column(overflow="fold")
     for finding in found:
         symbol, style = _SYMBOLS[finding.ok]
-        table.add_row(Text(symbol, style=style), Text(finding.name), Text(words.one_line(finding.value)))
+        table.add_row(Text(symbol, style=style), Text(finding.name), Text(one_line(finding.value)))
         if finding.remedy:
-            table.add_row("", "", Text(f"→ {words.one_line(finding.remedy)}", style="cyan"))
+            table.add_row("", "", Text(f"→ {one_line(finding.remedy)}", style="cyan"))
     page.print(table)
     if calibration:
-        page.print(Text(f"measured this GPU's ceilings: {words.one_line(str(calibration))}"))
+        page.print(Text(f"measured this GPU's ceilings: {one_line(str(calibration))}"))
     amiss = sum(f.ok is False for f in found)
     page.print(Text("nothing is amiss" if not amiss else f"{words.plural(amiss, 'thing')} amiss"))
 
@@ -233,10 +233,10 @@ class WrittenTask:
 
 def print_written(written: WrittenTask) -> None:
     """Print what was written, which lines to look at, the check's result, and the next command."""
-    page, path = standard_page(colour=True), words.one_line(str(written.path))
-    page.print(Text(f"wrote {path} from {words.one_line(written.origin)}"))
+    page, path = standard_page(colour=True), one_line(str(written.path))
+    page.print(Text(f"wrote {path} from {one_line(written.origin)}"))
     for line, guess in written.looks:
-        page.print(Text(f"  line {line}: {words.one_line(guess)}", style="yellow"))
+        page.print(Text(f"  line {line}: {one_line(guess)}", style="yellow"))
     if written.checked is None:
         page.print(Text("nothing was run"), Text(f"next: optimize tasks {path} --check", style="cyan"))
     else:
@@ -245,19 +245,19 @@ def print_written(written: WrittenTask) -> None:
 
 def print_check(name: str, found: CheckedTask) -> None:
     """Print the check's result and the next command. `name`: the task as a person typed it."""
-    _print_found(standard_page(colour=True), found, words.one_line(name))
+    _print_found(standard_page(colour=True), found, one_line(name))
 
 
 def _print_found(page: Page, found: CheckedTask | BrokenTask, path: str) -> None:
     if isinstance(found, BrokenTask):
-        page.print(Text(f"✗ it does not run yet: {words.one_line(found.problem)}", style="red"))
+        page.print(Text(f"✗ it does not run yet: {one_line(found.problem)}", style="red"))
     elif found.sound:
         page.print(Text("✔ its reference runs, and kernels that do nothing fail it", style="green"))
         page.print(Text(f"next: optimize --task {path}", style="cyan"))
         return
     else:
         for note in found.notes:
-            page.print(Text(f"✗ {words.one_line(note)}", style="red"))
+            page.print(Text(f"✗ {one_line(note)}", style="red"))
     page.print(Text(f"next: edit {path}, then: optimize tasks {path} --check", style="cyan"))
 
 

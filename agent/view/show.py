@@ -20,7 +20,7 @@ from kerneltune.agent.view import text as words
 from kerneltune.agent.view.listing import run_json, where
 from kerneltune.agent.view.output import Page, columns, facts, heading, short
 from kerneltune.agent.view.text import verdict_label
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbered_ptx
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing
 
@@ -70,19 +70,19 @@ def _of(run: ShownRun) -> str:
 
 def _run_facts(run: ShownRun) -> Table:
     table, summary, started = facts(), run.summary, run.started
-    table.add_row("run", words.one_line(summary.run_id))
-    table.add_row("task", words.one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
-    table.add_row("author", words.one_line(f"{summary.author}  ({started.author_why})"))
-    table.add_row("where", words.one_line(where(summary)))
+    table.add_row("run", one_line(summary.run_id))
+    table.add_row("task", one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
+    table.add_row("author", one_line(f"{summary.author}  ({started.author_why})"))
+    table.add_row("where", one_line(where(summary)))
     table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")
     table.add_row("ended", summary.why or "not yet, or its process was killed")
-    table.add_row("versions", words.one_line(", ".join(f"{k} {v}" for k, v in started.versions.items())))
+    table.add_row("versions", one_line(", ".join(f"{k} {v}" for k, v in started.versions.items())))
     limits = ", ".join(f"{k} {v}" for k, v in started.limits.items() if v is not None)
-    table.add_row("limits", words.one_line(limits) or "none")
+    table.add_row("limits", one_line(limits) or "none")
     table.add_row("verdicts", _counts(summary))
-    table.add_row("best", words.one_line(best_words(summary)))
+    table.add_row("best", one_line(best_words(summary)))
     if run.best_path:
-        table.add_row("kernel", Text(words.one_line(run.best_path), style="bold"))
+        table.add_row("kernel", Text(one_line(run.best_path), style="bold"))
     return table
 
 
@@ -115,13 +115,13 @@ def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = Non
 
 def _row(attempt: AttemptSummary) -> Iterator[RenderableType]:
     yield str(attempt.number)
-    yield words.one_line(parent_words(attempt))
+    yield one_line(parent_words(attempt))
     yield label(attempt.status)
     yield time_words(attempt)
     yield speedup_words(attempt)
     yield "+".join(map(str, attempt.registers[:3])) + "+…" * (len(attempt.registers) > 3) or "-"
     yield f"{attempt.spill_bytes}" if attempt.registers else "-"
-    why = "" if attempt.status in (None, *_RIGHT) else f"  [{words.one_line(attempt.detail)[:_MOST_DETAIL]}]"
+    why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
     yield short(attempt.rationale + why)
 
 
@@ -193,14 +193,14 @@ def print_attempt(shown: ShownAttempt, page: Page) -> None:
     """Print everything known of an attempt but its conversation."""
     page.print(_attempt_facts(shown), *_tables(shown))
     if shown.record.parent_id:
-        page.print(heading(f"diff to {words.one_line(shown.record.parent_id)}"), diff_text(shown.diff))
+        page.print(heading(f"diff to {one_line(shown.record.parent_id)}"), diff_text(shown.diff))
     page.print(heading("source"), source_text(shown.record.source, page))
 
 
 def diff_text(diff: str) -> Text:
     """Colour a diff."""
     text = Text()
-    for line in words.clean(diff or "the same source").splitlines():
+    for line in words.lines(diff or "the same source").splitlines():
         text.append(line + "\n", style=_DIFF_STYLES.get(line[:1], ""))
     text.rstrip()
     return text
@@ -208,7 +208,7 @@ def diff_text(diff: str) -> Text:
 
 def source_text(source: str, page: Page) -> RenderableType:
     """Highlight a source where the page has colours."""
-    shown = words.clean(source).rstrip("\n")
+    shown = words.lines(source).rstrip("\n")
     if not (page.terminal and page.colour):
         return Text(shown)
     return Syntax(shown, "python", theme="ansi_dark", background_color="default", word_wrap=True)
@@ -217,7 +217,7 @@ def source_text(source: str, page: Page) -> RenderableType:
 def _attempt_facts(shown: ShownAttempt) -> Table:
     table = facts()
     for name, value in _fact_rows(shown):
-        table.add_row(name, Text(words.one_line(value)) if isinstance(value, str) else value)
+        table.add_row(name, Text(one_line(value)) if isinstance(value, str) else value)
     return table
 
 
@@ -235,7 +235,7 @@ def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
     if point := point_of(record.origin):
         yield "parameters", ", ".join(f"{k} {v}" for k, v in ({"sketch": point.sketch} | point.params).items())
     tier = f", {record.tier}" if record.tier else ""
-    yield "verdict", label(record.status).append(f"{tier}  {words.one_line(record.detail)}", style="default")
+    yield "verdict", label(record.status).append(f"{tier}  {one_line(record.detail)}", style="default")
     yield from _measured(record)
     if record.library_ops:
         yield "library", ", ".join(record.library_ops)
@@ -288,7 +288,7 @@ def _cases(cases: Sequence[CaseResult]) -> Table:
     for case in worst(cases):
         mark = Text("✓", style="green") if case.ok else Text("✗", style="red")
         errors = (f"{case.error_ratio:.3g}", f"{case.max_abs_error:.3g}")
-        table.add_row(mark, *map(words.one_line, (case.case, case.inputs)), *errors, short(case.sentence))
+        table.add_row(mark, *map(one_line, (case.case, case.inputs)), *errors, short(case.sentence))
     return table
 
 
@@ -303,7 +303,7 @@ def _kernels(record: AttemptRecord) -> Table:
     for k in record.kernels:
         spilled = k.spill_store_bytes + k.spill_load_bytes
         numbers = (k.registers, spilled, k.stack_bytes, k.shared_bytes, k.num_warps, k.num_stages)
-        table.add_row(words.one_line(k.name), *map(str, numbers), f"{k.occupancy:.2f}")
+        table.add_row(one_line(k.name), *map(str, numbers), f"{k.occupancy:.2f}")
     return table
 
 
@@ -498,7 +498,7 @@ _STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "y
 def print_conversations(conversations: Sequence[Conversation], page: Page) -> None:
     """Print every message in order, below a line with its role."""
     for conversation in conversations:
-        page.print(Text(words.one_line(f"conversation {conversation.key}"), style="bold"))
+        page.print(Text(one_line(f"conversation {conversation.key}"), style="bold"))
         for message in conversation.messages:
             page.print(_message_head(message), *_message_body(message))
 
@@ -511,7 +511,7 @@ def _message_head(message: Message) -> Text:
         parts.append("an error")
     if message.history:
         parts.append("a history that took the place of what was said before")
-    return Text(f"\n[{words.one_line('; '.join(parts))}]", style=f"bold {_STYLES[message.role]}")
+    return Text(f"\n[{one_line('; '.join(parts))}]", style=f"bold {_STYLES[message.role]}")
 
 
 def _reply(message: Message) -> Iterator[str]:
@@ -530,22 +530,22 @@ def _reply(message: Message) -> Iterator[str]:
 
 def _message_body(message: Message) -> Iterator[Text]:
     if message.thinking.strip():
-        yield Text(words.clean(message.thinking).strip("\n"), style="dim italic")
+        yield Text(words.lines(message.thinking).strip("\n"), style="dim italic")
     if message.text.strip():
-        yield Text(words.clean(message.text).strip("\n"))
+        yield Text(words.lines(message.text).strip("\n"))
     for call in message.calls:
         yield _call(call)
 
 
 def _call(call: ToolCall) -> Text:
-    text = Text(f"-> {words.one_line(call.name)}", style="bold")
+    text = Text(f"-> {one_line(call.name)}", style="bold")
     for name, value in call.arguments.items():
-        text.append(f"\n   {words.one_line(name)}: ", style="bold").append(_value(value), style="default")
+        text.append(f"\n   {one_line(name)}: ", style="bold").append(_value(value), style="default")
     if call.problem:
-        text.append(f"\n   {words.one_line(call.problem)}", style="red")
+        text.append(f"\n   {one_line(call.problem)}", style="red")
     return text
 
 
 def _value(value: Json) -> str:
-    shown = words.clean(str(value)).strip("\n")
+    shown = words.lines(str(value)).strip("\n")
     return "\n" + "\n".join(f"   | {line}" for line in shown.splitlines()) if "\n" in shown else shown

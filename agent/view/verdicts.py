@@ -16,7 +16,7 @@ from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_label, verdict_style
 from kerneltune.tools.corpus import Kind, Outcome, Specimen
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
 
 SCHEMA_VERSION = 1
@@ -70,7 +70,7 @@ class FilesView:
     def note(self, text: str) -> None:
         """Write a line to stderr that stays."""
         self._clear()
-        self._err.write(words.one_line(text))
+        self._err.write(one_line(text))
 
     def judged(self, file: JudgedFile) -> None:
         """Show the verdict of a file."""
@@ -88,7 +88,7 @@ class FilesView:
             self._out.write(line)
 
     def _tell(self, text: str) -> None:
-        text = words.one_line(text)
+        text = one_line(text)
         if self.live:
             self.err.write(f"\r\x1b[K{text[:100]}")
             self.err.flush()
@@ -107,7 +107,7 @@ def file_line(file: JudgedFile, colour: bool = False) -> str:
     label = f"{style.symbol} {file.verdict.status.value:{LABEL_WIDTH}}"
     shown = f"\x1b[{style.ansi}m{label}\x1b[0m" if colour else label
     facts = _accepted(file) if file.verdict.accepted else file.verdict.detail
-    return f"{shown}  #{file.index + 1} {words.one_line(file.name)}  {words.one_line(facts)}  ({file.seconds:.1f} s)"
+    return f"{shown}  #{file.index + 1} {one_line(file.name)}  {one_line(facts)}  ({file.seconds:.1f} s)"
 
 
 def _accepted(file: JudgedFile) -> str:
@@ -134,7 +134,7 @@ def summary_lines(files: Sequence[JudgedFile], end: FilesEnd, total: int) -> Ite
     yield ""
     width = max((len(f.name) for f in files), default=0)
     for place, file in enumerate(ranked(files), 1):
-        yield words.one_line(f"{place}. ") + f" {file.name:{width}}  {words.one_line(_measured(file))}"
+        yield one_line(f"{place}. ") + f" {file.name:{width}}  {one_line(_measured(file))}"
     counts = Counter(f.verdict.status for f in files)
     shown = ", ".join(f"{n} {status.value}" for status, n in counts.most_common()) or "none judged"
     where = (
@@ -226,11 +226,11 @@ def print_verification(found: Verification, *, colour: bool) -> None:
     console.print(Text(f"attempt {found.attempt_id}", style="bold"))
     console.print(table)
     for line in found.differs:
-        console.print(Text(words.one_line(f"differs: {line}"), style="yellow"))
+        console.print(Text(one_line(f"differs: {line}"), style="yellow"))
     word, style = ("held", "green") if found.held else ("did not hold", "red")
     if found.old.verdict.accepted and found.new.verdict.status is Status.UNCHECKED:
         word, style = "not decided", "yellow"
-    console.print(Text.assemble((f"{word}: ", f"bold {style}"), words.one_line(found.why)))
+    console.print(Text.assemble((f"{word}: ", f"bold {style}"), one_line(found.why)))
     console.print(Text(f"receipt {found.receipt_path}"))
 
 
@@ -373,9 +373,7 @@ def _failures(results: Sequence[SpecimenResult]) -> Iterator[str]:
     for result in results:
         if result.outcome in FAILURES and result.verdict is not None:
             what = "NOT STOPPED" if result.kind == "attack" else "FALSE ALARM"
-            yield words.one_line(
-                f"{what}  {result.family}/{result.name}: {result.says}; {_verdict_line(result.verdict)}"
-            )
+            yield one_line(f"{what}  {result.family}/{result.name}: {result.says}; {_verdict_line(result.verdict)}")
 
 
 def _verdict_line(verdict: Verdict) -> str:
@@ -423,4 +421,4 @@ def list_specimens(specimens: Sequence[Specimen], *, json: bool) -> None:
         print(jsonlib.dumps([version | {name: getattr(s, name) for name in names} for s in specimens]))
         return
     for s in sorted(specimens, key=lambda s: (s.family, s.kind, s.name)):
-        print(words.one_line(f"{s.family:16} {s.kind:6} {s.name}{' (GPU)' if s.needs_gpu else ''}: {s.says}"))
+        print(one_line(f"{s.family:16} {s.kind:6} {s.name}{' (GPU)' if s.needs_gpu else ''}: {s.says}"))
