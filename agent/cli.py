@@ -33,7 +33,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "it.",
     "tasks": "List the built-in tasks, or show or check one.",
     "init": "Write a task file from a PyTorch function or module.",
-    "doctor": "Say what this machine has and lacks, and what mends it.",
+    "doctor": "Check this machine, and print how to fix each problem.",
     "config": "Show every setting, its value, and where it came from.",
 }
 

@@ -18,7 +18,7 @@ Task = Annotated[
 Tier = Annotated[Literal["screened", "judged", "confirmed"] | None, Parameter(help="How thoroughly to judge on a GPU.")]
 Width = Annotated[int | None, Parameter(metavar="N", help="Candidates under way at a time.")]
 Arch = Annotated[str | None, Parameter(metavar="ARCH", help="Compile target when there is no GPU, such as sm_90.")]
-Unsandboxed = Annotated[bool, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
+Unsandboxed = Annotated[bool | None, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
 RunsDir = Annotated[Path | None, Parameter(metavar="DIR", help="Where runs are kept.")]
 Verdict = Annotated[
     str | None,

@@ -4,20 +4,28 @@ import contextlib
 import importlib.util
 import json as jsonlib
 import shlex
+import sys
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, RunsDir
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.tools.schema.codec import Json
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import columns, standard_page
+from kerneltune.tools.schema.codec import Json, one_line
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 from kerneltune.tools.schema.verdict import versions
 
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.query import ChosenRun
     from kerneltune.agent.record.store import Store
 
+_EVERY_S = 5.0  # a line of progress where there is no terminal
 _PACKAGES = ("orjson", "pyarrow", "rensa")
 _SPLIT_RULE = (
     "By family of tasks: tasks that share a name, a file, or a Model up to numbers are one family and lie in one split,"
@@ -174,13 +183,12 @@ def export(
 
     Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
     """
-    settings = chosen_settings({"runs_dir": runs_dir})
+    settings = chosen_settings(locals())
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
     from kerneltune.agent.export.card import notices
     from kerneltune.agent.record.store import FILE_NAME, Store
-    from kerneltune.agent.view.exporting import Exported, exported_json, print_exported
 
     if not (settings.runs_dir / FILE_NAME).is_file():
         raise UsageError(
@@ -190,14 +198,43 @@ def export(
     with Store.open(settings.runs_dir) as store:
         recipe = _recipe(request, store)
         written, manifest = _written(request, recipe, store)
-    seconds = time.perf_counter() - started
-    bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
-    exported = Exported(request.output, written.counts(), written.filtered, bound, seconds, manifest)
+    seconds, rows = time.perf_counter() - started, sum(written.counts().values())
     if json:
-        print(jsonlib.dumps(exported_json(exported), allow_nan=False))
+        counts: dict[str, dict[str, int]] = defaultdict(dict)
+        for (name, split), count in written.counts().items():
+            counts[name][split] = count
+        told = {
+            "type": "export",
+            "schema_version": 1,
+            "output": str(request.output),
+            "rows": counts,
+            "filtered": written.filtered,
+            "seconds": round(seconds, 3),
+            "manifest": manifest,
+        }
+        print(jsonlib.dumps(told, allow_nan=False))
+    elif not rows:
+        left = sum(written.filtered.values())
+        why = f"the filters left out all of {words.plural(left, 'row')}" if left else "these runs make no rows"
+        print(f"nothing was written: {why}")
     else:
-        print_exported(exported)
-    return int(exported.rows == 0)
+        page = standard_page(colour=True)
+        page.print(_counts_table(written), "")
+        what = f"{words.plural(rows, 'row')} in {seconds:.1f} s; README.md says what is in it"
+        page.print(one_line(f"{request.output}: {what}"))
+        page.print(*(one_line(f"{provider}: {notice}") for provider, _, notice in notices(written.providers)))
+    return int(rows == 0)
+
+
+def _counts_table(written: "WrittenRows") -> Table:
+    """Rows by format and split, and rows of each format that the filters left out."""
+    counts = written.counts()
+    splits = sorted({split for _, split in counts})
+    table = columns("format", *splits, "filtered out", right=(*splits, "filtered out"))
+    for name in dict.fromkeys(name for name, _ in counts):
+        cells = (f"{counts.get((name, split), 0):,}" for split in splits)
+        table.add_row(name, *cells, f"{written.filtered.get(name, 0):,}")
+    return table
 
 
 def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
@@ -272,6 +309,37 @@ def _placements(asked: ExportRequest, sources: Mapping[str, tuple[str, str]]) ->
     return placements(sources, fractions, asked.seed, leaked=leaks, leaked_to=asked.leaked)
 
 
+class ExportProgress:
+    """Called with a stage and the attempts that are done in it. A bar on a terminal, else a line now and then."""
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts, self._done, self._stage, self._shown_at = attempts, 0, "", time.monotonic()
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._task = self._bar.add_task("exporting", total=attempts) if self._bar else None
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, stage: str, attempts: int) -> None:
+        """So many attempts more are done."""
+        if stage != self._stage:
+            self._stage, self._done = stage, 0
+        self._done += attempts
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, description=stage, completed=self._done)
+        elif time.monotonic() - self._shown_at > _EVERY_S:
+            self._shown_at = time.monotonic()
+            print(f"… {stage}: {self._done:,} of {self._attempts:,} attempts", file=sys.stderr)
+
+
 class _NothingLeft(Exception):
     """No row passed the filters: the folder is not to be kept."""
 
@@ -281,7 +349,6 @@ def _written(asked: ExportRequest, recipe: "Recipe", store: "Store") -> "tuple[W
     from kerneltune.agent.export.card import write_beside
     from kerneltune.agent.export.files import made_whole
     from kerneltune.agent.export.pipeline import Exporter, WrittenRows
-    from kerneltune.agent.view.exporting import ExportProgress
 
     written, manifest = WrittenRows(), None
     with (
@@ -301,7 +368,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
     """What an export says of itself, free of secrets, and what was asked for."""
     from kerneltune.agent.export.card import Card
     from kerneltune.agent.export.privacy import Scrubber
-    from kerneltune.agent.export.provenance import columns
+    from kerneltune.agent.export.provenance import columns as provenance_columns
     from kerneltune.agent.export.rewards import rewards_of
 
     clean = Scrubber(recipe.private)
@@ -311,7 +378,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
         formats=recipe.formats,
         files=written.files,
         providers=sorted(written.providers),
-        common=columns(rewards_of(asked.rewards)),
+        common=provenance_columns(rewards_of(asked.rewards)),
         version=versions()["kerneltune"],
         command=clean.text(asked.command()),
         made_at=time.time(),

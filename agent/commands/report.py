@@ -71,7 +71,7 @@ def report(
 
     It needs runs.db and, for the distribution of timings and the facts of the measurement, the receipts beside it.
     """
-    settings = chosen_settings({"runs_dir": runs_dir})
+    settings = chosen_settings(locals())
     return write_report(runs, settings.runs_dir, output=output, suite=suite, show=open, json=json)
 
 

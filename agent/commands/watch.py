@@ -82,7 +82,7 @@ def watch(
     Exit code: that of the run when its end was seen (0 something accepted, 1 nothing accepted or its process gone, 130
     interrupted); 0 when you leave before; 2 bad input.
     """
-    settings, here = chosen_settings({"runs_dir": runs_dir}), environment()
+    settings, here = chosen_settings(locals()), environment()
     from rich.console import Console
 
     from kerneltune.agent.record.store import FILE_NAME, Store
@@ -204,7 +204,7 @@ def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:
 
 
 def _print(choice: "ViewChoice", playback: "Playback", run: _StoredRun) -> int:
-    from kerneltune.agent.view.ndjson import JsonView
+    from kerneltune.agent.view.output import JsonView
     from kerneltune.agent.view.plain import PlainView, summary_text
     from kerneltune.agent.view.watch import print_events
 

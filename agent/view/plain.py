@@ -43,6 +43,7 @@ from kerneltune.agent.view.state import (
     Spending,
     ViewState,
     fold,
+    format_note,
     format_reply,
     format_spending,
     judging_again,
@@ -122,7 +123,7 @@ def _shown_line(state: ViewState, event: ShownEvent) -> str:
         case RunStopping():
             return "stopping"
         case Note():
-            return f"{event.topic} {event.text}"
+            return format_note(event)
         case _:
             assert_never(event)
 

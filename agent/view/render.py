@@ -486,7 +486,6 @@ def _gpu_parts(now: GpuReading, width: int) -> Iterator[list[Part]]:
 # The best attempt, and the curve of the best over attempts -------------------------------------------------------
 
 _ONE_LINE = 74  # columns from which on time, speed of light and coverage fit on one line
-RANKED_BY = "ranked by bytes moved, spills, occupancy, registers"
 _BRAILLE_DOTS = ((0x1, 0x2, 0x4, 0x40), (0x8, 0x10, 0x20, 0x80))  # by column and row of a braille cell
 _BLANK = 0x2800
 
@@ -504,7 +503,7 @@ def _verdict_facts(row: AttemptState, verdict: Verdict, width: int, most: int, g
     shown = verdict_style(verdict.status)
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
-        why: list[Part] = [(f"no GPU, so no time: {RANKED_BY}" if gpu is None else "not timed", DIM)]
+        why: list[Part] = [(f"no GPU, so no time: {words.RANKED_BY}" if gpu is None else "not timed", DIM)]
         return [[label, "   ", words.compiler_facts(row.kernels)], why]
     first: list[Part] = [label, "  ", (words.timing(verdict.timing), "bold")]
     more: list[Part] = []

@@ -16,7 +16,7 @@ from kerneltune.agent.controls import Controls
 from kerneltune.agent.events import Event, RunEnded, RunResumed
 from kerneltune.agent.record.folder import RunProcess
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.view.output import JsonView
 from kerneltune.agent.view.plain import PlainView
 from kerneltune.agent.view.render import ScreenFrame, Wish
 from kerneltune.agent.view.state import ViewState
