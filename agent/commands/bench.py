@@ -64,7 +64,7 @@ def bench(
     plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
     allow_unsandboxed: Unsandboxed = None,
 ) -> int:
-    """Judge kernel files that are written already.
+    """Check and time existing kernel files.
 
     Each file that defines ModelNew is traced, compiled, checked, timed and ranked.
 
@@ -255,7 +255,7 @@ class FilesView:
         yield ""
         width, gpu = max((len(f.name) for f in self.files), default=0), self.started.gpu
         for place, file in enumerate(ranked(self.files), 1):
-            yield f"{place}.  {one_line(file.name):{width}}  {one_line(_measured(file))}"
+            yield f"{place}. {one_line(file.name):{width}}  {one_line(_measured(file))}"
         counts = Counter(f.verdict.status for f in self.files)
         shown = ", ".join(f"{n} {status.value}" for status, n in counts.most_common()) or "none judged"
         where = f"timed on {gpu}" if gpu else f"not timed: no GPU; {words.RANKED_BY}"

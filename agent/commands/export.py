@@ -384,7 +384,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
         made_at=time.time(),
         seed=asked.seed,
         split_rule=_SPLIT_RULE.format(test=asked.test, validation=asked.validation),
-        deduplication="Nobody looked for duplicates." if asked.no_duplicates else _DEDUPLICATION,
+        deduplication="Duplicates were not looked for." if asked.no_duplicates else _DEDUPLICATION,
         leakage=clean.text(_leakage(asked, recipe)),
         filters=tuple(clean.text(f) for f in (*recipe.where, *sampled)),
     )
@@ -393,7 +393,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
 
 def _leakage(asked: ExportRequest, recipe: "Recipe") -> str:
     if asked.leak_check is None:
-        return "Nobody compared the tasks with a benchmark's problems: give --leak-check."
+        return "The tasks were not compared with a benchmark's problems: give --leak-check."
     leaked, n_tasks = sum(p.leaked is not None for p in recipe.placements.values()), len(recipe.placements)
     return (
         f"Compared with the problems in {asked.leak_check.name}: {leaked} of the record's {n_tasks} tasks are, or"

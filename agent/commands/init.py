@@ -121,7 +121,7 @@ def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":
     if not name:
         known = names_in(text, path)
         listed = ", ".join(f"{file}:{n}" for n in known[:8]) or "none at its top level"
-        raise UsageError(f"{source}: say which function or module of it; it has {listed}")
+        raise UsageError(f"{source}: name a function or module of the file; it has {listed}")
     return parts_of(text, name, path), f"{path.name}:{name}", path
 
 

@@ -14,18 +14,20 @@ from cyclopts import App, Parameter
 
 from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, RunsDir
+from kerneltune.agent.export.privacy import names_here, names_in
 from kerneltune.agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
+from kerneltune.agent.report.data import RunData, claim
+from kerneltune.agent.report.page import run_page
+from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
 
 if TYPE_CHECKING:
-    from kerneltune.agent.export.privacy import PrivateNames
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
-    from kerneltune.agent.report.data import RunData
 
 SCHEMA_VERSION = 1
 _MOST_OF_A_RECEIPT = 50_000_000  # bytes
@@ -129,20 +131,16 @@ def write_report(
 
 
 def _run_page(store: "Store", text: str) -> ReportPage:
-    from kerneltune.agent.report.data import claim
-    from kerneltune.agent.report.page import run_page
-    from kerneltune.agent.report.text import Sanitizer
-
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
-    html = run_page(material, Sanitizer(_names(store)), version=versions()["kerneltune"])
+    shown = _sanitizer(store)
+    html = run_page(material, shown, version=versions()["kerneltune"])
     home = folder_of(store.path.parent, run_id) / "report.html"
-    return ReportPage(html, home, _plain(store, claim(material).text), (run_id,))
+    return ReportPage(html, home, shown.line(claim(material).text, 2_000), (run_id,))
 
 
 def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
     from kerneltune.agent.report.suite import suite, suite_claim, suite_page
-    from kerneltune.agent.report.text import Sanitizer
 
     run_ids = list(dict.fromkeys(store.find_run(text.partition("/")[0]) for text in runs))
     chosen = "These are the runs that were named."
@@ -153,25 +151,18 @@ def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
             " best of several favours luck a little."
         )
     materials = sorted(_materials(store, run_ids), key=lambda m: m.trajectory.run.task)
-    html = suite_page(materials, Sanitizer(_names(store)), version=versions()["kerneltune"], chosen=chosen)
+    shown = _sanitizer(store)
+    html = suite_page(materials, shown, version=versions()["kerneltune"], chosen=chosen)
     statement = " ".join(suite_claim(suite(materials)))
-    return ReportPage(html, store.path.parent / "suite.html", _plain(store, statement), tuple(run_ids))
+    return ReportPage(html, store.path.parent / "suite.html", shown.line(statement, 2_000), tuple(run_ids))
 
 
-def _plain(store: "Store", statement: str) -> str:
-    """The statement as a terminal may show it."""
-    from kerneltune.agent.report.text import Sanitizer
-
-    return Sanitizer(_names(store)).line(statement, 2_000)
-
-
-def _names(store: "Store") -> "PrivateNames":
-    from kerneltune.agent.export.privacy import names_here, names_in
-
+def _sanitizer(store: "Store") -> Sanitizer:
+    """What takes out the names of all machines that the record knows."""
     names = names_here()
     for machine in store.machines():
         names |= names_in(machine)
-    return names
+    return Sanitizer(names)
 
 
 def _best_of_each_task(store: "Store") -> tuple[list[str], int]:
@@ -198,16 +189,14 @@ def _merit(run: "RunSummary") -> tuple[bool, bool, float, bool]:
     return run.verified is not False, speedup is not None, speedup or 0.0, run.best_attempt_id is not None
 
 
-def _materials(store: "Store", run_ids: Sequence[str], *, conversations: bool = False) -> "Iterator[RunData]":
+def _materials(store: "Store", run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[RunData]:
     wanted = set(run_ids)
     chosen = [run for run in store.choose() if run.run_id in wanted]
     for trajectory in store.trajectories(chosen, conversations=conversations):
         yield _material(store, trajectory)
 
 
-def _material(store: "Store", trajectory: "Trajectory") -> "RunData":
-    from kerneltune.agent.report.data import RunData
-
+def _material(store: "Store", trajectory: "Trajectory") -> RunData:
     run_id, best = trajectory.run.run_id, trajectory.best
     folder = folder_of(store.path.parent, run_id)
     course = store.load_course(run_id)

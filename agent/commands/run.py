@@ -101,7 +101,7 @@ def run(
     seed: Annotated[int | None, Parameter(metavar="N", group=_AUTHOR, help="Seed of the author's search.")] = None,
     warm_start: Annotated[
         bool | None,
-        Parameter(group=_AUTHOR, help="Begin a search with what earlier runs on this GPU found, not to repeat it."),
+        Parameter(group=_AUTHOR, help="Start a search from earlier results on this GPU."),
     ] = None,
     arch: Annotated[Arch, Parameter(group=_HOW)] = None,
     runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,
@@ -109,7 +109,7 @@ def run(
     plain: Annotated[
         bool, Parameter(group=_SHOWN, help="Print one line per event instead of the live screen.", negative="")
     ] = False,
-    allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = False,
+    allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = None,
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     given = locals()
@@ -160,7 +160,7 @@ def _next_commands(outcome: "RunOutcome") -> "list[NextCommand]":
     resume = NextCommand(f"optimize --resume {outcome.run_id}", "go on with this run")
     commands = []
     if outcome.best is not None:
-        commands.append(NextCommand(f"less {outcome.best_path}", "the best kernel, with what was proved"))
+        commands.append(NextCommand(f"less {outcome.best_path}", "the best kernel, with its verdict"))
         commands.append(NextCommand(f"optimize verify {outcome.best.attempt_id}", "judge it again, here or elsewhere"))
     commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
     return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]

@@ -29,7 +29,7 @@ from kerneltune.agent.record.query import AttemptSummary, RunSummary
 from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.listing import best_in_words, run_json, where
+from kerneltune.agent.view.listing import best_in_words, parent_name, run_json, where
 from kerneltune.agent.view.output import Page, choose_view, columns, facts, heading, print_note, short, standard_page
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
@@ -404,7 +404,7 @@ def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = Non
 
 def _row(attempt: AttemptSummary) -> Iterator[RenderableType]:
     yield str(attempt.number)
-    yield one_line(parent_words(attempt))
+    yield one_line(parent_name(attempt.attempt_id, attempt.parent_id)) or "-"
     yield label(attempt.status)
     yield time_words(attempt)
     yield speedup_words(attempt)
@@ -421,14 +421,6 @@ def label(status: str | None) -> Text:
     made = words.verdict_label(Status(status), padded=False)
     made.no_wrap = False
     return made
-
-
-def parent_words(attempt: AttemptSummary) -> str:
-    """Format the parent's number, or its id when it is of another run."""
-    if attempt.parent_id is None:
-        return "-"
-    run, _, number = attempt.parent_id.rpartition("/")
-    return f"#{number}" if run == attempt.attempt_id.rpartition("/")[0] else attempt.parent_id
 
 
 def time_words(attempt: AttemptSummary) -> str:

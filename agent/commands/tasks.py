@@ -154,7 +154,7 @@ def _print_task(found: CheckedTask, source: str, *, json: bool) -> None:
     page, hidden = standard_page(colour=True), sum(c.held_out for c in task.cases)
     page.print(Text(f"{one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
     if hidden:
-        page.print(f"and {words.plural(hidden, 'case')} that whoever writes kernels does not see")
+        page.print(f"and {words.plural(hidden, 'case')} that no author sees")
     page.print(*(Text(f"✗ {one_line(note)}", style="red") for note in found.notes))
     page.print("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
     floors = columns("task", *(gpu.name for gpu in GPUS), right=[gpu.name for gpu in GPUS])

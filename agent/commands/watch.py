@@ -75,7 +75,7 @@ def watch(
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Print one line per event instead of the screen.", negative="")] = False,
 ) -> int:
-    """Watch a run that is running or over: follow it, look at its attempts, play it back, make a picture of it.
+    """Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.
 
     Looking never touches the run.
 

@@ -25,6 +25,12 @@ def best_in_words(run: "RunSummary") -> str:
     return one_line(f"#{run.best_attempt_id.rpartition('/')[2]} {time}{speedup}{held}")
 
 
+def parent_name(attempt_id: str, parent_id: str | None) -> str:
+    """Format the attempt that one was derived from: its number, or its id where it is of another run; "" for none."""
+    run, _, number = (parent_id or "").rpartition("/")
+    return f"#{number}" if number and run == attempt_id.rpartition("/")[0] else parent_id or ""
+
+
 def run_json(run: "RunSummary") -> dict[str, Json]:
     """Return a run as one JSON object."""
     facts = {f.name: getattr(run, f.name) for f in fields(run)}

@@ -38,6 +38,7 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
+from kerneltune.agent.view.render import line, verdict_facts
 from kerneltune.agent.view.state import (
     AttemptState,
     Spending,
@@ -49,7 +50,7 @@ from kerneltune.agent.view.state import (
     judging_again,
     verification,
 )
-from kerneltune.agent.view.text import verdict_label, verdict_style
+from kerneltune.agent.view.text import verdict_style
 from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.verdict import Status, Verdict
 
@@ -67,8 +68,8 @@ class PlainView:
         """Write the event's line, if it has one."""
         with self._lock:
             self.state = fold(self.state, event)
-            if line := plain_line(self.state, event, colour=self._colour):
-                self._lines.write(line)
+            if text := plain_line(self.state, event, colour=self._colour):
+                self._lines.write(text)
 
     @property
     def broken(self) -> bool:
@@ -77,8 +78,8 @@ class PlainView:
 
     def close(self, text: str) -> None:
         """Write the closing words, line by line."""
-        for line in text.splitlines():
-            self._lines.write(line)
+        for one in text.splitlines():
+            self._lines.write(one)
 
     def __enter__(self) -> Self:
         return self
@@ -199,29 +200,7 @@ def _compiled(row: AttemptState | None) -> str:
     return f"{facts} occ {words.occupancy(row.kernels):.2f}"
 
 
-def best_lines(row: AttemptState) -> list[Text]:
-    """Format the best attempt's facts, one a line, the most important first."""
-    verdict = row.verdict
-    if verdict is None:
-        return []
-    line = verdict_label(verdict.status, padded=False)
-    if verdict.timing is None:
-        return [line.append("   " + words.compiler_facts(row.kernels), style="default")]
-    line.append(f"   {words.timing(verdict.timing)}", style="bold default")
-    if verdict.sol_fraction is not None:
-        line.append(f"   {verdict.sol_fraction:.0%} of speed of light", style="default")
-    if verdict.coverage is not None:
-        line.append(f"   coverage {verdict.coverage:.0%}", style="default")
-    return [line, *_speedups(verdict)]
-
-
-def _speedups(verdict: Verdict) -> list[Text]:
-    compared = words.fastest_first(verdict.comparisons)
-    names = max((len(c.baseline) for c in compared), default=0)
-    lines = (f"vs {c.baseline:{names}} {words.microseconds(c.baseline_us):>9}   {words.speedup(c)}" for c in compared)
-    return [Text(words.lines(line), no_wrap=True, overflow="ellipsis") for line in lines]
-
-
+_SUMMARY_WIDTH = 100  # cells; a narrower terminal folds its lines
 _WHY = {
     StopReason.ATTEMPTS: "the limit of attempts is reached",
     StopReason.TIME: "the limit of time is reached",
@@ -230,8 +209,8 @@ _WHY = {
     StopReason.AUTHOR_DONE: "the author has nothing left to try",
     StopReason.COST: "the limit of cost is reached",
     StopReason.GOAL: "the goal is reached",
-    StopReason.STOPPED: "stopped by a person; --resume goes on",
-    StopReason.MODEL_ERROR: "the model could not be asked any more; --resume goes on",
+    StopReason.STOPPED: "stopped with q; --resume continues it",
+    StopReason.MODEL_ERROR: "the model no longer answers; --resume continues",
     StopReason.FAILED: "failed",
     StopReason.REFUSED: "the model will not write kernels",
 }
@@ -265,14 +244,20 @@ def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *,
     """Return the closing summary without escape codes, for pipes and logs."""
     page = StringIO()
     Console(file=page, width=width, color_system=None, force_terminal=False).print(summary(state, next_commands))
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    return "\n".join(one.rstrip() for one in page.getvalue().splitlines()) + "\n"
 
 
 def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
     yield SummaryLine("run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
-    yield SummaryLine("proved", Text(_proved(state)))
+    yield SummaryLine("verified", Text(_verified(state)))
     if best := state.best:
-        yield from _best_facts(best)
+        yield SummaryLine("best", Text(one_line(f"#{best.number} {best.rationale}")))
+        for parts in verdict_facts(best, _SUMMARY_WIDTH, state.gpu)[
+            : None if best.verdict and best.verdict.timing else 1
+        ]:
+            made = line(*parts)
+            made.no_wrap = False
+            yield SummaryLine("", made)
     if state.ended and state.ended.best_path:
         yield SummaryLine("kernel", Text(one_line(state.ended.best_path), style="bold"))
     if state.by_status:
@@ -291,7 +276,7 @@ def _why(state: ViewState) -> str:
     return f"ended after {words.duration(state.elapsed_s(state.ended.at))}: {why}"
 
 
-def _proved(state: ViewState) -> str:
+def _verified(state: ViewState) -> str:
     verdict = state.best.verdict if state.best else None
     if verdict is None or not verdict.accepted:
         return f"nothing: none of {words.plural(state.finished, 'attempt')} was right"
@@ -308,13 +293,6 @@ def _evidence(verdict: Verdict) -> str:
     worst = max(c.error_ratio for c in verdict.cases)
     checked = f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
     return f"{checked}; not checked in full (see its verdict)" if verdict.limitations else checked
-
-
-def _best_facts(best: AttemptState) -> Iterator[SummaryLine]:
-    yield SummaryLine("best", Text(one_line(f"#{best.number} {best.rationale}")))
-    for line in best_lines(best):
-        line.no_wrap = False
-        yield SummaryLine("", line)
 
 
 def _counts(state: ViewState) -> Text:
@@ -337,5 +315,5 @@ def _spent(state: ViewState) -> str:
 def _next(next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
     width = max((len(c.command) for c in next_commands), default=0)
     for i, entry in enumerate(next_commands):
-        line = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
-        yield SummaryLine("" if i else "next", line)
+        made = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
+        yield SummaryLine("" if i else "next", made)

@@ -494,12 +494,15 @@ def best_facts(state: ViewState, width: int, most: int = 99) -> list[Text]:
     """A rule that names the best attempt, and a line for each fact; `most` baselines, the fastest first."""
     row = state.best
     if row is None or row.verdict is None:
-        return [_rule(width, ("best so far", "bold")), line((" nothing is proved right yet", DIM))]
+        return [_rule(width, ("best so far", "bold")), line((" no correct kernel yet", DIM))]
     head = _rule(width, ("best so far ", "bold"), (f"#{row.number} {one_line(row.rationale)}", "bold green"))
-    return [head, *(line(" ", *parts) for parts in _verdict_facts(row, row.verdict, width, most, state.gpu))]
+    return [head, *(line(" ", *parts) for parts in verdict_facts(row, width, state.gpu, most))]
 
 
-def _verdict_facts(row: AttemptState, verdict: Verdict, width: int, most: int, gpu: str | None) -> list[list[Part]]:
+def verdict_facts(row: AttemptState, width: int, gpu: str | None, most: int = 99) -> list[list[Part]]:
+    """What is known of an attempt's speed, a list of parts for each line; without a verdict nothing."""
+    if (verdict := row.verdict) is None:
+        return []
     shown = verdict_style(verdict.status)
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
