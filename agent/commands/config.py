@@ -1,6 +1,7 @@
 """`optimize config`: every setting, its value, and where it came from."""
 
 import json as jsonlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from cyclopts import App
@@ -61,6 +62,12 @@ def config(*, json: AsJson = False) -> int:
         }
         print(jsonlib.dumps(told, indent=2))
         return 0
+    _print(settings, project, user, unknown)
+    return 0
+
+
+def _print(settings: Mapping[str, Sourced], project: Path | None, user: Path, unknown: Mapping[str, str]) -> None:
+    """Print a line per setting, then the files, then variables that set nothing."""
     table = columns("setting", "value", "from", cut=("value", "from"))
     for name, one in settings.items():
         chosen = one.source != "default"
@@ -72,7 +79,6 @@ def config(*, json: AsJson = False) -> int:
     page = standard_page(colour=True)
     page.print(table, heading("files"), files)
     page.print(*(Text(one_line(f"{name} is no setting; {hint}"), style="yellow") for name, hint in unknown.items()))
-    return 0
 
 
 def _value(name: str, one: Sourced) -> str:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json as jsonlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +80,13 @@ def doctor(
             "calibration_path": str(path) if path else None,
         }
         print(jsonlib.dumps(told))
-        return int(problems > 0)
+    else:
+        _print(found, problems, path)
+    return int(problems > 0)
+
+
+def _print(found: "Sequence[Finding]", problems: int, calibration: Path | None) -> None:
+    """Print a line per finding, and below each problem how to fix it."""
     page, table = standard_page(colour=True), Table.grid(padding=(0, 1))
     for finding in found:
         symbol, style = _SYMBOLS[finding.ok]
@@ -88,10 +94,9 @@ def doctor(
         if finding.remedy:
             table.add_row("", "", Text(f"→ {one_line(finding.remedy)}", style="cyan"))
     page.print(table)
-    if path:
-        page.print(f"measured this GPU's ceilings: {one_line(str(path))}")
+    if calibration:
+        page.print(f"measured this GPU's ceilings: {one_line(str(calibration))}")
     page.print(f"{words.plural(problems, 'problem')} found" if problems else "no problem found")
-    return int(problems > 0)
 
 
 def measure_ceilings(machine: "Machine", gpu: "GpuInfo", cache_dir: Path) -> Path:

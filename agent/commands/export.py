@@ -7,12 +7,11 @@ import shlex
 import sys
 import textwrap
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kerneltune.agent import complete
-from kerneltune.agent.commands import AsJson, RunsDir
+from kerneltune.agent.commands import AsJson, RunsDir, require_record
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
@@ -188,12 +187,9 @@ def export(
     if missing:
         raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
     from kerneltune.agent.export.card import notices
-    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.record.store import Store
 
-    if not (settings.runs_dir / FILE_NAME).is_file():
-        raise UsageError(
-            f"no runs are stored in {settings.runs_dir}; make one (optimize --task softmax), or give --runs-dir"
-        )
+    require_record(settings.runs_dir)
     started = time.perf_counter()
     with Store.open(settings.runs_dir) as store:
         recipe = _recipe(request, store)
@@ -240,7 +236,7 @@ def _counts_table(written: "WrittenRows") -> Table:
 def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     """Everything that was asked, checked before anything is read at length."""
     from kerneltune.agent.export.pipeline import Recipe
-    from kerneltune.agent.export.privacy import names_here, names_in
+    from kerneltune.agent.export.privacy import names_known
     from kerneltune.agent.export.rewards import rejection_sampling
     from kerneltune.agent.record.store import WAY_OUT
 
@@ -248,9 +244,6 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
     until, sources = store.last_seq(), store.task_sources()
     runs = _chosen(store, asked, until, sources)
-    private = names_here()
-    for machine in store.machines():
-        private |= names_in(machine)
     placements = _placements(asked, sources)
     if lost := next((run for run in runs if run.task_sha256 not in sources), None):
         raise StoreError(f"{store.path}: the task of run {lost.run_id} is missing; {WAY_OUT}")
@@ -265,7 +258,7 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
         where,
         not asked.no_duplicates,
         sampling,
-        private,
+        names_known(store.machines()),
         until,
     )
 
@@ -309,35 +302,24 @@ def _placements(asked: ExportRequest, sources: Mapping[str, tuple[str, str]]) ->
     return placements(sources, fractions, asked.seed, leaked=leaks, leaked_to=asked.leaked)
 
 
-class ExportProgress:
-    """Called with a stage and the attempts that are done in it. A bar on a terminal, else a line now and then."""
+@contextlib.contextmanager
+def _progress(attempts: int) -> Iterator[Callable[[str, int], None]]:
+    """Show how many attempts are done in a stage: a bar on a terminal, else a line now and then."""
+    console, done, shown_at = Console(stderr=True), Counter[str](), time.monotonic()
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
-    def __init__(self, attempts: int) -> None:
-        self._attempts, self._done, self._stage, self._shown_at = attempts, 0, "", time.monotonic()
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
-        self._task = self._bar.add_task("exporting", total=attempts) if self._bar else None
+    def tell(stage: str, more: int) -> None:
+        nonlocal shown_at
+        done[stage] += more
+        if console.is_terminal:
+            bar.update(task, description=stage, completed=done[stage])
+        elif time.monotonic() - shown_at > _EVERY_S:
+            shown_at = time.monotonic()
+            print(f"… {stage}: {done[stage]:,} of {attempts:,} attempts", file=sys.stderr)
 
-    def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def __call__(self, stage: str, attempts: int) -> None:
-        """So many attempts more are done."""
-        if stage != self._stage:
-            self._stage, self._done = stage, 0
-        self._done += attempts
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, description=stage, completed=self._done)
-        elif time.monotonic() - self._shown_at > _EVERY_S:
-            self._shown_at = time.monotonic()
-            print(f"… {stage}: {self._done:,} of {self._attempts:,} attempts", file=sys.stderr)
+    with Progress(*parts, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("exporting", total=attempts)
+        yield tell
 
 
 class _NothingLeft(Exception):
@@ -352,7 +334,7 @@ def _written(asked: ExportRequest, recipe: "Recipe", store: "Store") -> "tuple[W
 
     written, manifest = WrittenRows(), None
     with (
-        ExportProgress(sum(run.attempts for run in recipe.runs)) as progress,
+        _progress(sum(run.attempts for run in recipe.runs)) as progress,
         contextlib.suppress(_NothingLeft),
         made_whole(asked.output, overwrite=asked.overwrite) as folder,
     ):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from kerneltune.agent import complete
-from kerneltune.agent.commands import AsJson, RunsDir
-from kerneltune.agent.export.privacy import names_here, names_in
+from kerneltune.agent.commands import AsJson, RunsDir, require_record
+from kerneltune.agent.export.privacy import names_known
 from kerneltune.agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
 from kerneltune.agent.report.data import RunData, claim
 from kerneltune.agent.report.page import run_page
@@ -97,15 +97,14 @@ def write_report(
     json: bool = False,
 ) -> int:
     """Write the report of a run, or of a suite of them; 0. Raises UsageError and StoreError."""
-    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.record.store import Store
 
     started, to_stdout = time.perf_counter(), output is not None and str(output) in _STDOUT
     if not runs and not suite:
         raise UsageError("a report of which run? `optimize runs` lists them; --suite takes the best run of each task")
     if to_stdout and (json or show):
         raise UsageError("-o - writes the page itself to stdout: leave out --json and --open")
-    if not (runs_dir / FILE_NAME).is_file():
-        raise UsageError(f"no runs are stored in {runs_dir}; make one (optimize --task softmax), or give --runs-dir")
+    require_record(runs_dir)
     if output is not None and output.is_dir():
         raise UsageError(f"{output} is a folder; name a file in it: -o {output / 'report.html'}")
     with Store.open(runs_dir) as store:
@@ -133,7 +132,7 @@ def write_report(
 def _run_page(store: "Store", text: str) -> ReportPage:
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
-    shown = _sanitizer(store)
+    shown = Sanitizer(names_known(store.machines()))
     html = run_page(material, shown, version=versions()["kerneltune"])
     home = folder_of(store.path.parent, run_id) / "report.html"
     return ReportPage(html, home, shown.line(claim(material).text, 2_000), (run_id,))
@@ -151,18 +150,10 @@ def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
             " best of several favours luck a little."
         )
     materials = sorted(_materials(store, run_ids), key=lambda m: m.trajectory.run.task)
-    shown = _sanitizer(store)
+    shown = Sanitizer(names_known(store.machines()))
     html = suite_page(materials, shown, version=versions()["kerneltune"], chosen=chosen)
     statement = " ".join(suite_claim(suite(materials)))
     return ReportPage(html, store.path.parent / "suite.html", shown.line(statement, 2_000), tuple(run_ids))
-
-
-def _sanitizer(store: "Store") -> Sanitizer:
-    """What takes out the names of all machines that the record knows."""
-    names = names_here()
-    for machine in store.machines():
-        names |= names_in(machine)
-    return Sanitizer(names)
 
 
 def _best_of_each_task(store: "Store") -> tuple[list[str], int]:

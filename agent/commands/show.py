@@ -379,7 +379,7 @@ def _run_facts(run: ShownRun) -> Table:
     limits = ", ".join(f"{k} {v}" for k, v in started.limits.items() if v is not None)
     table.add_row("limits", one_line(limits) or "none")
     table.add_row("verdicts", _counts(summary))
-    table.add_row("best", best_in_words(summary))
+    table.add_row("best", best_in_words(summary, in_full=True))
     if run.best_path:
         table.add_row("kernel", Text(one_line(run.best_path), style="bold"))
     return table

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from kerneltune.agent import complete
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.commands import AsLines, RunsDir
+from kerneltune.agent.commands import AsLines, RunsDir, no_runs, require_record
 from kerneltune.agent.events import Event
 from kerneltune.agent.record.folder import folder_of, process_of
 from kerneltune.agent.record.trajectory import JUDGED_FILES
@@ -85,14 +85,13 @@ def watch(
     settings, here = chosen_settings(locals()), environment()
     from rich.console import Console
 
-    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import choose_view
     from kerneltune.agent.view.watch import Playback
 
     factor, idle_limit_s = _speed(speed), _idle_limit_s(idle_limit)
     columns, lines = _picture_size(svg, width, height)
-    if not (settings.runs_dir / FILE_NAME).is_file():  # opening it would make an empty one
-        raise UsageError(f"no runs in {settings.runs_dir}; make one with: optimize --task softmax")
+    require_record(settings.runs_dir)
     with Store.open(settings.runs_dir) as store:
         stored = _StoredRun(store, _named(store, run))
         if svg:
@@ -146,7 +145,7 @@ def _named(store: "Store", text: str | None) -> str:
         return store.find_run(text)
     runs = store.run_ids()
     if not runs:
-        raise UsageError(f"no runs in {store.path.parent}; make one with: optimize --task softmax")
+        raise no_runs(store.path.parent)
     return runs[-1]
 
 

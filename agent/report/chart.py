@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
 from rich.cells import cell_len, set_cell_size
@@ -217,24 +217,21 @@ MARKS: Final = {
 _TIERS: Final = {"screened": ("circle", "hollow"), "judged": ("circle", "best"), "confirmed": ("diamond", "best")}
 
 
-def css_class(status: Status | None) -> str:
-    """The class that colours a verdict."""
-    return "s-none" if status is None else f"s-{status.value.replace('_', '-')}"
+class VerdictLook(NamedTuple):
+    """How a page shows a verdict: the shape of its mark, the class of its colour, one character, its name."""
+
+    mark: str
+    css: str
+    symbol: str
+    name: str
 
 
-def verdict_mark(status: Status | None) -> str:
-    """The shape of a verdict's mark."""
-    return "bar" if status is None else MARKS[status]
-
-
-def verdict_symbol(status: Status | None) -> str:
-    """One character for a verdict."""
-    return "·" if status is None else verdict_style(status).symbol
-
-
-def verdict_name(status: Status | None) -> str:
-    """A verdict in words."""
-    return "never judged" if status is None else status.value.replace("_", " ")
+def look(status: Status | None) -> VerdictLook:
+    """Return the look of a verdict; None: the attempt never had one."""
+    if status is None:
+        return VerdictLook("bar", "s-none", "·", "never judged")
+    css = f"s-{status.value.replace('_', '-')}"
+    return VerdictLook(MARKS[status], css, verdict_style(status).symbol, status.value.replace("_", " "))
 
 
 def timed_mark(attempt: AttemptRecord) -> tuple[str, str]:
@@ -323,9 +320,9 @@ def _placed(
             kind, style = timed_mark(a)
             yield titled(marks(kind, [place], style, 4.5), title)
         return
-    for look in dict.fromkeys(map(timed_mark, attempts)):
-        alike = [place for a, place in zip(attempts, places, strict=True) if timed_mark(a) == look]
-        yield marks(look[0], alike, look[1], 2.6)
+    for kind, style in dict.fromkeys(map(timed_mark, attempts)):
+        alike = [place for a, place in zip(attempts, places, strict=True) if timed_mark(a) == (kind, style)]
+        yield marks(kind, alike, style, 2.6)
 
 
 def _strip(others: Sequence[AttemptRecord], across: Scale, top: float, width: float) -> tuple[list[str], float]:
@@ -333,7 +330,7 @@ def _strip(others: Sequence[AttemptRecord], across: Scale, top: float, width: fl
     if not others:
         return [], top - 16
     statuses = list(dict.fromkeys(a.status for a in others))
-    body, y = legend([(verdict_mark(s), css_class(s), verdict_name(s)) for s in statuses], 12, top + 14, width)
+    body, y = legend([(look(s).mark, look(s).css, look(s).name) for s in statuses], 12, top + 14, width)
     many = len(others) > MOST_TITLED
     y += 22
     for i, status in enumerate(statuses):
@@ -341,7 +338,7 @@ def _strip(others: Sequence[AttemptRecord], across: Scale, top: float, width: fl
         if many or not i:
             body.append(line(across.start, y, across.end, y))
         places = [(across(a.number), y) for a in others if a.status is status]
-        body.append(marks(verdict_mark(status), places, css_class(status), 2.2 if many else 4.0))
+        body.append(marks(look(status).mark, places, look(status).css, 2.2 if many else 4.0))
     return body, y + 8
 
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.trajectory import JUDGED_FILES, AttemptRecord, Expectation, Message, Trajectory
 from kerneltune.agent.report import chart
-from kerneltune.agent.report.chart import css_class, curve, roof, series, spread, verdict_name, verdict_symbol
+from kerneltune.agent.report.chart import VerdictLook, curve, look, roof, series, spread
 from kerneltune.agent.report.data import (
     RunData,
     ancestors,
@@ -74,7 +74,7 @@ def environment(shown: Sanitizer) -> "Environment":
     )
     made.filters |= {"one_line": shown.line, "ends": shown.ends}
     made.globals |= {
-        "css_class": css_class, "symbol": verdict_symbol, "name_of": verdict_name, "plural": words.plural,
+        "look": look, "plural": words.plural,
         "words": words, "parent_name": parent_name, "hardest": hardest, "timing_of": timing_of, "interval": interval,
         "finite": finite, "baseline_name": baseline_name, "shows": shows, "measured": measured,
     }  # fmt: skip
@@ -224,10 +224,10 @@ def measured(said: Expectation) -> str:
     return ", ".join(f"{word} {speedup:.3g}x" for word, speedup in found if speedup is not None and 0 < speedup < 1e6)
 
 
-def counts(run: Trajectory) -> list[tuple[str, str, str, int]]:
-    """(class, symbol, words, how many) of every verdict that occurred."""
+def counts(run: Trajectory) -> list[tuple[VerdictLook, int]]:
+    """Every verdict that occurred, and how often."""
     tally = Counter(a.status for a in run.attempts)
-    return [(css_class(s), verdict_symbol(s), verdict_name(s), tally[s]) for s in (*Status, None) if tally[s]]
+    return [(look(status), tally[status]) for status in (*Status, None) if tally[status]]
 
 
 _BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake

@@ -15,12 +15,14 @@ def where(run: "RunSummary") -> str:
     return run.gpu or f"no GPU ({run.arch})"
 
 
-def best_in_words(run: "RunSummary") -> str:
-    """Format the best attempt: its number, time and speed-up over the fastest baseline, and its last verification."""
+def best_in_words(run: "RunSummary", *, in_full: bool = False) -> str:
+    """Format the best attempt: its number, time and speed-up over the fastest baseline, and its last verification.
+    `in_full`: also what a column beside it would say."""
     if run.best_attempt_id is None:
         return "none"
-    time = "not timed" if run.best_us is None else words.microseconds(run.best_us)
-    speedup = f", {run.best_speedup:.2f}x" if run.best_speedup is not None else ""
+    time = words.microseconds(run.best_us) if run.best_us is not None else "not timed" if in_full else ""
+    over = " over the fastest baseline" if in_full else ""
+    speedup = f", {run.best_speedup:.2f}x{over}" if run.best_speedup is not None else ""
     held = {None: "", True: " (verified)", False: " (did not hold)"}[run.verified]
     return one_line(f"#{run.best_attempt_id.rpartition('/')[2]} {time}{speedup}{held}")
 
