@@ -2,14 +2,14 @@
 
 import contextlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerneltune.agent.events import Event
 from kerneltune.agent.models.types import Effort
-from kerneltune.agent.settings import Language, Settings, Strategy, chosen_settings, environment
+from kerneltune.agent.settings import Language, Strategy, chosen_settings, environment
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Tier, Verdict
 
@@ -57,7 +57,7 @@ def optimize(
     warm_start: bool | None = None,
     arch: str | None = None,
     runs_dir: str | Path | None = None,
-    allow_unsandboxed: bool = False,
+    allow_unsandboxed: bool | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> "RunOutcome":
     """Optimise a task as `optimize --task` does, and store every attempt in `runs_dir`.
@@ -70,13 +70,7 @@ def optimize(
     Raises UsageError for an argument that makes no sense, TaskError (one of them) for a task that cannot be used,
     LlmError for a model that cannot be asked, Unconfined where nothing confines candidates.
     """
-    flags = {
-        "model": model, "base_url": base_url, "effort": effort, "strategy": strategy, "language": language,
-        "from_": start, "max_attempts": max_attempts, "max_time_s": max_time_s, "max_cost_usd": max_cost_usd,
-        "patience": patience, "target_speedup": target_speedup, "target_sol": target_sol, "tier": tier,
-        "confirm": confirm, "width": width, "seed": seed, "warm_start": warm_start, "arch": arch,
-    }  # fmt: skip
-    settings = _settings(flags, runs_dir, allow_unsandboxed=allow_unsandboxed)
+    settings = chosen_settings({**locals(), "from_": start})
     from kerneltune.agent.commands.lifecycle import run_task
 
     return run_task(_task_name(task), settings, environment(), on_event or _ignored)
@@ -89,19 +83,17 @@ def bench(
     tier: Tier | None = None,
     arch: str | None = None,
     runs_dir: str | Path | None = None,
-    allow_unsandboxed: bool = False,
+    allow_unsandboxed: bool | None = None,
 ) -> Verdict:
     """Judge one candidate as `optimize bench` does: the text of a Python file that defines ModelNew, or a path to one.
 
     Without a GPU the verdict's status is `checked` at best, and nothing is timed. With `runs_dir` the candidate is kept
     there as a run, with its receipt. Raises UsageError, TaskError and Unconfined as `optimize` does.
     """
-    candidate = _candidate(source_or_path)
-    settings = _settings({"tier": tier, "arch": arch}, runs_dir, allow_unsandboxed=allow_unsandboxed)
-    from kerneltune.agent.commands.bench import bench_opened
+    settings, candidate = chosen_settings(locals()), _candidate(source_or_path)
+    from kerneltune.agent.commands.bench import FilesView, bench_opened
     from kerneltune.agent.commands.session import session, workshop
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.verdicts import FilesView
     from kerneltune.tools.task.load import find_task
 
     task_file, view = find_task(_task_name(task)), FilesView(io.StringIO(), io.StringIO())
@@ -112,11 +104,6 @@ def bench(
     if code == 130:
         raise KeyboardInterrupt
     return view.files[0].verdict
-
-
-def _settings(flags: Mapping[str, object], runs_dir: str | Path | None, *, allow_unsandboxed: bool) -> Settings:
-    folder = None if runs_dir is None else Path(runs_dir)
-    return chosen_settings({**flags, "runs_dir": folder, "allow_unsandboxed": allow_unsandboxed or None})
 
 
 def _task_name(task: str | Path | Task) -> str:

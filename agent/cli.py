@@ -17,10 +17,11 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.errors import LlmError
+from kerneltune.tools.schema.codec import plain
 from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
-    "bench": "Judge kernel files that are written already.",
+    "bench": "Check and time existing kernel files.",
     "verify": "Judge a stored attempt again, here or on another GPU.",
     "selftest": "Attack the evaluator of this machine with known cheats.",
     "runs": "List the stored runs, latest first.",
@@ -28,11 +29,10 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "merge": "Join the records of other machines into this one.",
     "export": "Write stored runs as training data.",
     "report": "Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.",
-    "watch": "Watch a run that is running or over: follow it, look at its attempts, play it back, make a picture of "
-    "it.",
+    "watch": "Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.",
     "tasks": "List the built-in tasks, or show or check one.",
     "init": "Write a task file from a PyTorch function or module.",
-    "doctor": "Say what this machine has and lacks, and what mends it.",
+    "doctor": "Check this machine, and print how to fix each problem.",
     "config": "Show every setting, its value, and where it came from.",
 }
 
@@ -59,7 +59,7 @@ class _Commands(App):
 
 app = _Commands(
     name="optimize",
-    help="Find the fastest GPU kernel for a PyTorch task that can be proved right.",
+    help="Find the fastest GPU kernel for a PyTorch task and verify it.",
     help_format="plaintext",
     default_parameter=Parameter(show_default=False),
     suppress_keyboard_interrupt=False,  # who presses Ctrl-C is told how to go on
@@ -78,8 +78,8 @@ Examples:
 
 Every command has a page of its own: optimize COMMAND --help
 Limits and choices can stand in kerneltune.toml too; see optimize config --help
-Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 this machine lacks
-something, 4 our own fault, 130 Ctrl-C.
+Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 something is missing
+here, 4 our own fault, 130 Ctrl-C.
 """,
     version_flags=["--version"],
 )
@@ -100,16 +100,16 @@ Examples:
 """
 )
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Which shell.")], /) -> int:
-    """Print what lets a shell complete commands and names."""
+    """Print a shell completion script."""
     print(app.generate_completion(shell=shell, prog_name="optimize"))
     return 0
 
 
 CODES = {
     0: "done: something was accepted, held, was written, or there was nothing against it",
-    1: "done, and the answer is no: nothing accepted, a verdict that did not hold, an attack that got through, a lack",
+    1: "done, and the answer is no: nothing accepted, a verdict did not hold, an attack got through, a problem",
     2: "not done: the command line, a file or a setting is not as it must be; the line on stderr says how",
-    3: "not done: this machine lacks something (a GPU, a package, a sandbox, a key, disk); see `optimize doctor`",
+    3: "not done: something is missing here (a GPU, a package, a sandbox, a key, disk); see `optimize doctor`",
     4: "not done: a fault of kerneltune's own; the line on stderr is worth a report",
     130: "ended by Ctrl-C or SIGTERM; what was finished is stored",
 }
@@ -144,7 +144,7 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
 def _failed(code: int, text: str) -> int:
     """Print the line, whether or not anybody reads it, and return the code."""
     with contextlib.suppress(OSError):
-        print(f"optimize: {text}", file=sys.stderr, flush=True)
+        print(f"optimize: {plain(text, None)}", file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except OSError:

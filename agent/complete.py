@@ -25,7 +25,7 @@ _STARTS = {
     "nothing": "no candidate, in PTX too",
     "best": "the best stored attempt on this task and GPU",
 }
-_DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
+DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
 _MOST_RUNS = 200
 _MOST_FILES = 200
 
@@ -151,11 +151,11 @@ def _database(context: Typed) -> Path:
     """The record that the command will read: of --runs-dir, where it is typed already, else that of this folder."""
     typed = context.get("--runs-dir")
     if typed is not None and typed.raw:
-        return _at_home(typed.raw) / _DATABASE
+        return _at_home(typed.raw) / DATABASE
     folder = Path("runs")
     with contextlib.suppress(UsageError, OSError, RuntimeError):  # a folder that is gone, a ~ of nobody
         folder = load_settings(Path.cwd()).runs_dir
-    return folder / _DATABASE
+    return folder / DATABASE
 
 
 def _in_short(run: "RunSummary") -> str:

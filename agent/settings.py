@@ -126,10 +126,13 @@ def load_settings(folder: Path) -> Settings:
     return _settings(sourced_settings(folder))
 
 
-def chosen_settings(flags: Mapping[str, object]) -> Settings:
-    """The settings of this folder, and over them the flags that were given. Raises UsageError."""
-    given = {name: Sourced(value, "flag") for name, value in flags.items() if value is not None}
-    return _settings(sourced_settings(Path.cwd()) | given)
+def chosen_settings(arguments: Mapping[str, object]) -> Settings:
+    """Return the settings of this folder, and over them those of a command's or a function's arguments (its `locals()`)
+    that have a setting's name and are not None. Raises UsageError."""
+    given = {name: value for name, value in arguments.items() if name in _KINDS and value is not None}
+    if "runs_dir" in given:
+        given["runs_dir"] = Path(str(given["runs_dir"]))
+    return _settings(sourced_settings(Path.cwd()) | {name: Sourced(value, "flag") for name, value in given.items()})
 
 
 def _settings(sourced: Mapping[str, Sourced]) -> Settings:

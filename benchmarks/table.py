@@ -54,10 +54,19 @@ from benchmarks.public_kernels import OURS, SOURCES, PublicFolders, source_of, w
 from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.author import LOWER_TIMEOUT_S, chosen
-from kerneltune.agent.commands.bench import bench_opened, read_candidates
+from kerneltune.agent.commands.bench import FilesView, bench_opened, read_candidates
 from kerneltune.agent.commands.doctor import measure_ceilings
-from kerneltune.agent.commands.lifecycle import fan_out, run_opened
-from kerneltune.agent.commands.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
+from kerneltune.agent.commands.lifecycle import run_opened
+from kerneltune.agent.commands.session import (
+    Patience,
+    Session,
+    Workshop,
+    fan_out,
+    open_task,
+    session,
+    updater_for,
+    workshop,
+)
 from kerneltune.agent.commands.start import checked
 from kerneltune.agent.events import Event, Judged, RunEnded, RunStarted
 from kerneltune.agent.models.providers import OFFLINE
@@ -66,7 +75,6 @@ from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view.plain import PlainView, summary_text
-from kerneltune.agent.view.verdicts import FilesView
 from kerneltune.tools.bench import Bench, GpuBench
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.codec import Json

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from kerneltune.agent import complete
+from kerneltune.tools.schema.errors import UsageError
 
 Task = Annotated[
     str,
@@ -18,7 +19,7 @@ Task = Annotated[
 Tier = Annotated[Literal["screened", "judged", "confirmed"] | None, Parameter(help="How thoroughly to judge on a GPU.")]
 Width = Annotated[int | None, Parameter(metavar="N", help="Candidates under way at a time.")]
 Arch = Annotated[str | None, Parameter(metavar="ARCH", help="Compile target when there is no GPU, such as sm_90.")]
-Unsandboxed = Annotated[bool, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
+Unsandboxed = Annotated[bool | None, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
 RunsDir = Annotated[Path | None, Parameter(metavar="DIR", help="Where runs are kept.")]
 Verdict = Annotated[
     str | None,
@@ -34,3 +35,14 @@ MinSpeedup = Annotated[
 AsJson = Annotated[bool, Parameter(help="Print one JSON value on stdout.", negative="")]
 AsLines = Annotated[bool, Parameter(help="Print one JSON object a line, ending in a result.", negative="")]
 NoColour = Annotated[bool, Parameter(help="No colour.", negative="")]
+
+
+def require_record(runs_dir: Path) -> None:
+    """Raise UsageError where nothing is stored: opening a record would make an empty one."""
+    if not (runs_dir / complete.DATABASE).is_file():
+        raise no_runs(runs_dir)
+
+
+def no_runs(runs_dir: Path) -> UsageError:
+    """Return the error of a command that needs a stored run."""
+    return UsageError(f"no runs in {runs_dir}; make one with: optimize --task softmax")

@@ -1,35 +1,39 @@
 """`optimize bench`: judges kernels that somebody else wrote, many in one call, and keeps them as a run."""
 
 import contextlib
+import json as jsonlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO
 
 from cyclopts import App, Parameter, Token, UnknownOptionError
 
 from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, tiers_for
 from kerneltune.agent.commands import Arch, AsLines, RunsDir, Task, Tier, Unsandboxed, Width
-from kerneltune.agent.events import Event, Judged, Note, Proposed, RunStarted, Stage, StageStarted, Warned
+from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunStarted, Stage, StageStarted, Warned
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
-from kerneltune.tools.schema.codec import Json
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import LineWriter, choose_view, print_note
+from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
-from kerneltune.tools.schema.verdict import Verdict
 
 if TYPE_CHECKING:
     from kerneltune.agent.commands.session import Session
     from kerneltune.agent.loop import Run
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.verdicts import FilesView, JudgedFile
     from kerneltune.tools.evaluator import Candidate
     from kerneltune.tools.update import Update
 
+SCHEMA_VERSION = 1
 AUTHOR = "files"
 STDIN = "-"
 _STAGES = (Stage.TRACING, Stage.CHECKING, Stage.TIMING)  # that are shown
@@ -58,21 +62,18 @@ def bench(
     no_store: Annotated[bool, Parameter(help="Keep neither record nor receipts.", negative="")] = False,
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
-    allow_unsandboxed: Unsandboxed = False,
+    allow_unsandboxed: Unsandboxed = None,
 ) -> int:
-    """Judge kernel files that are written already.
+    """Check and time existing kernel files.
 
     Each file that defines ModelNew is traced, compiled, checked, timed and ranked.
 
     Exit code 0: all were accepted; 1: some were not; 2: bad input.
     """
     _refuse_misspelt_flags(files)
-    flags = {"tier": tier, "width": width, "arch": arch, "runs_dir": runs_dir}
-    settings = chosen_settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
+    settings = chosen_settings(locals())
     from kerneltune.agent.commands.session import session, workshop
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.output import choose_view
-    from kerneltune.agent.view.verdicts import FilesView
     from kerneltune.tools.task.load import find_task
 
     task_file, candidates = find_task(task), read_candidates(files)
@@ -80,15 +81,12 @@ def bench(
         raise UsageError("give at least one FILE, a folder, or - for stdin")
     here = environment()
     out, err = (choose_view(here, is_terminal=s.isatty(), plain=plain) for s in (sys.stdout, sys.stderr))
-    view = FilesView(sys.stdout, sys.stderr, json, out.colour, err.kind == "live", len(candidates))
-
-    def starting(event: Event) -> None:
-        if isinstance(event, Note):
-            view.note(f"… {event.topic}: {event.text}")
-
+    view = FilesView(
+        sys.stdout, sys.stderr, json=json, colour=out.colour, live=err.kind == "live", total=len(candidates)
+    )
     with contextlib.ExitStack() as stack:
         store = None if no_store else stack.enter_context(Store.open(settings.runs_dir))
-        shop = stack.enter_context(workshop(settings, starting))
+        shop = stack.enter_context(workshop(settings, print_note))
         return bench_opened(stack.enter_context(session(shop, task_file)), candidates, settings, view, store)
 
 
@@ -113,10 +111,6 @@ class FilesAuthor:
         return [Proposal(c.source, c.name, origin=GivenFile(c.name, c.problem)) for c in taken]
 
 
-def _facts(candidate: "Candidate") -> dict[str, Json]:
-    return {"file": candidate.name} | ({"problem": candidate.problem} if candidate.problem else {})
-
-
 def bench_opened(
     opened: "Session",
     candidates: "Sequence[Candidate]",
@@ -126,32 +120,31 @@ def bench_opened(
 ) -> int:
     """Judge candidates on a task that is open, and keep them as a run, if there is a store. Returns 0 when all are
     accepted, 1 when some are not, 130 after Ctrl-C."""
-    from kerneltune.agent.commands.lifecycle import fan_out, run_started
+    from kerneltune.agent.commands.session import fan_out, run_started
     from kerneltune.agent.loop import Run
     from kerneltune.agent.tracker import AttemptTracker
 
     event = run_started(opened, AUTHOR, f"optimize bench, {len(candidates)} files", {"max_attempts": len(candidates)})
     folder = settings.runs_dir / event.run_id if store else None
-    shown = _Shown(view, folder, ReceiptBook(folder, opened.setting))
-    emit = fan_out(*([store.write] if store else []), shown)
+    view.folder, view.book = folder, ReceiptBook(folder, opened.setting)
+    emit = fan_out(*([store.write] if store else []), view)
     tracker = AttemptTracker(
-        event.run_id, opened.task, opened.tools, emit, keep=shown.keep, place=opened.workshop.place,
+        event.run_id, opened.task, opened.tools, emit, keep=view.keep, place=opened.workshop.place,
         tiers=tiers_for(opened.gpu is not None, settings.tier or "judged", confirm=False),
     )  # fmt: skip
     # One more than are compiled side by side: the one that is being judged.
     run = Run(tracker, FilesAuthor(candidates), Limits(len(candidates)), opened.workshop.width + 1)
     with alive(folder) if folder else contextlib.nullcontext():
-        why = _judged(run, event, opened, view, is_stored=store is not None)
+        why = _judged(run, event, opened)
     if why is StopReason.INTERRUPTED:
         return 130
     return int(not all(a.verdict.accepted for a in tracker.attempts))
 
 
-def _judged(run: "Run", event: RunStarted, opened: "Session", view: "FilesView", *, is_stored: bool) -> StopReason:
+def _judged(run: "Run", event: RunStarted, opened: "Session") -> StopReason:
     """Judge all; whatever ends it, the end is an event and the last thing that is shown."""
-    from kerneltune.agent.commands.lifecycle import ended, warn
+    from kerneltune.agent.commands.session import ended, warn
     from kerneltune.agent.loop import optimize
-    from kerneltune.agent.view.verdicts import FilesEnd
 
     tracker, began_s, why = run.tracker, time.monotonic(), StopReason.FAILED
     tracker.emit(event)
@@ -163,50 +156,177 @@ def _judged(run: "Run", event: RunStarted, opened: "Session", view: "FilesView",
         why = StopReason.INTERRUPTED
     finally:
         tracker.close()
-        elapsed_s = round(time.monotonic() - began_s, 3)
-        tracker.emit(ended(tracker, why, elapsed_s))
-        gpu = opened.gpu.name if opened.gpu else None
-        view.finish(FilesEnd(event.run_id if is_stored else None, opened.task.name, gpu, why, elapsed_s))
+        tracker.emit(ended(tracker, why, round(time.monotonic() - began_s, 3)))
     return why
 
 
-class _Shown:
-    """Shows what happens to the files, and keeps their receipts in `folder`, if there is one."""
+@dataclass(frozen=True)
+class JudgedFile:
+    """A file and its verdict. `attempt_id` is None when nothing is stored; `rank_key` is () unless accepted."""
 
-    def __init__(self, view: "FilesView", folder: Path | None, book: ReceiptBook) -> None:
-        self._view, self._folder, self._book = view, folder, book
+    index: int
+    name: str
+    attempt_id: str | None
+    verdict: Verdict
+    kernels: tuple[KernelReport, ...]
+    rank_key: tuple[float, ...]
+    seconds: float
+    receipt: dict[str, Json]
+    receipt_path: str | None
+
+
+class FilesView:
+    """Shows files as they are judged. Called with each event of their run, and by `keep` with each verdict before its
+    event. `live`: stderr is a terminal, where one line is drawn again and again; `total`: the files."""
+
+    folder: Path | None = None  # of the run; None: nothing is kept
+    book: ReceiptBook
+    started: RunStarted
+
+    def __init__(
+        self, out: TextIO, err: TextIO, *, json: bool = False, colour: bool = False, live: bool = False, total: int = 0
+    ) -> None:
+        self.files: list[JudgedFile] = []
+        self._out, self._err, self._terminal = LineWriter(out), LineWriter(err), err if live else None
+        self._json, self._colour, self._total = json, colour, total
         self._names: dict[str, str] = {}
-        self._files: dict[str, JudgedFile] = {}  # by attempt, until the event says that it is judged
+        self._kept: dict[str, JudgedFile] = {}  # by attempt, until the event says that it is judged
 
     def keep(self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: VerdictTier | None) -> None:
         """Keep a receipt."""
-        from kerneltune.agent.view.verdicts import JudgedFile
-
-        receipt = self._book.keep(attempt_id, source, update, verdict, asked)
-        self._files[attempt_id] = JudgedFile(
+        receipt = self.book.keep(attempt_id, source, update, verdict, asked)
+        self._kept[attempt_id] = JudgedFile(
             index=int(attempt_id.rpartition("/")[2]) - 1,
             name=self._names[attempt_id],
-            attempt_id=attempt_id if self._folder else None,
+            attempt_id=attempt_id if self.folder else None,
             verdict=verdict,
             kernels=update.kernels_of(update.judged_plan(verdict.variant)),
             rank_key=(),
             seconds=update.trace_s + update.compile_s,
             receipt=receipt,
-            receipt_path=str(receipt_path(self._folder, attempt_id)) if self._folder else None,
+            receipt_path=str(receipt_path(self.folder, attempt_id)) if self.folder else None,
         )
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
         match event:
+            case RunStarted():
+                self.started = event
             case Warned():
-                self._view.note(f"warning: {event.text}")
+                self._show(self._err, one_line(f"warning: {event.text}"))
             case Proposed():
                 self._names[event.attempt_id] = event.rationale
             case StageStarted() if event.stage in _STAGES:
-                self._view.stage(self._names[event.attempt_id], event.stage)
+                self._progress(f"{len(self.files)}/{self._total} judged; {event.stage} {self._names[event.attempt_id]}")
             case Judged():
-                file = self._files.pop(event.attempt_id)
-                self._view.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))
+                file = self._kept.pop(event.attempt_id)
+                self.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))
+            case RunEnded():
+                if self._json:
+                    self._show(self._out, jsonlib.dumps(self._summary(event), allow_nan=False))
+                else:
+                    self._show(self._out, *self._ranking(event))
+            case _:
+                pass
+
+    def judged(self, file: JudgedFile) -> None:
+        """Show the verdict of a file."""
+        self.files.append(file)
+        made = jsonlib.dumps(file_json(file), allow_nan=False) if self._json else file_line(file, self._colour)
+        self._show(self._out, made)
+
+    def _progress(self, text: str) -> None:
+        if self._terminal is None:
+            return self._err.write(one_line(f"… {text}"))
+        self._terminal.write(f"\r\x1b[K{one_line(text)[:100]}")
+        self._terminal.flush()
+        return None
+
+    def _show(self, where: LineWriter, *lines: str) -> None:
+        """Write lines that stay, in place of the progress."""
+        if self._terminal is not None:
+            self._terminal.write("\r\x1b[K")
+            self._terminal.flush()
+        for line in lines:
+            where.write(line)
+
+    def _ranking(self, end: RunEnded) -> Iterator[str]:
+        """The accepted files, best first, the counts by status, and where all is kept."""
+        yield ""
+        width, gpu = max((len(f.name) for f in self.files), default=0), self.started.gpu
+        for place, file in enumerate(ranked(self.files), 1):
+            yield f"{place}. {one_line(file.name):{width}}  {one_line(_measured(file))}"
+        counts = Counter(f.verdict.status for f in self.files)
+        shown = ", ".join(f"{n} {status.value}" for status, n in counts.most_common()) or "none judged"
+        where = f"timed on {gpu}" if gpu else f"not timed: no GPU; {words.RANKED_BY}"
+        what = f"{words.plural(self._total, 'file')} for {self.started.task} in {words.duration(end.elapsed_s)}"
+        yield one_line(f"{what}: {shown}; {where}")
+        if end.why is StopReason.INTERRUPTED:
+            yield f"interrupted: {self._total - len(self.files)} not judged"
+        if self.folder:
+            yield f"kept as run {end.run_id}; repeat one with: optimize verify {end.run_id}/NUMBER"
+
+    def _summary(self, end: RunEnded) -> dict[str, Json]:
+        """The last NDJSON object."""
+        counts = Counter(f.verdict.status.value for f in self.files)
+        return {
+            "type": "bench_summary",
+            "schema_version": SCHEMA_VERSION,
+            "run_id": end.run_id if self.folder else None,
+            "task": self.started.task,
+            "gpu": self.started.gpu,
+            "why": end.why,
+            "files": self._total,
+            "judged": len(self.files),
+            "accepted": sum(f.verdict.accepted for f in self.files),
+            "by_status": {status.value: counts[status.value] for status in Status if counts[status.value]},
+            "ranking": [f.name for f in ranked(self.files)],
+            "elapsed_s": round(end.elapsed_s, 3),
+        }
+
+
+def file_line(file: JudgedFile, colour: bool = False) -> str:
+    """Format a file's symbol, status, number and name, and its measurement or what is wrong."""
+    style = words.verdict_style(file.verdict.status)
+    label = f"{style.symbol} {file.verdict.status.value:{words.LABEL_WIDTH}}"
+    shown = f"\x1b[{style.ansi}m{label}\x1b[0m" if colour else label
+    facts = file.verdict.detail
+    if file.verdict.accepted:
+        facts = _measured(file) + (f"; {facts}" if file.verdict.timing is None else "")
+    return f"{shown}  #{file.index + 1} {one_line(file.name)}  {one_line(facts)}  ({file.seconds:.1f} s)"
+
+
+def _measured(file: JudgedFile) -> str:
+    verdict = file.verdict
+    if verdict.timing is None:
+        return f"regs {words.registers(file.kernels)}, spills {words.spill_bytes(file.kernels)} B"
+    fastest = words.fastest_first(verdict.comparisons)[:1]
+    parts = [words.timing(verdict.timing), *(f"{words.speedup(c)} vs {c.baseline}" for c in fastest)]
+    if verdict.coverage is not None:
+        parts.append(f"coverage {verdict.coverage:.0%}")
+    return ", ".join(parts)
+
+
+def ranked(files: Sequence[JudgedFile]) -> list[JudgedFile]:
+    """Return the accepted files, best first."""
+    return sorted((f for f in files if f.verdict.accepted), key=lambda f: (f.rank_key, f.index))
+
+
+def file_json(file: JudgedFile) -> dict[str, Json]:
+    """Return the NDJSON object of one file."""
+    return {
+        "type": "judged_file",
+        "schema_version": SCHEMA_VERSION,
+        "index": file.index,
+        "file": file.name,
+        "attempt_id": file.attempt_id,
+        "accepted": file.verdict.accepted,
+        "verdict": {k: v for k, v in encode(file.verdict).items() if k != "receipt"},  # it is in the receipt
+        "kernels": encode(file.kernels),
+        "seconds": round(file.seconds, 4),
+        "receipt_path": file.receipt_path,
+        "receipt": file.receipt,
+    }
 
 
 def read_candidates(names: Sequence[str], stdin: BinaryIO | None = None) -> "list[Candidate]":

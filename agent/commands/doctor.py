@@ -1,16 +1,21 @@
-"""`optimize doctor`: what this machine has and lacks; with --calibrate, what its GPU can reach."""
+"""`optimize doctor`: checks this machine; with --calibrate, measures what its GPU can reach."""
 
 import importlib.util
 import json as jsonlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
 
 from kerneltune.agent.commands import Arch, AsJson, RunsDir
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.settings import Environment, chosen_settings, config_files, environment, unknown_variables
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import standard_page
+from kerneltune.tools.schema.codec import encode, one_line
 from kerneltune.tools.schema.errors import Unfit, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     from kerneltune.tools.doctor import Finding
     from kerneltune.tools.sandbox.workers import Machine
 
+_SYMBOLS = {True: ("✔", "green"), False: ("✗", "red"), None: ("·", "dim")}
 _OF_EXPORT = ("orjson", "pyarrow", "rensa")
 
 command = App(
@@ -39,15 +45,14 @@ def doctor(
     arch: Arch = None,
     json: AsJson = False,
 ) -> int:
-    """Say what this machine has and lacks, and what mends it.
+    """Check this machine, and print how to fix each problem.
 
     Looked at: Python, torch and triton, GPU, driver, CUDA, ptxas, hardware counters, calibration, sandbox, disk,
-    memory, API keys (never their values), settings. Exit code 0: nothing is amiss; 1: something is; 3: --calibrate
+    memory, API keys (never their values), settings. Exit code 0: no problem; 1: a problem; 3: --calibrate
     without a GPU.
     """
-    settings = chosen_settings({"runs_dir": runs_dir, "arch": arch})
+    settings = chosen_settings(locals())
     from kerneltune.agent.commands.session import ceilings_file
-    from kerneltune.agent.view.setup import findings_json, print_findings
     from kerneltune.tools.backends.cuda.device import gpu_info
     from kerneltune.tools.doctor import Patient, findings
     from kerneltune.tools.schema.gpus import load_ceilings
@@ -65,11 +70,33 @@ def doctor(
         *findings(Patient(settings.runs_dir, calibrated, settings.arch)),
         *of_this_program(environment(), Path.cwd()),
     )
+    problems = sum(f.ok is False for f in found)
     if json:
-        print(jsonlib.dumps(findings_json(found, path)))
+        told = {
+            "type": "doctor",
+            "schema_version": 1,
+            "ok": not problems,
+            "findings": [encode(f) for f in found],
+            "calibration_path": str(path) if path else None,
+        }
+        print(jsonlib.dumps(told))
     else:
-        print_findings(found, path)
-    return int(any(f.ok is False for f in found))
+        _print(found, problems, path)
+    return int(problems > 0)
+
+
+def _print(found: "Sequence[Finding]", problems: int, calibration: Path | None) -> None:
+    """Print a line per finding, and below each problem how to fix it."""
+    page, table = standard_page(colour=True), Table.grid(padding=(0, 1))
+    for finding in found:
+        symbol, style = _SYMBOLS[finding.ok]
+        table.add_row(Text(symbol, style=style), Text(finding.name, no_wrap=True), one_line(finding.value))
+        if finding.remedy:
+            table.add_row("", "", Text(f"→ {one_line(finding.remedy)}", style="cyan"))
+    page.print(table)
+    if calibration:
+        page.print(f"measured this GPU's ceilings: {one_line(str(calibration))}")
+    page.print(f"{words.plural(problems, 'problem')} found" if problems else "no problem found")
 
 
 def measure_ceilings(machine: "Machine", gpu: "GpuInfo", cache_dir: Path) -> Path:

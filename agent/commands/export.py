@@ -4,20 +4,27 @@ import contextlib
 import importlib.util
 import json as jsonlib
 import shlex
+import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from kerneltune.agent import complete
-from kerneltune.agent.commands import AsJson, RunsDir
+from kerneltune.agent.commands import AsJson, RunsDir, require_record
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.tools.schema.codec import Json
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import columns, standard_page
+from kerneltune.tools.schema.codec import Json, one_line
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 from kerneltune.tools.schema.verdict import versions
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.query import ChosenRun
     from kerneltune.agent.record.store import Store
 
+_EVERY_S = 5.0  # a line of progress where there is no terminal
 _PACKAGES = ("orjson", "pyarrow", "rensa")
 _SPLIT_RULE = (
     "By family of tasks: tasks that share a name, a file, or a Model up to numbers are one family and lie in one split,"
@@ -174,36 +182,61 @@ def export(
 
     Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
     """
-    settings = chosen_settings({"runs_dir": runs_dir})
+    settings = chosen_settings(locals())
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
     from kerneltune.agent.export.card import notices
-    from kerneltune.agent.record.store import FILE_NAME, Store
-    from kerneltune.agent.view.exporting import Exported, exported_json, print_exported
+    from kerneltune.agent.record.store import Store
 
-    if not (settings.runs_dir / FILE_NAME).is_file():
-        raise UsageError(
-            f"no runs are stored in {settings.runs_dir}; make one (optimize --task softmax), or give --runs-dir"
-        )
+    require_record(settings.runs_dir)
     started = time.perf_counter()
     with Store.open(settings.runs_dir) as store:
         recipe = _recipe(request, store)
         written, manifest = _written(request, recipe, store)
-    seconds = time.perf_counter() - started
-    bound = [(provider, notice) for provider, _, notice in notices(written.providers)]
-    exported = Exported(request.output, written.counts(), written.filtered, bound, seconds, manifest)
+    seconds, rows = time.perf_counter() - started, sum(written.counts().values())
     if json:
-        print(jsonlib.dumps(exported_json(exported), allow_nan=False))
+        counts: dict[str, dict[str, int]] = defaultdict(dict)
+        for (name, split), count in written.counts().items():
+            counts[name][split] = count
+        told = {
+            "type": "export",
+            "schema_version": 1,
+            "output": str(request.output),
+            "rows": counts,
+            "filtered": written.filtered,
+            "seconds": round(seconds, 3),
+            "manifest": manifest,
+        }
+        print(jsonlib.dumps(told, allow_nan=False))
+    elif not rows:
+        left = sum(written.filtered.values())
+        why = f"the filters left out all of {words.plural(left, 'row')}" if left else "these runs make no rows"
+        print(f"nothing was written: {why}")
     else:
-        print_exported(exported)
-    return int(exported.rows == 0)
+        page = standard_page(colour=True)
+        page.print(_counts_table(written), "")
+        what = f"{words.plural(rows, 'row')} in {seconds:.1f} s; README.md says what is in it"
+        page.print(one_line(f"{request.output}: {what}"))
+        page.print(*(one_line(f"{provider}: {notice}") for provider, _, notice in notices(written.providers)))
+    return int(rows == 0)
+
+
+def _counts_table(written: "WrittenRows") -> Table:
+    """Rows by format and split, and rows of each format that the filters left out."""
+    counts = written.counts()
+    splits = sorted({split for _, split in counts})
+    table = columns("format", *splits, "filtered out", right=(*splits, "filtered out"))
+    for name in dict.fromkeys(name for name, _ in counts):
+        cells = (f"{counts.get((name, split), 0):,}" for split in splits)
+        table.add_row(name, *cells, f"{written.filtered.get(name, 0):,}")
+    return table
 
 
 def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     """Everything that was asked, checked before anything is read at length."""
     from kerneltune.agent.export.pipeline import Recipe
-    from kerneltune.agent.export.privacy import names_here, names_in
+    from kerneltune.agent.export.privacy import names_known
     from kerneltune.agent.export.rewards import rejection_sampling
     from kerneltune.agent.record.store import WAY_OUT
 
@@ -211,9 +244,6 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
     until, sources = store.last_seq(), store.task_sources()
     runs = _chosen(store, asked, until, sources)
-    private = names_here()
-    for machine in store.machines():
-        private |= names_in(machine)
     placements = _placements(asked, sources)
     if lost := next((run for run in runs if run.task_sha256 not in sources), None):
         raise StoreError(f"{store.path}: the task of run {lost.run_id} is missing; {WAY_OUT}")
@@ -228,7 +258,7 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
         where,
         not asked.no_duplicates,
         sampling,
-        private,
+        names_known(store.machines()),
         until,
     )
 
@@ -272,6 +302,26 @@ def _placements(asked: ExportRequest, sources: Mapping[str, tuple[str, str]]) ->
     return placements(sources, fractions, asked.seed, leaked=leaks, leaked_to=asked.leaked)
 
 
+@contextlib.contextmanager
+def _progress(attempts: int) -> Iterator[Callable[[str, int], None]]:
+    """Show how many attempts are done in a stage: a bar on a terminal, else a line now and then."""
+    console, done, shown_at = Console(stderr=True), Counter[str](), time.monotonic()
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+
+    def tell(stage: str, more: int) -> None:
+        nonlocal shown_at
+        done[stage] += more
+        if console.is_terminal:
+            bar.update(task, description=stage, completed=done[stage])
+        elif time.monotonic() - shown_at > _EVERY_S:
+            shown_at = time.monotonic()
+            print(f"… {stage}: {done[stage]:,} of {attempts:,} attempts", file=sys.stderr)
+
+    with Progress(*parts, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("exporting", total=attempts)
+        yield tell
+
+
 class _NothingLeft(Exception):
     """No row passed the filters: the folder is not to be kept."""
 
@@ -281,11 +331,10 @@ def _written(asked: ExportRequest, recipe: "Recipe", store: "Store") -> "tuple[W
     from kerneltune.agent.export.card import write_beside
     from kerneltune.agent.export.files import made_whole
     from kerneltune.agent.export.pipeline import Exporter, WrittenRows
-    from kerneltune.agent.view.exporting import ExportProgress
 
     written, manifest = WrittenRows(), None
     with (
-        ExportProgress(sum(run.attempts for run in recipe.runs)) as progress,
+        _progress(sum(run.attempts for run in recipe.runs)) as progress,
         contextlib.suppress(_NothingLeft),
         made_whole(asked.output, overwrite=asked.overwrite) as folder,
     ):
@@ -301,7 +350,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
     """What an export says of itself, free of secrets, and what was asked for."""
     from kerneltune.agent.export.card import Card
     from kerneltune.agent.export.privacy import Scrubber
-    from kerneltune.agent.export.provenance import columns
+    from kerneltune.agent.export.provenance import columns as provenance_columns
     from kerneltune.agent.export.rewards import rewards_of
 
     clean = Scrubber(recipe.private)
@@ -311,13 +360,13 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
         formats=recipe.formats,
         files=written.files,
         providers=sorted(written.providers),
-        common=columns(rewards_of(asked.rewards)),
+        common=provenance_columns(rewards_of(asked.rewards)),
         version=versions()["kerneltune"],
         command=clean.text(asked.command()),
         made_at=time.time(),
         seed=asked.seed,
         split_rule=_SPLIT_RULE.format(test=asked.test, validation=asked.validation),
-        deduplication="Nobody looked for duplicates." if asked.no_duplicates else _DEDUPLICATION,
+        deduplication="Duplicates were not looked for." if asked.no_duplicates else _DEDUPLICATION,
         leakage=clean.text(_leakage(asked, recipe)),
         filters=tuple(clean.text(f) for f in (*recipe.where, *sampled)),
     )
@@ -326,7 +375,7 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
 
 def _leakage(asked: ExportRequest, recipe: "Recipe") -> str:
     if asked.leak_check is None:
-        return "Nobody compared the tasks with a benchmark's problems: give --leak-check."
+        return "The tasks were not compared with a benchmark's problems: give --leak-check."
     leaked, n_tasks = sum(p.leaked is not None for p in recipe.placements.values()), len(recipe.placements)
     return (
         f"Compared with the problems in {asked.leak_check.name}: {leaked} of the record's {n_tasks} tasks are, or"

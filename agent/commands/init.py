@@ -3,17 +3,21 @@
 import difflib
 import json as jsonlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.text import Text
 
 from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson
+from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
+from kerneltune.agent.view.output import standard_page
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
-    from kerneltune.agent.view.setup import BrokenTask, CheckedTask
     from kerneltune.tools.task.module_source import CodeParts
 
 _NAMELESS = "mytask.py"
@@ -45,7 +49,7 @@ def init(
     *,
     output: Annotated[
         Path | None,
-        Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py unless told."),
+        Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py by default."),
     ] = None,
     overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
     check: Annotated[bool, Parameter(help="Check the task that was written.")] = True,
@@ -55,9 +59,8 @@ def init(
 
     Its comments say what to look at; lines with LOOK are guesses.
 
-    Exit code 0: written, and the check found nothing; 1: written, and there is something to mend; 2: bad input.
+    Exit code 0: written, and the check found nothing; 1: written, and there is something to fix; 2: bad input.
     """
-    from kerneltune.agent.view.setup import BrokenTask, WrittenTask, print_written, written_json
     from kerneltune.tools.task.write import looks, task_source
 
     parts, origin, own = _parts(source)
@@ -70,12 +73,34 @@ def init(
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     found = _checked(path) if check else None
-    written = WrittenTask(path, parts.name, origin, tuple(looks(text)), found)
+    sound = found.sound if isinstance(found, CheckedTask) else None if found is None else False
     if json:
-        print(jsonlib.dumps(written_json(written), indent=2))
+        told = {
+            "type": "init",
+            "schema_version": 1,
+            "path": str(path),
+            "name": parts.name,
+            "origin": origin,
+            "looks": [{"line": line, "guess": guess} for line, guess in looks(text)],
+            "sound": sound,
+            "problem": found if isinstance(found, str) else None,
+            "notes": list(found.notes) if isinstance(found, CheckedTask) else [],
+        }
+        print(jsonlib.dumps(told, indent=2))
     else:
-        print_written(written)
-    return int(isinstance(found, BrokenTask) or (found is not None and not found.sound))
+        _print(path, origin, looks(text), found)
+    return int(sound is False)
+
+
+def _print(path: Path, origin: str, guesses: Sequence[tuple[int, str]], found: CheckedTask | str | None) -> None:
+    """Print what was written, which lines to look at, the check's result, and the next command."""
+    page, name = standard_page(colour=True), one_line(str(path))
+    page.print(f"wrote {name} from {one_line(origin)}")
+    page.print(*(Text(f"  line {line}: {one_line(guess)}", style="yellow") for line, guess in guesses))
+    if found is None:
+        page.print("nothing was run", Text(f"next: optimize tasks {name} --check", style="cyan"))
+    else:
+        print_check(found, name, page)
 
 
 def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":
@@ -96,7 +121,7 @@ def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":
     if not name:
         known = names_in(text, path)
         listed = ", ".join(f"{file}:{n}" for n in known[:8]) or "none at its top level"
-        raise UsageError(f"{source}: say which function or module of it; it has {listed}")
+        raise UsageError(f"{source}: name a function or module of the file; it has {listed}")
     return parts_of(text, name, path), f"{path.name}:{name}", path
 
 
@@ -115,13 +140,11 @@ def _require_free(path: Path, own: Path | None, *, overwrite: bool) -> None:
         raise UsageError(f"{path} is there already; give --overwrite to replace it, or -o another.py")
 
 
-def _checked(path: Path) -> "CheckedTask | BrokenTask":
-    """What is wrong with it is a finding here: the person has only begun."""
-    from kerneltune.agent.commands.tasks import checked_task
-    from kerneltune.agent.view.setup import BrokenTask
+def _checked(path: Path) -> CheckedTask | str:
+    """The task, or why its code fails: a finding here, as the person has only begun."""
     from kerneltune.tools.task.load import read_task
 
     try:
         return checked_task(read_task(path))
     except TaskError as error:
-        return BrokenTask(str(error))
+        return str(error)

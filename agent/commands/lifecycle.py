@@ -2,24 +2,20 @@
 happens."""
 
 import contextlib
-import secrets
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_never
 
 from kerneltune.agent.attempt import Attempt, Limits, StopReason, search_tiers, tiers_for
 from kerneltune.agent.commands.author import Choice, Work, chosen, named, ready, require_price
-from kerneltune.agent.commands.session import Session, session, workshop
+from kerneltune.agent.commands.session import Session, UntilEnded, ended, fan_out, run_started, session, warn, workshop
 from kerneltune.agent.commands.start import NOTHING, Beginning, StartingPoint, Where, checked, found
 from kerneltune.agent.controls import Change, Controls
 from kerneltune.agent.events import (
     Event,
     LimitsChanged,
-    RunEnded,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -238,26 +234,6 @@ def _stored(store: Store, run_id: str) -> Started:
     return Started(event, store.attempts(event.run_id), max(numbers, default=0) + 1, tuple(events))
 
 
-def run_started(opened: Session, author: str, why: str, limits: dict[str, Json], seed: int = 0) -> RunStarted:
-    """The first event of a run of whatever kind."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    place = opened.workshop.place
-    return RunStarted(
-        run_id=f"{stamp}-{opened.file.name}-{secrets.token_hex(2)}",
-        task=opened.file.name,
-        task_sha256=opened.file.sha256,
-        task_source=opened.task.source,  # without the held-out cases
-        author=author,
-        author_why=why,
-        arch=opened.workshop.arch,
-        gpu=place.gpu,
-        machine=place.machine | {"task_path": str(opened.file.path)},
-        limits=limits,
-        seed=seed,
-        versions=place.versions,
-    )
-
-
 def _drive(
     started: Started,
     choice: Choice,
@@ -336,48 +312,3 @@ def listen(controls: Controls, tracker: AttemptTracker, opened: Session, limits:
         return skipped
 
     controls.connect(tell, skip)
-
-
-def warn(opened: Session, run_id: str, emit: Emit) -> None:
-    """Say what the user must know of this machine and this task."""
-    for text in opened.warnings:
-        emit(Warned(run_id, text))
-    if opened.gpu is None:
-        emit(Warned(run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))
-
-
-class UntilEnded:
-    """Hands events on until the run has ended: threads that are still at work then have nothing more to say."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit, self._lock, self._ended = emit, threading.RLock(), False
-
-    def __call__(self, event: Event) -> None:
-        with self._lock:
-            if not self._ended:
-                self._ended = isinstance(event, RunEnded)
-                self._emit(event)
-
-
-def fan_out(*sinks: Callable[[Event], None]) -> Emit:
-    """One sink that hands each event to all, in this order."""
-
-    def emit(event: Event) -> None:
-        for sink in sinks:
-            sink(event)
-
-    return emit
-
-
-def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path: Path | None = None) -> RunEnded:
-    """The last event of a run of whatever kind."""
-    leader = tracker.best
-    return RunEnded(
-        tracker.run_id,
-        why,
-        attempts=len(tracker.attempts),
-        accepted=sum(a.verdict.accepted for a in tracker.attempts),
-        best_attempt_id=leader.attempt_id if leader else None,
-        best_path=str(best_path) if best_path else None,
-        elapsed_s=elapsed_s,
-    )

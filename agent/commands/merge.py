@@ -4,7 +4,8 @@ import contextlib
 import json as jsonlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +14,16 @@ from cyclopts import App, Parameter
 from kerneltune.agent.commands import AsJson, RunsDir
 from kerneltune.agent.record.folder import RECEIPTS, write_whole
 from kerneltune.agent.settings import chosen_settings
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import LineWriter
+from kerneltune.tools.schema.codec import encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from kerneltune.agent.record.merge import Merged, Progress
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.listing import MergedFile
 
+_MOST_CLASHES = 20  # that are named one by one
 BIG_EVENTS = 100_000  # to be told how far it has come
 EVERY_S = 2.0
 
@@ -42,13 +46,12 @@ def merge(
 ) -> int:
     """Join the records of other machines into this one.
 
-    Nothing is lost, and nothing doubled.
+    Nothing is lost, and nothing is stored twice.
 
     Exit code 0: all is here; 1: some runs contradict what is here and were left out; 2: bad input.
     """
-    settings = chosen_settings({"runs_dir": runs_dir})
+    settings = chosen_settings(locals())
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.listing import merged_json, print_merged
 
     if not others:
         raise UsageError("give at least one OTHER.db, or the runs directory of another machine")
@@ -56,9 +59,16 @@ def merge(
         ours = store.path
         done = [_merged(other, store, dry_run=dry_run) for other in others]
     if json:
-        print(jsonlib.dumps(merged_json(done, ours, dry_run=dry_run), allow_nan=False))
+        told = {
+            "type": "merge",
+            "schema_version": 1,
+            "into": str(ours),
+            "dry_run": dry_run,
+            "databases": [{"database": f.name, **encode(f.merged), "files": f.files, "failed": f.failed} for f in done],
+        }
+        print(jsonlib.dumps(told, allow_nan=False))
     else:
-        print_merged(done, ours, dry_run=dry_run)
+        _print(done, ours, dry_run=dry_run)
     if any(file.failed for file in done):
         return 2  # a database could not be used at all
     return int(any(file.merged.clashes for file in done))
@@ -67,7 +77,6 @@ def merge(
 def _merged(other: Path, ours: "Store", *, dry_run: bool) -> "MergedFile":
     from kerneltune.agent.record.merge import Merged, count_events, database_at, opened_other
     from kerneltune.agent.record.merge import merge as merge_record
-    from kerneltune.agent.view.listing import MergedFile
 
     try:
         with opened_other(other, ours.path) as source:
@@ -127,3 +136,42 @@ def _copy(source: Path, target: Path) -> None:
         write_whole(target, source.read_bytes())
     except OSError as error:
         raise StoreError(f"{source} cannot be copied to {target}: {error.strerror}; the record is merged") from error
+
+
+@dataclass(frozen=True)
+class MergedFile:
+    """One database, what came from it, and how many files beside it. `failed`: why it could not be used at all."""
+
+    name: str
+    merged: "Merged"
+    files: int = 0
+    failed: str | None = None
+
+
+def _print(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> None:
+    """Print a line per database to stdout, and problems to stderr."""
+    out, err = LineWriter(sys.stdout), LineWriter(sys.stderr)
+    for file in done:
+        if file.failed is not None:
+            err.write(one_line(f"optimize: {file.failed}"))
+            continue
+        out.write(one_line(f"{file.name}: {_came(file, dry_run)}"))
+        for clash in file.merged.clashes[:_MOST_CLASHES]:
+            err.write(one_line(f"optimize: {file.name}: run {clash.run_id} is left out: {clash.why}"))
+        if (more := len(file.merged.clashes) - _MOST_CLASHES) > 0:
+            err.write(f"optimize: … and {more} more")
+    if dry_run:
+        out.write(one_line(f"nothing was changed; without --dry-run it goes into {ours}"))
+
+
+def _came(file: MergedFile, dry_run: bool) -> str:
+    found = file.merged
+    parts = [
+        f"{words.plural(len(found.new), 'new run')}",
+        f"{len(found.extended)} went on",
+        f"{len(found.same)} known already",
+        f"{len(found.clashes)} left out",
+    ]
+    brought = f"{words.plural(found.attempts, 'attempt')}, {words.plural(found.events, 'event')}"
+    files = words.plural(file.files, "file")
+    return f"{', '.join(parts)}; {brought} and {files} {'would come' if dry_run else 'came'}"

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from kerneltune.agent import complete
-from kerneltune.agent.commands import AsJson, RunsDir
+from kerneltune.agent.commands import AsJson, RunsDir, require_record
+from kerneltune.agent.export.privacy import names_known
 from kerneltune.agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
+from kerneltune.agent.report.data import RunData, claim
+from kerneltune.agent.report.page import run_page
+from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
 
 if TYPE_CHECKING:
-    from kerneltune.agent.export.privacy import PrivateNames
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
-    from kerneltune.agent.report.data import RunData
 
 SCHEMA_VERSION = 1
 _MOST_OF_A_RECEIPT = 50_000_000  # bytes
@@ -71,7 +73,7 @@ def report(
 
     It needs runs.db and, for the distribution of timings and the facts of the measurement, the receipts beside it.
     """
-    settings = chosen_settings({"runs_dir": runs_dir})
+    settings = chosen_settings(locals())
     return write_report(runs, settings.runs_dir, output=output, suite=suite, show=open, json=json)
 
 
@@ -95,15 +97,14 @@ def write_report(
     json: bool = False,
 ) -> int:
     """Write the report of a run, or of a suite of them; 0. Raises UsageError and StoreError."""
-    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.record.store import Store
 
     started, to_stdout = time.perf_counter(), output is not None and str(output) in _STDOUT
     if not runs and not suite:
         raise UsageError("a report of which run? `optimize runs` lists them; --suite takes the best run of each task")
     if to_stdout and (json or show):
         raise UsageError("-o - writes the page itself to stdout: leave out --json and --open")
-    if not (runs_dir / FILE_NAME).is_file():
-        raise UsageError(f"no runs are stored in {runs_dir}; make one (optimize --task softmax), or give --runs-dir")
+    require_record(runs_dir)
     if output is not None and output.is_dir():
         raise UsageError(f"{output} is a folder; name a file in it: -o {output / 'report.html'}")
     with Store.open(runs_dir) as store:
@@ -129,20 +130,16 @@ def write_report(
 
 
 def _run_page(store: "Store", text: str) -> ReportPage:
-    from kerneltune.agent.report.data import claim
-    from kerneltune.agent.report.page import run_page
-    from kerneltune.agent.report.text import Sanitizer
-
     run_id = store.find_run(text.partition("/")[0])
     material = next(_materials(store, [run_id], conversations=True))
-    html = run_page(material, Sanitizer(_names(store)), version=versions()["kerneltune"])
+    shown = Sanitizer(names_known(store.machines()))
+    html = run_page(material, shown, version=versions()["kerneltune"])
     home = folder_of(store.path.parent, run_id) / "report.html"
-    return ReportPage(html, home, _plain(store, claim(material).text), (run_id,))
+    return ReportPage(html, home, shown.line(claim(material).text, 2_000), (run_id,))
 
 
 def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
     from kerneltune.agent.report.suite import suite, suite_claim, suite_page
-    from kerneltune.agent.report.text import Sanitizer
 
     run_ids = list(dict.fromkeys(store.find_run(text.partition("/")[0]) for text in runs))
     chosen = "These are the runs that were named."
@@ -153,25 +150,10 @@ def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
             " best of several favours luck a little."
         )
     materials = sorted(_materials(store, run_ids), key=lambda m: m.trajectory.run.task)
-    html = suite_page(materials, Sanitizer(_names(store)), version=versions()["kerneltune"], chosen=chosen)
+    shown = Sanitizer(names_known(store.machines()))
+    html = suite_page(materials, shown, version=versions()["kerneltune"], chosen=chosen)
     statement = " ".join(suite_claim(suite(materials)))
-    return ReportPage(html, store.path.parent / "suite.html", _plain(store, statement), tuple(run_ids))
-
-
-def _plain(store: "Store", statement: str) -> str:
-    """The statement as a terminal may show it."""
-    from kerneltune.agent.report.text import Sanitizer
-
-    return Sanitizer(_names(store)).line(statement, 2_000)
-
-
-def _names(store: "Store") -> "PrivateNames":
-    from kerneltune.agent.export.privacy import names_here, names_in
-
-    names = names_here()
-    for machine in store.machines():
-        names |= names_in(machine)
-    return names
+    return ReportPage(html, store.path.parent / "suite.html", shown.line(statement, 2_000), tuple(run_ids))
 
 
 def _best_of_each_task(store: "Store") -> tuple[list[str], int]:
@@ -198,16 +180,14 @@ def _merit(run: "RunSummary") -> tuple[bool, bool, float, bool]:
     return run.verified is not False, speedup is not None, speedup or 0.0, run.best_attempt_id is not None
 
 
-def _materials(store: "Store", run_ids: Sequence[str], *, conversations: bool = False) -> "Iterator[RunData]":
+def _materials(store: "Store", run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[RunData]:
     wanted = set(run_ids)
     chosen = [run for run in store.choose() if run.run_id in wanted]
     for trajectory in store.trajectories(chosen, conversations=conversations):
         yield _material(store, trajectory)
 
 
-def _material(store: "Store", trajectory: "Trajectory") -> "RunData":
-    from kerneltune.agent.report.data import RunData
-
+def _material(store: "Store", trajectory: "Trajectory") -> RunData:
     run_id, best = trajectory.run.run_id, trajectory.best
     folder = folder_of(store.path.parent, run_id)
     course = store.load_course(run_id)

@@ -1,10 +1,9 @@
-"""`optimize --task` and `--resume`, and `optimize` alone: the run as a person sees it, and where somebody new begins.
+"""`optimize --task` and `--resume`: the run as a person sees it.
 
 The first frame comes before what a run needs is imported, which takes a second.
 """
 
 import sys
-from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
@@ -71,11 +70,15 @@ def run(
     max_attempts: Annotated[
         int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts.")
     ] = None,
-    max_time: Annotated[
-        float | None, Parameter(metavar="SECONDS", group=_STOP, help="Stop after this many seconds.")
+    max_time_s: Annotated[
+        float | None,
+        Parameter(name="--max-time", metavar="SECONDS", group=_STOP, help="Stop after this many seconds."),
     ] = None,
-    max_cost: Annotated[
-        float | None, Parameter(metavar="DOLLARS", group=_STOP, help="Stop before the model has cost more dollars.")
+    max_cost_usd: Annotated[
+        float | None,
+        Parameter(
+            name="--max-cost", metavar="DOLLARS", group=_STOP, help="Stop before the model has cost more dollars."
+        ),
     ] = None,
     patience: Annotated[
         int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts without a new best.")
@@ -98,7 +101,7 @@ def run(
     seed: Annotated[int | None, Parameter(metavar="N", group=_AUTHOR, help="Seed of the author's search.")] = None,
     warm_start: Annotated[
         bool | None,
-        Parameter(group=_AUTHOR, help="Begin a search with what earlier runs on this GPU found, not to repeat it."),
+        Parameter(group=_AUTHOR, help="Start a search from earlier results on this GPU."),
     ] = None,
     arch: Annotated[Arch, Parameter(group=_HOW)] = None,
     runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,
@@ -106,21 +109,18 @@ def run(
     plain: Annotated[
         bool, Parameter(group=_SHOWN, help="Print one line per event instead of the live screen.", negative="")
     ] = False,
-    allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = False,
+    allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = None,
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
-    flags = {
-        "model": model, "base_url": base_url, "effort": effort, "strategy": strategy, "max_cost_usd": max_cost,
-        "target_speedup": target_speedup, "target_sol": target_sol, "max_attempts": max_attempts,
-        "max_time_s": max_time, "patience": patience, "width": width, "seed": seed, "arch": arch,
-        "runs_dir": runs_dir, "tier": tier, "allow_unsandboxed": allow_unsandboxed or None,
-        "confirm": confirm, "language": language, "from_": from_, "warm_start": warm_start,
-    }  # fmt: skip
-    if task is None and resume is None and not (json or plain or any(v is not None for v in flags.values())):
-        return _first_page(chosen_settings({}), environment())
+    given = locals()
+    if not (json or plain) and all(value is None for name, value in given.items() if name not in ("json", "plain")):
+        from kerneltune.agent.commands.first_page import print_first_page
+
+        print_first_page(chosen_settings({}), environment())
+        return 0
     if (task is None) == (resume is None):
         raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
-    return _run_shown(task, resume, chosen_settings(flags), environment(), json=json, plain=plain)
+    return _run_shown(task, resume, chosen_settings(given), environment(), json=json, plain=plain)
 
 
 def _run_shown(
@@ -160,36 +160,7 @@ def _next_commands(outcome: "RunOutcome") -> "list[NextCommand]":
     resume = NextCommand(f"optimize --resume {outcome.run_id}", "go on with this run")
     commands = []
     if outcome.best is not None:
-        commands.append(NextCommand(f"less {outcome.best_path}", "the best kernel, with what was proved"))
+        commands.append(NextCommand(f"less {outcome.best_path}", "the best kernel, with its verdict"))
         commands.append(NextCommand(f"optimize verify {outcome.best.attempt_id}", "judge it again, here or elsewhere"))
     commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
     return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]
-
-
-def _first_page(settings: Settings, environment: Environment) -> int:
-    """Print how to begin, on this machine. Neither torch nor the store is imported for it."""
-    from kerneltune.agent.record.query import latest_runs
-    from kerneltune.agent.view.setup import MachineFacts, print_welcome
-    from kerneltune.tools.backends.cuda.device import gpu_info
-    from kerneltune.tools.schema.gpus import DEFAULT_ARCH
-    from kerneltune.tools.task.load import builtin_names
-
-    gpu = gpu_info()
-    machine = MachineFacts(
-        gpu=gpu.name if gpu else None,
-        memory_bytes=gpu.memory_bytes if gpu else 0,
-        arch=settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH),
-        versions={name: _version(name) for name in ("torch", "triton")},
-        model=settings.model,
-        keys=environment.keys,
-    )
-    latest = latest_runs(settings.runs_dir / "runs.db")
-    print_welcome(machine, latest[0] if latest else None, len(builtin_names()))
-    return 0
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -1,5 +1,6 @@
 """`optimize runs`: the stored runs, latest first."""
 
+import json as jsonlib
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -7,6 +8,9 @@ from cyclopts import App, Parameter
 from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
 from kerneltune.agent.settings import chosen_settings
+from kerneltune.agent.view.listing import best_in_words, run_json, where
+from kerneltune.agent.view.output import columns, short, standard_page
+from kerneltune.tools.schema.codec import one_line
 
 command = App(
     name="runs",
@@ -31,7 +35,7 @@ def runs(
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
-    limit: Annotated[int, Parameter(metavar="N", help="At most this many; 20 unless told.")] = 20,
+    limit: Annotated[int, Parameter(metavar="N", help="At most this many; 20 by default.")] = 20,
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
@@ -39,12 +43,24 @@ def runs(
 
     --verdict asks for at least one such attempt, --min-speedup for the best.
     """
-    settings = chosen_settings({"runs_dir": runs_dir})
+    settings = chosen_settings(locals())
     from kerneltune.agent.record.query import Filter
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.listing import print_runs
 
     with Store.open(settings.runs_dir) as store:
         found = store.runs(Filter(task, model, verdict, min_speedup, limit))
-        print_runs(found, json=json, any_stored=bool(store.runs(Filter(limit=1))))
+        any_stored = bool(found or store.runs(Filter(limit=1)))
+    if json:
+        print(jsonlib.dumps([{"schema_version": 1} | run_json(r) for r in found], indent=2, allow_nan=False))
+        return 0
+    if not found:
+        print("no run passes these filters" if any_stored else "no runs yet; start one with: optimize --task softmax")
+        return 0
+    shown = ("run", "task", "author", "where", "attempts", "accepted", "best", "ended")
+    table = columns(*shown, right=("attempts", "accepted"), cut=("task", "author", "where"))
+    for run in found:
+        names = (short(name) for name in (run.task, run.author, where(run)))
+        best = best_in_words(run) if run.best_attempt_id else "-"
+        table.add_row(one_line(run.run_id), *names, str(run.attempts), str(run.accepted), best, run.why or "-")
+    standard_page(colour=True).print(table)
     return 0

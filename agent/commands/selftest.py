@@ -2,24 +2,30 @@
 
 import difflib
 import json as jsonlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.text import Text
 
 from kerneltune.agent.commands import AsJson, Tier, Unsandboxed, Width
-from kerneltune.agent.events import Event, Note
+from kerneltune.agent.events import Note
 from kerneltune.agent.settings import Settings, chosen_settings
+from kerneltune.agent.view.output import columns, print_note, standard_page
+from kerneltune.tools.schema.codec import Json, one_line
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
 from kerneltune.tools.schema.verdict import Verdict
 
 if TYPE_CHECKING:
     from kerneltune.agent.commands.session import Session, Workshop
-    from kerneltune.agent.view.verdicts import SpecimenResult
     from kerneltune.tools.corpus import Outcome, Specimen
+
+SCHEMA_VERSION = 1
+FAILURES = ("accepted", "false_alarm")
 
 command = App(
     name="selftest",
@@ -43,7 +49,7 @@ def selftest(
     width: Width = None,
     list_only: Annotated[bool, Parameter(name="--list", help="List the corpus, run nothing.", negative="")] = False,
     json: AsJson = False,
-    allow_unsandboxed: Unsandboxed = False,
+    allow_unsandboxed: Unsandboxed = None,
 ) -> int:
     """Attack the evaluator of this machine with known cheats.
 
@@ -51,7 +57,7 @@ def selftest(
 
     Exit code 0: every attack was stopped and no honest kernel rejected; 1: not so; 2: bad input.
     """
-    settings = chosen_settings({"tier": tier, "width": width, "allow_unsandboxed": allow_unsandboxed or None})
+    settings = chosen_settings(locals())
     from kerneltune.tools import corpus
 
     root = corpus.corpus_root()
@@ -65,28 +71,20 @@ def run_corpus(
 ) -> int:
     """Run the corpus; 0 only if every attack is stopped and no honest kernel is rejected. Raises UsageError."""
     from kerneltune.agent.commands.session import workshop
-    from kerneltune.agent.view.output import LineWriter
-    from kerneltune.agent.view.verdicts import is_clean, list_specimens, print_results, results_json
 
     chosen = _chosen(specimens, families)
     if only_list:
-        list_specimens(chosen, json=json)
+        _list(chosen, json=json)
         return 0
-    errors = LineWriter(sys.stderr)
-
-    def show(event: Event) -> None:
-        if isinstance(event, Note):
-            errors.write(f"… {event.topic} {event.text}")
-
-    with workshop(settings, show) as shop:
+    with workshop(settings, print_note) as shop:
         for warning in shop.warnings:
-            errors.write(f"warning: {warning}")
-        done = tuple(_all(shop, chosen, settings, show))
+            print_note(Note("", "warning:", warning))
+        done = tuple(_all(shop, chosen, settings))
         gpu = shop.gpu.name if shop.gpu else None
     if json:
-        print(jsonlib.dumps(results_json(done, gpu), allow_nan=False))
+        print(jsonlib.dumps(_results_json(done, gpu), allow_nan=False))
     else:
-        print_results(done, gpu)
+        _print_results(done, gpu)
     return int(not is_clean(done))
 
 
@@ -99,29 +97,46 @@ def _chosen(specimens: "Sequence[Specimen]", families: Sequence[str]) -> "list[S
     return [s for s in specimens if not families or s.family in families]
 
 
-def _all(
-    shop: "Workshop", chosen: "Sequence[Specimen]", settings: Settings, show: Callable[[Event], None]
-) -> "Iterator[SpecimenResult]":
-    """Judge them in one session per task, since opening one takes seconds."""
+@dataclass(frozen=True)
+class SpecimenResult:
+    """What became of one specimen. `verdict` is None when it was skipped."""
+
+    specimen: "Specimen"
+    outcome: "Outcome"
+    verdict: Verdict | None = None
+
+    @property
+    def name(self) -> str:
+        """Its class and name."""
+        return f"{self.specimen.family}/{self.specimen.name}"
+
+    @property
+    def said(self) -> str:
+        """Its verdict in words."""
+        return f"{self.verdict.status.value}: {self.verdict.detail}" if self.verdict else ""
+
+
+def _all(shop: "Workshop", chosen: "Sequence[Specimen]", settings: Settings) -> Iterator[SpecimenResult]:
+    """Judge them in one session per task, since opening one takes seconds. A failure is shown with its verdict: a run
+    may not live to print its table."""
     from kerneltune.agent.commands.session import Patience, session
-    from kerneltune.agent.view.verdicts import result_line
     from kerneltune.tools.task.load import find_task
 
     # What is slow here is slow on purpose, and nothing is quoted from it.
     patience = Patience(trace_s=15.0, compile_s=30.0, replay_s=20.0, baselines=("eager",))
     runnable = [s for s in chosen if shop.gpu or not s.needs_gpu]
-    yield from (_result(s, "skipped", None) for s in chosen if s not in runnable)
+    yield from (SpecimenResult(s, "skipped") for s in chosen if s not in runnable)
     for task in dict.fromkeys(str(s.task) for s in runnable):
         of_task = [s for s in runnable if str(s.task) == task]
-        show(Note("", "task", f"{task}: {len(of_task)} files"))
+        print_note(Note("", "task", f"{task}: {len(of_task)} files"))
         with session(shop, find_task(task), patience) as opened:
-            results = _judged(opened, of_task, settings.tier or "judged")
-            for done, result in enumerate(results, 1):
-                show(Note("", f"{done}/{len(of_task)}", result_line(result)))
+            for done, result in enumerate(_judged(opened, of_task, settings.tier or "judged"), 1):
+                failure = f" ({result.said})" if result.outcome in FAILURES else ""
+                print_note(Note("", f"{done}/{len(of_task)}", f"{result.name}: {result.outcome}{failure}"))
                 yield result
 
 
-def _judged(opened: "Session", specimens: "Sequence[Specimen]", tier: VerdictTier) -> "Iterator[SpecimenResult]":
+def _judged(opened: "Session", specimens: "Sequence[Specimen]", tier: VerdictTier) -> Iterator[SpecimenResult]:
     """Judge the specimens of one task; twins are traced for their plans, and judged where their times matter."""
     from kerneltune.agent.commands.bench import from_bytes
     from kerneltune.tools.corpus import Twin, outcome
@@ -139,10 +154,89 @@ def _judged(opened: "Session", specimens: "Sequence[Specimen]", tier: VerdictTie
         specimen = specimens[judgement.index]
         its_twin = twins[specimen.twin] if specimen.twin else Twin()
         found = outcome(specimen, judgement.verdict, judgement.update.sha256, its_twin, on_gpu)
-        yield _result(specimen, found, judgement.verdict)
+        yield SpecimenResult(specimen, found, judgement.verdict)
 
 
-def _result(specimen: "Specimen", outcome: "Outcome", verdict: Verdict | None) -> "SpecimenResult":
-    from kerneltune.agent.view.verdicts import SpecimenResult
+def is_clean(results: Sequence[SpecimenResult]) -> bool:
+    """Whether every attack was stopped and no honest kernel rejected. Nothing run at all is not clean."""
+    ran = [r for r in results if r.outcome != "skipped"]
+    return bool(ran) and not any(r.outcome in FAILURES for r in ran)
 
-    return SpecimenResult(specimen.name, specimen.kind, specimen.family, specimen.says, outcome, verdict)
+
+def tallies(results: Sequence[SpecimenResult]) -> list[dict[str, Json]]:
+    """Count the results of each class, in alphabetical order."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for r in results:
+        counts[r.specimen.family].update((r.specimen.kind, r.outcome))
+    return [
+        {
+            "family": family,
+            "attacks": found["attack"],
+            "stopped": found["stopped"],
+            "honest": found["honest"],
+            "false_alarms": found["false_alarm"],
+            "skipped": found["skipped"],
+        }
+        for family, found in sorted(counts.items())
+    ]
+
+
+def _print_results(results: Sequence[SpecimenResult], gpu: str | None) -> None:
+    """Print the counts by class, a line for each failure, and the conclusion."""
+    page = standard_page(colour=True)
+    names = ("class", "attacks", "stopped", "honest", "false alarms", "skipped")
+    table = columns(*names, right=names[1:])
+    for row in tallies(results):
+        table.add_row(*map(str, row.values()))
+    page.print(table)
+    for result in results:
+        if result.outcome in FAILURES:
+            what = "NOT STOPPED" if result.specimen.kind == "attack" else "FALSE ALARM"
+            line = one_line(f"{what} {result.name}: {result.specimen.says}; {result.said}")
+            page.print(Text(line, style="red"))
+    page.print(Text(_conclusion(results, gpu)))
+
+
+def _conclusion(results: Sequence[SpecimenResult], gpu: str | None) -> str:
+    ran = Counter(r.specimen.kind for r in results if r.outcome != "skipped")
+    outcomes = Counter(r.outcome for r in results)
+    stopped, alarms, skipped = outcomes["stopped"], outcomes["false_alarm"], outcomes["skipped"]
+    missing = f"; {skipped} skipped ({'this machine cannot tell' if gpu else 'no GPU'})" if skipped else ""
+    where = f"on {gpu}" if gpu else "without a GPU"
+    return (
+        f"{stopped} of {ran['attack']} attacks stopped, {alarms} of {ran['honest']} honest kernels rejected{missing}; "
+        f"{where}"
+    )
+
+
+def _results_json(results: Sequence[SpecimenResult], gpu: str | None) -> dict[str, Json]:
+    """Return the one object of --json."""
+    return {
+        "type": "selftest",
+        "schema_version": SCHEMA_VERSION,
+        "ok": is_clean(results),
+        "gpu": gpu,
+        "classes": tallies(results),
+        "specimens": [
+            {
+                "name": r.specimen.name,
+                "kind": r.specimen.kind,
+                "class": r.specimen.family,
+                "outcome": r.outcome,
+                "status": r.verdict.status.value if r.verdict else None,
+                "detail": r.verdict.detail if r.verdict else None,
+            }
+            for r in results
+        ],
+    }
+
+
+def _list(specimens: "Sequence[Specimen]", *, json: bool) -> None:
+    """Print the corpus without running it."""
+    if json:
+        names = ("name", "kind", "family", "says", "needs_gpu")
+        version = {"schema_version": SCHEMA_VERSION}
+        print(jsonlib.dumps([version | {name: getattr(s, name) for name in names} for s in specimens]))
+        return
+    for s in sorted(specimens, key=lambda s: (s.family, s.kind, s.name)):
+        print(one_line(f"{s.family:16} {s.kind:6} {s.name}{' (GPU)' if s.needs_gpu else ''}: {s.says}"))

@@ -1,18 +1,21 @@
-"""Starts what every command that judges needs: the workers, and per task the tools that this machine allows."""
+"""Starts what every command that judges needs: the workers, and per task the tools that this machine allows; the first
+and the last event of what it stores as a run."""
 
 import contextlib
 import json
 import os
-import sys
+import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from kerneltune.agent.events import Event, Note
+from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.events import Event, Note, RunEnded, RunStarted, Warned
 from kerneltune.agent.settings import Settings
-from kerneltune.agent.tracker import Emit, Place
+from kerneltune.agent.tracker import AttemptTracker, Emit, Place
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
 from kerneltune.tools.bench import Bench, CpuBench, gpu_bench
 from kerneltune.tools.evaluator import Evaluator
@@ -46,13 +49,6 @@ def width_of(settings: Settings, *, gpu: bool, cores: int | None = None) -> int:
     if not 1 <= settings.width <= 64:
         raise UsageError(f"--width {settings.width}: give 1 to 64 candidates")
     return settings.width
-
-
-def print_progress(event: Event) -> None:
-    """Print what is being started to stderr, whether or not anybody reads it."""
-    if isinstance(event, Note):
-        with contextlib.suppress(BrokenPipeError):
-            print(f"… {event.topic}: {event.text}", file=sys.stderr)
 
 
 def ceilings_file(cache_dir: Path, gpu: GpuInfo) -> Path:
@@ -274,3 +270,68 @@ def _bench(
         counters=shop.settings.counters,
     ) as bench:
         yield bench
+
+
+def run_started(opened: Session, author: str, why: str, limits: dict[str, Json], seed: int = 0) -> RunStarted:
+    """The first event of a run of whatever kind."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    place = opened.workshop.place
+    return RunStarted(
+        run_id=f"{stamp}-{opened.file.name}-{secrets.token_hex(2)}",
+        task=opened.file.name,
+        task_sha256=opened.file.sha256,
+        task_source=opened.task.source,  # without the held-out cases
+        author=author,
+        author_why=why,
+        arch=opened.workshop.arch,
+        gpu=place.gpu,
+        machine=place.machine | {"task_path": str(opened.file.path)},
+        limits=limits,
+        seed=seed,
+        versions=place.versions,
+    )
+
+
+def warn(opened: Session, run_id: str, emit: Emit) -> None:
+    """Say what the user must know of this machine and this task."""
+    for text in opened.warnings:
+        emit(Warned(run_id, text))
+    if opened.gpu is None:
+        emit(Warned(run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))
+
+
+class UntilEnded:
+    """Hands events on until the run has ended: threads that are still at work then have nothing more to say."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._lock, self._ended = emit, threading.RLock(), False
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if not self._ended:
+                self._ended = isinstance(event, RunEnded)
+                self._emit(event)
+
+
+def fan_out(*sinks: Callable[[Event], None]) -> Emit:
+    """One sink that hands each event to all, in this order."""
+
+    def emit(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return emit
+
+
+def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path: Path | None = None) -> RunEnded:
+    """The last event of a run of whatever kind."""
+    leader = tracker.best
+    return RunEnded(
+        tracker.run_id,
+        why,
+        attempts=len(tracker.attempts),
+        accepted=sum(a.verdict.accepted for a in tracker.attempts),
+        best_attempt_id=leader.attempt_id if leader else None,
+        best_path=str(best_path) if best_path else None,
+        elapsed_s=elapsed_s,
+    )

@@ -3,33 +3,51 @@
 What an attempt compiles to is not stored: its plan is compiled again, confined, for the GPU of its run.
 """
 
+import difflib
 import json as jsonlib
+import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from kerneltune.agent import complete
+from kerneltune.agent.attempt import GivenFile, RunStart, point_of
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
-from kerneltune.agent.events import Proposed, Verified
+from kerneltune.agent.events import Proposed, RunStarted, Verified
+from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.folder import folder_of, receipt_path
-from kerneltune.agent.record.trajectory import Conversation, trajectory
+from kerneltune.agent.record.query import AttemptSummary, RunSummary
+from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
-from kerneltune.tools.schema.codec import DecodeError, decode, encode
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.listing import best_in_words, parent_name, run_json, where
+from kerneltune.agent.view.output import Page, choose_view, columns, facts, heading, print_note, short, standard_page
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbered_ptx
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing
 
 if TYPE_CHECKING:
     from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.query import Filter
     from kerneltune.agent.record.store import Store, StoredAttempt
     from kerneltune.agent.view.output import Page
-    from kerneltune.agent.view.show import CompiledAttempt, ShownAttempt
     from kerneltune.tools.update import Artefact, KernelCompiler
+
+_MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
+_PTX_NUMBER = re.compile(r"(%[a-z]+|\$L__[A-Za-z_]+)\d+(?:_\d+)?")
+_MOST_DETAIL = 160  # characters of what was wrong, in a line of a table
+_RIGHT = (Status.CORRECT, Status.CHECKED)
 
 command = App(
     name="show",
@@ -76,10 +94,9 @@ def show(
     --source, --diff, --receipt, --sass and --ptx of a run are those of its best attempt. For --sass and --ptx the
     kernels are compiled again, on any machine, and it is said whether they are those that were judged.
     """
-    settings = chosen_settings({"runs_dir": runs_dir})
+    settings = chosen_settings(locals())
     from kerneltune.agent.record.query import Filter
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.output import choose_view, standard_page
 
     parts = Parts(source, diff, conversation, receipt, sass, ptx, against)
     wanted = Filter(verdict=verdict, min_speedup=min_speedup)
@@ -125,7 +142,6 @@ class Parts:
 
 
 def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page: "Page", *, json: bool) -> None:
-    from kerneltune.agent.view.show import ShownRun, print_conversations, print_run, run_and_attempts_json
 
     if parts.conversation and not json:
         found = _conversations(store, run_id)
@@ -145,7 +161,6 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page:
 
 
 def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: "Page", *, json: bool) -> None:
-    from kerneltune.agent.view.show import attempt_json, print_attempt, print_conversations
 
     shown = _shown(store, attempt_id)
     if json:
@@ -167,7 +182,6 @@ def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: "Page", *
 def _show_compiled(
     store: "Store", attempt_id: str, parts: Parts, settings: Settings, page: "Page", *, json: bool
 ) -> None:
-    from kerneltune.agent.view.show import compiled_json, ptx_change, ptx_in_window, ptx_of, sass_change, sass_of
 
     if parts.source or parts.diff or parts.receipt or parts.conversation:
         raise UsageError(
@@ -189,7 +203,6 @@ def _show_compiled(
 
 def _exactly(text: str, page: "Page", *, source: bool = False) -> None:
     """Print to a file or a program byte for byte; to a window in colour, and without what a terminal would obey."""
-    from kerneltune.agent.view.show import diff_text, source_text
 
     if page.terminal:
         page.print(source_text(text, page) if source else diff_text(text))
@@ -207,7 +220,6 @@ def _receipt(shown: "ShownAttempt") -> str:
 
 
 def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
-    from kerneltune.agent.view.show import ShownAttempt
 
     events = store.load_attempt(attempt_id)
     run = store.load_run(events[0].run_id)
@@ -242,17 +254,16 @@ def _until(store: "Store", shown: "ShownAttempt") -> Conversation:
 def _compiled_attempts(store: "Store", attempt_ids: Sequence[str], settings: Settings) -> "list[CompiledAttempt]":
     """Each attempt's kernels, compiled and disassembled: those of the variant that was timed. Raises StoreError for an
     attempt that has no plan, or whose plan does not compile here."""
-    from kerneltune.agent.commands.session import print_progress, workshop
+    from kerneltune.agent.commands.session import workshop
 
     found = [store.find_attempt(attempt_id) for attempt_id in attempt_ids]
     plans = [_stored_plan(stored) for stored in found]  # what cannot work is said before the workers start
-    with workshop(settings, print_progress) as shop:
+    with workshop(settings, print_note) as shop:
         return [_compiled(stored, plan, shop) for stored, plan in zip(found, plans, strict=True)]
 
 
 def _compiled(stored: "StoredAttempt", plan: Plan, shop: "Workshop") -> "CompiledAttempt":
     """The plan of the variant that was timed, compiled again, confined, for the GPU of its run."""
-    from kerneltune.agent.view.show import CompiledAttempt
     from kerneltune.tools.update import KernelCompiler, UpdateLimits
 
     variant = stored.finished.verdict.variant if stored.finished else ""
@@ -319,3 +330,505 @@ def _artefacts(attempt_id: str, compiling: "KernelCompiler", kernels: list[Kerne
     if problem:
         raise StoreError(f"attempt {attempt_id} does not compile here: {problem[:1000]}")
     return [built.artefacts[kernel.sha256] for kernel in kernels]
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """A run, those of its attempts that were asked for, and the file with its best kernel, if that is here."""
+
+    started: RunStarted
+    summary: RunSummary
+    attempts: Sequence[AttemptSummary]
+    best_path: str | None
+
+
+def print_run(run: ShownRun, page: Page) -> None:
+    """Print the run's facts, then a line per attempt."""
+    page.print(_run_facts(run), heading(f"{words.plural(len(run.attempts), 'attempt')}{_of(run)}"))
+    if run.attempts:
+        page.print(attempts_table(run.attempts, run.summary.best_attempt_id))
+
+
+def run_and_attempts_json(run: ShownRun) -> dict[str, Json]:
+    """Return the one object of --json."""
+    about = ("author_why", "task_sha256", "machine", "limits", "seed", "versions")
+    return {
+        "type": "run",
+        "schema_version": 1,
+        **run_json(run.summary),
+        **{name: encode(getattr(run.started, name)) for name in about},
+        "best_path": run.best_path,
+        "attempts_shown": encode(run.attempts),
+    }
+
+
+def _of(run: ShownRun) -> str:
+    left_out = run.summary.attempts - len(run.attempts)
+    return f" of {run.summary.attempts}" if left_out > 0 else ""
+
+
+def _run_facts(run: ShownRun) -> Table:
+    table, summary, started = facts(), run.summary, run.started
+    table.add_row("run", one_line(summary.run_id))
+    table.add_row("task", one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
+    table.add_row("author", one_line(f"{summary.author}  ({started.author_why})"))
+    table.add_row("where", one_line(where(summary)))
+    table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")
+    table.add_row("ended", summary.why or "not yet, or its process was killed")
+    table.add_row("versions", one_line(", ".join(f"{k} {v}" for k, v in started.versions.items())))
+    limits = ", ".join(f"{k} {v}" for k, v in started.limits.items() if v is not None)
+    table.add_row("limits", one_line(limits) or "none")
+    table.add_row("verdicts", _counts(summary))
+    table.add_row("best", best_in_words(summary, in_full=True))
+    if run.best_path:
+        table.add_row("kernel", Text(one_line(run.best_path), style="bold"))
+    return table
+
+
+def _counts(run: RunSummary) -> Text:
+    counts = Text()
+    for status in Status:
+        if n := run.by_status.get(status.value):
+            counts.append_text(words.verdict_label(status, padded=False)).append(f" {n}   ")
+    return counts if run.by_status else Text("none yet")
+
+
+def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = None) -> Table:
+    """Return a table with a row per attempt: parent, verdict, times, registers, rationale."""
+    shown = ("#", "parent", "verdict", "time", "speed-up", "regs", "spills", "tried")
+    table = columns(*shown, right=("#", "parent", "spills"), cut=("tried",))
+    for attempt in attempts:
+        table.add_row(*_row(attempt), style="bold" if attempt.attempt_id == best_id else "")
+    return table
+
+
+def _row(attempt: AttemptSummary) -> Iterator[RenderableType]:
+    yield str(attempt.number)
+    yield one_line(parent_name(attempt.attempt_id, attempt.parent_id)) or "-"
+    yield label(attempt.status)
+    yield time_words(attempt)
+    yield speedup_words(attempt)
+    yield "+".join(map(str, attempt.registers[:3])) + "+…" * (len(attempt.registers) > 3) or "-"
+    yield f"{attempt.spill_bytes}" if attempt.registers else "-"
+    why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
+    yield short(attempt.rationale + why)
+
+
+def label(status: str | None) -> Text:
+    """Format a verdict's symbol and word, or that there is none."""
+    if status is None:
+        return Text("· no verdict", style="dim")
+    made = words.verdict_label(Status(status), padded=False)
+    made.no_wrap = False
+    return made
+
+
+def time_words(attempt: AttemptSummary) -> str:
+    """Format the median and its 95 % interval."""
+    if attempt.median_us is None or attempt.low_us is None or attempt.high_us is None:
+        return "-"
+    return words.timing(Timing(attempt.median_us, attempt.low_us, attempt.high_us, 0, 0))
+
+
+def speedup_words(attempt: AttemptSummary) -> str:
+    """Format the speed-up over the fastest baseline, with its interval."""
+    if attempt.speedup is None or attempt.speedup_low is None or attempt.speedup_high is None:
+        return "-"
+    return words.speedup(Comparison("", 0.0, attempt.speedup, attempt.speedup_low, attempt.speedup_high))
+
+
+_WORST = 5
+_MOST_LINES = 20_000  # of two sources that are compared: the time grows with their product
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@dataclass(frozen=True)
+class ShownAttempt:
+    """An attempt and what is known beside it. `ancestors`: nearest first; `receipt_path`: None without a file."""
+
+    run: RunStarted
+    record: AttemptRecord
+    ancestors: Sequence[AttemptSummary]
+    parent_source: str | None
+    verifications: Sequence[Verified]
+    receipt_path: str | None
+
+    @property
+    def diff(self) -> str:
+        """The source against its parent's; empty without a parent."""
+        if self.parent_source is None or self.record.parent_id is None:
+            return ""
+        return unified(self.parent_source, self.record.source, self.record.parent_id, self.record.attempt_id)
+
+
+def unified(before: str, after: str, from_name: str, to_name: str) -> str:
+    """Return a unified diff that `patch` accepts."""
+    old, new = (re.findall("[^\n]*\n|[^\n]+", source) for source in (before, after))
+    if len(old) + len(new) > _MOST_LINES:
+        return f"# {len(old)} and {len(new)} lines: too many to compare\n"
+    lines = difflib.unified_diff(old, new, from_name, to_name)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def print_attempt(shown: ShownAttempt, page: Page) -> None:
+    """Print everything known of an attempt but its conversation."""
+    page.print(_attempt_facts(shown), *_tables(shown))
+    if shown.record.parent_id:
+        page.print(heading(f"diff to {one_line(shown.record.parent_id)}"), diff_text(shown.diff))
+    page.print(heading("source"), source_text(shown.record.source, page))
+
+
+def diff_text(diff: str) -> Text:
+    """Colour a diff."""
+    text = Text()
+    for line in words.lines(diff or "the same source").splitlines():
+        text.append(line + "\n", style=_DIFF_STYLES.get(line[:1], ""))
+    text.rstrip()
+    return text
+
+
+def source_text(source: str, page: Page) -> RenderableType:
+    """Highlight a source where the page has colours."""
+    shown = words.lines(source).rstrip("\n")
+    if not (page.terminal and page.colour):
+        return Text(shown)
+    from rich.syntax import Syntax  # 100 ms for its lexers
+
+    return Syntax(shown, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+
+
+def _attempt_facts(shown: ShownAttempt) -> Table:
+    table = facts()
+    for name, value in _fact_rows(shown):
+        table.add_row(name, Text(one_line(value)) if isinstance(value, str) else value)
+    return table
+
+
+def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
+    record, run = shown.record, shown.run
+    yield "attempt", record.attempt_id
+    yield "run", f"{run.task} by {run.author}, {run.gpu or f'no GPU ({run.arch})'}"
+    yield "proposed", f"{_time(record.at)}{_in_conversation(record)}"
+    yield "tried", record.rationale
+    match record.origin:
+        case RunStart(given):
+            yield "start", f"--from {given}"
+        case GivenFile(name):
+            yield "file", name
+    if point := point_of(record.origin):
+        yield "parameters", ", ".join(f"{k} {v}" for k, v in ({"sketch": point.sketch} | point.params).items())
+    tier = f", {record.tier}" if record.tier else ""
+    yield "verdict", label(record.status).append(f"{tier}  {one_line(record.detail)}", style="default")
+    yield from _measured(record)
+    if record.library_ops:
+        yield "library", ", ".join(record.library_ops)
+    spent = {"trace": record.trace_s, "compile": record.compile_s, "judge": record.bench_s}
+    yield "took", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds is not None) or "-"
+    for verified in shown.verifications:
+        held = "not decided" if verified.purpose == "unfinished" else "held" if verified.held else "did not hold"
+        yield "verified", f"{_time(verified.at)} on {verified.gpu or 'no GPU'}: {held}: {verified.why}"
+    yield "receipt", shown.receipt_path or "no file here; the record keeps its evidence"
+
+
+def _in_conversation(record: AttemptRecord) -> str:
+    return f", conversation {record.conversation} turn {record.turn}" if record.conversation else ""
+
+
+def _measured(record: AttemptRecord) -> Iterator[tuple[str, str]]:
+    if record.timing:
+        timing = record.timing
+        how = f"cold L2, {timing.n_blocks} blocks, {timing.n_launches} launches"
+        yield "time", f"{words.timing(timing)}, {how}"
+    for compared in words.fastest_first(record.comparisons):
+        yield f"over {compared.baseline}", f"{words.speedup(compared)} of {words.microseconds(compared.baseline_us)}"
+    if record.sol_fraction is not None:
+        yield "speed of light", f"{record.sol_fraction:.1%}"
+    if record.coverage is not None:
+        yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
+    if record.variant:
+        yield "variant", record.variant
+
+
+def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
+    record = shown.record
+    if record.cases:
+        right = sum(case.ok for case in record.cases)
+        yield heading(f"worst cases ({right} of {words.plural(len(record.cases), 'input set')} right)")
+        yield _cases(record.cases)
+    if record.kernels:
+        yield heading("kernels")
+        yield _kernels(record)
+    if record.expectations:
+        yield heading("hypotheses")
+        yield _expectations(record)
+    if shown.ancestors:
+        yield heading("derived from")
+        yield attempts_table(shown.ancestors)
+
+
+def _cases(cases: Sequence[CaseResult]) -> Table:
+    table = columns("", "case", "inputs", "error / tolerance", "largest error", "detail", cut=("detail",))
+    for case in worst(cases):
+        mark = Text("✓", style="green") if case.ok else Text("✗", style="red")
+        errors = (f"{case.error_ratio:.3g}", f"{case.max_abs_error:.3g}")
+        table.add_row(mark, *map(one_line, (case.case, case.inputs)), *errors, short(case.sentence))
+    return table
+
+
+def worst(cases: Sequence[CaseResult]) -> list[CaseResult]:
+    """Return the worst cases: failed ones first, then by error; NaN is the worst."""
+    return sorted(cases, key=lambda c: (c.ok, c.error_ratio == c.error_ratio, -c.error_ratio))[:_WORST]
+
+
+def _kernels(record: AttemptRecord) -> Table:
+    names = ("kernel", "registers", "spilled B", "stack B", "shared B", "warps", "stages", "occupancy")
+    table = columns(*names, right=names[1:])
+    for k in record.kernels:
+        spilled = k.spill_store_bytes + k.spill_load_bytes
+        numbers = (k.registers, spilled, k.stack_bytes, k.shared_bytes, k.num_warps, k.num_stages)
+        table.add_row(one_line(k.name), *map(str, numbers), f"{k.occupancy:.2f}")
+    return table
+
+
+def _expectations(record: AttemptRecord) -> Table:
+    table = columns("outcome", "hypothesis", "prediction", cut=("hypothesis", "prediction"))
+    for said in record.expectations:
+        table.add_row(said.outcome, short(said.hypothesis), short(said.prediction))
+    return table
+
+
+def _time(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) -> dict[str, Json]:
+    """Return the one object of --json."""
+    about = ("run_id", "task", "task_sha256", "author", "arch", "gpu", "versions")
+    return {
+        "type": "attempt",
+        "schema_version": 2,
+        **encode(shown.record),
+        "run": {name: encode(getattr(shown.run, name)) for name in about},
+        "ancestors": encode(shown.ancestors),
+        "diff": shown.diff or None,
+        "verifications": [_verification(v) for v in shown.verifications],
+        "receipt_path": shown.receipt_path,
+        "messages": None if conversation is None else encode(conversation.messages),
+    }
+
+
+def _verification(verified: Verified) -> dict[str, Json]:
+    verdict = {name: value for name, value in encode(verified.verdict).items() if name != "receipt"}
+    facts = {name: encode(getattr(verified, name)) for name in ("at", "gpu", "held", "why", "versions")}
+    return facts | {"verdict": verdict}
+
+
+@dataclass(frozen=True)
+class CompiledAttempt:
+    """An attempt's kernels, compiled again. `versions_then`: of the run; `same_cubins`: whether they are those that
+    were judged, byte for byte; None where nobody knows. `ptx`, `reports` and `sass` have one entry per kernel."""
+
+    attempt_id: str
+    variant: str
+    timed_variant: str
+    arch: str
+    versions_then: Mapping[str, str]
+    versions_now: Mapping[str, str]
+    assembler: str
+    disassembler: str
+    same_cubins: bool | None
+    ptx: tuple[str, ...]
+    reports: tuple[KernelReport, ...]
+    sass: tuple[Sass, ...]
+
+    @property
+    def provenance(self) -> tuple[str, ...]:
+        """Say in lines what was compiled by what, and whether that is what was judged."""
+        return tuple(self._provenance())
+
+    def _provenance(self) -> Iterator[str]:
+        now, then = self.versions_now.get("triton"), self.versions_then.get("triton")
+        yield (
+            f"attempt {self.attempt_id}, variant {self.variant}: compiled for {self.arch} by triton {now} "
+            f"with {self.assembler}, disassembled by {self.disassembler}"
+        )
+        if self.variant != self.timed_variant:
+            yield f"the variant that was timed, {self.timed_variant}, does not come of the source here"
+        if self.same_cubins:
+            yield "the same cubins, byte for byte, as those that were judged"
+        elif self.same_cubins is False:
+            yield f"other cubins than those that were judged, which triton {then} compiled"
+
+
+def sass_of(shown: CompiledAttempt) -> str:
+    """Return the SASS listing of every kernel below its provenance."""
+    head = [f"// {line}" for line in shown.provenance]
+    return "\n".join([*head, LEGEND, "", *(listing(kernel) for kernel in shown.sass)])
+
+
+def ptx_of(shown: CompiledAttempt) -> str:
+    """Return the PTX of the only kernel unchanged, ready to assemble; of several, one below the other."""
+    if len(shown.ptx) == 1:
+        return shown.ptx[0]
+    named = zip(shown.reports, shown.ptx, strict=True)
+    return "\n".join(f"// kernel {report.name}\n{text}" for report, text in named)
+
+
+def ptx_in_window(shown: CompiledAttempt) -> str:
+    """Return the PTX of every kernel with line numbers, below its provenance."""
+    head = [f"// {line}" for line in shown.provenance]
+    named = zip(shown.reports, shown.ptx, strict=True)
+    return "\n".join([*head, *(f"// kernel {report.name}\n{numbered_ptx(text)}" for report, text in named)])
+
+
+def sass_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
+    """Compare two attempts' SASS: resources first, then the hot loops."""
+    return "\n".join(
+        [
+            *_provenance_lines(before, after),
+            "",
+            *_resource_changes(before, after),
+            changes(before.sass, after.sass),
+            "",
+        ]
+    )
+
+
+def ptx_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
+    """Compare two attempts' PTX, leaving out the numbers of registers and labels."""
+    texts = (ptx_of(before), ptx_of(after))
+    found = _ptx_difference(*texts, before.attempt_id, after.attempt_id)
+    return found or "the same PTX but for the numbers of registers and labels\n"
+
+
+def _ptx_difference(before: str, after: str, from_name: str, to_name: str) -> str:
+    """The lines of PTX that differ by more than numbers of registers and labels, as they are, in the form of a diff;
+    empty where none does."""
+    old, new = (_ptx_lines(text) for text in (before, after))
+    if len(old) + len(new) > _MOST_PTX_LINES:
+        return f"# {len(old)} and {len(new)} lines: too many to compare\n"
+    keys = [[_PTX_NUMBER.sub(r"\1", line) for line in lines] for lines in (old, new)]
+    told: list[str] = []
+    for group in difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_grouped_opcodes(3):
+        told.append(f"@@ -{group[0][1] + 1} +{group[0][3] + 1} @@")
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                told += [f" {line}" for line in new[j1:j2]]
+            else:
+                told += [*(f"-{line}" for line in old[i1:i2]), *(f"+{line}" for line in new[j1:j2])]
+    return "".join(f"{line}\n" for line in [f"--- {from_name}", f"+++ {to_name}", *told]) if told else ""
+
+
+def _ptx_lines(text: str) -> list[str]:
+    """Without comments and debug lines."""
+    lines = (line.partition("//")[0].strip() for line in text.split("\n"))
+    return [" ".join(line.split()) for line in lines if line and not line.startswith((".loc", ".file"))]
+
+
+def _provenance_lines(before: CompiledAttempt, after: CompiledAttempt) -> Iterator[str]:
+    for sign, shown in (("-", before), ("+", after)):
+        first, *rest = shown.provenance
+        yield f"{sign * 3} {first}"
+        yield from (f"    {line}" for line in rest)
+
+
+def _resource_changes(before: CompiledAttempt, after: CompiledAttempt) -> Iterator[str]:
+    old = {report.name: report for report in before.reports}
+    for report in after.reports:
+        if (other := old.get(report.name)) is not None:
+            yield f"{report.name}: {_resources(other)} -> {_resources(report)}"
+
+
+def _resources(report: KernelReport) -> str:
+    spilled = report.spill_store_bytes + report.spill_load_bytes
+    return (
+        f"{report.registers} registers, {spilled} B spilled, {report.shared_bytes} B shared, "
+        f"{report.num_warps} warps, occupancy {report.occupancy:.0%}"
+    )
+
+
+def compiled_json(shown: CompiledAttempt, parts: Sequence[str], against: CompiledAttempt | None) -> dict[str, Json]:
+    """Return the one object of --json. `parts`: "sass", "ptx" or both."""
+    names = ("attempt_id", "variant", "timed_variant", "arch", "assembler", "disassembler", "same_cubins")
+    found: dict[str, Json] = {
+        "type": "compiled",
+        "schema_version": 2,
+        **{name: encode(getattr(shown, name)) for name in names},
+        "versions": dict(shown.versions_now),
+        "kernels": encode(shown.reports),
+    }
+    if "sass" in parts:
+        found["sass"] = [_sass_json(kernel) for kernel in shown.sass]
+    if "ptx" in parts:
+        found["ptx"] = list(shown.ptx)
+    if against is not None:
+        found["against"] = against.attempt_id
+        found["difference"] = {
+            name: change(against, shown)
+            for name, change in (("sass", sass_change), ("ptx", ptx_change))
+            if name in parts
+        }
+    return found
+
+
+def _sass_json(kernel: Sass) -> dict[str, Json]:
+    return {name: value for name, value in encode(kernel).items() if name != "ptx"}
+
+
+_STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+
+
+def print_conversations(conversations: Sequence[Conversation], page: Page) -> None:
+    """Print every message in order, below a line with its role."""
+    for conversation in conversations:
+        page.print(Text(one_line(f"conversation {conversation.key}"), style="bold"))
+        for message in conversation.messages:
+            page.print(_message_head(message), *_message_body(message))
+
+
+def _message_head(message: Message) -> Text:
+    parts = [message.role if message.turn is None else f"{message.role}, turn {message.turn}"]
+    if message.role == "assistant":
+        parts += _reply(message)
+    if message.is_error:
+        parts.append("an error")
+    if message.history:
+        parts.append("a history that took the place of what was said before")
+    return Text(f"\n[{one_line('; '.join(parts))}]", style=f"bold {_STYLES[message.role]}")
+
+
+def _reply(message: Message) -> Iterator[str]:
+    yield message.model
+    if message.seconds is not None:
+        yield f"{message.seconds:.1f} s"
+    usage = message.usage or {}
+    counted = [(usage.get(name), word) for name, word in (("input_tokens", "in"), ("output_tokens", "out"))]
+    if told := [f"{words.tokens(n)} {word}" for n, word in counted if isinstance(n, int)]:
+        yield "tokens " + ", ".join(told)
+    if message.cost_usd is not None:
+        yield words.dollars(message.cost_usd)
+    if message.stop not in ("", "end", "tools"):
+        yield message.stop
+
+
+def _message_body(message: Message) -> Iterator[Text]:
+    if message.thinking.strip():
+        yield Text(words.lines(message.thinking).strip("\n"), style="dim italic")
+    if message.text.strip():
+        yield Text(words.lines(message.text).strip("\n"))
+    for call in message.calls:
+        yield _call(call)
+
+
+def _call(call: ToolCall) -> Text:
+    text = Text(f"-> {one_line(call.name)}", style="bold")
+    for name, value in call.arguments.items():
+        text.append(f"\n   {one_line(name)}: ", style="bold").append(_value(value), style="default")
+    if call.problem:
+        text.append(f"\n   {one_line(call.problem)}", style="red")
+    return text
+
+
+def _value(value: Json) -> str:
+    shown = words.lines(str(value)).strip("\n")
+    return "\n" + "\n".join(f"   | {line}" for line in shown.splitlines()) if "\n" in shown else shown

@@ -1,19 +1,29 @@
 """`optimize tasks`: the built-in tasks, one of them in full, and whether a task is fit to be optimised."""
 
 import json as jsonlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
 
 from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import Page, columns, standard_page
+from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.gpus import GPUS, speed_of_light
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.task.load import builtin_tasks, described, find_task, visible_source
+from kerneltune.tools.tasks import GROUPS
 
 if TYPE_CHECKING:
-    from kerneltune.agent.view.setup import CheckedTask
-    from kerneltune.tools.schema.task import TaskSpec
     from kerneltune.tools.task.load import TaskFile
+
+SCHEMA_VERSION = 1
 
 command = App(
     name="tasks",
@@ -45,49 +55,135 @@ def tasks(
     """
     if task is None and check:
         raise UsageError("tasks --check: name the task to check, as in: optimize tasks mytask.py --check")
-    from kerneltune.agent.view.listing import print_task
-    from kerneltune.agent.view.setup import check_json, print_check
-    from kerneltune.tools.task.load import find_task, visible_source
-
     if task is None:
-        return _list_tasks(json=json)
-    task_file = find_task(task)
-    found = checked_task(task_file)
-    if not check:
-        print_task(found.task, visible_source(task_file), found.notes, json=json)
+        _print_tasks(json=json)
         return 0
+    file = find_task(task)
+    if not check:
+        spec = described(file)
+        _print_task(CheckedTask(spec) if spec else checked_task(file), visible_source(file), json=json)
+        return 0
+    found = checked_task(file)
     if json:
-        print(jsonlib.dumps(check_json(task_file.name, found), indent=2))
+        about = {"type": "task_check", "schema_version": SCHEMA_VERSION, "task": file.name}
+        print(jsonlib.dumps(about | {"sound": found.sound, "notes": list(found.notes)}, indent=2))
     else:
-        print_check(task, found)
+        print_check(found, one_line(task), standard_page(colour=True))
     return int(not found.sound)
 
 
-def _list_tasks(*, json: bool) -> int:
-    """Print the built-in tasks; describing them takes a worker with torch."""
-    from kerneltune.agent.view.listing import print_tasks
-    from kerneltune.tools.task.load import builtin_tasks
-    from kerneltune.tools.tasks import GROUPS
+@dataclass(frozen=True)
+class CheckedTask:
+    """A task whose reference runs. `notes` say how far verdicts on it can be trusted."""
 
-    files = builtin_tasks()
-    specs = {file.name: task for file, (task, _) in zip(files, _described(files), strict=True)}
-    print_tasks({group: [specs[name] for name in names] for group, names in GROUPS.items()}, json=json)
-    return 0
+    task: TaskSpec
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether the check raised no note."""
+        return not self.notes
 
 
-def checked_task(task_file: "TaskFile") -> "CheckedTask":
+def checked_task(task_file: "TaskFile") -> CheckedTask:
     """Open a task as a run would: its reference runs in a trusted worker, and kernels that do nothing are tried on it.
     Raises TaskError when its code fails."""
-    from kerneltune.agent.view.setup import CheckedTask
-
-    (described,) = _described([task_file])
-    return CheckedTask(*described)
-
-
-def _described(files: "Sequence[TaskFile]") -> "list[tuple[TaskSpec, tuple[str, ...]]]":
-    """Each task as data, with what the CPU judge has against it. Raises TaskError."""
     from kerneltune.agent.commands.session import open_task
     from kerneltune.tools.sandbox import workers
 
     with workers.started_base() as machine, machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        return [open_task(judge, file) for file in files]
+        return CheckedTask(*open_task(judge, task_file))
+
+
+def print_check(found: CheckedTask | str, path: str, page: Page) -> None:
+    """Print the check's result and the next command. `found`: text that says why a task does not run; `path`: the task
+    as a person typed it."""
+    if isinstance(found, CheckedTask) and found.sound:
+        page.print(Text("✔ its reference runs, and kernels that do nothing fail it", style="green"))
+        page.print(Text(f"next: optimize --task {path}", style="cyan"))
+        return
+    problems = found.notes if isinstance(found, CheckedTask) else [f"it does not run yet: {found}"]
+    page.print(*(Text(f"✗ {one_line(problem)}", style="red") for problem in problems))
+    page.print(Text(f"next: edit {path}, then: optimize tasks {path} --check", style="cyan"))
+
+
+def _print_tasks(*, json: bool) -> None:
+    """Print a row per built-in task, by group: size and cost of its timed case. JSON has floors on GPUs too."""
+    specs = {file.name: described(file) or checked_task(file).task for file in builtin_tasks()}
+    groups = {group: [specs[name] for name in names] for group, names in GROUPS.items()}
+    if json:
+        listed = [_task_json(task) | {"group": group} for group, its in groups.items() for task in its]
+        print(jsonlib.dumps(listed, indent=2))
+        return
+    about = Text("\nCases, source and the floor on each known GPU: optimize tasks NAME")
+    standard_page(colour=True).print(_tasks_table(groups), about)
+
+
+def _tasks_table(groups: Mapping[str, Sequence[TaskSpec]]) -> Table:
+    names = ("task", "precision", "bytes", "flops", "cases", "inputs of the timed case")
+    table = columns(*names, right=("bytes", "flops"))
+    for group, its in groups.items():
+        table.add_row(Text(f"— {group}", style="dim"))
+        for task in its:
+            shown = str(sum(not c.held_out for c in task.cases))
+            table.add_row(task.name, task.precision, *_cost(task.main), shown, shapes(task.main))
+    return table
+
+
+def _cost(case: CaseSpec) -> tuple[str, str]:
+    return f"{case.bytes_moved / 1e6:.1f} MB", f"{case.flops:.2e}" if case.flops else "-"
+
+
+def _task_json(task: TaskSpec) -> dict[str, Json]:
+    floors = {gpu.name: round(speed_of_light(task.main, gpu, task.precision).us, 3) for gpu in GPUS}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": task.name,
+        "precision": task.precision,
+        "cases": [encode(c) for c in task.cases if not c.held_out],
+        "speed_of_light_us": floors,
+    }
+
+
+def _print_task(found: CheckedTask, source: str, *, json: bool) -> None:
+    """Print a task's cases, the floor of the timed one, and the source as an author sees it."""
+    task = found.task
+    if json:
+        print(jsonlib.dumps(_task_json(task) | {"source": source, "notes": list(found.notes)}, indent=2))
+        return
+    page, hidden = standard_page(colour=True), sum(c.held_out for c in task.cases)
+    page.print(Text(f"{one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
+    if hidden:
+        page.print(f"and {words.plural(hidden, 'case')} that no author sees")
+    page.print(*(Text(f"✗ {one_line(note)}", style="red") for note in found.notes))
+    page.print("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
+    floors = columns("task", *(gpu.name for gpu in GPUS), right=[gpu.name for gpu in GPUS])
+    floors.add_row(task.name, *(f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs" for gpu in GPUS))
+    page.print(floors, "")
+    if page.terminal:
+        from rich.syntax import Syntax  # 100 ms for its lexers
+
+        page.print(Syntax(words.lines(source), "python", background_color="default"))
+    else:
+        page.write(words.lines(source))
+
+
+def _cases_table(task: TaskSpec) -> Table:
+    table = columns("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
+    for case in task.cases:
+        if not case.held_out:
+            name = f"{one_line(case.name)} (timed)" if case is task.main else one_line(case.name)
+            table.add_row(name, *_cost(case), "yes" if case.runs_on_cpu else "no", shapes(case))
+    return table
+
+
+def shapes(case: CaseSpec) -> str:
+    """Format the inputs: "8192x8192 float32, 8192 int64"."""
+    return ", ".join(_leaf(tree) for tree in case.inputs)
+
+
+def _leaf(tree: Json) -> str:
+    if isinstance(tree, dict) and "$tensor" in tree:
+        spec = tree["$tensor"]
+        return f"{'x'.join(map(str, spec['shape']))} {spec['dtype']}"
+    return str(tree)

@@ -8,27 +8,30 @@ import json as jsonlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.text import Text
 
 from kerneltune.agent import complete
 from kerneltune.agent.attempt import GivenFile
 from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, Unsandboxed
 from kerneltune.agent.events import Note, RunStarted, Verified
 from kerneltune.agent.settings import Settings, chosen_settings, environment
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import Page, choose_view, columns, print_note, standard_page
+from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, TaskError
-from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.commands.session import Session, Workshop
     from kerneltune.agent.record.store import Store, StoredAttempt
-    from kerneltune.agent.view.verdicts import Verification
     from kerneltune.tools.update import Update
 
 command = App(
@@ -58,7 +61,7 @@ def verify(
     runs_dir: RunsDir = None,
     json: AsJson = False,
     plain: NoColour = False,
-    allow_unsandboxed: Unsandboxed = False,
+    allow_unsandboxed: Unsandboxed = None,
 ) -> int:
     """Judge a stored attempt again, here or on another GPU.
 
@@ -66,12 +69,9 @@ def verify(
 
     Exit code 0: it held; 1: it did not; 2: bad input.
     """
-    flags = {"tier": tier, "arch": arch, "runs_dir": runs_dir, "allow_unsandboxed": allow_unsandboxed or None}
-    settings = chosen_settings(flags)
-    from kerneltune.agent.commands.session import print_progress, session, workshop
+    settings = chosen_settings(locals())
+    from kerneltune.agent.commands.session import session, workshop
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.output import choose_view
-    from kerneltune.agent.view.verdicts import print_verification, verification_json
 
     with Store.open(settings.runs_dir) as store, tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
         stored = store.find_attempt(attempt)
@@ -83,14 +83,14 @@ def verify(
                 f"attempt {stored.proposed.attempt_id} has no source that could be judged again: {origin.problem}"
             )
         found = stored_task(stored.run, task, Path(scratch))
-        with workshop(settings, print_progress) as shop, session(shop, found.file) as opened:
-            print_progress(Note("", "verifying", stored.finished.attempt_id))
+        with workshop(settings, print_note) as shop, session(shop, found.file) as opened:
+            print_note(Note("", "verifying", stored.finished.attempt_id))
             outcome = _repeat(opened, store, stored, stored.finished, settings, found.differs)
     if json:
         print(jsonlib.dumps(verification_json(outcome), allow_nan=False))
     else:
         choice = choose_view(environment(), is_terminal=sys.stdout.isatty(), plain=plain)
-        print_verification(outcome, colour=choice.colour)
+        print_verification(outcome, standard_page(colour=choice.colour))
     return int(not outcome.held)
 
 
@@ -106,7 +106,6 @@ def _repeat(
     from kerneltune.agent.attempt import rank_key
     from kerneltune.agent.record.folder import ReceiptBook, folder_of
     from kerneltune.agent.repeat import repeated, unfinished
-    from kerneltune.agent.view.verdicts import Side, Verification
 
     run, old, attempt_id, source = stored.run, finished.verdict, finished.attempt_id, stored.proposed.source
     tier, place = settings.tier or old.tier or "judged", opened.workshop.place
@@ -226,3 +225,100 @@ def _changed(run: RunStarted) -> str:
         f"the task of run {run.run_id} was {path} with sha256 {run.task_sha256[:12]}; it has changed or is gone. "
         "Restore it, or pass --task with the same file's new place"
     )
+
+
+_SHOWN_VERSIONS = ("kerneltune", "torch", "triton", "python")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two verdicts, and where it was reached."""
+
+    verdict: Verdict
+    gpu: str | None
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome. `differs`: what is not as it was, one line each."""
+
+    attempt_id: str
+    old: Side
+    new: Side
+    held: bool
+    why: str
+    differs: tuple[str, ...]
+    receipt: dict[str, Json]
+    receipt_path: str
+
+
+def print_verification(found: Verification, page: Page) -> None:
+    """Print a table of both verdicts, the differences, and the conclusion."""
+    table = columns("", "stored", "now")
+    for row in _compared_rows(found):
+        table.add_row(*row)
+    page.print(Text(f"attempt {found.attempt_id}", style="bold"), table)
+    page.print(*(Text(one_line(f"differs: {line}"), style="yellow") for line in found.differs))
+    word, style = ("held", "green") if found.held else ("did not hold", "red")
+    if found.old.verdict.accepted and found.new.verdict.status is Status.UNCHECKED:
+        word, style = "not decided", "yellow"
+    page.print(Text.assemble((f"{word}: ", f"bold {style}"), one_line(found.why)), f"receipt {found.receipt_path}")
+
+
+def _compared_rows(found: Verification) -> Iterator[tuple[str | Text, str | Text, str | Text]]:
+    old, new = found.old, found.new
+    yield "status", words.verdict_label(old.verdict.status), words.verdict_label(new.verdict.status)
+    yield "time", _time_cell(old.verdict), _time_cell(new.verdict)
+    for name in _baselines(old.verdict, new.verdict):
+        yield f"over {name}", _speedup_cell(old.verdict, name), _speedup_cell(new.verdict, name)
+    yield "tier", old.verdict.tier or "-", new.verdict.tier or "-"
+    yield "coverage", _share_cell(old.verdict.coverage), _share_cell(new.verdict.coverage)
+    yield "worst error", _error_cell(old.verdict), _error_cell(new.verdict)
+    yield "GPU", old.gpu or "none", new.gpu or "none"
+    for name in _SHOWN_VERSIONS:
+        yield name, old.versions.get(name, "?"), new.versions.get(name, "?")
+
+
+def _baselines(old: Verdict, new: Verdict) -> Sequence[str]:
+    found = words.fastest_first((*old.comparisons, *new.comparisons))
+    return list(dict.fromkeys(c.baseline for c in found))
+
+
+def _time_cell(verdict: Verdict) -> str:
+    return words.timing(verdict.timing) if verdict.timing else "not timed"
+
+
+def _speedup_cell(verdict: Verdict, baseline: str) -> str:
+    return next((words.speedup(c) for c in verdict.comparisons if c.baseline == baseline), "-")
+
+
+def _share_cell(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _error_cell(verdict: Verdict) -> str:
+    if not verdict.cases:
+        return "-"
+    return f"{max(c.error_ratio for c in verdict.cases):.2g} of the tolerance, {len(verdict.cases)} input sets"
+
+
+def verification_json(found: Verification) -> dict[str, Json]:
+    """Return the one object of --json."""
+    return {
+        "type": "verification",
+        "schema_version": 1,
+        "attempt_id": found.attempt_id,
+        "held": found.held,
+        "why": found.why,
+        "differs": list(found.differs),
+        "old": _side_json(found.old),
+        "new": _side_json(found.new),
+        "receipt_path": found.receipt_path,
+        "receipt": found.receipt,
+    }
+
+
+def _side_json(side: Side) -> dict[str, Json]:
+    verdict = {k: v for k, v in encode(side.verdict).items() if k != "receipt"}
+    return {"verdict": verdict, "gpu": side.gpu, "versions": dict(side.versions)}

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from kerneltune.agent import complete
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.commands import AsLines, RunsDir
+from kerneltune.agent.commands import AsLines, RunsDir, no_runs, require_record
 from kerneltune.agent.events import Event
 from kerneltune.agent.record.folder import folder_of, process_of
 from kerneltune.agent.record.trajectory import JUDGED_FILES
@@ -75,24 +75,23 @@ def watch(
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Print one line per event instead of the screen.", negative="")] = False,
 ) -> int:
-    """Watch a run that is running or over: follow it, look at its attempts, play it back, make a picture of it.
+    """Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.
 
     Looking never touches the run.
 
     Exit code: that of the run when its end was seen (0 something accepted, 1 nothing accepted or its process gone, 130
     interrupted); 0 when you leave before; 2 bad input.
     """
-    settings, here = chosen_settings({"runs_dir": runs_dir}), environment()
+    settings, here = chosen_settings(locals()), environment()
     from rich.console import Console
 
-    from kerneltune.agent.record.store import FILE_NAME, Store
+    from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import choose_view
     from kerneltune.agent.view.watch import Playback
 
     factor, idle_limit_s = _speed(speed), _idle_limit_s(idle_limit)
     columns, lines = _picture_size(svg, width, height)
-    if not (settings.runs_dir / FILE_NAME).is_file():  # opening it would make an empty one
-        raise UsageError(f"no runs in {settings.runs_dir}; make one with: optimize --task softmax")
+    require_record(settings.runs_dir)
     with Store.open(settings.runs_dir) as store:
         stored = _StoredRun(store, _named(store, run))
         if svg:
@@ -146,7 +145,7 @@ def _named(store: "Store", text: str | None) -> str:
         return store.find_run(text)
     runs = store.run_ids()
     if not runs:
-        raise UsageError(f"no runs in {store.path.parent}; make one with: optimize --task softmax")
+        raise no_runs(store.path.parent)
     return runs[-1]
 
 
@@ -204,7 +203,7 @@ def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:
 
 
 def _print(choice: "ViewChoice", playback: "Playback", run: _StoredRun) -> int:
-    from kerneltune.agent.view.ndjson import JsonView
+    from kerneltune.agent.view.output import JsonView
     from kerneltune.agent.view.plain import PlainView, summary_text
     from kerneltune.agent.view.watch import print_events
 

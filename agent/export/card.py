@@ -22,7 +22,7 @@ from kerneltune.agent.export.files import MANIFEST, DataFile
 from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
 from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
 from kerneltune.prompts import cell, code, templates
-from kerneltune.tools.schema.codec import Json, plain
+from kerneltune.tools.schema.codec import MOST, Json, one_line, plain
 from kerneltune.tools.schema.verdict import Status
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 def name(text: object) -> str:
     """A name as Markdown, in tables too: as code where it is an ordinary one, else escaped throughout."""
-    line = " ".join(plain(str(text)).split())
+    line = one_line(str(text), MOST)
     line = line if len(line) <= MOST_OF_A_NAME else line[: MOST_OF_A_NAME - 1] + "…"
     if not line:
         return "(none)"
@@ -251,7 +251,7 @@ def name(text: object) -> str:
 
 def prose(text: object) -> str:
     """Words of others as Markdown on one line: nothing in them is taken for markup, but links may be followed."""
-    return _MARKUP.sub(_entity, " ".join(plain(str(text), 4000).split()))
+    return _MARKUP.sub(_entity, one_line(str(text), 4000))
 
 
 def _entity(match: re.Match[str]) -> str:

@@ -58,6 +58,14 @@ def names_here() -> PrivateNames:
     return PrivateNames(frozenset(_host_forms(socket.gethostname())), frozenset((user,) if _is_name(user) else ()))
 
 
+def names_known(machines: Iterable[Json]) -> PrivateNames:
+    """Names of this machine, its user, and those that the facts of other machines give away."""
+    names = names_here()
+    for machine in machines:
+        names |= names_in(machine)
+    return names
+
+
 def names_in(facts: Json) -> PrivateNames:
     """Those that stored facts give away: fields named `host` or `user`, owners of home folders in paths."""
     hosts: set[str] = set()

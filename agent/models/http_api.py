@@ -46,7 +46,7 @@ from kerneltune.agent.models.types import (
     cleaned,
     whole,
 )
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, one_line
 
 T = TypeVar("T")
 Features = TypeVar("Features")
@@ -278,7 +278,7 @@ class HttpModel(ABC, Generic[Features, Partial]):
 
     def _no_such_model(self, listed: Sequence[Any]) -> NoSuchModel:
         """Return the error for a model that is not listed; it names some that are."""
-        known = [_printable(str(info.id)) for info in listed]
+        known = [one_line(str(info.id)) for info in listed]
         shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
         where = f"{self.provider}: there is no model {self._model!r} at {self._server.base_url}"
         return NoSuchModel(f"{where}; known: {shown or 'none'}")
@@ -431,10 +431,11 @@ class Server:
 
     def scrubbed(self, text: str) -> str:
         """Return `text` as one short printable line without a key in it; providers repeat keys in their messages."""
+        text = one_line(text)
         for secret in self.secrets:
             if len(secret) >= 6:  # "none" is no secret
                 text = text.replace(secret, "…")
-        line = _printable(" ".join(_KEY.sub("…", text).split()))
+        line = _KEY.sub("…", text)
         return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
@@ -468,12 +469,8 @@ class ErrorDetails:
     def where(self) -> str:
         """The status and the request's id, for the provider's support."""
         status = f"HTTP {self.status}" if self.status is not None and self.status >= 400 else ""
-        parts = ", ".join(part for part in (status, _printable(self.request_id)) if part)
+        parts = ", ".join(part for part in (status, one_line(self.request_id)) if part)
         return f" ({parts})" if parts else ""
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def details_of(error: BaseException) -> ErrorDetails:

@@ -5,6 +5,7 @@ from pathlib import Path
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.folder import receipt_path, write_whole
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
 
@@ -44,9 +45,8 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
 
 
 def _comment(text: str) -> str:
-    """The text as one line of comment; what is not printable (line breaks, escape sequences) appears as an escape."""
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return f"# {''.join(shown)}".rstrip() + "\n"
+    """The text as one line of comment, whatever it holds."""
+    return f"# {one_line(text)}".rstrip() + "\n"
 
 
 def _measured(verdict: Verdict) -> list[str]:

@@ -6,15 +6,15 @@ Words that come in must be plain and without secrets (`Sanitizer.line`); they ar
 """
 
 import math
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
+from rich.cells import cell_len, set_cell_size
 
 from kerneltune.agent.record.trajectory import AttemptRecord
 from kerneltune.agent.report.data import (
@@ -29,7 +29,7 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import verdict_style
-from kerneltune.tools.schema.codec import plain
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.gpus import rate_tflops
 from kerneltune.tools.schema.verdict import Comparison, Status
 
@@ -47,14 +47,9 @@ _MARKS = {
 
 
 def short(text: str, most: int) -> str:
-    """At most so many columns of a text; wide characters take two."""
-    line, used, out = " ".join(plain(text).split()), 0, ""
-    for character in line:
-        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used > most:
-            return out[:-1] + "…"
-        out += character
-    return out
+    """At most so many columns of a text on one line; wide characters take two."""
+    line = one_line(text)
+    return line if cell_len(line) <= most else set_cell_size(line, most - 1).rstrip() + "…"
 
 
 @dataclass(frozen=True)
@@ -222,24 +217,21 @@ MARKS: Final = {
 _TIERS: Final = {"screened": ("circle", "hollow"), "judged": ("circle", "best"), "confirmed": ("diamond", "best")}
 
 
-def css_class(status: Status | None) -> str:
-    """The class that colours a verdict."""
-    return "s-none" if status is None else f"s-{status.value.replace('_', '-')}"
+class VerdictLook(NamedTuple):
+    """How a page shows a verdict: the shape of its mark, the class of its colour, one character, its name."""
+
+    mark: str
+    css: str
+    symbol: str
+    name: str
 
 
-def verdict_mark(status: Status | None) -> str:
-    """The shape of a verdict's mark."""
-    return "bar" if status is None else MARKS[status]
-
-
-def verdict_symbol(status: Status | None) -> str:
-    """One character for a verdict."""
-    return "·" if status is None else verdict_style(status).symbol
-
-
-def verdict_name(status: Status | None) -> str:
-    """A verdict in words."""
-    return "never judged" if status is None else status.value.replace("_", " ")
+def look(status: Status | None) -> VerdictLook:
+    """Return the look of a verdict; None: the attempt never had one."""
+    if status is None:
+        return VerdictLook("bar", "s-none", "·", "never judged")
+    css = f"s-{status.value.replace('_', '-')}"
+    return VerdictLook(MARKS[status], css, verdict_style(status).symbol, status.value.replace("_", " "))
 
 
 def timed_mark(attempt: AttemptRecord) -> tuple[str, str]:
@@ -328,9 +320,9 @@ def _placed(
             kind, style = timed_mark(a)
             yield titled(marks(kind, [place], style, 4.5), title)
         return
-    for look in dict.fromkeys(map(timed_mark, attempts)):
-        alike = [place for a, place in zip(attempts, places, strict=True) if timed_mark(a) == look]
-        yield marks(look[0], alike, look[1], 2.6)
+    for kind, style in dict.fromkeys(map(timed_mark, attempts)):
+        alike = [place for a, place in zip(attempts, places, strict=True) if timed_mark(a) == (kind, style)]
+        yield marks(kind, alike, style, 2.6)
 
 
 def _strip(others: Sequence[AttemptRecord], across: Scale, top: float, width: float) -> tuple[list[str], float]:
@@ -338,7 +330,7 @@ def _strip(others: Sequence[AttemptRecord], across: Scale, top: float, width: fl
     if not others:
         return [], top - 16
     statuses = list(dict.fromkeys(a.status for a in others))
-    body, y = legend([(verdict_mark(s), css_class(s), verdict_name(s)) for s in statuses], 12, top + 14, width)
+    body, y = legend([(look(s).mark, look(s).css, look(s).name) for s in statuses], 12, top + 14, width)
     many = len(others) > MOST_TITLED
     y += 22
     for i, status in enumerate(statuses):
@@ -346,7 +338,7 @@ def _strip(others: Sequence[AttemptRecord], across: Scale, top: float, width: fl
         if many or not i:
             body.append(line(across.start, y, across.end, y))
         places = [(across(a.number), y) for a in others if a.status is status]
-        body.append(marks(verdict_mark(status), places, css_class(status), 2.2 if many else 4.0))
+        body.append(marks(look(status).mark, places, look(status).css, 2.2 if many else 4.0))
     return body, y + 8
 
 
@@ -407,8 +399,8 @@ def _missing(material: RunData) -> str:
         return "How many FLOP the task takes was not noted with this run, so no roofline can be drawn."
     if work.bytes_moved is None or work.bytes_moved <= 0:
         return "How many bytes the task moves was not noted with this run, so no roofline can be drawn."
-    gpu = words.one_line(material.trajectory.run.gpu or "this GPU")[:60]
-    at = f" at {words.one_line(work.precision)[:20]}" if material.gpu and work.precision else ""
+    gpu = one_line(material.trajectory.run.gpu or "this GPU")[:60]
+    at = f" at {one_line(work.precision)[:20]}" if material.gpu and work.precision else ""
     return f"The rates of {gpu}{at} are not known here, so no roofline can be drawn."
 
 

@@ -327,9 +327,9 @@ def _untimed(material: RunData) -> Iterator[str]:
 
 def _doubts(material: RunData, best: AttemptRecord) -> Iterator[str]:
     if best.held is False:
-        yield "A later verification did NOT bear this out."
+        yield "A later verification did NOT confirm it."
     elif best.held:
-        yield "A later verification bore this out."
+        yield "A later verification confirmed it."
     yield from _unfinished(material)
 
 
@@ -349,7 +349,7 @@ def _nothing(material: RunData) -> tuple[str, tuple[str, ...]]:
     counts = Counter(a.status.value.replace("_", " ") if a.status else "never judged" for a in attempts)
     told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
     if counts.get(Status.UNCHECKED.value):
-        return f"Nothing was proved for {run.task}: kernels compiled, but nothing there could run them.", (
+        return f"Nothing was verified for {run.task}: kernels compiled, but nothing there could run them.", (
             f"{words.plural(len(attempts), 'attempt')}: {told}.",
             *rest,
         )

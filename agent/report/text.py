@@ -11,12 +11,12 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
 from kerneltune.agent.export.privacy import PrivateNames, Scrubber
-from kerneltune.agent.models.types import ToolCall
-from kerneltune.agent.record.trajectory import Conversation, Message, Trajectory
+from kerneltune.agent.record.trajectory import Message, Trajectory
 from kerneltune.agent.view import text as words
 from kerneltune.tools.schema.codec import plain
 
@@ -146,84 +146,63 @@ _MOST_ALL = 350_000  # characters of all conversations
 _MOST_TEXT, _MOST_ARGUMENT = 6_000, 1_500
 
 
-@dataclass(frozen=True)
-class MessagePart:
-    """A piece of a message: what was said, thought, or called."""
+class MessagePart(NamedTuple):
+    """A piece of a message: what was said, thought, or called. `left_out`: characters that are not in `body`."""
 
-    kind: str  # text, thinking, call
     head: str
     body: str
-    left_out: int = 0  # characters
+    left_out: int
 
 
-@dataclass(frozen=True)
-class TranscriptMessage:
-    """One message."""
-
-    role: str
-    about: str
-    parts: tuple[MessagePart, ...]
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """One conversation; `left_out` counts its messages that did not fit."""
+class Transcript(NamedTuple):
+    """A conversation: role, facts and parts of each message; `left_out` counts the messages that did not fit."""
 
     key: str
-    turns: tuple[TranscriptMessage, ...]
+    turns: list[tuple[str, str, list[MessagePart]]]
     left_out: int
 
 
 def transcripts(run: Trajectory, shown: Sanitizer) -> list[Transcript]:
     """All conversations as far as they fit, each from its beginning."""
-    left, made = _MOST_ALL, list[Transcript]()
+    room, made = _MOST_ALL, list[Transcript]()
     for conversation in run.conversations:
-        talk, used = _transcript(conversation, shown, left)
-        left -= used
-        made.append(talk)
+        turns, left = list[tuple[str, str, list[MessagePart]]](), room
+        for message in conversation.messages:
+            if left < 0:
+                break
+            parts = list(_parts(message, shown))
+            left -= sum(len(part.body) + 80 for part in parts) + 60
+            turns.append((message.role, _about(message), parts))
+        room = left
+        made.append(Transcript(conversation.key, turns, len(conversation.messages) - len(turns)))
     return made
 
 
-def _transcript(conversation: Conversation, shown: Sanitizer, room: int) -> tuple[Transcript, int]:
-    turns, used = list[TranscriptMessage](), 0
-    for message in conversation.messages:
-        if used > room:
-            break
-        turn = TranscriptMessage(message.role, _about(message), tuple(_parts(message, shown)))
-        used += sum(len(part.body) + 80 for part in turn.parts) + 60
-        turns.append(turn)
-    return Transcript(conversation.key, tuple(turns), len(conversation.messages) - len(turns)), used
-
-
 def _about(message: Message) -> str:
-    told = [f"turn {message.turn}"] if message.turn is not None else []
+    about = [f"turn {message.turn}"] if message.turn is not None else []
     if message.seconds is not None:
-        told.append(f"{message.seconds:.1f} s")
+        about.append(f"{message.seconds:.1f} s")
     if message.cost_usd is not None:
-        told.append(words.dollars(message.cost_usd))
+        about.append(words.dollars(message.cost_usd))
     if message.is_error:
-        told.append("an error")
+        about.append("an error")
     if message.history:
-        told.append("a history that took the place of older exchanges")
+        about.append("a history that took the place of older exchanges")
     if message.stop not in ("", "end", "tools"):
-        told.append(f"ended by {message.stop}")
-    return ", ".join(told)
+        about.append(f"ended by {message.stop}")
+    return ", ".join(about)
 
 
 def _parts(message: Message, shown: Sanitizer) -> Iterator[MessagePart]:
     if message.thinking.strip():
-        yield _part("thinking", "thinking", message.thinking, shown, _MOST_TEXT)
+        yield _part("thinking", message.thinking, shown, _MOST_TEXT)
     if message.text.strip():
-        yield _part("text", "", message.text, shown, _MOST_TEXT)
+        yield _part("", message.text, shown, _MOST_TEXT)
     for call in message.calls:
-        yield from _call(call, shown)
-
-
-def _call(call: ToolCall, shown: Sanitizer) -> Iterator[MessagePart]:
-    told = "\n".join(f"{name}: {_value(value)}" for name, value in call.arguments.items())
-    yield _part("call", f"calls {call.name}", told, shown, _MOST_ARGUMENT)
-    if call.problem:
-        yield _part("text", "not understood", call.problem, shown, _MOST_ARGUMENT)
+        arguments = "\n".join(f"{name}: {_value(value)}" for name, value in call.arguments.items())
+        yield _part(f"calls {call.name}", arguments, shown, _MOST_ARGUMENT)
+        if call.problem:
+            yield _part("not understood", call.problem, shown, _MOST_ARGUMENT)
 
 
 def _value(value: object) -> str:
@@ -231,6 +210,5 @@ def _value(value: object) -> str:
     return "\n" + "\n".join(f"  {line}" for line in lines.split("\n")) if "\n" in lines else lines
 
 
-def _part(kind: str, head: str, text: str, shown: Sanitizer, most: int) -> MessagePart:
-    clean = shown.text(text.strip("\n"), most)
-    return MessagePart(kind, head, clean, max(len(text) - most, 0))
+def _part(head: str, text: str, shown: Sanitizer, most: int) -> MessagePart:
+    return MessagePart(head, shown.text(text.strip("\n"), most), max(len(text) - most, 0))

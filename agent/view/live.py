@@ -17,8 +17,7 @@ from rich.console import Console
 
 from kerneltune.agent.controls import Controls
 from kerneltune.agent.events import Event, GpuReading, GpuSampled, RunSuspended
-from kerneltune.agent.view.ndjson import JsonView
-from kerneltune.agent.view.output import ViewChoice, while_there_is_a_terminal
+from kerneltune.agent.view.output import JsonView, ViewChoice, while_there_is_a_terminal
 from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
 from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
 from kerneltune.agent.view.state import ViewState, fold

@@ -1,20 +1,31 @@
-"""Where text goes: which view fits, lines into a stream that may be closed, and pages that are printed once."""
+"""Where text goes: which view fits, lines into a stream that may be closed, pages that are printed once, and a run's
+events as NDJSON for programs: one object per stored event, then exactly one `result`, also when the run dies.
+"""
 
 import contextlib
+import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from threading import Lock
-from typing import IO, Literal, TextIO
+from types import TracebackType
+from typing import IO, Any, Literal, Self, TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.events import Event, Note, is_stored
+from kerneltune.agent.record.folder import receipt_path
 from kerneltune.agent.settings import Environment
 from kerneltune.agent.view import text as words
+from kerneltune.agent.view.state import AttemptState, ViewState, fold, format_note
+from kerneltune.tools.schema.codec import Json, encode, one_line
 
 
 class LineWriter:
@@ -56,6 +67,112 @@ def while_there_is_a_terminal(console: Console) -> Iterator[None]:
         silence(console.file)
 
 
+def print_note(event: Event) -> None:
+    """Print what is being done to stderr, whether or not anybody reads it; other events are not for a line."""
+    if isinstance(event, Note):
+        LineWriter(sys.stderr).write(one_line(f"… {format_note(event)}"))
+
+
+RUN_SCHEMA_VERSION = 2  # of every line of a run; docs/commands.md says what may change without another
+Subtype = Literal["success", "interrupted", "error"]
+
+
+class JsonView:
+    """Called with each event. `finish`, or leaving the context, writes the result; a second finish does nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.state = ViewState()
+        self._lines = LineWriter(stream)
+        self._lock = Lock()
+        self._finished = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether the reader is gone."""
+        return self._lines.broken
+
+    def __call__(self, event: Event) -> None:
+        """Write a stored event; keep the others for the result."""
+        with self._lock:
+            self.state = fold(self.state, event)
+            if is_stored(event) and not self._finished:
+                self._write({"type": event.kind, "schema_version": RUN_SCHEMA_VERSION, **encode(event)})
+
+    def finish(self, error: BaseException | None = None, *, internal_errors: int = 0) -> None:
+        """Write the result. `error` is what ended the run early, when something did."""
+        with self._lock:
+            if not self._finished:
+                self._finished = True
+                self._write(result(self.state, error, internal_errors=internal_errors, now=time.time()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish(error)
+
+    def _write(self, value: dict[str, Json]) -> None:
+        self._lines.write(json.dumps(value, allow_nan=False))
+
+
+def result(state: ViewState, error: BaseException | None, *, internal_errors: int = 0, now: float) -> dict[str, Json]:
+    """Return the last object. `success`: the run ended by its own limits, whether or not something was verified."""
+    subtype = _subtype(state, error)
+    ended = state.ended
+    failed = subtype == "error"
+    return {
+        "type": "result",
+        "schema_version": RUN_SCHEMA_VERSION,
+        "subtype": subtype,
+        "is_error": failed,
+        "error": _message(state, error) if failed else None,
+        "run_id": state.run_id,
+        "task": state.task,
+        "attempts": ended.attempts if ended else state.finished,
+        "accepted": ended.accepted if ended else state.accepted,
+        "by_status": state.by_status,
+        "best": _best(state.best, ended.best_path if ended else None) if state.best else None,
+        "spending": encode(state.spending) if state.spending.replies else None,
+        "judge_s": round(state.judge_s, 3),
+        "internal_errors": max(internal_errors, int(failed)),
+        "elapsed_s": round(state.elapsed_s(now), 3),
+    }
+
+
+def _subtype(state: ViewState, error: BaseException | None) -> Subtype:
+    why = state.ended.why if state.ended else None
+    if isinstance(error, KeyboardInterrupt) or (error is None and why is StopReason.INTERRUPTED):
+        return "interrupted"
+    return "error" if error is not None or why in (None, StopReason.FAILED) else "success"
+
+
+def _message(state: ViewState, error: BaseException | None) -> str:
+    if error is not None:
+        return words.lines(f"{type(error).__name__}: {error}")
+    return "the run failed" if state.ended else "the run stopped before it ended"
+
+
+def _best(row: AttemptState, path: str | None) -> dict[str, Json]:
+    verdict = row.verdict
+    return {
+        "attempt_id": row.attempt_id,
+        "number": row.number,
+        "path": path,
+        "receipt_path": str(receipt_path(Path(path).parent, row.attempt_id)) if path else None,
+        "rationale": row.rationale,
+        "verdict": verdict.status.value if verdict else None,
+        "detail": verdict.detail if verdict else None,
+        "tier": verdict.tier if verdict else None,
+        "kernels": encode(row.kernels),
+        "timing": encode(verdict.timing) if verdict else None,
+        "comparisons": encode(verdict.comparisons) if verdict else [],
+        "coverage": verdict.coverage if verdict else None,
+        "sol_fraction": verdict.sol_fraction if verdict else None,
+    }
+
+
 ViewKind = Literal["live", "plain", "json"]
 _NO_CURSOR = ("", "dumb", "unknown")  # a terminal that cannot be redrawn
 
@@ -81,6 +198,7 @@ def choose_view(environment: Environment, *, is_terminal: bool, json: bool = Fal
 
 
 _TABLE_WIDTH = 130  # at least: a line that a narrow window folds is better than a column that is gone
+_LITERAL: Any = {"highlight": False, "markup": False, "emoji": False}  # "[link=…]" in a task's name is no link
 _ANY_WIDTH = 100_000  # a pipe has no edge at which a line would have to be folded
 
 
@@ -95,15 +213,16 @@ class Page:
     def print(self, *parts: RenderableType) -> None:
         """Print the parts one below the other."""
         if self.terminal:
-            narrow = Console(file=self.stream, no_color=not self.colour, highlight=False)
-            width = max(narrow.width, _TABLE_WIDTH)
-            wide = Console(file=self.stream, width=width, no_color=not self.colour, highlight=False)
+            narrow = Console(file=self.stream, no_color=not self.colour, **_LITERAL)
+            wide = Console(
+                file=self.stream, width=max(narrow.width, _TABLE_WIDTH), no_color=not self.colour, **_LITERAL
+            )
             for part in parts:
                 is_table = isinstance(part, Table) and part.show_header
                 (wide if is_table else narrow).print(part)
             return
         page = StringIO()
-        console = Console(file=page, width=_ANY_WIDTH, color_system=None, force_terminal=False, highlight=False)
+        console = Console(file=page, width=_ANY_WIDTH, color_system=None, force_terminal=False, **_LITERAL)
         for part in parts:
             console.print(part)
         lines = LineWriter(self.stream)
@@ -135,7 +254,7 @@ def columns(*names: str, right: Sequence[str] = (), cut: Sequence[str] = ()) -> 
 
 def short(text: str) -> Text:
     """Return one line for a column that may be cut."""
-    return Text(words.one_line(text), no_wrap=True, overflow="ellipsis")
+    return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
 def facts() -> Table:

@@ -38,17 +38,20 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
+from kerneltune.agent.view.render import line, verdict_facts
 from kerneltune.agent.view.state import (
     AttemptState,
     Spending,
     ViewState,
     fold,
+    format_note,
     format_reply,
     format_spending,
     judging_again,
     verification,
 )
-from kerneltune.agent.view.text import verdict_label, verdict_style
+from kerneltune.agent.view.text import verdict_style
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.verdict import Status, Verdict
 
 
@@ -65,8 +68,8 @@ class PlainView:
         """Write the event's line, if it has one."""
         with self._lock:
             self.state = fold(self.state, event)
-            if line := plain_line(self.state, event, colour=self._colour):
-                self._lines.write(line)
+            if text := plain_line(self.state, event, colour=self._colour):
+                self._lines.write(text)
 
     @property
     def broken(self) -> bool:
@@ -75,8 +78,8 @@ class PlainView:
 
     def close(self, text: str) -> None:
         """Write the closing words, line by line."""
-        for line in text.splitlines():
-            self._lines.write(line)
+        for one in text.splitlines():
+            self._lines.write(one)
 
     def __enter__(self) -> Self:
         return self
@@ -91,21 +94,19 @@ def plain_line(state: ViewState, event: Event, *, colour: bool = False) -> str:
     """Format an event, given the state after it; "" when it has nothing new for a log."""
     match event:
         case RunStarted() | RunResumed() | RunEnded():
-            return words.one_line(_run_line(state, event))
+            return one_line(_run_line(state, event))
         case Proposed() | Updated() | Judged() | Verified() | Reflected():
             return _attempt_line(state, event, colour)
         case Said():
             spoken = event.final and event.role == "assistant"
-            return (
-                words.one_line(f"{state.started.author if state.started else 'author'}: {event.text}") if spoken else ""
-            )
+            return one_line(f"{state.started.author if state.started else 'author'}: {event.text}") if spoken else ""
         case Replied():
-            return words.one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
+            return one_line(f"{state.started.author if state.started else 'author'}: {_reply(event)}")
         case Warned():
-            return words.one_line(f"warning: {event.text}")
+            return one_line(f"warning: {event.text}")
         case _:
             shown = _shown_line(state, event)
-            return words.one_line(f"… {shown}") if shown else ""
+            return one_line(f"… {shown}") if shown else ""
 
 
 def _shown_line(state: ViewState, event: ShownEvent) -> str:
@@ -123,7 +124,7 @@ def _shown_line(state: ViewState, event: ShownEvent) -> str:
         case RunStopping():
             return "stopping"
         case Note():
-            return f"{event.topic} {event.text}"
+            return format_note(event)
         case _:
             assert_never(event)
 
@@ -167,9 +168,9 @@ def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Verifie
             return f"{number} {status}  {_tried(state, row)}  {_outcome(row, event.verdict)}{best}"
         case Verified():
             facts = f"{_outcome(row, event.verdict)}; " if event.verdict.accepted else ""
-            return words.one_line(f"{number} {verification(event)}  {facts}{event.why}")
+            return one_line(f"{number} {verification(event)}  {facts}{event.why}")
         case Reflected():
-            return words.one_line(f"{number} reflected: {event.hypothesis}: {event.outcome}")
+            return one_line(f"{number} reflected: {event.hypothesis}: {event.outcome}")
 
 
 def _status(status: Status, colour: bool) -> str:
@@ -179,17 +180,17 @@ def _status(status: Status, colour: bool) -> str:
 def _tried(state: ViewState, row: AttemptState | None) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
-    parent = f"  (parent {words.one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
-    return words.one_line(row.rationale) + parent
+    parent = f"  (parent {one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
+    return one_line(row.rationale) + parent
 
 
 def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
     if not verdict.accepted:
-        return words.one_line(verdict.detail)
+        return one_line(verdict.detail)
     if verdict.timing is None:
         return _compiled(row)
     compared = (f"{words.speedup(c)} vs {c.baseline}" for c in words.fastest_first(verdict.comparisons))
-    return words.one_line(", ".join((words.timing(verdict.timing), *compared)))
+    return one_line(", ".join((words.timing(verdict.timing), *compared)))
 
 
 def _compiled(row: AttemptState | None) -> str:
@@ -199,29 +200,7 @@ def _compiled(row: AttemptState | None) -> str:
     return f"{facts} occ {words.occupancy(row.kernels):.2f}"
 
 
-def best_lines(row: AttemptState) -> list[Text]:
-    """Format the best attempt's facts, one a line, the most important first."""
-    verdict = row.verdict
-    if verdict is None:
-        return []
-    line = verdict_label(verdict.status, padded=False)
-    if verdict.timing is None:
-        return [line.append("   " + words.compiler_facts(row.kernels), style="default")]
-    line.append(f"   {words.timing(verdict.timing)}", style="bold default")
-    if verdict.sol_fraction is not None:
-        line.append(f"   {verdict.sol_fraction:.0%} of speed of light", style="default")
-    if verdict.coverage is not None:
-        line.append(f"   coverage {verdict.coverage:.0%}", style="default")
-    return [line, *_speedups(verdict)]
-
-
-def _speedups(verdict: Verdict) -> list[Text]:
-    compared = words.fastest_first(verdict.comparisons)
-    names = max((len(c.baseline) for c in compared), default=0)
-    lines = (f"vs {c.baseline:{names}} {words.microseconds(c.baseline_us):>9}   {words.speedup(c)}" for c in compared)
-    return [Text(words.clean(line), no_wrap=True, overflow="ellipsis") for line in lines]
-
-
+_SUMMARY_WIDTH = 100  # cells; a narrower terminal folds its lines
 _WHY = {
     StopReason.ATTEMPTS: "the limit of attempts is reached",
     StopReason.TIME: "the limit of time is reached",
@@ -230,8 +209,8 @@ _WHY = {
     StopReason.AUTHOR_DONE: "the author has nothing left to try",
     StopReason.COST: "the limit of cost is reached",
     StopReason.GOAL: "the goal is reached",
-    StopReason.STOPPED: "stopped by a person; --resume goes on",
-    StopReason.MODEL_ERROR: "the model could not be asked any more; --resume goes on",
+    StopReason.STOPPED: "stopped with q; --resume continues it",
+    StopReason.MODEL_ERROR: "the model no longer answers; --resume continues",
     StopReason.FAILED: "failed",
     StopReason.REFUSED: "the model will not write kernels",
 }
@@ -265,22 +244,28 @@ def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *,
     """Return the closing summary without escape codes, for pipes and logs."""
     page = StringIO()
     Console(file=page, width=width, color_system=None, force_terminal=False).print(summary(state, next_commands))
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    return "\n".join(one.rstrip() for one in page.getvalue().splitlines()) + "\n"
 
 
 def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
-    yield SummaryLine("run", Text(words.one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
-    yield SummaryLine("proved", Text(_proved(state)))
+    yield SummaryLine("run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
+    yield SummaryLine("verified", Text(_verified(state)))
     if best := state.best:
-        yield from _best_facts(best)
+        yield SummaryLine("best", Text(one_line(f"#{best.number} {best.rationale}")))
+        for parts in verdict_facts(best, _SUMMARY_WIDTH, state.gpu)[
+            : None if best.verdict and best.verdict.timing else 1
+        ]:
+            made = line(*parts)
+            made.no_wrap = False
+            yield SummaryLine("", made)
     if state.ended and state.ended.best_path:
-        yield SummaryLine("kernel", Text(words.one_line(state.ended.best_path), style="bold"))
+        yield SummaryLine("kernel", Text(one_line(state.ended.best_path), style="bold"))
     if state.by_status:
         yield SummaryLine("verdicts", _counts(state))
     if state.spending.replies:
         yield SummaryLine("model", Text(_spent(state)))
     for warning in dict.fromkeys(state.warnings):
-        yield SummaryLine("warning", Text(words.one_line(warning), style="yellow"))
+        yield SummaryLine("warning", Text(one_line(warning), style="yellow"))
     yield from _next(next_commands)
 
 
@@ -291,30 +276,23 @@ def _why(state: ViewState) -> str:
     return f"ended after {words.duration(state.elapsed_s(state.ended.at))}: {why}"
 
 
-def _proved(state: ViewState) -> str:
+def _verified(state: ViewState) -> str:
     verdict = state.best.verdict if state.best else None
     if verdict is None or not verdict.accepted:
         return f"nothing: none of {words.plural(state.finished, 'attempt')} was right"
     if verdict.status is Status.CORRECT:
         how = f"{verdict.tier}; " if verdict.tier else ""
-        return f"right and timed on {words.one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"
+        return f"right and timed on {one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"
     return f"right in the CPU interpreter, not timed (no GPU): {_evidence(verdict)}"
 
 
 def _evidence(verdict: Verdict) -> str:
     if not verdict.cases:
-        return words.one_line(verdict.detail)
+        return one_line(verdict.detail)
     shapes = words.plural(len({c.case for c in verdict.cases}), "case")
     worst = max(c.error_ratio for c in verdict.cases)
     checked = f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
     return f"{checked}; not checked in full (see its verdict)" if verdict.limitations else checked
-
-
-def _best_facts(best: AttemptState) -> Iterator[SummaryLine]:
-    yield SummaryLine("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
-    for line in best_lines(best):
-        line.no_wrap = False
-        yield SummaryLine("", line)
 
 
 def _counts(state: ViewState) -> Text:
@@ -337,5 +315,5 @@ def _spent(state: ViewState) -> str:
 def _next(next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
     width = max((len(c.command) for c in next_commands), default=0)
     for i, entry in enumerate(next_commands):
-        line = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
-        yield SummaryLine("" if i else "next", line)
+        made = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
+        yield SummaryLine("" if i else "next", made)

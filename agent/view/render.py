@@ -32,6 +32,7 @@ from kerneltune.agent.view.state import (
     throttling,
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.verdict import Comparison, Verdict
 
 ScreenPage = Literal["run", "attempt", "source", "help"]
@@ -278,9 +279,9 @@ def line(*parts: Part, style: str = "") -> Text:
 def _safe(text: str) -> str:
     """Without what moves the cursor, or is not as wide as it says; blanks stay where nothing else is wrong."""
     if text.isprintable():
-        return text if text.isascii() else words.clean(text)
-    cleaned = words.clean(text)
-    return cleaned if cleaned.isprintable() else words.one_line(cleaned)
+        return text if text.isascii() else words.lines(text)
+    cleaned = words.lines(text)
+    return cleaned if cleaned.isprintable() else one_line(cleaned)
 
 
 def _ends(width: int, left: Sequence[Part], right: Sequence[Part]) -> Text:
@@ -342,12 +343,12 @@ def _header(state: ViewState, width: int, now: float, *, facts: bool = False) ->
 
 
 def _title(state: ViewState, width: int, now: float) -> Text:
-    left: list[Part] = [(" kerneltune", "bold"), "  ", (words.one_line(state.task or ""), "bold cyan")]
+    left: list[Part] = [(" kerneltune", "bold"), "  ", (one_line(state.task or ""), "bold cyan")]
     if state.started:
         author = state.started.author + (" author" if state.started.author == "offline" else "")
         strategy = state.started.limits.get("strategy")
         for fact in filter(None, (state.gpu, author, strategy if isinstance(strategy, str) else None)):
-            left += [(" · ", DIM), words.one_line(fact)]
+            left += [(" · ", DIM), one_line(fact)]
     return _ends(width, left, [_mood(state), "  ", (words.duration(state.elapsed_s(now)), "bold"), " "])
 
 
@@ -358,7 +359,7 @@ def _mood(state: ViewState) -> Part:
         return ("stopping", "bold yellow")
     if state.paused_at is not None:
         return ("paused", "bold yellow")
-    return ("running", "green") if state.started else words.one_line(state.stage)
+    return ("running", "green") if state.started else one_line(state.stage)
 
 
 def _budget_line(budgets: tuple[Budget, ...], width: int) -> Text:
@@ -436,7 +437,7 @@ def _stages(state: ViewState, width: int, now: float) -> Text:
 
 def _waiting(state: ViewState, now: float) -> Iterator[Part]:
     if state.ended is None and state.is_confirming:
-        yield ("   " + words.one_line(state.stage), "cyan")
+        yield ("   " + one_line(state.stage), "cyan")
     if state.asked:
         since = words.duration(now - min(at for _, at in state.asked))
         many = f"{len(state.asked)} replies" if len(state.asked) > 1 else "the model"
@@ -485,7 +486,6 @@ def _gpu_parts(now: GpuReading, width: int) -> Iterator[list[Part]]:
 # The best attempt, and the curve of the best over attempts -------------------------------------------------------
 
 _ONE_LINE = 74  # columns from which on time, speed of light and coverage fit on one line
-RANKED_BY = "ranked by bytes moved, spills, occupancy, registers"
 _BRAILLE_DOTS = ((0x1, 0x2, 0x4, 0x40), (0x8, 0x10, 0x20, 0x80))  # by column and row of a braille cell
 _BLANK = 0x2800
 
@@ -494,16 +494,19 @@ def best_facts(state: ViewState, width: int, most: int = 99) -> list[Text]:
     """A rule that names the best attempt, and a line for each fact; `most` baselines, the fastest first."""
     row = state.best
     if row is None or row.verdict is None:
-        return [_rule(width, ("best so far", "bold")), line((" nothing is proved right yet", DIM))]
-    head = _rule(width, ("best so far ", "bold"), (f"#{row.number} {words.one_line(row.rationale)}", "bold green"))
-    return [head, *(line(" ", *parts) for parts in _verdict_facts(row, row.verdict, width, most, state.gpu))]
+        return [_rule(width, ("best so far", "bold")), line((" no correct kernel yet", DIM))]
+    head = _rule(width, ("best so far ", "bold"), (f"#{row.number} {one_line(row.rationale)}", "bold green"))
+    return [head, *(line(" ", *parts) for parts in verdict_facts(row, width, state.gpu, most))]
 
 
-def _verdict_facts(row: AttemptState, verdict: Verdict, width: int, most: int, gpu: str | None) -> list[list[Part]]:
+def verdict_facts(row: AttemptState, width: int, gpu: str | None, most: int = 99) -> list[list[Part]]:
+    """What is known of an attempt's speed, a list of parts for each line; without a verdict nothing."""
+    if (verdict := row.verdict) is None:
+        return []
     shown = verdict_style(verdict.status)
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
-        why: list[Part] = [(f"no GPU, so no time: {RANKED_BY}" if gpu is None else "not timed", DIM)]
+        why: list[Part] = [(f"no GPU, so no time: {words.RANKED_BY}" if gpu is None else "not timed", DIM)]
         return [[label, "   ", words.compiler_facts(row.kernels)], why]
     first: list[Part] = [label, "  ", (words.timing(verdict.timing), "bold")]
     more: list[Part] = []
@@ -521,7 +524,7 @@ def _against(compared: Comparison, names: int) -> list[Part]:
     """Green where the whole interval lies above 1, red where it lies below. `names`: cells of the longest name; 0 where
     there is no room for the baseline's time."""
     colour = "green" if compared.low > 1 else "red" if compared.high < 1 else ""
-    baseline = f"  vs {words.one_line(compared.baseline):{names or 1}}"
+    baseline = f"  vs {one_line(compared.baseline):{names or 1}}"
     time = f"  {words.microseconds(compared.baseline_us):>9}" if names else ""
     return [(f"{words.speedup(compared):<19}", colour), (baseline + time, DIM)]
 
@@ -769,7 +772,7 @@ def _verdict_cell(row: AttemptState, now: float) -> Part:
 
 
 def _parent_cell(state: ViewState, row: AttemptState, _: float) -> Part:
-    return (words.one_line(state.number_of(row.parent_id)) if row.parent_id else "-", DIM)
+    return (one_line(state.number_of(row.parent_id)) if row.parent_id else "-", DIM)
 
 
 def _time_cell(_: ViewState, row: AttemptState, __: float) -> Part:
@@ -795,12 +798,12 @@ def _coverage_cell(_: ViewState, row: AttemptState, __: float) -> Part:
 
 
 def _detail_cell(_: ViewState, row: AttemptState, __: float) -> Part:
-    return (words.one_line(row.verdict.detail) if row.verdict else "", DIM)
+    return (one_line(row.verdict.detail) if row.verdict else "", DIM)
 
 
 _NUMBER = TableColumn("#", 4, 0, lambda _, row, __: str(row.number))
 _PARENT = TableColumn("parent", 6, 3, _parent_cell)
-_RATIONALE = TableColumn("what was tried", 0, 0, lambda _, row, __: words.one_line(row.rationale), right=False)
+_RATIONALE = TableColumn("what was tried", 0, 0, lambda _, row, __: one_line(row.rationale), right=False)
 _VERDICT = TableColumn("verdict", LABEL_WIDTH + 2, 0, lambda _, row, now: _verdict_cell(row, now), right=False)
 _REGISTERS = TableColumn("regs", 5, 4, lambda _, row, __: words.registers(row.kernels))
 _SPILLS = TableColumn("spills", 8, 5, _spills_cell)
@@ -840,7 +843,7 @@ def _entry_lines(entry: LogEntry, width: int) -> list[Text]:
 
 @lru_cache(maxsize=512)
 def _wrapped_lines(text: str, width: int) -> tuple[str, ...]:
-    lines = words.clean(text).strip().split("\n")
+    lines = words.lines(text).strip().split("\n")
     return tuple(part for found in lines for part in wrapped(found, max(8, width)))
 
 
@@ -861,7 +864,7 @@ def _source(state: ViewState, width: int, height: int, ui: Ui) -> list[Text]:
         more = f", {len(changes)} lines" if len(changes) > room else ""
         title = f"#{row.number} against {state.number_of(row.parent_id)}{more}"
         return [_rule(width, (title, "bold")), *changes[:room]]
-    source = words.clean(row.source).rstrip()
+    source = words.lines(row.source).rstrip()
     start = first_line(source.split("\n"), room)
     note = f", from line {start + 1} of {source.count(chr(10)) + 1}" if start else ""
     note += "; it has no parent" if ui.diff else ""
@@ -887,7 +890,7 @@ def _difference_lines(state: ViewState, row: AttemptState) -> list[Text]:
 
 @lru_cache(maxsize=8)
 def _difference(before: str, after: str) -> tuple[str, ...]:
-    old, new = (words.clean(text).rstrip().split("\n") for text in (before, after))
+    old, new = (words.lines(text).rstrip().split("\n") for text in (before, after))
     if max(len(old), len(new)) > _MOST_COMPARED:
         return (f"(too long to compare: {len(old)} and {len(new)} lines)",)
     return tuple(difflib.unified_diff(old, new, lineterm="", n=3))[2:] or ("(the same source)",)
@@ -950,7 +953,7 @@ def page_lines(state: ViewState, ui: Ui, width: int, now: float) -> list[Text]:
         return [made for key, what in (*_HELP, *_WATCH_HELP) for made in _named(key, what, width)]
     if row is None:
         return [line((" no attempt yet", DIM))]
-    code = _difference_lines(state, row) if ui.diff and row.parent_id else _highlighted(words.clean(row.source))
+    code = _difference_lines(state, row) if ui.diff and row.parent_id else _highlighted(words.lines(row.source))
     return [*([] if ui.page == "source" else _attempt_facts(state, row, width, now)), *code]
 
 
@@ -1006,5 +1009,5 @@ def _measured(verdict: Verdict) -> Iterator[tuple[str, str]]:
 
 
 def _named(name: str, text: str, width: int) -> Iterator[Text]:
-    for i, found in enumerate(wrapped(words.one_line(text), max(10, width - _NAME_CELLS)) or [""]):
+    for i, found in enumerate(wrapped(one_line(text), max(10, width - _NAME_CELLS)) or [""]):
         yield line(" ", (f"{'' if i else name:{_NAME_CELLS - 2}}", "bold"), found)

@@ -462,7 +462,7 @@ def _fold_shown(
             others = tuple(a for a in state.asked if a[0] != event.conversation)
             return replace(state, asked=(*others, (event.conversation, event.at)))
         case Note():
-            return replace(state, stage=f"{event.topic} {event.text}".strip(), judging_again=None)
+            return replace(state, stage=format_note(event), judging_again=None)
         case JudgingAgain():
             return replace(state, stage=judging_again(event), judging_again=event)
         case StageStarted():
@@ -471,6 +471,11 @@ def _fold_shown(
             return _staged(state, event.attempt_id, SKIPPED, event.at)
         case _:
             assert_never(event)
+
+
+def format_note(event: Note) -> str:
+    """What is being done."""
+    return f"{event.topic} {event.text}".strip()
 
 
 def judging_again(event: JudgingAgain) -> str:

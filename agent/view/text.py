@@ -1,35 +1,20 @@
-"""Formats values for people: pure functions, and the one place that makes foreign text safe to show.
+"""Formats values for people. Pure functions."""
 
-Rationales, sources and compiler messages are written by a model or by a candidate: an escape sequence in them must
-not reach the terminal, and a control character must not move the cursor.
-"""
-
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
 
+from kerneltune.tools.schema.codec import plain
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
 
-# C0 (but tab and newline), DEL, C1, soft hyphens, zero-width and bidirectional marks, variation selectors and tags (on
-# whose width terminals disagree), lone surrogates (they cannot be written)
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
-    "\ud800-\udfff\U000e0000-\U000e007f\U000e0100-\U000e01ef]"
-)
-_ESCAPE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)?")
+RANKED_BY = "ranked by bytes moved, spills, occupancy, registers"  # where nothing is timed
 NO_GPU = "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times"
 
 
-def clean(text: str) -> str:
-    """Remove everything that a terminal would obey; lines are kept."""
-    return _UNSAFE.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n"))).expandtabs(4)
-
-
-def one_line(text: str) -> str:
-    """Clean a text and put it on one line, with runs of blanks made one."""
-    return " ".join(clean(text).split())
+def lines(text: str) -> str:
+    """Make a text of several lines plain, tabs as blanks: where tabs end differs between terminals."""
+    return plain(text, None).expandtabs(4)
 
 
 def duration(seconds: float) -> str:

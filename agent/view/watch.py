@@ -16,10 +16,11 @@ from kerneltune.agent.controls import Controls
 from kerneltune.agent.events import Event, RunEnded, RunResumed
 from kerneltune.agent.record.folder import RunProcess
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.view.output import JsonView
 from kerneltune.agent.view.plain import PlainView
 from kerneltune.agent.view.render import ScreenFrame, Wish
 from kerneltune.agent.view.state import ViewState
+from kerneltune.tools.schema.codec import one_line
 
 POLL_S = 0.4
 IDLE_LIMIT_S = 5.0
@@ -252,7 +253,7 @@ def picture(frame: ScreenFrame, state: ViewState) -> str:
         color_system="truecolor", no_color=False, legacy_windows=False,
     )  # fmt: skip
     console.print(frame, end="")
-    title = words.one_line(_ILLEGAL.sub("\ufffd", title))
+    title = one_line(_ILLEGAL.sub("\ufffd", title))
     svg = console.export_svg(title=title, theme=_THEME, code_format=_SVG, unique_id="kt")
     return _ILLEGAL.sub("\ufffd", _PADDED.sub(_without_blanks, svg))
 

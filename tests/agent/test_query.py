@@ -15,9 +15,9 @@ import pytest
 
 from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.cli import app, exit_code
+from kerneltune.agent.commands.show import unified, worst
 from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
 from kerneltune.agent.record.store import FILE_NAME, Store
-from kerneltune.agent.view.show import unified, worst
 from kerneltune.tools.schema.verdict import CaseResult, Status
 from tests.agent import warm
 from tests.agent.record.samples import attempt, started
@@ -26,6 +26,7 @@ from tests.agent.shell import command, env, optimize
 
 MODEL, FILES = "20261121-093000-softmax-1a2b", "20261122-093000-matmul-77aa"
 SOURCE = "import torch\n\nx = 'naïve ünïcode 核'\ttab\r\nno newline at the end"
+SHOWN = "red \ufffdevil"  # what is left of the next one
 HOSTILE = "\x1b]0;owned\x07\x1b[2Jred \u202eevil"
 
 
@@ -171,10 +172,10 @@ def test_a_conversation_ends_with_the_reply_that_proposed_the_attempt(
     first = told(capfd, "show", f"{MODEL}/1", "--conversation")
     for words in ("[system]", "Be fast.", "[assistant, turn 1; model-1; 2.5 s; tokens 1.2k in, 30 out; $0.012]"):
         assert words in first
-    assert "thoughts of mine\nI shall try.\n-> update\n   source:\n   | a\n   | b\n   rationale: red evil" in first
+    assert f"thoughts of mine\nI shall try.\n-> update\n   source:\n   | a\n   | b\n   rationale: {SHOWN}" in first
     assert "Again." not in first
     second = told(capfd, "show", f"{MODEL}/2", "--conversation")
-    assert "wrong red evil" in second
+    assert f"wrong {SHOWN}" in second
     assert "the last word" not in second
     assert "the last word" in told(capfd, "show", MODEL, "--conversation")
 

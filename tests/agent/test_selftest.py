@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.commands.selftest import run_corpus
+from kerneltune.agent.commands.selftest import SpecimenResult, is_clean, run_corpus, tallies
 from kerneltune.agent.settings import Settings
-from kerneltune.agent.view.verdicts import SpecimenResult, is_clean, tallies
 from kerneltune.tools import corpus
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -111,7 +110,8 @@ def test_the_corpus_is_listed_without_running_it(root: Path, capsys: pytest.Capt
 
 
 def result(kind: str, outcome: str, family: str = "lazy") -> SpecimenResult:
-    return SpecimenResult("x", kind, family, "", outcome, Verdict(Status.WRONG, ""))  # type: ignore[arg-type]
+    specimen = corpus.Specimen("x", Path("x.py"), kind, family, "softmax", "", (), (), False, None)  # type: ignore[arg-type]
+    return SpecimenResult(specimen, outcome, Verdict(Status.WRONG, ""))  # type: ignore[arg-type]
 
 
 def test_nothing_that_ran_is_not_a_pass() -> None:
@@ -122,4 +122,4 @@ def test_nothing_that_ran_is_not_a_pass() -> None:
 
 def test_the_counts_of_a_class_add_up() -> None:
     (row,) = tallies([result("attack", "stopped"), result("attack", "accepted"), result("honest", "false_alarm")])
-    assert (row.attacks, row.stopped, row.honest, row.false_alarms, row.skipped) == (2, 1, 1, 1, 0)
+    assert tuple(row.values()) == ("lazy", 2, 1, 1, 1, 0)

@@ -9,7 +9,7 @@ import pytest
 from kerneltune.agent import events
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.export.base import FORMATS, format_class, option_types
-from kerneltune.agent.view.ndjson import result
+from kerneltune.agent.view.output import result
 from kerneltune.agent.view.state import ViewState
 from kerneltune.tools.schema import messages, verdict
 from kerneltune.tools.schema.task import BATTERIES

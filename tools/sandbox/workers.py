@@ -26,7 +26,7 @@ from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
-from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.codec import Json, decode, encode, plain
 from kerneltune.tools.schema.errors import Unconfined, WorkerError, WorkerTimeout
 
 LOG_BYTES = 64 << 10
@@ -92,9 +92,8 @@ class Worker:
         return WorkerError(f"{self.name} {how}", exit_status=status, log=self.log())
 
     def log(self) -> str:
-        """The end of what the worker printed, at most 64 KiB, control characters replaced."""
-        text = b"".join(self._log)[-LOG_BYTES:].decode(errors="replace")
-        return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+        """The end of what the worker printed, at most 64 KiB, made plain."""
+        return plain(b"".join(self._log)[-LOG_BYTES:].decode(errors="replace"), None)
 
     def detach(self) -> socket.socket:
         """Hand the socket to somebody else, who closes it."""

@@ -3,8 +3,9 @@
 Decoding never builds anything but the type that was asked for, so that an untrusted process can send wrong data
 but not surprising data. Unions of dataclasses are told apart by a `kind` field with a default value.
 
-Texts from a jail are made fit to be stored and shown by `plain`: a lone surrogate makes an encoder raise, an escape
-sequence rewrites a terminal, thirty megabytes fill a log.
+Texts from outside (models, candidates, files, servers, other machines) are made fit to be stored and shown by `plain`
+and nothing else: a lone surrogate makes an encoder raise, an escape sequence rewrites a terminal, thirty megabytes
+fill a log.
 """
 
 import dataclasses
@@ -155,17 +156,34 @@ def _require(ok: bool, data: Json, where: str, wanted: str) -> Json:
 
 MOST = 2000  # characters of a message
 _LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+# Whole where it has an end; ESC and what follows it otherwise, lest a sequence without an end hides the rest.
+_ESCAPE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)|[ -~])?")
+# Soft hyphens, zero-width and direction marks, variation selectors, tags: terminals disagree on their width.
+_UNSEEN = re.compile(
+    "[\u00ad\u061c\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
+)
 _GAP = " … "
 
 
-def plain(text: str, most: int = MOST) -> str:
-    """The text in printable characters, tabs and newlines; at most `most` of them, beginning and end kept."""
-    if len(text) <= most and text.replace("\n", "").replace("\t", "").isprintable():
-        return text  # as nearly all words are, and stored ones pass here again
-    if len(text) > most:
+def plain(text: str, most: int | None = MOST) -> str:
+    """Make a text from outside fit for a terminal, a file or a page: printable characters, tabs and newlines.
+
+    Escape sequences and characters without a width are left out, other control characters, bidirectional overrides and
+    lone surrogates become U+FFFD. Of more than `most` characters the beginning and the end are kept; None keeps all.
+    """
+    if most is not None and len(text) > most:
         tail = most // 3
         text = text[: most - tail - len(_GAP)] + _GAP + text[len(text) - tail :]
-    return "".join(map(_shown, _LINE_ENDS.sub("\n", text)))
+    if not text.isascii():
+        text = _UNSEEN.sub("", text)
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text  # as nearly all words are, and stored ones pass here again
+    return "".join(map(_shown, _ESCAPE.sub("", _LINE_ENDS.sub("\n", text))))
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """Make a text `plain` and put it on one line, with runs of blanks made one."""
+    return " ".join(plain(text, most).split())
 
 
 def _shown(character: str) -> str:

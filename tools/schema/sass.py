@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 
-from kerneltune.tools.schema.codec import plain
+from kerneltune.tools.schema.codec import one_line, plain
 
 MOST_INSTRUCTIONS = 20_000
 MOST_PTX = 1 << 20  # characters
@@ -160,13 +160,13 @@ def made_plain(sass: Sass) -> Sass:
         raise ValueError(f"{count} instructions, where {MOST_INSTRUCTIONS} are kept")
     return replace(
         sass,
-        name=_one_line(sass.name, _MOST_NAME),
+        name=one_line(sass.name, _MOST_NAME),
         instructions=tuple(
             replace(
                 i,
-                text=_one_line(i.text, _MOST_TEXT),
-                label=_one_line(i.label, _MOST_NAME),
-                file=_one_line(i.file, _MOST_NAME),
+                text=one_line(i.text, _MOST_TEXT),
+                label=one_line(i.label, _MOST_NAME),
+                file=one_line(i.file, _MOST_NAME),
             )
             for i in sass.instructions
         ),
@@ -178,13 +178,9 @@ def made_plain(sass: Sass) -> Sass:
 def _plain_census(part: Census) -> Census:
     return replace(
         part,
-        classes={_one_line(name, _MOST_NAME): n for name, n in part.classes.items()},
-        kinds={_one_line(name, _MOST_NAME): n for name, n in part.kinds.items()},
+        classes={one_line(name, _MOST_NAME): n for name, n in part.classes.items()},
+        kinds={one_line(name, _MOST_NAME): n for name, n in part.kinds.items()},
     )
-
-
-def _one_line(text: str, most: int) -> str:
-    return plain(text, most).replace("\n", " ").replace("\t", " ")
 
 
 def counted(name: str, code: Sequence[SassInstruction], cut: int = 0, ptx: str = "") -> Sass:

@@ -290,7 +290,7 @@ def test_counts_of_tokens_that_cannot_be_are_unknown(format: Format) -> None:
 
 def test_an_error_is_told_without_what_a_terminal_would_obey() -> None:
     error = error_of("chat", Fault("status", 400, message="no \x1b[2J\x1b]0;t\x07 \u202e way"))
-    assert "no \ufffd[2J" in str(error)
+    assert "no \ufffd way" in str(error)
     assert str(error).isprintable()
 
 

@@ -12,9 +12,8 @@ from kerneltune.agent.events import Event, RunResumed, RunStarted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import trajectory
 from kerneltune.agent.report.chart import roof
-from kerneltune.agent.report.data import Claim, RunData, claim, number
-from kerneltune.agent.report.page import moment, run_page
-from kerneltune.agent.report.tables import Evidence, baseline_lines, facts, steps
+from kerneltune.agent.report.data import Claim, RunData, claim, number, ranked
+from kerneltune.agent.report.page import facts, moment, run_page, shows, steps
 from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, hostile, material, receipt, verified
 
@@ -49,9 +48,9 @@ def test_what_a_check_did_without_stands_among_the_facts() -> None:
         **full,
         "evidence": {**full["evidence"], "not_in_full": {"no memory for float64": ["main/own", "main/timed"]}},
     }
-    assert Evidence("not in full", "no memory for float64: main/own, main/timed") in facts(material(made, weak))
-    assert Evidence("precision", "float32, compared with float64 but where that is said") in facts(material(made, weak))
-    assert Evidence("precision", "float32, compared with float64") in facts(material(made, full))
+    assert ("not in full", "no memory for float64: main/own, main/timed") in facts(material(made, weak))
+    assert ("precision", "float32, compared with float64 but where that is said") in facts(material(made, weak))
+    assert ("precision", "float32, compared with float64") in facts(material(made, full))
 
 
 def test_what_was_not_confirmed_is_said_not_to_be() -> None:
@@ -92,7 +91,7 @@ def test_a_run_without_attempts_says_that_nothing_was_tried() -> None:
 
 
 def test_kernels_that_nothing_could_run_prove_nothing() -> None:
-    assert of(failed(Status.UNCHECKED, "not checkable")).headline.startswith("Nothing was proved for softmax")
+    assert of(failed(Status.UNCHECKED, "not checkable")).headline.startswith("Nothing was verified for softmax")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_an_ordinary_end_is_not_worth_a_word() -> None:
 
 def test_a_verification_that_did_not_hold_stands_at_the_top() -> None:
     made: list[Event] = [e for e in hostile("plain")]
-    assert "A later verification did NOT bear this out." in claim(material(made)).text
+    assert "A later verification did NOT confirm it." in claim(material(made)).text
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
@@ -124,6 +123,11 @@ def test_a_best_that_was_not_accepted_is_no_best() -> None:
     assert claim(RunData(replace(run, attempts=(wrong,), best=wrong))).tone == "nothing"
 
 
+def compared(made: RunData) -> list[Comparison]:
+    assert made.best is not None
+    return ranked(made.best)
+
+
 @pytest.mark.parametrize(
     ("again", "headline"),
     [
@@ -136,14 +140,14 @@ def test_what_a_verification_refutes_is_not_called_faster(again: Verdict, headli
     told = claim(made)
     assert told.tone == "refuted"
     assert told.headline.startswith(headline)
-    assert {line.words for line in baseline_lines(made)} == {"not borne out"}
-    assert "✗ not borne out" in run_page(made, SANITIZER, version="1")
+    assert {shows(made, c) for c in compared(made)} == {"did not hold"}
+    assert "✗ did not hold" in run_page(made, SANITIZER, version="1")
 
 
 def test_a_page_does_not_contradict_itself_about_differences_below_the_resolution() -> None:
     made = material(events([(None, against(80.0, 1.0009, 1.0005, 1.0012))]), receipt("x"))
     assert claim(made).tone == "even"
-    assert [line.words for line in baseline_lines(made)] == ["no difference measured"]
+    assert [shows(made, c) for c in compared(made)] == ["no difference measured"]
 
 
 def test_a_run_that_goes_on_after_its_ending_has_not_ended(tmp_path: Path) -> None:
@@ -178,7 +182,7 @@ def test_a_number_without_bounds_is_no_number() -> None:
 
 def of_author(author: str, **limits: str) -> str:
     made = [replace(e, author=author, limits=dict(limits)) if isinstance(e, RunStarted) else e for e in events()]
-    return "\n".join(f"{step.command}: {step.purpose}" for step in steps(material(made)))
+    return "\n".join(f"{command}: {purpose}" for command, purpose in steps(material(made)))
 
 
 def test_what_was_judged_from_files_has_no_command_that_runs_it_again() -> None:

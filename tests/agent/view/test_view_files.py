@@ -3,28 +3,27 @@
 import json
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.events import RunEnded, Verified
-from kerneltune.agent.view.ndjson import JsonView
+from kerneltune.agent.commands.bench import FilesView, JudgedFile
+from kerneltune.agent.commands.verify import Side, Verification, print_verification, verification_json
+from kerneltune.agent.events import Event, Proposed, RunEnded, Stage, StageStarted, Verified
+from kerneltune.agent.view.output import JsonView, standard_page
 from kerneltune.agent.view.plain import plain_line, summary_text
 from kerneltune.agent.view.state import ViewState, fold
-from kerneltune.agent.view.verdicts import (
-    FilesEnd,
-    FilesView,
-    JudgedFile,
-    Side,
-    Verification,
-    print_verification,
-    verification_json,
-)
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Status, Verdict
-from tests.agent.view.scripts import GPU_RUN, NOW, verdict
+from tests.agent.view.scripts import GPU_RUN, NOW, started, verdict
 
-END = FilesEnd("r-1", "softmax", "NVIDIA H200", StopReason.AUTHOR_DONE, 62.0)
+BEGIN: list[Event] = [
+    started("NVIDIA H200"),
+    Proposed("r-1", "r-1/1", 1, None, "x = 1", "slow.py", at=NOW),
+    StageStarted("r-1", "r-1/1", Stage.TRACING, at=NOW),
+]
+END = RunEnded("r-1", StopReason.AUTHOR_DONE, 3, 2, "r-1/3", None, 62.0, at=NOW)
 
 
 def file(index: int, name: str, found: Verdict) -> JudgedFile:
@@ -41,11 +40,13 @@ FILES = [
 
 def shown(*, as_json: bool = False, live: bool = False, colour: bool = False) -> tuple[str, str]:
     out, err = StringIO(), StringIO()
-    view = FilesView(out, err, as_json, colour, live, total=3)
-    view.stage("slow.py", "tracing")
+    view = FilesView(out, err, json=as_json, colour=colour, live=live, total=3)
+    view.folder = Path("runs/r-1")
+    for event in BEGIN:
+        view(event)
     for found in FILES:
         view.judged(found)
-    view.finish(END)
+    view(END)
     return out.getvalue(), err.getvalue()
 
 
@@ -88,12 +89,12 @@ def verification(new: Verdict, held: bool) -> Verification:
 
 
 def test_a_verification_shows_both_verdicts_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    print_verification(verification(verdict(3, Status.CHECKED), held=True), colour=False)
+    print_verification(verification(verdict(3, Status.CHECKED), held=True), standard_page(colour=False))
     text = capsys.readouterr().out
     for words in ("✔ correct", "✓ checked", "110.0 µs", "not timed", "NVIDIA H200", "2.13", "held: right again"):
         assert words in text
     assert "differs: torch: 2.11 then, 2.13 now" in text
-    print_verification(verification(Verdict(Status.WRONG, "no"), held=False), colour=False)
+    print_verification(verification(Verdict(Status.WRONG, "no"), held=False), standard_page(colour=False))
     assert "did not hold: " in capsys.readouterr().out
 
 

@@ -14,8 +14,7 @@ import pytest
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, GpuReading, GpuSampled, Note, RunEnded, RunStarted
 from kerneltune.agent.settings import Environment
-from kerneltune.agent.view.ndjson import JsonView
-from kerneltune.agent.view.output import ViewChoice, choose_view
+from kerneltune.agent.view.output import JsonView, ViewChoice, choose_view
 from kerneltune.agent.view.plain import PlainView
 from kerneltune.tools.schema.codec import Json, decode
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN
@@ -124,7 +123,7 @@ def test_a_reader_that_leaves_silences_the_view() -> None:
 
 def test_a_program_whose_reader_leaves_ends_without_a_traceback() -> None:
     code = (
-        "import sys; from kerneltune.agent.view.ndjson import JsonView; from tests.agent.view.scripts import CPU_RUN\n"
+        "import sys; from kerneltune.agent.view.output import JsonView; from tests.agent.view.scripts import CPU_RUN\n"
         "view = JsonView(sys.stdout)\n"
         "for event in CPU_RUN * 200: view(event)\n"
         "view.finish()"

@@ -4,8 +4,10 @@ import re
 from functools import reduce
 from io import BytesIO, StringIO, TextIOWrapper
 
+import pytest
 from rich.console import Console
 
+from kerneltune.agent.view.output import Page, columns
 from kerneltune.agent.view.render import Ui, render
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.agent.view.terminal import TerminalScreen
@@ -64,3 +66,15 @@ def test_what_was_taken_is_given_back_once() -> None:
         screen.leave()
         screen.leave()
         assert page.getvalue().count("\x1b[?1049h") == page.getvalue().count("\x1b[?1049l") == times
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_words_of_others_are_no_markup_of_a_page(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream, word = StringIO(), "[link=file:///etc/passwd]x[/] [bold]y[/] :rocket:"
+    table = columns("task", cut=("task",))
+    table.add_row(word)
+    Page(stream, terminal, colour=True).print(table, word)
+    assert stream.getvalue().count(word) == 2
+    assert "\x1b]8" not in stream.getvalue()

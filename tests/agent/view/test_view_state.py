@@ -19,7 +19,7 @@ from kerneltune.agent.events import (
     StageStarted,
     Verified,
 )
-from kerneltune.agent.view.ndjson import result
+from kerneltune.agent.view.output import result
 from kerneltune.agent.view.plain import summary_text
 from kerneltune.agent.view.state import ViewState, fold, throttling
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -153,7 +153,7 @@ def test_an_attempt_proposed_again_after_a_resume_is_one_row() -> None:
 
 def test_the_views_do_not_load_torch() -> None:
     code = (
-        "import sys; from kerneltune.agent.view import live, ndjson, output, plain;"
+        "import sys; from kerneltune.agent.view import live, output, plain;"
         "print(sorted({'torch', 'triton', 'sqlmodel'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

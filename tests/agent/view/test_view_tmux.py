@@ -208,7 +208,7 @@ def test_a_run_without_colours_stops_after_what_is_under_way_when_it_is_asked_to
     assert not [c for c in codes if re.search(r"(^|;)(3[0-8]|4[0-8]|9\d)(;|$)", c)]
     tmux.keys("q")
     tmux.shows("exit-0")
-    assert "stopped by a person" in tmux.page("-S", "-100")
+    assert "stopped with q" in tmux.page("-S", "-100")
     assert tmux.is_clean()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.view.show import _ptx_difference
+from kerneltune.agent.commands.show import _ptx_difference
 from kerneltune.tools.compile.disassemble import CannotDisassemble, disassemble, disassemble_all, ptx_of
 from kerneltune.tools.languages.ptxas import ptxas
 from kerneltune.tools.schema.messages import SassRequest

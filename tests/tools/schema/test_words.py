@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import random
+import re
 import sqlite3
 import sys
 import time
@@ -9,7 +11,7 @@ import unicodedata
 
 import pytest
 
-from kerneltune.tools.schema.codec import MOST, plain
+from kerneltune.tools.schema.codec import MOST, one_line, plain
 from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, Verdict
 
 HOSTILE = {
@@ -58,9 +60,42 @@ def test_of_a_long_message_beginning_and_end_are_kept() -> None:
     assert (said[:6], said[-4:], len(said)) == ("begin ", " end", MOST)
 
 
-def test_plain_words_stay_plain() -> None:
+UNSEEN = re.compile(
+    "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
+)
+
+
+def is_plain(text: str) -> bool:
+    return all(c.isprintable() or c in "\n\t" for c in text) and not UNSEEN.search(text)
+
+
+def test_of_all_characters_only_those_that_move_nothing_and_have_a_width_are_left() -> None:
     every = "".join(map(chr, range(sys.maxunicode + 1)))
     for at in range(0, len(every), 1500):
         once = plain(every[at : at + 1500])
+        assert is_plain(once)
         assert plain(once) == once
         assert not any(unicodedata.category(c) in ("Cc", "Cs", "Cf") and c not in "\n\t" for c in once)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_texts_are_made_of_they_end_plain_and_on_one_line_where_that_is_asked(seed: int) -> None:
+    draw = random.Random(seed)
+    parts = [
+        *("\x1b", "[", "]", "31m", "0;", "\x07", "\x1b\\", "\x9b", "\r", "\n", "\t", "\x00", "\ud83d", "\ude80"),
+        *("\u202e", "\u200d", "\ufe0f", "\u2028", "a word", "naïve", "核", " ", "\u3000", "\U000e0041"),
+    ]
+    for _ in range(200):
+        text = "".join(draw.choices(parts, k=draw.randrange(60)))
+        once, line = plain(text, None), one_line(text)
+        assert is_plain(once)
+        assert plain(once, None) == once
+        assert is_plain(line)
+        assert one_line(line) == line
+        assert not set("\n\t") & set(line)
+
+
+def test_an_escape_sequence_without_an_end_hides_nothing_that_follows() -> None:
+    assert plain("\x1b]0;title and what was wrong\nnext line") == "0;title and what was wrong\nnext line"
+    assert plain("\x1b核 \x1b[核") == "核 核"
+    assert plain("a\x1b[31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x07") == "ared link"

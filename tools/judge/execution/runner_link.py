@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from kerneltune.tools.backends.cuda.protocol import Failed, Load, Reply, Request, Setup, fits
 from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.codec import DecodeError, decode, encode
+from kerneltune.tools.schema.codec import DecodeError, decode, encode, one_line
 from kerneltune.tools.schema.errors import WorkerTimeout
 from kerneltune.tools.schema.verdict import Status
 
@@ -156,7 +156,7 @@ class RunnerLink:
         reply = answered.reply
         if isinstance(reply, Failed):
             self._lost("it failed", kill=False)
-            raise RunnerFailed(_status(reply), _words(reply.detail))
+            raise RunnerFailed(_status(reply), one_line(reply.detail, MAX_DETAIL))
         return answered
 
     def distrust(self, why: str) -> None:
@@ -189,10 +189,6 @@ def _status(failed: Failed) -> Status:
     if failed.unmapped:
         return Status.UNCHECKED
     return Status.REJECTED if failed.refused else Status.CRASHED
-
-
-def _words(detail: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in detail[:MAX_DETAIL])
 
 
 def _exchange(

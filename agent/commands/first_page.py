@@ -1,0 +1,75 @@
+"""What `optimize` alone prints: how to begin on this machine. Neither torch nor the store is imported for it."""
+
+from importlib import metadata
+
+from rich.table import Table
+
+from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.models.providers import KEY_VARIABLES
+from kerneltune.agent.record.query import RunSummary, latest_runs
+from kerneltune.agent.settings import Environment, Settings
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.listing import best_in_words
+from kerneltune.agent.view.output import heading, standard_page
+from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
+from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.task.load import builtin_names
+
+
+def print_first_page(settings: Settings, environment: Environment) -> None:
+    """Print how to begin, what this machine can do, and the latest run."""
+    page, gpu = standard_page(colour=True), gpu_info()
+    begin = (
+        (
+            "optimize --task softmax",
+            f"optimise a built-in task; `optimize tasks` lists all {len(builtin_names())}",
+        ),
+        ("optimize init FILE.py:NAME", "make a task of a PyTorch function or module of your own"),
+        ("optimize doctor", "check this machine, and how to fix each problem"),
+    )
+    software = ", ".join(f"{name} {_version(name) or '(not installed)'}" for name in ("torch", "triton"))
+    machine = (("GPU", _gpu(gpu, settings)), ("author", _author(settings, environment)), ("software", software))
+    page.print("kerneltune finds the fastest GPU kernel for a PyTorch task, and verifies it.")
+    page.print(heading("begin with"), _rows(*begin, style="cyan"), heading("this machine"), _rows(*machine))
+    if latest := latest_runs(settings.runs_dir / "runs.db"):
+        page.print(heading("latest run"), _rows(*_latest_run(latest[0]), style="cyan"))
+    page.print("\noptimize --help lists all commands and flags.")
+
+
+def _rows(*rows: tuple[str, str], style: str = "") -> Table:
+    table = Table.grid(padding=(0, 3))
+    table.add_column(no_wrap=True, style=style)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(f"  {name}", one_line(value))
+    return table
+
+
+def _gpu(gpu: GpuInfo | None, settings: Settings) -> str:
+    if gpu is None:
+        return f"none: kernels are compiled for {settings.arch or DEFAULT_ARCH} and checked, not timed"
+    return f"{gpu.name}, {gpu.memory_bytes / (1 << 30):.0f} GiB: kernels are checked and timed"
+
+
+def _author(settings: Settings, environment: Environment) -> str:
+    if settings.model:
+        return f"{settings.model} (the setting model)"
+    if environment.keys:
+        return f"{environment.keys[0]}, whose API key is set; --model offline needs none"
+    return f"offline: expert kernels and a search; set {' or '.join(KEY_VARIABLES.values())} for a model"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _latest_run(run: RunSummary) -> list[tuple[str, str]]:
+    best = f", best {best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
+    rows = [(f"optimize show {run.run_id}", f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}")]
+    if run.why in (None, StopReason.INTERRUPTED):
+        rows.append((f"optimize --resume {run.run_id}", "continue it: it has not ended"))
+    return rows
