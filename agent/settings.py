@@ -58,6 +58,7 @@ class Settings:
     tier: Tier | None = None  # how thoroughly to judge on a GPU; None = screen all, judge the promising
     confirm: bool = True  # judge the best of a run again in fresh processes
     warm_start: bool = True  # a search begins with what earlier runs on the same GPU found
+    gpu_memory_gib: float | None = None  # that a judgement may use, as a smaller GPU has; None = all of the GPU's
     cache_dir: Path = field(default_factory=_cache_dir)  # what was measured once and holds for this machine
 
 
