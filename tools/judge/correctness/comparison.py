@@ -296,7 +296,7 @@ def compare_in_parts(
             result = compare_drawn(expected, got, case=case, battery=battery)
         seen.append(result)
         if not result.ok:
-            where = f"rows {rows.start}..{rows.stop - 1}: " if rows else ""
+            where = f"rows {rows.start}..{rows.stop - 1}, counted from {rows.start}: " if rows else ""
             return replace(result, detail=where + result.detail)
     return standing_for(max(seen, key=lambda result: result.error_ratio), seen)
 

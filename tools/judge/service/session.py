@@ -21,6 +21,7 @@ from kerneltune.tools.judge.correctness.problem import expanded
 from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.execution.correctness_run import CompiledImage, Images
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from kerneltune.tools.judge.service.admission import too_large
 from kerneltune.tools.judge.service.quick_check import QuickCheck
 from kerneltune.tools.judge.service.tiers import CandidateJudge, VerdictCache, name_of
 from kerneltune.tools.judge.timing.baselines import keep_compiled
@@ -239,24 +240,6 @@ class JudgeSession:
             return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
         verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
-
-
-_GB = 1e9
-_LEAST_HELD = 2  # times a case's inputs, parameters and outputs: what is timed, and the reference run on a copy of it
-_CONTEXTS_BYTES = 1 << 30  # CUDA itself, in the judge and in the runner
-
-
-def too_large(task: TaskSpec, memory_bytes: int) -> str:
-    """Why the timed case can never be judged in so much memory, and what could; "" where it may fit."""
-    size = task.main.bytes_moved
-    most = (memory_bytes - _CONTEXTS_BYTES) // _LEAST_HELD
-    if size <= most:
-        return ""
-    return (
-        f"task {task.name}: its inputs, parameters and outputs take {size / _GB:.1f} GB, and judging them at least "
-        f"{(_LEAST_HELD * size + _CONTEXTS_BYTES) / _GB:.1f} GB; there are {memory_bytes / _GB:.1f} GB of GPU memory, "
-        f"which would do for {max(0, most) / _GB:.1f} GB of tensors: make the sizes of the task's first case smaller"
-    )
 
 
 def _first_line(error: Exception) -> str:
