@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -566,7 +567,7 @@ class LoadedCase(ReferenceModel):
 
     def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
         generator = Generator(self.device).manual_seed(self._seed)
-        with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
+        with blame(self.task, "forward() in float64", limit_s=math.inf), default_float64(), torch.no_grad():
             disturbances = Disturbances(self._forward, self.model, inputs, answer.values, generator)
             return _Noise(disturbances.spread(samples), disturbances.of_operands())
 
