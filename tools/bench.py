@@ -307,11 +307,12 @@ class GpuBench:
         cache_dir: Path | None = None,
         baseline_limit_s: float = BASELINE_LIMIT_S,
         counters: bool = False,
+        memory_bytes: int = 0,
     ) -> dict[str, Json]:
         """Load the task; returns the GPU as the judge found it. Raises TaskError. With `counters`, what is judged in
         full and right has hardware counters in its receipt."""
         kept = str(cache_dir) if cache_dir else ""
-        request = OpenTask(str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s)
+        request = OpenTask(str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes)
         ready = self._ask(request, Ready, timeout_s=OPEN_TIMEOUT_S)
         if ready.problem:
             raise TaskError(ready.problem)
@@ -429,11 +430,21 @@ def gpu_bench(
     ceilings: Ceilings | None = None,
     cache_dir: Path | None = None,
     counters: bool = False,
+    memory_bytes: int = 0,
 ) -> Iterator[GpuBench]:
     """Start the judge on the GPU and load the task; end judge and runner on the way out. `ceilings` are what
-    `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session."""
+    `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session; of the GPU's
+    memory, `memory_bytes` are used (0: as much as there is)."""
     with waiting_judge(machine) as bench:
-        bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir, counters=counters)
+        bench.open(
+            task_file,
+            task,
+            baselines=baselines,
+            ceilings=ceilings,
+            cache_dir=cache_dir,
+            counters=counters,
+            memory_bytes=memory_bytes,
+        )
         bench.warm()
         yield bench
 

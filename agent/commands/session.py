@@ -258,7 +258,7 @@ def _bench(
     if shop.gpu is None:
         yield CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
         return
-    cache_dir = shop.settings.cache_dir
+    cache_dir, memory_gib = shop.settings.cache_dir, shop.settings.gpu_memory_gib
     ceilings = load_ceilings(ceilings_file(cache_dir, shop.gpu))
     with gpu_bench(
         task_file,
@@ -268,6 +268,7 @@ def _bench(
         ceilings=ceilings,
         cache_dir=cache_dir,
         counters=shop.settings.counters,
+        memory_bytes=int((memory_gib or 0) * (1 << 30)),
     ) as bench:
         yield bench
 

@@ -19,3 +19,12 @@ def test_every_check_of_the_gpu_self_check_holds() -> None:
         [sys.executable, "-m", "tests.gpu.selfcheck_runner", "--quick"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(120)
+def test_what_no_graph_can_hold_is_seen_beforehand_or_leaves_nothing_behind() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.selfcheck_capture"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -341,7 +341,8 @@ class ComparisonReply:
 class OpenTask:
     """Load a task file for the GPU. The answer is Ready. `ceilings` are what this GPU was measured to reach (None: the
     data sheet); torch.compile keeps its work under `cache_dir` ("": nowhere); a baseline that takes longer than
-    `baseline_limit_s` to build is left out."""
+    `baseline_limit_s` to build is left out. `memory_bytes` of the GPU may be used by judge and runner together (0: all
+    of it)."""
 
     path: str
     task: TaskSpec
@@ -349,6 +350,7 @@ class OpenTask:
     ceilings: Ceilings | None = None
     cache_dir: str = ""
     baseline_limit_s: float = BASELINE_LIMIT_S
+    memory_bytes: int = 0
     kind: Literal["open_task"] = "open_task"
 
 

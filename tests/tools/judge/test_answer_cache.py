@@ -2,6 +2,7 @@
 
 import torch
 
+from kerneltune.tools.judge.correctness.comparison import WholeExpectation
 from kerneltune.tools.judge.correctness.float64 import Selection
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.timing.benchmark_setup import AnswerCache, bytes_of
@@ -17,9 +18,9 @@ class Counter:
     def __init__(self, elements: int) -> None:
         self.made, self._elements = 0, elements
 
-    def __call__(self) -> Expected:
+    def __call__(self) -> WholeExpectation:
         self.made += 1
-        return answer(self._elements)
+        return WholeExpectation(answer(self._elements))
 
 
 def test_an_answer_is_made_once() -> None:

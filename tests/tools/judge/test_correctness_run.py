@@ -155,15 +155,15 @@ def traps(device: Device, args: Args) -> None:
     raise RuntimeError("CUDA error: unspecified launch failure")
 
 
-def plan_for(case: str, columns: int, body: Callable[..., None], text: str = "") -> Plan:
-    x = TensorRef(0, "float32", (ROWS, columns), (columns, 1))
-    w, y = TensorRef(1, "float32", (columns,), (1,)), TensorRef(2, "float32", (ROWS, columns), (columns, 1))
-    nbytes = ROWS * columns * 4
+def plan_for(case: str, columns: int, body: Callable[..., None], text: str = "", rows: int = ROWS) -> Plan:
+    x = TensorRef(0, "float32", (rows, columns), (columns, 1))
+    w, y = TensorRef(1, "float32", (columns,), (1,)), TensorRef(2, "float32", (rows, columns), (columns, 1))
+    nbytes = rows * columns * 4
     storages = (Storage(0, nbytes, "input", "0"), Storage(1, columns * 4, "state", "w"), Storage(2, nbytes, "scratch"))
     signature = ("*fp32", "*fp32", "*fp32", "i32")
     kernel = Kernel(body.__name__, "ttir", text or body.__name__, signature)
     args: tuple[LaunchArg, ...] = (TensorArg(x), TensorArg(w), TensorArg(y), ScalarArg(columns, "i32"))
-    empty = Aten("aten::empty.memory_format", ([ROWS, columns],), {"dtype": {"$dtype": "float32"}}, (y,))
+    empty = Aten("aten::empty.memory_format", ([rows, columns],), {"dtype": {"$dtype": "float32"}}, (y,))
     steps: tuple[Step, ...] = (empty, Launch(0, (1, 1, 1), args))
     return Plan(case, "", "sm_90", storages, (kernel,), (), steps, {"$tensor": encode(y)})
 

@@ -1,5 +1,7 @@
 """A task is described without its memory, answered in float64, and its faults are one line with their place."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -260,3 +262,39 @@ def test_inputs_that_lead_a_reference_out_of_range_are_found_before_a_gpu_runs_i
     assert problem.takes("zero_mean")
     assert not problem.takes("huge")
     assert problem.draw(1, "huge") is None
+
+
+ILL_BEHAVED = {
+    "hangs in get_inputs": ("return x", "[1 for _ in iter(int, 1)]", "get_inputs() takes longer than 0.5 s"),
+    "hangs in forward": ("return x + len([1 for _ in iter(int, 1)])", "[torch.ones(4)]", "takes longer than 0.5 s"),
+    "catches what it can": (
+        "return x",
+        "[caught() for _ in range(10**9)]",
+        "get_inputs() takes longer than 0.5 s",
+    ),
+    "exits": ("raise SystemExit(3)", "[torch.ones(4)]", "forward() failed: SystemExit: 3"),
+    "forks": ("os.fork(); return x", "[torch.ones(4)]", "described"),
+    "prints": ("print('x'); os.write(2, b''); return x", "[torch.ones(4)]", "described"),
+}
+
+
+@pytest.mark.parametrize("how", ILL_BEHAVED)
+def test_ill_behaved_references_end_as_an_error_of_the_task(tmp_path: Path, how: str) -> None:
+    """In a process of its own: pytest's own limit of time uses the same alarm. Says one line, whatever forks."""
+    forward, inputs, said = ILL_BEHAVED[how]
+    extra = "import os, time\ndef caught():\n    try: time.sleep(1)\n    except Exception: pass"
+    file = task_of(tmp_path, model(f"x: {forward}", inputs, extra))
+    program = (
+        "import inspect, sys\n"
+        "from pathlib import Path\n"
+        "from kerneltune.tools.judge.correctness import problem, reference_model\n"
+        "from kerneltune.tools.schema.errors import TaskError\n"
+        "from kerneltune.tools.task.load import read_task\n"
+        "reference_model.blame.__wrapped__.__kwdefaults__['limit_s'] = 0.5\n"
+        "try:\n    problem.describe(read_task(Path(sys.argv[1])))\n    print('described')\n"
+        "except TaskError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(file.path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == 1
+    assert said in done.stdout

@@ -4,13 +4,16 @@ A pass runs every slot once. Before each pass the memory that the work writes is
 L2 is flushed by reading other memory: reading, so that no dirty line of the flush is written back during the pass.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from kerneltune.tools.backends.cuda.driver import forget_persisting_lines
 from kerneltune.tools.backends.cuda.protocol import Times
 
+MemoryPool = Any  # torch's name of memory that graphs allocate from
 FLUSH_OF_L2 = 3  # times the L2: what is read between two passes
 
 
@@ -37,14 +40,46 @@ def _floats(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.float32, device="cuda")
 
 
-def captured(work: Callable[[], object], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of the work. It must have run once on that stream, so that everything is loaded and allocated."""
+def captured(
+    work: Callable[[], object], stream: torch.cuda.Stream, pool: MemoryPool | None = None
+) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of the work. It must have run once on that stream, so that everything is loaded and allocated.
+    Graphs of one `pool` may lie in the same memory: of what one has written, nothing is left once another has run.
+    Raises RuntimeError where the work cannot be captured; then a next capture needs another pool."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        work()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            work()
+    except BaseException:
+        _end_capture(graph, pool)
+        raise
     torch.cuda.synchronize()
     return graph
+
+
+def _end_capture(graph: torch.cuda.CUDAGraph, pool: MemoryPool | None) -> None:
+    """Put right what torch leaves behind where a capture fails (2.11): its generator counts as being captured, so that
+    the next random number raises "Offset increment outside graph capture", and its allocator as well, which then gives
+    no memory back."""
+    device = torch.cuda.current_device()
+    torch.cuda.default_generators[device].graphsafe_set_state(torch.Generator(device=f"cuda:{device}"))
+    with contextlib.suppress(RuntimeError):  # the graph may have none, and the allocator may know already
+        ended: Any = torch._C._cuda_endAllocateToPool
+        ended(device, pool or graph.pool())
+    with contextlib.suppress(RuntimeError):  # reports the error that ended the capture a last time
+        torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def without_host_reads() -> Iterator[None]:
+    """Raise RuntimeError in the block where an operator waits for the GPU (`.item()`, `nonzero`, a copy to the host),
+    which no graph can hold: asked beforehand, since a capture that fails leaves torch in disorder."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def cold_passes(

@@ -6,7 +6,7 @@ said so that the author of a kernel learns from it: where, how much, and what su
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,9 +16,9 @@ from torch import Tensor
 from kerneltune.tools.judge.correctness.float64 import Rounding, Selection
 from kerneltune.tools.judge.correctness.gates import Expected, as_rows, reached, rounding_of
 from kerneltune.tools.judge.correctness.reference_model import Drawn
-from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, stored_as
+from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, map_tensors, stored_as
 from kerneltune.tools.schema.task import PROBES
-from kerneltune.tools.schema.verdict import CaseResult, Limitation, LimitationKind
+from kerneltune.tools.schema.verdict import CaseResult, Limitation, LimitationKind, standing_for
 
 _TWO_OPERANDS = math.sqrt(2)  # each disturbed by one roundoff
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -243,18 +243,88 @@ class GateResult:
     share: float = 0.0
 
 
+class Expectation(Protocol):
+    """What a right candidate may return for drawn inputs. Of a large case it is worked out some rows at a time, anew
+    whenever it is asked for (`tools.judge.correctness.problem.ExpectationInParts`)."""
+
+    @property
+    def native(self) -> Tree: ...
+
+    def parts(self) -> Iterator[tuple[slice | None, Expected]]: ...
+
+
+@dataclass(frozen=True)
+class WholeExpectation:
+    """An answer that is at hand for all rows at once."""
+
+    expected: Expected
+
+    @property
+    def native(self) -> Tree:
+        """The answer in the reference's own dtypes."""
+        return self.expected.native
+
+    def parts(self) -> Iterator[tuple[slice | None, Expected]]:
+        """All of it."""
+        yield None, self.expected
+
+
 class AnswersInputs(Protocol):
     """Gives the answer to drawn inputs (`tools.judge.correctness.problem.Problem`)."""
 
     def restore(self, drawn: Any) -> None: ...
 
-    def expect(self, inputs: tuple[Any, ...]) -> Expected: ...
+    def expectation(self, inputs: tuple[Any, ...]) -> Expectation: ...
 
 
 def judge(problem: AnswersInputs, drawn: Drawn, actual: Tree, *, case: str, battery: str) -> CaseResult:
     """Compare what a candidate made of drawn inputs with the answer for them."""
     problem.restore(drawn)
-    return compare_drawn(problem.expect(drawn.inputs), actual, case=case, battery=battery)
+    return compare_in_parts(problem.expectation(drawn.inputs), actual, case=case, battery=battery)
+
+
+def rows_of(tree: Tree, rows: slice | None) -> Tree:
+    """Those rows of every tensor."""
+    return tree if rows is None else map_tensors(lambda tensor: tensor[rows], tree)
+
+
+def compare_in_parts(
+    expectation: Expectation,
+    actual: Tree,
+    *,
+    case: str = "",
+    battery: str = "own",
+    poison: Tree | None = None,
+    strictly: bool = False,
+) -> CaseResult:
+    """Compare as `compare_drawn` does, or `strictly` as `compare` does, one part of the rows after the other up to the
+    first that is wrong."""
+    if not isinstance(expectation, WholeExpectation) and (misfit := _misfit(expectation.native, actual)):
+        return CaseResult(case, battery, False, math.inf, math.inf, misfit)
+    seen: list[CaseResult] = []
+    for rows, expected in expectation.parts():
+        got = rows_of(actual, rows)
+        if strictly:
+            result = compare(expected, got, case=case, battery=battery, poison=rows_of(poison, rows))
+        else:
+            result = compare_drawn(expected, got, case=case, battery=battery)
+        seen.append(result)
+        if not result.ok:
+            where = f"rows {rows.start}..{rows.stop - 1}, counted from {rows.start}: " if rows else ""
+            return replace(result, detail=where + result.detail)
+    return standing_for(max(seen, key=lambda result: result.error_ratio), seen)
+
+
+def _misfit(native: Tree, actual: Tree) -> str:
+    """What is wrong with structure, shapes and dtypes as a whole; "" when nothing is."""
+    wanted, got = dict(leaves(native)), dict(leaves(actual))
+    if list(wanted) != list(got):
+        return f"expected {_shape_of(native)}, got {_shape_of(actual)}"
+    for path, leaf in wanted.items():
+        other = got[path]
+        if not isinstance(other, Tensor) or (leaf.shape, leaf.dtype) != (other.shape, other.dtype):
+            return f"{f'output {path}: ' if path else ''}expected {_shape_of(leaf)}, got {_shape_of(other)}"
+    return ""
 
 
 def compare(

@@ -22,7 +22,7 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_tensors, tensors
+from kerneltune.tools.judge.correctness.tree import AT_ONCE, Tree, leaves, map_tensors, portions, tensors
 
 NOISE = 2.0**-24  # small enough to stay linear, far above float64's own rounding
 _SUMS = frozenset(
@@ -94,6 +94,7 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
             return result
         return tree_map(self.disturb, result)
 
+<<<<<<< HEAD
     def disturb(self, value: Any, by: float = 1.0) -> Any:
         """The value with relative noise, `by` times NOISE, when it is a floating tensor. Moves 34 bytes an element (70
         if it computed the factors): an attention's scores are gigabytes in float64, and a judgement needs fifteen such
@@ -103,6 +104,24 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         with torch.utils._python_dispatch._disable_current_modes():
             up = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.bool)
             return value * torch.where(up, value.new_full((), 1 + by * NOISE), value.new_full((), 1 - by * NOISE))
+=======
+    def disturb(self, value: Any) -> Any:
+        """The value with relative noise, when it is a floating tensor; a large one is changed itself, a part at a time.
+        Moves 34 bytes an element (70 if it computed the factors): an attention's scores are gigabytes in float64, and a
+        judgement needs fifteen such runs."""
+        if not isinstance(value, Tensor) or value.dtype != torch.float64:
+            return value
+        with torch.utils._python_dispatch._disable_current_modes():
+            if value.numel() <= AT_ONCE:
+                return value * self._factors(value)
+            for place in portions(value):
+                value[place] *= self._factors(value[place])
+            return value
+
+    def _factors(self, value: Tensor) -> Tensor:
+        up = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.bool)
+        return torch.where(up, value.new_full((), 1 + NOISE), value.new_full((), 1 - NOISE))
+>>>>>>> memory
 
 
 class Disturbances:

@@ -22,7 +22,11 @@ import torch
 from torch import Generator, Tensor
 
 from kerneltune.tools.judge.correctness.float64 import InFloat64
+<<<<<<< HEAD
 from kerneltune.tools.judge.correctness.tree import Tree, laid_out, leaves, map_leaves, tensors
+=======
+from kerneltune.tools.judge.correctness.tree import AT_ONCE, Tree, leaves, map_leaves, portions, tensors
+>>>>>>> memory
 from kerneltune.tools.schema.task import BATTERIES, PROBES
 
 Kinds = Mapping[str, str]  # by path of the input: "any", "positive", "special" or "own"
@@ -269,6 +273,14 @@ def _replaced(tensor: Tensor, battery: str, kind: str, generator: Generator) -> 
         return None
     if kind == "positive" and battery in ("zero_mean", "specials"):
         return None
+    new = torch.empty_like(tensor)
+    for place in portions(tensor):
+        new[place].copy_(_floats(tensor[place], battery, kind, generator))
+    return new
+
+
+def _floats(tensor: Tensor, battery: str, kind: str, generator: Generator) -> Tensor:
+    """New values for a floating tensor, within the range of its format."""
     values = _FLOATS[battery](tensor, generator)
     if kind == "positive":
         least = 1.0 if battery == "integers" else float(torch.finfo(tensor.dtype).tiny)
@@ -276,12 +288,12 @@ def _replaced(tensor: Tensor, battery: str, kind: str, generator: Generator) -> 
     if battery != "specials":
         largest = min(float(torch.finfo(dtype).max) for dtype in (tensor.dtype, values.dtype))
         values = values.clamp(-largest, largest)
-    return torch.empty_like(tensor).copy_(values)
+    return values
 
 
 def _is_zero_mean(tensor: Tensor) -> bool:
     """Whether the values spread to both sides of zero at a scale of about one, as randn's do."""
-    values = tensor.double()
+    values = (tensor if tensor.numel() <= AT_ONCE else sampled(tensor)).double()
     spread = float(values.std(correction=0)) if values.numel() else 0.0
     return abs(float(values.mean()) if values.numel() else 1.0) < max(0.1, 4 / math.sqrt(values.numel() or 1)) * spread
 

@@ -11,7 +11,8 @@ import copy
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+<<<<<<< HEAD
 from kerneltune.tools.judge.correctness.comparison import native_holds
 from kerneltune.tools.judge.correctness.float64 import (
     Disturbances,
@@ -30,6 +32,10 @@ from kerneltune.tools.judge.correctness.float64 import (
     flushed,
     widened,
 )
+=======
+from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, native_holds, rows_of
+from kerneltune.tools.judge.correctness.float64 import Disturbances, default_float64, differences, flushed, widened
+>>>>>>> memory
 from kerneltune.tools.judge.correctness.gates import (
     MOST_SAMPLES,
     Expected,
@@ -58,9 +64,11 @@ from kerneltune.tools.judge.correctness.reference_model import (
     with_room,
 )
 from kerneltune.tools.judge.correctness.tree import (
+    AT_ONCE,
     Tree,
     is_finite,
     leaves,
+    map_leaves,
     map_tensors,
     nbytes,
     numel,
@@ -131,6 +139,11 @@ class Lengths(contextlib.ExitStack):
         return self
 
     @property
+    def names(self) -> set[str]:
+        """The operators that ran."""
+        return set(self._watch.names)
+
+    @property
     def saturates(self) -> bool:
         """Whether there is a contraction, and something that turns large differences into all or nothing."""
         return bool(self._flops.get_total_flops()) and bool(self._watch.names & _SATURATING)
@@ -170,10 +183,48 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return op(*args, **(kwargs or {}))
 
 
+_PRODUCTS = frozenset("mm bmm mv addmm baddbmm addmv convolution".split())
+_MOST_WHOLE = 1 << 29  # elements of inputs and outputs; 2 GiB of float32, for which a check takes some 30 GB
+_SAME_ROWS = 1e-9  # relative, between two float64 runs over different numbers of rows
+_ALIKE = 0.1  # relative, of an answer and its reference's own dtype: not a tolerance, but a sign of other rows
 # output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
 MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
 # equal terms are rounded the same way, so errors add up as L, not sqrt(L); whole numbers that something scales, too
 _LENIENCE = {"structure": 4.0, "offset": 4.0, "one_hot": 4.0, "integers": 4.0}
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """How a case can be worked on a part of its rows at a time: the same rows of the inputs at `paths` (along their
+    first dimension, `count` in all) give those rows of every output."""
+
+    paths: frozenset[str]
+    count: int
+    at_once: int
+
+    def parts(self) -> Iterator[slice]:
+        """All rows, in order."""
+        for start in range(0, self.count, self.at_once):
+            yield slice(start, min(start + self.at_once, self.count))
+
+    def of_inputs(self, inputs: tuple[Any, ...], rows: slice) -> tuple[Any, ...]:
+        """Those rows of the inputs; the others are for all rows."""
+        return tuple(map_leaves(lambda path, t: t[rows] if path in self.paths else t, inputs))
+
+
+@dataclass(frozen=True)
+class ExpectationInParts:
+    """The expectation of a large case, worked out for some rows at a time and not kept: nothing but `native` is held
+    for all of them. The parameters must be those that it was made with."""
+
+    native: Tree
+    rows: RowParts
+    expect: Callable[[slice], Expected]
+
+    def parts(self) -> Iterator[tuple[slice | None, Expected]]:
+        """One part after the other."""
+        for rows in self.rows.parts():
+            yield rows, self.expect(rows)
 
 
 class LoadedCase(ReferenceModel):
@@ -185,6 +236,7 @@ class LoadedCase(ReferenceModel):
         self, task: TaskFile, case: CaseDef, device: str = "cpu", make_room: Callable[[], None] = free_cached
     ) -> None:
         self._contracts: bool | None = None  # whether the reference has a contraction; None: not looked at yet
+        self._rows: tuple[RowParts | None] | None = None  # how a large case is worked on in parts; None: as above
         self.left_out: dict[str, Limitation] = {}
         super().__init__(task, case, device, make_room)
 
@@ -255,7 +307,7 @@ class LoadedCase(ReferenceModel):
             return self._drawn(seed, battery, inputs, Regime())
         if battery == "integers" and self._whole_parameters(seed, inputs):
             return self._drawn(seed, battery, inputs, Regime(exact_operands=True))
-        if not self._rehearsed(battery) or self._finite_results(inputs, specials=battery == "specials") is None:
+        if not self._rehearsed(battery) or not self._all(inputs, lambda *made: battery == "specials" or _finite(*made)):
             return None
         if battery == "huge" and (self._loses_to_rounding or not self._native_holds(inputs)):
             return None
@@ -263,11 +315,13 @@ class LoadedCase(ReferenceModel):
         return self._drawn(seed, battery, inputs, regime)
 
     def _native_holds(self, inputs: tuple[Any, ...]) -> bool:
-        expected = self.expect(inputs)
-        for limitation in expected.limitations:
-            if limitation.kind is LimitationKind.NOT_FLOAT64:  # it would be compared with itself
-                raise OutOfMemory(str(limitation), limitation.asked_for)
-        return native_holds(expected)
+        for _, expected in self.expectation(inputs).parts():
+            for limitation in expected.limitations:
+                if limitation.kind is LimitationKind.NOT_FLOAT64:  # it would be compared with itself
+                    raise OutOfMemory(str(limitation), limitation.asked_for)
+            if not native_holds(expected):
+                return False
+        return True
 
     def _rehearsed(self, battery: str) -> bool:
         """Whether the reference takes such inputs in the small case on the CPU. An index out of range, to which huge
@@ -309,54 +363,125 @@ class LoadedCase(ReferenceModel):
         parameters = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
         if parameters:
             self._put(derived(parameters, "integers", seed, dict.fromkeys(parameters, "any")) or {})
-        results = self._finite_results(inputs, whole=True)
-        if results is not None and _not_short(results[1]).whole:
+        if self._all(inputs, lambda *made: _finite(*made) and _not_short(made[1]).whole, whole=True):
             return True
         self.reseed(seed)
         return False
 
-    def _finite_results(
-        self, inputs: tuple[Any, ...], *, whole: bool = False, specials: bool = False
-    ) -> tuple[Tree, Answer] | None:
-        """What the reference makes of other inputs than the task's own, when that is of use. Raises OutOfMemory."""
+    def _all(self, inputs: tuple[Any, ...], holds: Callable[[Tree, Answer], bool], *, whole: bool = False) -> bool:
+        """Whether it holds of what the reference makes of these inputs, part by part; not where it does not run. Raises
+        OutOfMemory."""
         try:
-            native, answer = self.native(inputs), self.reference(inputs, whole=whole)
+            return all(
+                holds(self.native(part), self.reference(part, whole=whole)) for _, part in self._input_parts(inputs)
+            )
         except OutOfMemory:
             raise
         except TaskError:
+            return False
+
+    def _input_parts(self, inputs: tuple[Any, ...]) -> Iterator[tuple[slice | None, tuple[Any, ...]]]:
+        """The inputs, of a large case some rows at a time."""
+        parts = self._row_parts(inputs)
+        if parts is None:
+            yield None, inputs
+        else:
+            yield from ((rows, parts.of_inputs(inputs, rows)) for rows in parts.parts())
+
+    def _row_parts(self, inputs: tuple[Any, ...], native: Tree = None) -> RowParts | None:
+        """How this case is worked on in parts: None where it is not large, or its rows depend on each other. Found out
+        once: sizes are those of the case, whatever is drawn."""
+        if self._rows is None:
+            native = self.native(inputs) if native is None else native
+            large = numel(inputs) + numel(native) > _MOST_WHOLE
+            self._rows = (self._independent_rows(inputs, native) if large else None,)
+        return self._rows[0]
+
+    def _independent_rows(self, inputs: tuple[Any, ...], native: Tree) -> RowParts | None:
+        outputs = [leaf for _, leaf in leaves(native)]
+        counts = {t.shape[0] if isinstance(t, Tensor) and t.dim() else 0 for t in outputs}
+        count = min(counts, default=0)
+        if len(counts) != 1 or count < 2:
             return None
-        return (native, answer) if specials or is_finite((native, answer.values)) else None
+        fitting = [p for p, t in leaves(inputs) if isinstance(t, Tensor) and t.dim() and t.shape[0] == count]
+        at_once = max(1, AT_ONCE * count // (numel(inputs) + numel(native)))
+        for paths in dict.fromkeys((frozenset(fitting), frozenset(fitting[:1]))):
+            parts = RowParts(paths, count, at_once)
+            if paths and self._holds(parts, inputs, native):
+                return parts
+        return None
+
+    def _holds(self, parts: RowParts, inputs: tuple[Any, ...], native: Tree) -> bool:
+        """Whether rows come out the same in float64 with and without the rows before them, and like the reference's own
+        of all rows."""
+        size = max(1, min(parts.at_once, parts.count) // 2)
+        upper, both = slice(size, 2 * size), slice(0, 2 * size)
+        try:
+            one, two = (self._run_in_float64(parts.of_inputs(inputs, rows), False).values for rows in (upper, both))
+        except TaskError:
+            return False
+        found = zip(tensors(one), tensors(two), tensors(rows_of(native, upper)), strict=False)
+        return all(_same_rows(a, b[size:], n) for a, b, n in found)
 
     def _probed(self, seed: int, battery: str) -> Drawn | None:
         """The sharpest probe that the reference allows."""
         if required_bits(self.precision) is None or self._contracts is False:
             return None
         own = self._own(seed)
-        free = self._free_leaves(own)
-        found = with_room(lambda: self._numbered(own, free), self._make_room)
-        self._contracts = bool(found)
-        for probe in probes(found, free, seed, left=battery == "one_hot_left"):
+        for probe, single in self._probes(own, seed, left=battery == "one_hot_left"):
             self.reseed(seed)
             self._put({name[6:]: t for name, t in probe.leaves.items() if name.startswith("state:")})
             inputs = tuple(with_leaves(own, "input", probe.leaves))
-            regime = self._regime_of(probe, inputs, single=len(found) == 1)
+            regime = self._regime_of(probe, inputs, single=single)
             if regime is not None:
                 return self._drawn(seed, battery, inputs, regime)
         self.reseed(seed)
         return None
 
+    def _probes(self, own: tuple[Any, ...], seed: int, *, left: bool) -> list["_Probe"]:
+        """The probes of the first contraction that allows one; of a large case, those of all its parts joined."""
+        if self._contracts is None:
+            self._contracts = self._has_product(own)
+        parts = self._row_parts(own) if self._contracts else None
+        if not self._contracts:
+            return []
+        if parts is None:
+            return self._probes_of(own, seed, left=left)
+        found = ((rows, self._probes_of(parts.of_inputs(own, rows), seed, left=left)) for rows in parts.parts())
+        return _joined(found, {f"input:{path}": t for path, t in leaves(own) if path in parts.paths})
+
+    def _probes_of(self, own: tuple[Any, ...], seed: int, *, left: bool) -> list["_Probe"]:
+        free = self._free_leaves(own)
+        found = with_room(lambda: self._numbered(own, free), self._make_room)
+        self._contracts = bool(found)
+        return [(probe, len(found) == 1) for probe in probes(found, free, seed, left=left)]
+
+    def _has_product(self, own: tuple[Any, ...]) -> bool:
+        """Whether the reference may have a contraction: numbering all elements of a large case costs much."""
+        with Lengths() as lengths:
+            self.native(next(self._input_parts(own))[1])
+        return any(name in _PRODUCTS or "attention" in name for name in lengths.names)
+
     def _regime_of(self, probe: MantissaProbe, inputs: tuple[Any, ...], *, single: bool) -> Regime | None:
         """How strictly a probe may be judged: by bits where nothing but the contraction rounds."""
-        results = self._finite_results(inputs)
-        if results is None:
+        exact: list[bool] = []
+        lasts = [1]
+
+        def looked_at(native: Tree, answer: Answer) -> bool:
+            if not _finite(native, answer):
+                return False
+            exact.append(is_exact(_not_short(answer).values, native))
+            lasts.extend(t.shape[-1] if t.dim() > 1 or not parts else parts.count for t in tensors(native) if t.dim())
+            return True
+
+        parts = self._row_parts(inputs)
+        if not self._all(inputs, looked_at):
             return None
-        native, answer = results[0], _not_short(results[1])
-        if is_exact(answer.values, native):
+        if all(exact):
             return Regime(one_hot=True, bits=required_bits(self.precision))
         if probe.alone and len(probe.leaves) > 2:  # another one follows, in which less is zero
             return None
-        lasts = [t.shape[-1] for t in tensors(native) if t.dim()]
-        return Regime(one_hot=True, longest=max(1, *lasts, 1) if single else None, lenience=_LENIENCE["one_hot"])
+        return Regime(one_hot=True, longest=max(lasts) if single else None, lenience=_LENIENCE["one_hot"])
 
     def _free_leaves(self, own: Tree) -> dict[str, Tensor]:
         """Floating inputs that may be anything, and parameters, by origin and path."""
@@ -386,16 +511,50 @@ class LoadedCase(ReferenceModel):
     def expect(self, inputs: tuple[Any, ...], *, most_samples: int = MOST_SAMPLES) -> Expected:
         """What a right candidate may return for these inputs and the present parameters. The noise is estimated from as
         many samples as the arithmetic asks for, `most_samples` at most."""
+        native, sizes = self._native_and_sizes(inputs, most_samples)
+        return self._expected(inputs, native, sizes)
+
+    def expectation(self, inputs: tuple[Any, ...], *, most_samples: int = MOST_SAMPLES) -> Expectation:
+        """The same for a case of any size: of a large one whose rows do not depend on each other, in parts."""
+        native, sizes = self._native_and_sizes(inputs, most_samples)
+        parts = self._row_parts(inputs, native)
+        if parts is None:
+            return WholeExpectation(self._expected(inputs, native, sizes))
+
+        def expect(rows: slice) -> Expected:
+            return self._expected(parts.of_inputs(inputs, rows), rows_of(native, rows), sizes)
+
+        return ExpectationInParts(native, parts, expect)
+
+    def _native_and_sizes(self, inputs: tuple[Any, ...], most_samples: int) -> tuple[Tree, "_Sizes"]:
+        """The reference's own answer to all rows, and what of the tolerance follows from sizes alone."""
         with Lengths() as lengths:
             native = self.native(inputs)
+        operands, longest = (inputs, self.state()), self._regime.longest
+        return native, _Sizes(
+            longest or lengths.longest(operands, native),
+            0 if longest else lengths.read(operands),
+            has_float8_matrices(operands),
+            min(samples_for(native, self.precision), most_samples),
+        )
+
+    def _expected(self, inputs: tuple[Any, ...], native: Tree, sizes: "_Sizes") -> Expected:
         answer, regime = self.reference(inputs), self._regime
+<<<<<<< HEAD
         longest = regime.longest or lengths.longest((inputs, self.state()), native)
         noise = self._noise(inputs, answer, min(samples_for(native, self.precision), most_samples), longest)
+=======
+        noise = self._noise(inputs, answer, sizes.samples)
+>>>>>>> memory
         return Expected(
             answer.values,
             native,
             self.precision,
+<<<<<<< HEAD
             longest,
+=======
+            sizes.longest,
+>>>>>>> memory
             noise.all_operations,
             slack=self._slack(inputs, native, answer) if regime.flushes else None,
             exact_operands=regime.exact_operands,
@@ -403,9 +562,9 @@ class LoadedCase(ReferenceModel):
             bits=regime.bits,
             selections=answer.selections,
             lenience=regime.lenience,
-            read=0 if regime.longest else lengths.read((inputs, self.state())),
+            read=sizes.read,
             operand_noise=noise.operands,
-            float8_operands=has_float8_matrices((inputs, self.state())),
+            float8_operands=sizes.float8_operands,
             limitations=noise.limitations,
         )
 
@@ -427,11 +586,28 @@ class LoadedCase(ReferenceModel):
         except OutOfMemory as error:
             return _Noise(limitations=(Limitation(LimitationKind.NO_NOISE, error.asked_for),))
 
+<<<<<<< HEAD
     def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
         noise = WithNoise(Generator(self.device).manual_seed(self._seed), longest)
         with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
             disturbances = Disturbances(self._forward, self.model, inputs, answer.values, noise)
+=======
+    def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
+        generator = Generator(self.device).manual_seed(self._seed)
+        with blame(self.task, "forward() in float64", limit_s=math.inf), default_float64(), torch.no_grad():
+            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, generator)
+>>>>>>> memory
             return _Noise(disturbances.spread(samples), disturbances.of_operands())
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What sizes of a whole case say of its tolerance: see `tools.judge.correctness.gates.Expected`."""
+
+    longest: int
+    read: int
+    float8_operands: bool
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -443,6 +619,47 @@ class _Noise:
     all_operations: Tree | None = None
     operands: Tree | None = None
     limitations: tuple[Limitation, ...] = ()
+
+
+_Probe = tuple[MantissaProbe, bool]  # and whether its contraction is the only one
+
+
+def _joined(found: Iterator[tuple[slice, list[_Probe]]], whole: Mapping[str, Tensor]) -> list[_Probe]:
+    """The probes of all parts as probes of the whole: `whole` has the tensors that were cut into rows; what all rows
+    share is as in the first part. None where the parts differ in what they probe."""
+    joined: dict[str, Tensor] = {}
+    made: list[_Probe] = []
+    for rows, probes_of_part in found:
+        given = probes_of_part[0][0].leaves if probes_of_part else {}
+        if rows.start == 0:
+            joined = {name: torch.empty_like(whole[name]) for name in given if name in whole}
+            made = [
+                (MantissaProbe({n: joined.get(n, t) for n, t in p.leaves.items()}, p.alone), single)
+                for p, single in probes_of_part
+            ]
+        if not made or len(probes_of_part) != len(made) or not joined.keys() <= given.keys():
+            return []
+        for name, tensor in joined.items():
+            tensor[rows] = given[name]
+    return made
+
+
+def _finite(native: Tree, answer: Answer) -> bool:
+    return is_finite((native, answer.values))
+
+
+def _same_rows(alone: Tensor, among: Tensor, native: Tensor) -> bool:
+    """Whether rows answered alone are what they are among others (float64), and resemble the reference's own."""
+    if alone.shape != among.shape or alone.shape != native.shape or alone.is_complex():
+        return False
+    if not alone.is_floating_point():
+        return torch.equal(alone, among)
+    known = torch.nan_to_num(alone, 0.0, 0.0, 0.0)
+    size = float(known.square().mean().sqrt())
+    if not torch.allclose(among, alone, rtol=_SAME_ROWS, atol=_SAME_ROWS * size, equal_nan=True):
+        return False
+    error = torch.nan_to_num(native.double() - alone, 0.0, 0.0, 0.0)
+    return float(error.square().mean().sqrt()) <= _ALIKE * size
 
 
 def _not_short(answer: Answer) -> Answer:

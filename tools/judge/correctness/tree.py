@@ -12,6 +12,7 @@ from torch import Tensor
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.task import TensorSpec
 
+AT_ONCE = 1 << 27  # elements that values are drawn for, or answered in float64, at a time: 1 GiB of float64
 Tree = Any  # Tensor, tuple, list, dict, int, float, bool, str or None, recursively
 
 
@@ -44,6 +45,18 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     if isinstance(tree, tuple):
         return tuple(map_tensors(function, value) for value in tree)
     return tree
+
+
+def portions(tensor: Tensor) -> Iterator[tuple[slice, ...]]:
+    """Parts of at most AT_ONCE elements (or of one row), to be worked on one after the other: what draws and sorts
+    values takes 30 bytes an element beside them, for which a tensor of 6 GB left no room on a GPU of 139 GiB."""
+    dim = next((dim for dim, size in enumerate(tensor.shape) if size > 1), 0)
+    if tensor.numel() <= AT_ONCE or tensor.dim() == 0:
+        yield (slice(None),) * tensor.dim()
+        return
+    step = max(1, AT_ONCE // (tensor.numel() // tensor.shape[dim]))
+    for start in range(0, tensor.shape[dim], step):
+        yield (*(slice(None),) * dim, slice(start, start + step))
 
 
 def stored_as(model: Tree, values: Tree) -> Tree:

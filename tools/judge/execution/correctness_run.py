@@ -20,8 +20,7 @@ from kerneltune.tools.backends.cuda.driver import DriverError
 from kerneltune.tools.backends.cuda.launcher import Image, scratch_bytes
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, settle
 from kerneltune.tools.backends.cuda.protocol import Drop, Load, RunOnce, Setup
-from kerneltune.tools.judge.correctness.comparison import compare, compare_drawn
-from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn, free_cached
@@ -39,6 +38,7 @@ SETUP_S = 30.0
 RUN_S = 2.0
 FIRST_RUN_S = 10.0  # libraries are loaded and choose their kernels
 DROP_S = 10.0
+_NATIVE_OF_WHOLE = 16  # times what the reference takes in its own dtype: its float64 answer and seven disturbed runs
 _ATOMIC = re.compile(r"atomic_(?:rmw|cas|poll)|\b(?:atom|red|multimem)\.")
 _FAULT = re.compile(r"illegal memory access|ILLEGAL_ADDRESS", re.IGNORECASE)
 _HINTS = {
@@ -80,7 +80,7 @@ def _is_atomic(kernel: Kernel) -> bool:
 class ExpectsAnswer(Protocol):
     """Gives the expected answer for inputs (`tools.judge.correctness.problem.Problem`)."""
 
-    def expect(self, inputs: tuple[Any, ...]) -> Expected: ...
+    def expectation(self, inputs: tuple[Any, ...]) -> Expectation: ...
 
 
 class PlanChecker:
@@ -91,7 +91,8 @@ class PlanChecker:
         self._memory: GuardedMemory | None = None
         self._befores = befores()
         self._stale: Mapping[int, torch.Tensor] = {}
-        self.runs = 0
+        self._comparing = False  # the outputs lie in the plan's memory, which must stay while they are looked at
+        self.runs = self.most_bytes = 0
         self.varied = False
         self.guarded = True
         self.seen: set[str] = set()
@@ -100,14 +101,17 @@ class PlanChecker:
         """Run the plan on these inputs and parameters; every run has to be right."""
         self._loaded(drawn)  # first, since what is wrong with it costs no answer
         started_s = now_s()
-        expected = problem.expect(drawn.inputs)
+        expected = problem.expectation(drawn.inputs)
         memory = self._loaded(drawn)  # again, where `unload` has made room for the answer
         settle()
-        self._limit_s = max(FIRST_RUN_S if self._plan.library_ops else RUN_S, 5 * (now_s() - started_s))
+        work = 1 if isinstance(expected, WholeExpectation) else _NATIVE_OF_WHOLE
+        self._limit_s = max(FIRST_RUN_S if self._plan.library_ops else RUN_S, 5 * work * (now_s() - started_s))
         try:
-            return self._repeated(memory, expected, drawn, max(1, repeats))
+            result = self._repeated(memory, expected, drawn, max(1, repeats))
         except RunnerFailed as failure:
             raise self._looked_into(failure, drawn) from failure
+        memory.forget_inputs()
+        return result
 
     def _loaded(self, drawn: Drawn) -> GuardedMemory:
         if self._memory is not None and not self._memory.fits(drawn):
@@ -115,11 +119,13 @@ class PlanChecker:
         if self._memory is None:
             self._memory = self._load(drawn, strict=True)
             self.guarded = self._memory.guarded
+            self.most_bytes = max(self.most_bytes, self._memory.nbytes)
         return self._memory
 
     def unload(self) -> None:
-        """Free the plan's memory until it is run again: what a plan asks for must not cost the check its answer."""
-        if self._memory is not None:
+        """Free the plan's memory until it is run again: what a plan asks for must not cost the check its answer. Not
+        while its outputs are compared: then no more than a part of the answer is worked out at a time."""
+        if self._memory is not None and not self._comparing:
             self._link.ask(Drop(), timeout_s=DROP_S)
             self._forget()
 
@@ -146,8 +152,8 @@ class PlanChecker:
         self._link.ask(RunOnce(memory.offsets()), timeout_s=self._limit_s)
         self.runs += 1
 
-    def _repeated(self, memory: GuardedMemory, expected: Expected, drawn: Drawn, repeats: int) -> CaseResult:
-        worst = CaseResult(self._plan.case, drawn.battery, True, 0.0, 0.0, limitations=expected.limitations)
+    def _repeated(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, repeats: int) -> CaseResult:
+        worst = CaseResult(self._plan.case, drawn.battery, True, 0.0, 0.0)
         first: tuple[MemoryState, dict[int, torch.Tensor]] | None = None
         for number, before in zip(range(repeats), self._befores, strict=False):
             self._run(memory, drawn, before)
@@ -162,24 +168,36 @@ class PlanChecker:
                 why = self._why(memory, expected, drawn, first[0]) if first else ""
                 note = f"run {number + 1} of {repeats}: {why}" if first else ""
                 return replace(result, detail=note + result.detail)
-            worst = standing_for(max(worst, result, key=lambda r: r.error_ratio), (worst, result))
+            worst = standing_for(max(result, worst, key=lambda r: r.error_ratio), (worst, result))
             self.varied |= first is not None
             first = first or (before, memory.kept())
             self._stale = self._stale or {n: _shifted(flat) for n, flat in first[1].items()}
         self._stale = first[1] if first else {}
         return worst
 
-    def _judged(self, memory: GuardedMemory, expected: Expected, drawn: Drawn, before: MemoryState) -> CaseResult:
+    def _judged(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, before: MemoryState) -> CaseResult:
         """Compare; a failure is explained with what the outputs held before."""
         case, battery, outputs = self._plan.case, drawn.battery, memory.outputs()
-        result = compare_drawn(expected, outputs, case=case, battery=battery)
+        with self._holding_outputs():
+            result = compare_in_parts(expected, outputs, case=case, battery=battery)
         if result.ok:
             return result
         held = memory.kept()
         memory.lay(drawn, right=before.right, turn=before.turn, stale=self._stale if before.stale else None)
-        return compare(expected, memory.outputs(held), case=case, battery=battery, poison=memory.outputs())
+        with self._holding_outputs():
+            return compare_in_parts(
+                expected, memory.outputs(held), case=case, battery=battery, poison=memory.outputs(), strictly=True
+            )
 
-    def _why(self, memory: GuardedMemory, expected: Expected, drawn: Drawn, good: MemoryState) -> str:
+    @contextlib.contextmanager
+    def _holding_outputs(self) -> Iterator[None]:
+        self._comparing = True
+        try:
+            yield
+        finally:
+            self._comparing = False
+
+    def _why(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, good: MemoryState) -> str:
         """Why a run is wrong after one that was right: both again and again, and with one thing changed at a time."""
         bad = self._last
         same_end = replace(good, right=bad.right)
@@ -192,9 +210,10 @@ class PlanChecker:
             return "it depends on what lies beside its tensors: it reads outside of them; "
         return "it depends on what its memory held before, and on what lies beside its tensors; "
 
-    def _is_right(self, memory: GuardedMemory, expected: Expected, drawn: Drawn, before: MemoryState) -> bool:
+    def _is_right(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, before: MemoryState) -> bool:
         self._run(memory, drawn, before)
-        return compare_drawn(expected, memory.outputs(), battery=drawn.battery).ok
+        with self._holding_outputs():
+            return compare_in_parts(expected, memory.outputs(), battery=drawn.battery).ok
 
     def _looked_into(self, failure: RunnerFailed, drawn: Drawn) -> RunnerFailed:
         """The failure in words that help. After a fault once more, with mapped margins full of canaries around every
@@ -378,6 +397,7 @@ class CorrectnessRun:
         self._checker: PlanChecker | None = None
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, dict[str, Json]] = {}
+        self.most_bytes = 0  # of pages that the plans were checked in
         self.results: list[CaseResult] = []
         self.seeds: dict[str, str] = {}
         self.left_out: list[str] = []  # case/battery, for want of memory
@@ -421,6 +441,7 @@ class CorrectnessRun:
                     if failed is not None:
                         return failed
                 self._facts[plan.case] = checker.facts()
+                self.most_bytes = max(self.most_bytes, checker.most_bytes)
         except RunnerFailed as failure:
             return Verdict(failure.status, f"{where}: {failure.detail}", cases=tuple(self.results), case=plan.case)
         except ReplayError as error:
@@ -469,10 +490,12 @@ def _batteries_of(batteries: Batteries, case: str) -> Sequence[str]:
 
 
 def compare_slot(
-    expected: Expected, outputs: OutputBuffers, slot: int, turn: int, *, case: str, battery: str
+    expected: Expectation, outputs: OutputBuffers, slot: int, turn: int, *, case: str, battery: str
 ) -> CaseResult:
     """Compare one slot; a failure is explained with what the outputs held before."""
-    result = compare(expected, outputs.tree(slot), case=case, battery=battery)
+    found = outputs.tree(slot)
+    result = compare_in_parts(expected, found, case=case, battery=battery, strictly=True)
     if result.ok:
         return result
-    return compare(expected, outputs.tree(slot), case=case, battery=battery, poison=outputs.poisoned(slot, turn))
+    poison = outputs.poisoned(slot, turn)
+    return compare_in_parts(expected, found, case=case, battery=battery, poison=poison, strictly=True)

@@ -1,6 +1,7 @@
 """The judge's device buffers that a runner maps: inputs and parameters in slots, and room for outputs.
 
-A pristine copy of everything that the runner can write to but should not stays in the judge's own memory.
+A pristine copy of everything that the runner can write to but should not stays in the judge's own memory. Large inputs
+have none where the runner maps them for reading only: 6 GB for a second time, of what no kernel can change.
 """
 
 import torch
@@ -9,7 +10,7 @@ from kerneltune.tools.backends.cuda.memory import DeviceBuffer
 from kerneltune.tools.backends.cuda.protocol import Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_tensors
-from kerneltune.tools.judge.execution.guard_pages import like, regions_of, write
+from kerneltune.tools.judge.execution.guard_pages import like, regions_of, same_bits, write
 from kerneltune.tools.replay.replay import (
     ALIGNMENT,
     OutputLayout,
@@ -22,13 +23,20 @@ from kerneltune.tools.replay.replay import (
 )
 from kerneltune.tools.schema.plan import Plan, TensorRef
 
+_MOST_COPIED_BYTES = 4 << 30
+
+
+def without_data(inputs: Tree) -> Tree:
+    """The same tree with tensors that have sizes, strides and dtypes but no memory."""
+    return map_tensors(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta"), inputs)
+
 
 class InputBuffers:
-    """`slots` sets of inputs and one set of parameters."""
+    """`slots` sets of inputs and one set of parameters. Of `sample`, no more is kept than how its inputs look."""
 
     def __init__(self, sample: Drawn, slots: int) -> None:
         named = [(path, leaf) for path, leaf in leaves(sample.inputs) if isinstance(leaf, torch.Tensor)]
-        self.sample, self.slots = sample.inputs, slots
+        self._sample, self.slots = without_data(sample.inputs), slots
         self.regions, self.stride = regions_of(named)
         self.state_regions, state_bytes = regions_of(list(sample.state.items()))
         self.buffer = DeviceBuffer.allocate(self.stride * slots)
@@ -38,18 +46,24 @@ class InputBuffers:
         for region, tensor in zip(self.state_regions, sample.state.values(), strict=True):
             write(self.state_buffer.tensor[region.offset :], tensor)
         self._pristine_state = self.state_buffer.tensor.clone()
-        self.pristine = self.buffer.tensor.clone()
+        copied = not self.buffer.guarded or self.buffer.nbytes <= _MOST_COPIED_BYTES
+        self._pristine = self.buffer.tensor.clone() if copied else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of pages; the pristine copies are torch's."""
+        return self.buffer.nbytes + self.state_buffer.nbytes
 
     def fill(self, slot: int, inputs: Tree) -> None:
         """New contents for a slot."""
         found = [leaf for _, leaf in leaves(inputs) if isinstance(leaf, torch.Tensor)]
         for region, tensor in zip(self.regions, found, strict=True):
-            for buffer in (self.buffer.tensor, self.pristine):
+            for buffer in (self.buffer.tensor, *([] if self._pristine is None else [self._pristine])):
                 write(buffer[slot * self.stride + region.offset :], tensor)
 
     def tree(self, slot: int, *, pristine: bool = False) -> Tree:
-        """The arguments of forward over a slot's memory."""
-        base = self.pristine if pristine else self.buffer.tensor
+        """The arguments of forward over a slot's memory, or over the `pristine` copy where there is one."""
+        base = self._pristine if pristine and self._pristine is not None else self.buffer.tensor
         places = iter(self.regions)
 
         def place(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,19 +71,23 @@ class InputBuffers:
             start = slot * self.stride + region.offset
             return like(base[start : start + region.nbytes], tensor)
 
-        return map_tensors(place, self.sample)
+        return map_tensors(place, self._sample)
 
     def harmed(self) -> str:
         """Name the buffer that a runner has changed, slack included; "" when none. What was changed is put right."""
         for name, buffer, pristine in (
-            ("inputs", self.buffer.tensor, self.pristine),
+            ("inputs", self.buffer.tensor, self._pristine),
             ("parameters", self.state_buffer.tensor, self._pristine_state),
         ):
-            if not torch.equal(buffer.view(torch.int64), pristine.view(torch.int64)):
+            if pristine is not None and not torch.equal(buffer.view(torch.int64), pristine.view(torch.int64)):
                 buffer.copy_(pristine)
                 torch.cuda.synchronize()
                 return name
         return ""
+
+    def holds(self, slot: int, inputs: Tree) -> bool:
+        """Whether a slot holds these inputs, bit by bit."""
+        return same_bits(self.tree(slot), inputs)
 
     def shared(self, fds: list[int]) -> tuple[Shared, Shared]:
         """What a runner needs to map inputs and parameters, for reading only; appends descriptors for it to `fds`."""
@@ -109,6 +127,11 @@ class OutputBuffers:
         copy = torch.empty_like(self.buffer.tensor)
         poison(copy, turn)
         return self.tree(slot, copy)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of pages."""
+        return self.buffer.nbytes
 
     def shared(self, fds: list[int]) -> Shared:
         """What a runner needs to map it; appends a descriptor for it to `fds`."""

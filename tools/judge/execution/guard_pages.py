@@ -14,7 +14,7 @@ import torch
 
 from kerneltune.tools.backends.cuda.protocol import MAX_ROOMS, Allocation, BufferRegion, Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
-from kerneltune.tools.judge.correctness.tree import Tree, leaves, tensors
+from kerneltune.tools.judge.correctness.tree import Tree, leaves, portions, tensors
 from kerneltune.tools.replay.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
 from kerneltune.tools.schema.plan import Plan, Storage, tensor_refs
 
@@ -37,7 +37,7 @@ def write(region: torch.Tensor, tensor: torch.Tensor) -> None:
 def like(region: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """The region seen as a tensor of the same dtype, shape and strides."""
     if tensor.numel() == 0:
-        return torch.empty_like(tensor)
+        return torch.empty_like(tensor, device=region.device)
     typed = region[: extent_bytes(tensor)].view(tensor.dtype)
     return typed.as_strided(tensor.shape, tensor.stride(), typed.storage_offset())
 
@@ -59,7 +59,7 @@ def tree_bytes(tree: Tree) -> int:
 def same_bits(left: Tree, right: Tree) -> bool:
     """Whether two trees hold the same bits (NaN equals NaN)."""
     pairs = zip(tensors(left), tensors(right), strict=True)
-    return all(torch.equal(_bits(a), _bits(b)) for a, b in pairs)
+    return all(torch.equal(_bits(a[place]), _bits(b[place])) for a, b in pairs for place in portions(a))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -220,6 +220,7 @@ class GuardedMemory:
         if own > most_bytes:
             raise ReplayError(f"the plan needs {own >> 20} MiB of workspace; {most_bytes >> 20} MiB are free")
         self.places, sizes = places_for(wanted, page_bytes, 0 if strict else MARGIN_BYTES)
+        self.nbytes = sum(sizes)
         self._by_name = {place.name: place for place in self.places}
         self._rooms: list[MappedPages] = []
         try:
@@ -273,6 +274,10 @@ class GuardedMemory:
         for place in self.places:
             if place.name.startswith("launcher"):
                 poison(self._bytes(place), turn + 1)
+
+    def forget_inputs(self) -> None:
+        """Hold the inputs of the last run no longer: those of a next one may need their room."""
+        self._drawn = None
 
     def _rooms_to_fill(self, *, everything: bool) -> list[MappedPages]:
         chosen = {p.room for p in self.places if everything or p.writable}

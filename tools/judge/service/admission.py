@@ -1,4 +1,4 @@
-"""Is a task able to tell a kernel from nothing, and does its answer depend on every operand?
+"""Is a task able to tell a kernel from nothing, does its answer depend on every operand, can a GPU hold it?
 
 Null kernels must fail every case of it with every battery. A task that a null kernel passes is broken (all zeros pass
 KernelBench's own softmax check), and no verdict on it means anything.
@@ -21,6 +21,9 @@ from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import BATTERIES, CORE, TaskSpec
 from kerneltune.tools.task.load import TaskFile
 
+_GB = 1e9
+_LEAST_HELD = 2  # times a case's inputs, parameters and outputs: what is timed, and the reference run on a copy of it
+_CONTEXTS_BYTES = 1 << 30  # CUDA itself, in the judge and in the runner
 _WIDE = ("float32", "float64")
 _STEPS = {True: 0.01, False: 0.25}  # relative change, by whether the arithmetic is wide
 _ENOUGH = {True: 20.0, False: 1.0}  # budgets that half of the elements that move at all must move by
@@ -253,3 +256,16 @@ def _copied(tensor: Tensor, source: Tensor | None) -> Tensor:
 
 def _rounded(tensor: Tensor) -> Tensor:
     return tensor.to(torch.bfloat16).to(tensor.dtype) if tensor.is_floating_point() else tensor
+
+
+def too_large(task: TaskSpec, memory_bytes: int) -> str:
+    """Why the timed case can never be judged in so much memory, and what could; "" where it may fit."""
+    size = task.main.bytes_moved
+    most = (memory_bytes - _CONTEXTS_BYTES) // _LEAST_HELD
+    if size <= most:
+        return ""
+    return (
+        f"task {task.name}: its inputs, parameters and outputs take {size / _GB:.1f} GB, and judging them at least "
+        f"{(_LEAST_HELD * size + _CONTEXTS_BYTES) / _GB:.1f} GB; there are {memory_bytes / _GB:.1f} GB of GPU memory, "
+        f"which would do for {max(0, most) / _GB:.1f} GB of tensors: make the sizes of the task's first case smaller"
+    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer
-from kerneltune.tools.judge.correctness.gates import Expected
+from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn, free_cached
@@ -32,11 +32,15 @@ class PreparedCase(NamedTuple):
     """Inputs of one battery and what a right candidate makes of them."""
 
     drawn: Drawn
-    expected: Expected
+    problem: Problem
+    held: WholeExpectation | None  # None: of a case so large that its answers are worked out in parts
 
-    def expect(self, inputs: tuple[Any, ...]) -> Expected:
-        """The answer, which was worked out once."""
-        return self.expected
+    def expectation(self, inputs: tuple[Any, ...]) -> Expectation:
+        """The answer, which was worked out once where it can be held."""
+        if self.held is not None:
+            return self.held
+        self.problem.restore(self.drawn)
+        return self.problem.expectation(inputs)
 
 
 class QuickCheck:
@@ -139,7 +143,9 @@ class QuickCheck:
         for battery in self._batteries(name):
             drawn = problem.draw(seed, battery)
             if drawn is not None:
-                yield PreparedCase(drawn, problem.expect(drawn.inputs))
+                expectation = problem.expectation(drawn.inputs)
+                held = expectation if isinstance(expectation, WholeExpectation) else None
+                yield PreparedCase(drawn, problem, held)
         self._left_out[name] = [f"{name}/{battery}" for battery in problem.left_out]
 
     def _batteries(self, name: str) -> tuple[str, ...]:

@@ -16,10 +16,12 @@ import torch
 
 from kerneltune.tools.backends.cuda.device import Sampler
 from kerneltune.tools.backends.cuda.driver import DriverError
+from kerneltune.tools.backends.cuda.memory import DeviceBuffer
 from kerneltune.tools.judge.correctness.problem import expanded
 from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.execution.correctness_run import CompiledImage, Images
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
+from kerneltune.tools.judge.service.admission import too_large
 from kerneltune.tools.judge.service.quick_check import QuickCheck
 from kerneltune.tools.judge.service.tiers import CandidateJudge, VerdictCache, name_of
 from kerneltune.tools.judge.timing.baselines import keep_compiled
@@ -68,6 +70,7 @@ class JudgeSession:
         self._gpu: dict[str, Json] = {}
         self._sampler = Sampler()
         self._verdicts = VerdictCache()
+        self._held_back: DeviceBuffer | None = None  # memory that a setting says is not ours
 
     def _tell(self, message: JudgeMessage) -> None:
         self._channel.send(encode(message))
@@ -90,11 +93,26 @@ class JudgeSession:
         except TaskError as error:
             return Ready(self._gpu, str(error))
         self._task = request.task
+        memory_bytes = self._limited_to(request.memory_bytes)
+        if problem := too_large(request.task, memory_bytes):
+            return Ready(self._gpu, problem)
         note = keep_compiled(Path(request.cache_dir)) if request.cache_dir else ""
         name = str(self._gpu.get("name"))
         notes = [note] if note else []
         self._plans = BaselineSettings(request.baselines, request.baseline_limit_s, request.ceilings, name, notes)
         return Ready(self._gpu)
+
+    def _limited_to(self, memory_bytes: int) -> int:
+        """Hold what the GPU has beyond these bytes (0: nothing), so that neither this process nor a runner can use it.
+        Returns the bytes that there are for them."""
+        if self._held_back is not None:
+            self._held_back.close()
+            self._held_back = None
+        free, total = torch.cuda.mem_get_info()
+        if not 0 < memory_bytes < total:
+            return int(total)
+        self._held_back = DeviceBuffer.allocate(min(free, total - memory_bytes))
+        return memory_bytes
 
     def _opened(self) -> tuple[TaskFile, TaskSpec]:
         if self._file is None or self._task is None:
@@ -141,6 +159,7 @@ class JudgeSession:
         )
 
     def _timing_run(self, images: Images, rules: Rules) -> TimingRun:
+        self._setup().place()
         return TimingRun(self._setup(), self._link, images, rules, self._secret, self._sampler)
 
     def _screen(self, request: ScreenVariants, blobs: Sequence[bytes]) -> Screened:
@@ -189,6 +208,9 @@ class JudgeSession:
                 return self._judged(request, images, known)
             except (torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
                 first = _first_line(error)
+            except TaskError as error:  # of a reference that ran before, on other inputs
+                self._link.distrust("the task's own code failed")
+                return Verdict(Status.UNCHECKED, f"compiled; the task's own code failed: {_first_line(error)}")
             self._make_room()
         return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
 

@@ -21,6 +21,9 @@ from kerneltune.tools.schema.task import TaskSpec, batteries_of
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict, concluded
 from kerneltune.tools.task.load import TaskFile
 
+PEAK_MEMORY = (
+    "peak_memory_bytes"  # in a receipt: the most that the judge held on the GPU, pages shared with the runner included
+)
 PROCESSES = 3  # fresh runners of a confirmation
 
 
@@ -42,6 +45,7 @@ class CandidateJudge:
     def of(self, request: BenchRequest, main: Plan, known: Verdict | None = None) -> Verdict:
         """The verdict, as thoroughly as the request's tier asks. `known`: that of judging in full, if it is there."""
         started_s = time.monotonic()
+        self.setup.peak_bytes()
         if request.tier == "screened":
             verdict = self._screened(request, main)
             self.quick_check.learn(verdict)
@@ -50,11 +54,14 @@ class CandidateJudge:
         if request.tier == "confirmed" and verdict.status is Status.CORRECT:
             verdict = self._confirmed(request.rules, main, verdict)
         receipt = {**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)}
+        known_peak = receipt.get(PEAK_MEMORY)
+        receipt[PEAK_MEMORY] = max(self.setup.peak_bytes(), known_peak if isinstance(known_peak, int) else 0)
         return concluded(verdict, receipt)
 
     def _screened(self, request: BenchRequest, main: Plan) -> Verdict:
         """The other cases, then a short timing run on inputs that serve a whole epoch, usually with the fastest
         baseline."""
+        self.setup.place()
         self.quick_check.keep_fresh()
         started_s = time.monotonic()
         others = [plan for plan in request.plans if plan.case != main.case]
@@ -76,15 +83,18 @@ class CandidateJudge:
         return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt, left_out=left_out)
 
     def _judged(self, request: BenchRequest, main: Plan) -> Verdict:
-        """Every case with every battery, then the full timing run."""
+        """Every case with every battery, then the full timing run. Of a large case, slots and baselines make room for
+        the checks and come back after them."""
         started_s = time.monotonic()
         checks = self._correctness_run(request)
         failed = checks.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
         facts: dict[str, Json] = {"seeds": dict(checks.seeds), "memory": checks.facts()}
+        facts[PEAK_MEMORY] = self.setup.peak_bytes(checks.most_bytes)
         if failed is not None:
             return replace(failed, receipt={**failed.receipt, **facts}, left_out=tuple(checks.left_out))
         results = checks.close()
         facts["checks_s"] = round(time.monotonic() - started_s, 4)
+        self.setup.place()
         self.setup.touched()
         timing_run = TimingRun(self.setup, self.link, self.images, request.rules, self.secret, self.sampler)
         verdict = self._measured(timing_run, main, "judged")
@@ -93,6 +103,9 @@ class CandidateJudge:
 
     def _correctness_run(self, request: BenchRequest) -> CorrectnessRun:
         make_room, repeats = self.make_room, request.repeats
+        if self.setup.large:
+            self.setup.vacate()
+            self.quick_check.close()
         return CorrectnessRun(
             self.link, self.file, self.task, self.secret, self.images, repeats=repeats, make_room=make_room
         )

@@ -3,6 +3,7 @@
 The reference as PyTorch runs it, timed by the same passes as a candidate: eager and compiled. Trusted code."""
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from kerneltune.tools.backends.cuda import passes
 from kerneltune.tools.backends.cuda.protocol import Times
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
 from kerneltune.tools.judge.correctness.problem import LoadedCase
+from kerneltune.tools.judge.correctness.reference_model import blame
 from kerneltune.tools.judge.correctness.tree import Tree, tensors
 from kerneltune.tools.judge.execution.device_buffers import InputBuffers
 
@@ -98,14 +100,21 @@ class Baseline:
     """One way to run the reference over all slots. `graphed` is False where it cannot be captured."""
 
     def __init__(
-        self, name: str, problem: LoadedCase, inputs: InputBuffers, stream: torch.cuda.Stream, flush: passes.Flush
+        self,
+        name: str,
+        problem: LoadedCase,
+        inputs: InputBuffers,
+        stream: torch.cuda.Stream,
+        flush: passes.Flush,
+        pool: passes.MemoryPool,
     ) -> None:
         self.name, self._problem, self._stream, self._flush = name, problem, stream, flush
         self._model = _model(name, problem)
-        self.bind(inputs)
+        self.bind(inputs, pool)
 
-    def bind(self, inputs: InputBuffers) -> None:
-        """Run on these buffers from now on: new addresses, a new graph, the same compiled code."""
+    def bind(self, inputs: InputBuffers, pool: passes.MemoryPool) -> None:
+        """Run on these buffers from now on: new addresses, a new graph, the same compiled code. What the graph writes
+        lies in the pool, where other baselines' graphs write as well."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._clearing: torch.cuda.CUDAGraph | None = None
         self.outputs: list[Tree] = []
@@ -113,29 +122,41 @@ class Baseline:
         self._start, self._end = inputs.buffer.address, inputs.buffer.address + inputs.buffer.nbytes
         self._work: Callable[[], object] = self._pass
         self._reset: Callable[[], object] = self._clear
-        self.graphed = self._build()
+        self.graphed = self._build(pool)
 
     @property
     def slots(self) -> int:
         """How many launches a pass makes."""
         return len(self._trees)
 
-    def _build(self) -> bool:
+    def _build(self, pool: passes.MemoryPool) -> bool:
         with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
             for _ in range(3):
                 self._pass()
             self._stream.synchronize()
             try:
-                self._graph = passes.captured(self._pass, self._stream)
-                self._clearing = passes.captured(self._clear, self._stream)
-            except RuntimeError:  # the reference copies to the host, or something else that no graph can hold
-                torch.cuda.synchronize()
+                with passes.without_host_reads():
+                    self._pass()
+                self._stream.synchronize()
+                self.outputs = []  # those of the graph take their room
+                graph = passes.captured(self._pass, self._stream, pool)
+                clearing = passes.captured(self._clear, self._stream, pool)
+            except RuntimeError:  # the reference reads values on the host, or something else that no graph can hold
+                self.outputs = []
                 return False
-        self._work, self._reset = self._graph.replay, self._clearing.replay
+        self._graph, self._clearing = graph, clearing
+        self._work, self._reset = graph.replay, clearing.replay
         return True
 
     def _pass(self) -> None:
-        self.outputs = [self._model(*tree) for tree in self._trees]
+        self.outputs = []
+        for tree in self._trees:
+            self.outputs.append(self._model(*tree))
+
+    def forget_outputs(self) -> None:
+        """Let other baselines' graphs have the memory of the outputs; the graph of this one writes there as before."""
+        if self.graphed:
+            self.outputs = []
 
     def _clear(self) -> None:
         """Leave nothing of the last pass, so that this arm finds the caches as the candidate does."""
@@ -145,12 +166,20 @@ class Baseline:
 
     def block(self, count: int) -> Times:
         """A block of cold passes."""
-        with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
+        with (
+            blame(self._problem.task, "forward()"),
+            declared_arithmetic(self._problem),
+            torch.cuda.stream(self._stream),
+        ):
             return passes.cold_passes(count, self._work, lambda _: self._reset(), self._flush)
 
     def run_once(self) -> None:
         """Run one pass, to look at the outputs."""
-        with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
+        with (
+            blame(self._problem.task, "forward()"),
+            declared_arithmetic(self._problem),
+            torch.cuda.stream(self._stream),
+        ):
             self._work()
         self._stream.synchronize()
 
@@ -179,7 +208,7 @@ def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
 
 def eager_us(problem: LoadedCase, inputs: Tree) -> float:
     """A rough time of one eager forward, launched one after the other from Python, to size what follows."""
-    with declared_arithmetic(problem):
+    with blame(problem.task, "forward()", limit_s=math.inf), declared_arithmetic(problem):
         for _ in range(3):
             problem.model(*inputs)
         times = passes.warm_passes(5, lambda: problem.model(*inputs))

@@ -1,21 +1,22 @@
 """Benchmark setup of one task on one GPU: input buffers in rotating slots, baselines, A/A noise, cached answers."""
 
+import math
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.gates import Expected, samples_for
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.correctness.tree import Tree
 from kerneltune.tools.judge.execution.correctness_run import compare_slot
-from kerneltune.tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
+from kerneltune.tools.judge.execution.device_buffers import InputBuffers, OutputBuffers, without_data
 from kerneltune.tools.judge.execution.guard_pages import same_bits, tree_bytes
 from kerneltune.tools.judge.timing.baselines import (
     Baseline,
@@ -37,19 +38,20 @@ from kerneltune.tools.task.load import TaskFile
 
 
 class AnswerCache:
-    """The latest answers that fit into `most_bytes`; the one used longest ago goes first."""
+    """The latest answers that fit into `most_bytes`; the one used longest ago goes first. Those that are worked out in
+    parts are not kept."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._most_bytes, self._held_bytes = most_bytes, 0
-        self._held: OrderedDict[str, tuple[Expected, int]] = OrderedDict()
+        self._most_bytes, self._held_bytes = most_bytes, 0.0
+        self._held: OrderedDict[str, tuple[Expectation, float]] = OrderedDict()
 
-    def of(self, name: str, make: Callable[[], Expected]) -> Expected:
+    def of(self, name: str, make: Callable[[], Expectation]) -> Expectation:
         """The answer of that name, made if it is not held."""
         if name in self._held:
             self._held.move_to_end(name)
             return self._held[name][0]
         expected = make()
-        size = bytes_of(expected)
+        size = bytes_of(expected.expected) if isinstance(expected, WholeExpectation) else math.inf
         if size <= self._most_bytes:
             self._held[name] = (expected, size)
             self._held_bytes += size
@@ -59,7 +61,7 @@ class AnswerCache:
     def forget(self) -> None:
         """Drop all."""
         self._held.clear()
-        self._held_bytes = 0
+        self._held_bytes = 0.0
 
     def _shrink(self) -> None:
         while self._held_bytes > self._most_bytes:
@@ -81,6 +83,7 @@ _AA_GROUP = 5  # rounds, a quarter of the fewest that a timing run has
 _AA_BLOCK_S = 0.003
 _SPACER_PAGES = 64
 _TIMED_SAMPLES = 6  # of a loss of 2,048 tokens over 128,256 words, 32 take 1.9 s, and a confirmation has 30 answers
+LARGE_BYTES = 1 << 30  # of inputs and outputs; above, slots and baselines are given up while a plan is checked
 TIMED = "timed"  # how a comparison of timed outputs is named among the input batteries
 
 
@@ -107,12 +110,12 @@ class BenchmarkSetup:
         make_room: Callable[[], None] = free_cached,
     ) -> None:
         self.task, self.notes, self._plans = task, list(plans.notes), plans
-        self.answers = AnswerCache(torch.cuda.mem_get_info()[1] // 6)
+        self.answers = AnswerCache(torch.cuda.mem_get_info()[0] // 6)
         self.problem = Problem.load(file, task.main.name, device="cuda", make_room=_forgetting(self.answers, make_room))
         drawn = self.problem.draw(seed, "own")
         if drawn is None:
             raise TaskError("the task gives no inputs of its own")
-        self._drawn = drawn
+        self._drawn = replace(drawn, inputs=without_data(drawn.inputs))
         native = self.problem.native(drawn.inputs)
         self.output_bytes, self._samples = tree_bytes(native), samples_for(native, self.problem.precision)
         del native
@@ -125,7 +128,9 @@ class BenchmarkSetup:
         self.flush_bytes = passes.flush_bytes()
         self._flush = passes.Flush(self.flush_bytes)
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.large = footprint > LARGE_BYTES
         self.inputs, self.placed = InputBuffers(drawn, self.slots), True
+        del drawn
         self._contents: list[tuple[int, str]] = []
         self._applies: dict[str, bool] = {}
         self.left_out: list[str] = []  # batteries that the timed case is not given for want of memory
@@ -136,6 +141,7 @@ class BenchmarkSetup:
             task, plans.gpu_name, plans.ceilings, self.output_bytes, self.copy_gbps
         )
         self.build_s: dict[str, float] = {}
+        self._pool: passes.MemoryPool = torch.cuda.graph_pool_handle()
         self.baselines = [b for name in plans.baselines if (b := self._baseline(name)) is not None]
         self.times_us = {b.name: self._settled_us(b) for b in self.baselines}
         self.notes += doubts(self.times_us, self.eager_us, self.roofline.us)
@@ -196,6 +202,14 @@ class BenchmarkSetup:
                     self.left_out.append(f"{self.task.main.name}/{battery}")
         return tuple(b for b in batteries if self._applies[b])
 
+    def peak_bytes(self, pages: int | None = None) -> int:
+        """The most memory that this process held on the GPU since it was asked last: torch's, the slots, and bytes of
+        `pages` beside them (None: a plan's outputs, as while it is timed)."""
+        peak = int(torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+        beside = self.output_bytes * self.slots if pages is None else pages
+        return peak + beside + (self.inputs.nbytes if self.placed else 0)
+
     def touched(self) -> None:
         """The GPU has just worked."""
         self._worked_s = time.monotonic()
@@ -224,7 +238,7 @@ class BenchmarkSetup:
                 worst = max(worst, result, key=lambda r: r.error_ratio)
         return standing_for(worst, seen)
 
-    def _verified(self, expected: Expected, outputs: OutputBuffers, slot: int, turn: int) -> CaseResult:
+    def _verified(self, expected: Expectation, outputs: OutputBuffers, slot: int, turn: int) -> CaseResult:
         """Compare one slot; a refusal counts when the answer with all of its noise samples bears it out."""
         result = compare_slot(expected, outputs, slot, turn, case=self.task.main.name, battery=TIMED)
         if result.ok:
@@ -233,41 +247,61 @@ class BenchmarkSetup:
             self.expected(slot, in_full=True), outputs, slot, turn, case=self.task.main.name, battery=TIMED
         )
 
-    def expected(self, slot: int, *, in_full: bool = False) -> Expected:
+    def expected(self, slot: int, *, in_full: bool = False) -> Expectation:
         """The answer for one slot; kept while there is room, since contents are verified more than once. What
         `_TIMED_SAMPLES` say of its noise is enough to accept by; `in_full`: from as many as its arithmetic asks for."""
         seed, battery = self._contents[slot % self._period]
         samples = self._samples if in_full else min(self._samples, _TIMED_SAMPLES)  # often the same
         return self.answers.of(
             f"{battery}/{seed}/{samples}",
-            lambda: self.problem.expect(self.inputs.tree(slot, pristine=True), most_samples=samples),
+            lambda: self.problem.expectation(self.inputs.tree(slot, pristine=True), most_samples=samples),
         )
 
     def relocate(self) -> None:
         """Other addresses for the slots and for the baselines' outputs: where memory lies is a part of the noise."""
-        self.placed = False
-        for baseline in self.baselines:
-            baseline.release()
-        self.inputs.close()
-        torch.cuda.empty_cache()
+        self.vacate()
+        self.place()
+
+    def vacate(self) -> None:
+        """Give up the slots and what the baselines hold until `place`; what was compiled stays."""
+        if self.placed:
+            self.placed = False
+            for baseline in self.baselines:
+                baseline.release()
+            self.inputs.close()
+        self.answers.forget()
+        free_cached()
+
+    def place(self) -> None:
+        """Slots with new contents, at other addresses than before, and baselines on them; nothing to do where they
+        are."""
+        if self.placed:
+            return
         spacer = torch.empty((1 + secrets.randbelow(_SPACER_PAGES)) << 21, dtype=torch.uint8, device="cuda")
         self.inputs = InputBuffers(self._drawn, self.slots)
         self.refresh(lambda _: secrets.randbits(62))
+        self._pool = torch.cuda.graph_pool_handle()
         for baseline in self.baselines:
-            baseline.bind(self.inputs)
+            self._bind(baseline)
         del spacer
         self.placed = True
+
+    def _bind(self, baseline: Baseline) -> None:
+        baseline.bind(self.inputs, self._pool)
+        baseline.forget_outputs()
+        if not baseline.graphed:  # a capture that failed may have spoilt it
+            self._pool = torch.cuda.graph_pool_handle()
 
     def _baseline(self, name: str) -> Baseline | None:
         started = time.monotonic()
         try:
             with within(self._plans.baseline_limit_s):
-                baseline = Baseline(name, self.problem, self.inputs, self._stream, self._flush)
+                baseline = Baseline(name, self.problem, self.inputs, self._stream, self._flush, self._pool)
                 baseline.run_once()
         except TookTooLong:
             self.notes.append(f"no baseline {name}: it took longer than {self._plans.baseline_limit_s:g} s to build")
             return None
-        except Exception as error:  # noqa: BLE001 - whatever torch.compile raises on a person's reference
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever torch.compile raises on a person's reference
             why = " ".join(str(error).split())[:300]
             self.notes.append(f"no baseline {name}: {type(error).__name__}: {why}")
             return None
@@ -276,20 +310,30 @@ class BenchmarkSetup:
 
     def _sound(self, baseline: Baseline) -> bool:
         """Whether it leaves its inputs alone and is right, by the gates that a candidate meets."""
-        if self.inputs.harmed():
+        if self.inputs.harmed() or not self._as_filled():
             self.notes.append(f"no baseline {baseline.name}: it writes to its inputs")
             return False
-        expected = self.expected(0, in_full=True)
+        expected, name = self.expected(0, in_full=True), self.task.main.name
+        result = compare_in_parts(expected, baseline.outputs[0], case=name, strictly=True)
         self.notes += [
-            note for lacks in expected.limitations if (note := f"answers of the timed case: {lacks}") not in self.notes
+            note for lacks in result.limitations if (note := f"answers of the timed case: {lacks}") not in self.notes
         ]
-        result = compare(expected, baseline.outputs[0], case=self.task.main.name)
         if not result.ok:
             self.notes.append(f"no baseline {baseline.name}: it is wrong itself: {result.sentence[:300]}")
             return False
+        baseline.forget_outputs()
         if not baseline.graphed:
+            self._pool = torch.cuda.graph_pool_handle()
             self.notes.append(f"{baseline.name} cannot be captured in a CUDA graph; its time includes launches")
         return True
+
+    def _as_filled(self) -> bool:
+        """Whether the first slot holds what it was filled with; where it does not, all are filled anew."""
+        if not self.large or self.inputs.holds(0, self.problem.inputs(*self._contents[0])):
+            return True
+        contents = list(self._contents)
+        self.refresh(lambda number: contents[number][0])
+        return False
 
     def _settled_us(self, baseline: Baseline) -> float:
         """Time per launch once the clocks have risen: the median of the last of several blocks."""
