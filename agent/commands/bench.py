@@ -69,7 +69,7 @@ def bench(
     _refuse_misspelt_flags(files)
     flags = {"tier": tier, "width": width, "arch": arch, "runs_dir": runs_dir}
     settings = chosen_settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
-    from kerneltune.agent.commands.session import session, workshop
+    from kerneltune.agent.commands.session import Patience, session, workshop
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import choose_view
     from kerneltune.agent.view.verdicts import FilesView
@@ -89,7 +89,8 @@ def bench(
     with contextlib.ExitStack() as stack:
         store = None if no_store else stack.enter_context(Store.open(settings.runs_dir))
         shop = stack.enter_context(workshop(settings, starting))
-        return bench_opened(stack.enter_context(session(shop, task_file)), candidates, settings, view, store)
+        patience = Patience(first_tier=settings.tier or "judged")
+        return bench_opened(stack.enter_context(session(shop, task_file, patience)), candidates, settings, view, store)
 
 
 def _refuse_misspelt_flags(words: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """Starts what every command that judges needs: the workers, and per task the tools that this machine allows."""
 
 import contextlib
+import functools
+import importlib.util
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +16,7 @@ from kerneltune.agent.events import Event, Note
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import Emit, Place
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
-from kerneltune.tools.bench import Bench, CpuBench, gpu_bench
+from kerneltune.tools.bench import JUDGE, Bench, CpuBench, GpuBench, opening, waiting_judge
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext
 from kerneltune.tools.sandbox import workers
@@ -24,9 +26,9 @@ from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceilings
-from kerneltune.tools.schema.messages import BASELINES, Open, Opened
+from kerneltune.tools.schema.messages import BASELINES, Baselines, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, evaluator_sha256, versions
+from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, Tier, evaluator_sha256, versions
 from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import UpdateLimits, Updater
 
@@ -105,6 +107,7 @@ class Workshop:
     sandbox: Enforced
     settings: Settings
     lowering: Lowering
+    show: Emit
 
     @property
     def width(self) -> int:
@@ -171,6 +174,14 @@ class Session:
         )
 
 
+def _bytecode(cache_dir: Path) -> Path | None:
+    """Where bytecode is kept when torch was installed without any: compiling its sources takes 10 s at every start."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
+        return None
+    return cache_dir / "bytecode"
+
+
 def unconfined_warning(sandbox: Enforced) -> str | None:
     """The loud words for a machine that does not confine LLM-written code; None where it does."""
     if sandbox.confined:
@@ -200,34 +211,44 @@ def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
     gpu = gpu_info()
     show(Note("", "starting", "importing torch and triton, once"))
     with (
-        workers.started(allow_unconfined=settings.allow_unsandboxed) as machine,
+        workers.started(allow_unconfined=settings.allow_unsandboxed, bytecode=_bytecode(settings.cache_dir)) as machine,
         contextlib.closing(Lowering(machine)) as lowering,
     ):
         arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
-        yield Workshop(machine, gpu, arch, sandbox, settings, lowering)
+        yield Workshop(machine, gpu, arch, sandbox, settings, lowering, show)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a candidate may take, and what it is compared with."""
+    """How long a candidate may take, and what it is compared with. `first_tier`: that of the first verdict, which when
+    it is a screening waits for one baseline alone."""
 
     trace_s: float = 60.0
     compile_s: float = 120.0
     replay_s: float = 120.0  # of one case, in the interpreter
     baselines: tuple[str, ...] = BASELINES
+    first_tier: Tier = "screened"
 
 
 @contextlib.contextmanager
 def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = None) -> Iterator[Session]:
     """Load a task, and pick the bench that this machine allows. Raises TaskError."""
-    patience = patience or Patience()
-    with shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+    patience, machine = patience or Patience(), shop.machine.apart()
+    with contextlib.ExitStack() as held:
+        gpu_judge = held.enter_context(waiting_judge(machine, JUDGE, _teller(shop))) if shop.gpu else None
+        judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
         task, notes = open_task(judge, task_file)
-        machine = shop.machine.apart()
         updater = updater_for(shop, task, machine, patience)
-        with _bench(shop, task_file, task, judge, patience, machine) as bench:
-            tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
-            yield Session(shop, task_file, task, tools, machine, notes)
+        bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
+        if gpu_judge is not None:
+            ready = functools.partial(_ready, gpu_judge, shop, task_file, task, patience)
+            bench = held.enter_context(opening(gpu_judge, ready))
+        tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
+        yield Session(shop, task_file, task, tools, machine, notes)
+
+
+def _teller(shop: Workshop) -> Callable[[str], None]:
+    return lambda text: shop.show(Note("", "waiting", text))
 
 
 def updater_for(shop: Workshop, task: TaskSpec, machine: Machine, patience: Patience) -> Updater:
@@ -250,21 +271,14 @@ def open_task(
     return opened.task, opened.notes
 
 
-@contextlib.contextmanager
-def _bench(
-    shop: Workshop,
-    task_file: TaskFile,
-    task: TaskSpec,
-    judge: Worker,
-    patience: Patience,
-    machine: Machine,
-) -> Iterator[Bench]:
-    if shop.gpu is None:
-        yield CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
-        return
+def _ready(bench: GpuBench, shop: Workshop, task_file: TaskFile, task: TaskSpec, patience: Patience) -> Baselines:
+    """Open the task on the GPU, as far as a first verdict needs. Raises TaskError and GpuLost."""
+    assert shop.gpu is not None
     cache_dir = shop.settings.cache_dir
     ceilings = load_ceilings(ceilings_file(cache_dir, shop.gpu))
-    with gpu_bench(
-        task_file, task, machine, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir
-    ) as bench:
-        yield bench
+    bench.prepare()
+    bench.open(
+        task_file, task, baselines=patience.baselines, ceilings=ceilings, cache_dir=cache_dir,
+        first_tier=patience.first_tier,
+    )  # fmt: skip
+    return bench.warm(every=False)

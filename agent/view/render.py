@@ -32,7 +32,7 @@ from kerneltune.agent.view.state import (
     throttling,
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
-from kerneltune.tools.schema.verdict import Comparison, Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict
 
 ScreenPage = Literal["run", "attempt", "source", "help"]
 Wish = Literal["pause", "skip", "raise", "slower", "stop"]
@@ -503,7 +503,8 @@ def _verdict_facts(row: AttemptState, verdict: Verdict, width: int, most: int, g
     shown = verdict_style(verdict.status)
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
-        why: list[Part] = [(f"no GPU, so no time: {RANKED_BY}" if gpu is None else "not timed", DIM)]
+        told = f"not timed: {NOT_TIMED[verdict.not_timed]}" if verdict.not_timed else "not timed"
+        why: list[Part] = [(f"no GPU, so no time: {RANKED_BY}" if gpu is None else told, DIM)]
         return [[label, "   ", words.compiler_facts(row.kernels)], why]
     first: list[Part] = [label, "  ", (words.timing(verdict.timing), "bold")]
     more: list[Part] = []

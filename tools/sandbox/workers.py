@@ -282,11 +282,11 @@ class ServerProcess(Protocol):
 class Workers:
     """The root of all worker processes of this program, and their scratch folder."""
 
-    def __init__(self, *, allow_unconfined: bool = False) -> None:
+    def __init__(self, *, allow_unconfined: bool = False, bytecode: Path | None = None) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
         self._holders: list[NamespaceHolder] = []
         ours, theirs = socket.socketpair()
-        self._process = start_fresh(theirs, self._root)
+        self._process = start_fresh(theirs, self._root, bytecode)
         theirs.close()
         self.base = ForkServer(ours, self._root, allow_unconfined=allow_unconfined)
 
@@ -318,11 +318,12 @@ class Workers:
         self.close()
 
 
-def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
-    """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
+def start_fresh(theirs: socket.socket, root: Path, bytecode: Path | None = None) -> ServerProcess:
+    """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment.
+    What it imports is kept as `bytecode` in that folder, if there is one, which no confined worker can write to."""
     code = f"from kerneltune.tools.sandbox.fork_server import main; main({theirs.fileno()})"
     return subprocess.Popen(
-        isolated(code),
+        isolated(code, bytecode),
         pass_fds=[theirs.fileno()],
         env=environment(root),
         stdin=subprocess.DEVNULL,
@@ -330,11 +331,13 @@ def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
     )
 
 
-def isolated(code: str) -> list[str]:
-    """The argument vector of an isolated interpreter that runs `code` with this one's path."""
+def isolated(code: str, bytecode: Path | None = None) -> list[str]:
+    """The argument vector of an isolated interpreter that runs `code` with this one's path, and keeps bytecode in a
+    folder or not at all."""
     path = [p for p in map(os.path.abspath, filter(None, sys.path)) if os.path.exists(p)]
     here = str(Path(__file__).absolute().parents[3])
-    return [sys.executable, "-I", "-B", "-c", f"import sys; sys.path[:] = {[here, *path]!r}; {code}"]
+    kept = ["-B"] if bytecode is None else ["-X", f"pycache_prefix={bytecode}"]
+    return [sys.executable, "-I", *kept, "-c", f"import sys; sys.path[:] = {[here, *path]!r}; {code}"]
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -441,11 +444,17 @@ def started_base() -> Iterator[Machine]:
 
 
 @contextlib.contextmanager
-def started(*, allow_unconfined: bool = False, bwrap: Path | Literal["find"] | None = "find") -> Iterator[Machine]:
+def started(
+    *,
+    allow_unconfined: bool = False,
+    bwrap: Path | Literal["find"] | None = "find",
+    bytecode: Path | None = None,
+) -> Iterator[Machine]:
     """Start the worker processes; end them all on the way out. `bwrap` is the program to jail with; None for no jail.
-    With `allow_unconfined`, hostile workers run on a machine that cannot confine them."""
+    With `allow_unconfined`, hostile workers run on a machine that cannot confine them. The trusted fork server keeps
+    bytecode in that folder, if there is one."""
     program = bubblewrap.find() if bwrap == "find" else bwrap
-    with Workers(allow_unconfined=allow_unconfined) as workers:
+    with Workers(allow_unconfined=allow_unconfined, bytecode=bytecode) as workers:
         tracing = workers.keeper(Profile.TRACER, program)
         compiling = workers.keeper(Profile.COMPILER, program, writable=True)
         interpreting = workers.keeper(Profile.INTERPRETER, program)
