@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.verdicts import FilesView, JudgedFile
     from kerneltune.tools.evaluator import Candidate
+    from kerneltune.tools.sandbox.workers import Workers
+    from kerneltune.tools.task.load import TaskFile
     from kerneltune.tools.update import Update
 
 AUTHOR = "files"
@@ -69,13 +71,30 @@ def bench(
     _refuse_misspelt_flags(files)
     flags = {"tier": tier, "width": width, "arch": arch, "runs_dir": runs_dir}
     settings = chosen_settings(flags | {"allow_unsandboxed": allow_unsandboxed or None})
+    from kerneltune.tools.sandbox import workers
+    from kerneltune.tools.task.load import find_task
+
+    task_file = find_task(task)
+    with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
+        return _bench(task_file, read_candidates(files), settings, begun, json=json, plain=plain, store=not no_store)
+
+
+def _bench(
+    task_file: "TaskFile",
+    candidates: "Sequence[Candidate]",
+    settings: Settings,
+    begun: "Workers",
+    *,
+    json: bool,
+    plain: bool,
+    store: bool,
+) -> int:
+    """Judge candidates with workers that warm up while what else is needed is imported."""
     from kerneltune.agent.commands.session import Patience, session, workshop
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import choose_view
     from kerneltune.agent.view.verdicts import FilesView
-    from kerneltune.tools.task.load import find_task
 
-    task_file, candidates = find_task(task), read_candidates(files)
     if not candidates:
         raise UsageError("give at least one FILE, a folder, or - for stdin")
     here = environment()
@@ -87,10 +106,10 @@ def bench(
             view.note(f"… {event.topic}: {event.text}")
 
     with contextlib.ExitStack() as stack:
-        store = None if no_store else stack.enter_context(Store.open(settings.runs_dir))
-        shop = stack.enter_context(workshop(settings, starting))
+        kept = stack.enter_context(Store.open(settings.runs_dir)) if store else None
+        shop = stack.enter_context(workshop(settings, starting, begun))
         patience = Patience(first_tier=settings.tier or "judged")
-        return bench_opened(stack.enter_context(session(shop, task_file, patience)), candidates, settings, view, store)
+        return bench_opened(stack.enter_context(session(shop, task_file, patience)), candidates, settings, view, kept)
 
 
 def _refuse_misspelt_flags(words: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import sys
@@ -174,14 +173,6 @@ class Session:
         )
 
 
-def _bytecode(cache_dir: Path) -> Path | None:
-    """Where bytecode is kept when torch was installed without any: compiling its sources takes 10 s at every start."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
-        return None
-    return cache_dir / "bytecode"
-
-
 def unconfined_warning(sandbox: Enforced) -> str | None:
     """The loud words for a machine that does not confine LLM-written code; None where it does."""
     if sandbox.confined:
@@ -203,17 +194,20 @@ def _why(sandbox: Enforced) -> str:
 
 
 @contextlib.contextmanager
-def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
-    """Start the workers. Raises UsageError before that when they cannot be confined, or the width makes no sense."""
+def workshop(settings: Settings, show: Emit, begun: workers.Workers | None = None) -> Iterator[Workshop]:
+    """Start the workers, or go on with those that were `begun`. Raises UsageError before that when they cannot be
+    confined, or the width makes no sense."""
     width_of(settings, gpu=False)
     sandbox = available()
     require_confinement(sandbox, allow=settings.allow_unsandboxed)
     gpu = gpu_info()
     show(Note("", "starting", "importing torch and triton, once"))
-    with (
-        workers.started(allow_unconfined=settings.allow_unsandboxed, bytecode=_bytecode(settings.cache_dir)) as machine,
-        contextlib.closing(Lowering(machine)) as lowering,
-    ):
+    with contextlib.ExitStack() as held:
+        begun = begun or held.enter_context(
+            workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
+        )
+        machine = begun.machine()
+        lowering = held.enter_context(contextlib.closing(Lowering(machine)))
         arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
         yield Workshop(machine, gpu, arch, sandbox, settings, lowering, show)
 

@@ -6,6 +6,7 @@ The supervisor itself imports neither torch nor triton. Nothing a worker sends i
 """
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import shutil
@@ -168,6 +169,11 @@ class ForkServer:
 
     _ready_failed = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is warm, or has failed to become so."""
+        return self._ready.is_set()
+
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -298,8 +304,22 @@ class Workers:
         self._holders.append(NamespaceHolder(program, profile, folder))
         return self._holders[-1]
 
+    def machine(self) -> "Machine":
+        """The fork servers of all roles, once the first one is warm."""
+        tracing, compiling, interpreting = self._holders
+        spawn = self.base.spawn_fork_server
+        return Machine(
+            self.base,
+            tracers=spawn(preload=["kerneltune.tools.trace.tracer:warm"], keeper=tracing),
+            compilers=spawn(preload=["kerneltune.tools.compile.compiler:warm"], keeper=compiling),
+            interpreters=spawn(preload=["kerneltune.tools.replay.interpret:warm"], keeper=interpreting),
+            holders=(tracing, compiling, interpreting),
+        )
+
     def close(self) -> None:
         """End every worker and remove the scratch folder."""
+        if not self.base.ready:
+            self._process.kill()  # it imports, and would notice our end in seconds
         self.base.close()
         for keeper in self._holders:
             keeper.close()
@@ -443,29 +463,32 @@ def started_base() -> Iterator[Machine]:
         yield Machine(workers.base, workers.base, workers.base, workers.base)
 
 
+Jail = Path | Literal["find"] | None
+
+
 @contextlib.contextmanager
-def started(
-    *,
-    allow_unconfined: bool = False,
-    bwrap: Path | Literal["find"] | None = "find",
-    bytecode: Path | None = None,
-) -> Iterator[Machine]:
-    """Start the worker processes; end them all on the way out. `bwrap` is the program to jail with; None for no jail.
-    With `allow_unconfined`, hostile workers run on a machine that cannot confine them. The trusted fork server keeps
-    bytecode in that folder, if there is one."""
+def begun(*, allow_unconfined: bool = False, bwrap: Jail = "find", cache_dir: Path | None = None) -> Iterator[Workers]:
+    """Start the first fork server and the jails, which takes seconds, and do not wait for them; end all on the way out.
+    `bwrap` is the program to jail with; None for no jail. With `allow_unconfined`, hostile workers run on a machine
+    that cannot confine them. Where torch has no bytecode, the trusted fork server keeps it in `cache_dir`."""
     program = bubblewrap.find() if bwrap == "find" else bwrap
+    bytecode = bytecode_folder(cache_dir) if cache_dir else None
     with Workers(allow_unconfined=allow_unconfined, bytecode=bytecode) as workers:
-        tracing = workers.keeper(Profile.TRACER, program)
-        compiling = workers.keeper(Profile.COMPILER, program, writable=True)
-        interpreting = workers.keeper(Profile.INTERPRETER, program)
-        yield Machine(
-            workers.base,
-            tracers=workers.base.spawn_fork_server(preload=["kerneltune.tools.trace.tracer:warm"], keeper=tracing),
-            compilers=workers.base.spawn_fork_server(
-                preload=["kerneltune.tools.compile.compiler:warm"], keeper=compiling
-            ),
-            interpreters=workers.base.spawn_fork_server(
-                preload=["kerneltune.tools.replay.interpret:warm"], keeper=interpreting
-            ),
-            holders=(tracing, compiling, interpreting),
-        )
+        for profile in (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER):
+            workers.keeper(profile, program, writable=profile is Profile.COMPILER)
+        yield workers
+
+
+@contextlib.contextmanager
+def started(*, allow_unconfined: bool = False, bwrap: Jail = "find") -> Iterator[Machine]:
+    """Start the worker processes, as `begun` does; end them all on the way out."""
+    with begun(allow_unconfined=allow_unconfined, bwrap=bwrap) as workers:
+        yield workers.machine()
+
+
+def bytecode_folder(cache_dir: Path) -> Path | None:
+    """Where bytecode is kept when torch was installed without any: compiling its sources takes 10 s at every start."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
+        return None
+    return cache_dir / "bytecode"

@@ -231,7 +231,7 @@ class InterpretReply:
 BASELINES = ("eager", "compile", "compile-max")
 BASELINE_LIMIT_S = 60.0  # max-autotune takes 1 to 14 s for the built-in tasks; for 128 products of a mixture, over 120
 FIRST_BASELINE_S = 15.0  # to build the one that the first verdict waits for
-OTHER_BASELINES_S = 10.0  # that judging in full waits for the others; with the first one less than 30 s in all
+OTHER_BASELINES_S = 6.0  # that judging in full waits for the others; with the first one less than 30 s in all
 _SLOW_TO_VERIFY_S = 1.0
 
 

@@ -9,6 +9,7 @@ import importlib
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,7 @@ class JudgeSession:
         self._gpu_lock: GpuLock | None = None
         self._told_s = -_TELL_AGAIN_S
         self._first_tier: Tier = "screened"
+        self._patience_s = OTHER_BASELINES_S
         self._disturbed = False  # others used the GPU while the benchmark setup was measured
         self._verdicts = VerdictCache()
 
@@ -129,7 +131,13 @@ class JudgeSession:
             elif self._first_tier == "screened":
                 self._checks().prepare()
             else:
-                self._made.build(OTHER_BASELINES_S)
+                self._build_for_first_verdict(self._made)
+
+    def _build_for_first_verdict(self, setup: BenchmarkSetup) -> None:
+        """Build what a verdict in full waits for, as long as the first one may wait at all."""
+        began_s = time.monotonic()
+        setup.build(self._patience_s)
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_s))
 
     def _open(self, request: OpenTask) -> Ready:
         self._gpu = describe_gpu()
@@ -284,7 +292,10 @@ class JudgeSession:
         if main is None or not main.launches:
             return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
         if request.tier != "screened" or request.all_baselines:
-            self._setup().build(OTHER_BASELINES_S)
+            if request.tier == "confirmed":
+                self._setup().build()
+            else:
+                self._build_for_first_verdict(self._setup())
         verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
 
