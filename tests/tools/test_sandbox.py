@@ -24,7 +24,7 @@ from kerneltune.tools.sandbox import linux as sandbox_linux
 from kerneltune.tools.sandbox.confine import available, enter
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import ResourceLimits
-from kerneltune.tools.sandbox.workers import describe_exit, isolated
+from kerneltune.tools.sandbox.workers import compile_ahead, describe_exit, isolated
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = ResourceLimits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
@@ -346,3 +346,12 @@ def test_bytecode_is_kept_in_our_own_folder_or_not_at_all(tmp_path: Path, *, kep
     subprocess.run(isolated(code, tmp_path / "bytecode" if kept else None), check=True, timeout=60)
     assert [p.name.partition(".")[0] for p in tmp_path.rglob("slow*.pyc")] == ["slow"] * kept
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_bytecode_that_was_compiled_ahead_is_what_an_import_finds(tmp_path: Path) -> None:
+    compile_ahead(tmp_path, ["kerneltune.tools.sandbox"]).wait(60)
+    made = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.pyc")}
+    assert any(p.name.startswith("wire.") for p in made)
+    subprocess.run(isolated("import kerneltune.tools.sandbox.wire", tmp_path), check=True, timeout=60)
+    assert {p: p.stat().st_mtime_ns for p in made} == made
+    assert len([p for p in tmp_path.rglob("wire*.pyc")]) == 1

@@ -291,6 +291,8 @@ class Workers:
     def __init__(self, *, allow_unconfined: bool = False, bytecode: Path | None = None) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
         self._holders: list[NamespaceHolder] = []
+        first = bytecode is not None and not bytecode.exists() and (os.cpu_count() or 1) >= _MANY_CORES
+        self._compiling = compile_ahead(bytecode) if first and bytecode else None
         ours, theirs = socket.socketpair()
         self._process = start_fresh(theirs, self._root, bytecode)
         theirs.close()
@@ -323,6 +325,10 @@ class Workers:
         self.base.close()
         for keeper in self._holders:
             keeper.close()
+        if self._compiling is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._compiling.pid, signal.SIGKILL)
+            self._compiling.wait()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._process.kill()
@@ -464,6 +470,8 @@ def started_base() -> Iterator[Machine]:
 
 
 Jail = Path | Literal["find"] | None
+_IMPORTED = ("torch", "sympy", "triton", "numpy")
+_MANY_CORES = 8  # fewer are busy with the importing itself
 
 
 @contextlib.contextmanager
@@ -484,6 +492,20 @@ def started(*, allow_unconfined: bool = False, bwrap: Jail = "find") -> Iterator
     """Start the worker processes, as `begun` does; end them all on the way out."""
     with begun(allow_unconfined=allow_unconfined, bwrap=bwrap) as workers:
         yield workers.machine()
+
+
+def compile_ahead(bytecode: Path, packages: Sequence[str] = _IMPORTED) -> "subprocess.Popen[bytes]":
+    """Make bytecode of packages on all cores, beside the process that imports them one module after the other. Leads a
+    session, whose end is its end."""
+    found = [place for name in packages for place in _folders_of(name)]
+    words = ["-I", "-X", f"pycache_prefix={bytecode}", "-m", "compileall", "-q", "-j", "0", *found]
+    null = subprocess.DEVNULL
+    return subprocess.Popen([sys.executable, *words], stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def _folders_of(package: str) -> Sequence[str]:
+    spec = importlib.util.find_spec(package)
+    return (spec.submodule_search_locations or ()) if spec else ()
 
 
 def bytecode_folder(cache_dir: Path) -> Path | None:
