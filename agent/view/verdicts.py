@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.repeat import unfinished
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_label, verdict_style
@@ -228,7 +229,7 @@ def print_verification(found: Verification, *, colour: bool) -> None:
     for line in found.differs:
         console.print(Text(words.one_line(f"differs: {line}"), style="yellow"))
     word, style = ("held", "green") if found.held else ("did not hold", "red")
-    if found.old.verdict.accepted and found.new.verdict.status is Status.UNCHECKED:
+    if unfinished(found.old.verdict, found.new.verdict):
         word, style = "not decided", "yellow"
     console.print(Text.assemble((f"{word}: ", f"bold {style}"), words.one_line(found.why)))
     console.print(Text(f"receipt {found.receipt_path}"))

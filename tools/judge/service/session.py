@@ -79,7 +79,6 @@ class JudgeSession:
         self._told_s = -_TELL_AGAIN_S
         self._first_tier: Tier = "screened"
         self._patience_s = OTHER_BASELINES_S
-        self._disturbed = False  # others used the GPU while the benchmark setup was measured
         self._verdicts = VerdictCache()
 
     def _tell(self, message: JudgeMessage) -> None:
@@ -167,12 +166,9 @@ class JudgeSession:
     def _setup(self) -> BenchmarkSetup:
         file, task = self._opened()
         if self._made is None:
-            quiet = self._gpu_watch.seen().quiet
+            use = self._gpu_watch.seen()
             self._made = BenchmarkSetup(file, task, self._plans, secrets.randbits(62), self._forget_answers)
-            self._disturbed = not (quiet and self._gpu_watch.seen().quiet)
-        elif self._disturbed and self._gpu_watch.seen().quiet:
-            self._made.measure_again()
-            self._disturbed = not self._gpu_watch.seen().quiet
+            self._made.use = use.and_then(self._gpu_watch.seen())
         return self._made
 
     def _checks(self) -> QuickCheck:

@@ -140,6 +140,7 @@ class CandidateJudge:
         """The verdict on one timing run."""
 
         def measure(number: int) -> Measured:
+            self.setup.settle(self.gpu_watch)
             run = new_run()
             try:
                 verdict = build_verdict([run.run(main, _named("timing", number))], self.setup.context, self.gpu, tier)
@@ -147,7 +148,7 @@ class CandidateJudge:
                 verdict = refuted.verdict
             except RunnerFailed as failure:
                 verdict = Verdict(failure.status, f"while timing: {failure.detail}")
-            return Measured(verdict, run.use, run.cases)
+            return Measured(verdict, run.use.and_then(self.setup.use), run.cases)
 
         return said_alone(measure, self._looked, self.gpu_watch, self.gpu)
 
@@ -167,8 +168,9 @@ class CandidateJudge:
 
     def _in_processes(self, rules: Rules, main: Plan, number: int) -> Measured:
         """Timing runs in several fresh processes."""
+        self.setup.settle(self.gpu_watch)
         timed_runs: list[TimingResult] = []
-        use = GpuUse()
+        use = self.setup.use
         cases: tuple[CaseResult, ...] = ()
         for process in range(PROCESSES):
             self.link.distrust("a confirmation needs a fresh process")

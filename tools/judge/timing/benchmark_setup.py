@@ -28,6 +28,7 @@ from kerneltune.tools.judge.timing.baselines import (
     within,
 )
 from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, roofline_bound
+from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch
 from kerneltune.tools.judge.timing.statistics import Round, passes_for, resolution, slots_for
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.gpus import Ceilings
@@ -131,11 +132,8 @@ class BenchmarkSetup:
         self._applies: dict[str, bool] = {}
         self.left_out: list[str] = []  # batteries that the timed case is not given for want of memory
         self.refresh(lambda number: seed + 1 + number)
-        self.copy_gbps = copy_gbps()
-        self.null_launch_us = null_launch_us()
-        self.roofline: RooflineBound = roofline_bound(
-            task, plans.gpu_name, plans.ceilings, self.output_bytes, self.copy_gbps
-        )
+        self.use = GpuUse()  # who used the GPU while this was measured
+        self._measure_gpu()
         self.build_s: dict[str, float] = {}
         self.baselines: list[Baseline] = []
         self.times_us: dict[str, float] = {}
@@ -156,11 +154,21 @@ class BenchmarkSetup:
             self.times_us[name] = self._settled_us(baseline)
             self.resolution = self.resolution or self._resolution()
 
-    def measure_again(self) -> None:
-        """The baselines' times and the noise, which others on the GPU have disturbed."""
-        self.null_launch_us = null_launch_us()
+    def settle(self, watch: GpuWatch) -> None:
+        """Measure again what others on the GPU have disturbed, once they are gone."""
+        if self.use.quiet or not (use := watch.seen()).quiet:
+            return
+        self._measure_gpu()
         self.times_us = {b.name: self._settled_us(b) for b in self.baselines}
         self.resolution = self._resolution()
+        self.use = use.and_then(watch.seen())
+
+    def _measure_gpu(self) -> None:
+        self.copy_gbps = copy_gbps()
+        self.null_launch_us = null_launch_us()
+        self.roofline: RooflineBound = roofline_bound(
+            self.task, self._plans.gpu_name, self._plans.ceilings, self.output_bytes, self.copy_gbps
+        )
 
     @property
     def context(self) -> TimingContext:
