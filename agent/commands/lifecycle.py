@@ -80,16 +80,16 @@ def run_task(
     environment: Environment,
     show: Emit,
     controls: Controls | None = None,
-    begun: Workers | None = None,
+    warming: Workers | None = None,
 ) -> RunOutcome:
-    """Start a new run on a task, with workers that were `begun` or its own. Raises UsageError before anything is
+    """Start a new run on a task, with workers that are `warming` or its own. Raises UsageError before anything is
     written when something is wrong with the task, the settings or the runs directory."""
     began_s, task_file = time.monotonic(), find_task(task)
     limits_of(settings)
     with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
         require_price(choice, settings)
         named_start = checked(settings.from_, store, task_file)
-        with workshop(settings, show, begun) as shop, session(shop, task_file) as opened:
+        with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
             ready_s = time.monotonic() - began_s
             return run_opened(opened, choice, settings, store, show, controls, named_start, ready_s=ready_s)
 
@@ -179,7 +179,7 @@ def resume_run(
     environment: Environment,
     show: Emit,
     controls: Controls | None = None,
-    begun: Workers | None = None,
+    warming: Workers | None = None,
 ) -> RunOutcome:
     """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
     way; but the limit of cost counts all processes and stays until `--max-cost` changes it."""
@@ -196,7 +196,7 @@ def resume_run(
             contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice,
         ):
             require_price(choice, settings)
-            with workshop(settings, show, begun) as shop, session(shop, task_file) as opened:
+            with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
                 settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
                 limits = limits_of(settings)
                 begun = Beginning(NOTHING, settings.language)  # what it began with is among its attempts
