@@ -7,6 +7,7 @@ thoroughly. (A model's attempts are judged in full when they may be the best, an
 """
 
 import math
+import sys
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -289,7 +290,8 @@ class Limits:
         if leader is None:
             return False
         lows = [c.low for c in leader.verdict.comparisons]
-        faster = self.target_speedup is not None and bool(lows) and min(lows) >= self.target_speedup
+        compared = bool(lows) and not leader.verdict.pending
+        faster = self.target_speedup is not None and compared and min(lows) >= self.target_speedup
         fraction = leader.verdict.sol_fraction
         return faster or (self.target_sol is not None and fraction is not None and fraction >= self.target_sol)
 
@@ -332,16 +334,22 @@ def since_improvement(attempts: Sequence[Attempt]) -> int:
     return 0 if leader is None else sum(a.number > leader.number for a in attempts)
 
 
+_LAST = sys.float_info.max  # finite: it is stored as JSON
+
+
 def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
     """Smaller is better; () when the attempt is not accepted.
 
-    Timed: the median. Without a GPU nothing is timed, so the order is what the plan and the compiler say: bytes that
-    the plan's steps move at least, then spills, then resident warps, then registers. It is an order, not a time.
+    Timed: the median; what could not be timed although there is a GPU comes behind. Without a GPU nothing is timed, so
+    the order is what the plan and the compiler say: bytes that the plan's steps move at least, then spills, then
+    resident warps, then registers. It is an order, not a time.
     """
     if not verdict.accepted:
         return ()
     if verdict.timing is not None:
         return (verdict.timing.median_us,)
+    if verdict.not_timed is not None:
+        return (_LAST,)
     return (float(update.traffic_bytes), *_static_key(update.kernels))
 
 

@@ -20,8 +20,10 @@ class Repeated:
 
 
 def unfinished(old: Verdict, new: Verdict) -> bool:
-    """Whether a later look at what was accepted came to no end, as for want of memory: that says nothing against it."""
-    return old.accepted and new.status is Status.UNCHECKED
+    """Whether a later look at what was accepted came to no end, as for want of memory, or for others on the GPU: that
+    says nothing against it."""
+    untimed = old.timing is not None and new.not_timed is not None
+    return old.accepted and (untimed or new.status is Status.UNCHECKED)
 
 
 def repeated(old: Verdict, new: Verdict, *, same_gpu: bool = True) -> Repeated:

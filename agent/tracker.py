@@ -294,7 +294,9 @@ class AttemptTracker:
 
     def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Literal["open", "confirmed", "refuted"]:
         """Whether an attempt is faster than its parent; open where nobody could look."""
-        if parent is None or attempt.verdict.status is Status.UNCHECKED:
+        if parent is None or attempt.verdict.status is Status.UNCHECKED or attempt.verdict.not_timed is not None:
+            return "open"
+        if parent.verdict.not_timed is not None:
             return "open"
         return outcome(attempt.rank_key, parent.rank_key)
 

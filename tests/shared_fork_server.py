@@ -49,7 +49,8 @@ class RemoteForkServer:
 def use(path: str) -> None:
     """From now on this process's first fork servers come from the shared process that listens there."""
 
-    def start(theirs: socket.socket, root: Path) -> RemoteForkServer:
+    def start(theirs: socket.socket, root: Path, bytecode: Path | None = None) -> RemoteForkServer:
+        del bytecode  # the shared process has imported all
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.connect(path)
             wire.send(line, {"environment": workers.environment(root), "folder": os.getcwd()}, fds=[theirs.fileno()])

@@ -11,6 +11,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -32,6 +33,7 @@ from kerneltune.tools.schema.messages import (
     Compare,
     ComparisonReply,
     EndRunner,
+    GpuTaken,
     InterpretReply,
     InterpretRequest,
     JudgeMessage,
@@ -290,9 +292,13 @@ Answer = TypeVar("Answer", Ready, Baselines, Screened, BenchReply, Resolved)
 class GpuBench:
     """Judges and times candidates of one task. Use `gpu_bench` to make one."""
 
-    def __init__(self, machine: Machine, judge: Worker, door: socket.socket) -> None:
-        self._judge = judge
+    def __init__(
+        self, machine: Machine, judge: Worker, door: socket.socket, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`tell` hears what a person who waits should know."""
+        self._judge, self._tell = judge, tell
         self._runners = Runners(door, machine.runner, Worker.close)
+        self.opening: Future[Baselines] | None = None  # of a task, in another thread: who asks something waits for it
         self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
         self._counted: Path | None = None  # the task file, where counters are asked for
         self._reader: CounterReader | None = None
@@ -308,20 +314,23 @@ class GpuBench:
         baseline_limit_s: float = BASELINE_LIMIT_S,
         counters: bool = False,
         memory_bytes: int = 0,
+        first_tier: Tier = "screened",
     ) -> dict[str, Json]:
         """Load the task; returns the GPU as the judge found it. Raises TaskError. With `counters`, what is judged in
         full and right has hardware counters in its receipt."""
         kept = str(cache_dir) if cache_dir else ""
-        request = OpenTask(str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes)
+        request = OpenTask(
+            str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes, first_tier
+        )
         ready = self._ask(request, Ready, timeout_s=OPEN_TIMEOUT_S)
         if ready.problem:
             raise TaskError(ready.problem)
         self._counted = task_file.path if counters else None
         return ready.gpu
 
-    def warm(self) -> Baselines:
-        """Build and time the baselines. Raises TaskError when that cannot be done."""
-        baselines = self._ask(Warm(), Baselines, timeout_s=WARM_TIMEOUT_S)
+    def warm(self, *, every: bool = True) -> Baselines:
+        """Build and time the baselines, or the first one alone. Raises TaskError when that cannot be done."""
+        baselines = self._ask(Warm(every), Baselines, timeout_s=WARM_TIMEOUT_S)
         if baselines.problem:
             raise TaskError(baselines.problem)
         return baselines
@@ -333,6 +342,7 @@ class GpuBench:
         plans and cubins get the same verdict again without being run (receipt["reused"]), but without `reuse`. A
         confirmation is always timed anew, but what was judged in full is not checked again before it. A screening
         times against the fastest baseline alone, or `all_baselines`, as the other tiers always do."""
+        self._wait_until_open()
         variant = self._fastest(update)
         plans = tuple(_of_variant(plans, variant) for plans in update.plans.values())
         images, cubins = _images(update, plans)
@@ -361,9 +371,19 @@ class GpuBench:
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
         """Time a candidate against itself, to see what differences can be told apart."""
+        self._wait_until_open()
         plan = update.plans[update.main_case][0]
         images, cubins = _images(update, [plan])
         return self._ask(Resolve(plan, images, pairs, pair_s), Resolved, cubins, timeout_s=BENCH_TIMEOUT_S)
+
+    def prepare(self) -> None:
+        """Start a runner while the judge is busy with other things."""
+        self._runners.prepare()
+
+    def _wait_until_open(self) -> None:
+        """Raises TaskError and GpuLost for a task that could not be opened."""
+        if self.opening is not None:
+            self.opening.result()
 
     def _fastest(self, update: Update) -> str:
         """The label of the variant that screens fastest; the default when there is no choice."""
@@ -389,6 +409,8 @@ class GpuBench:
                     self._runners.need()
                 elif isinstance(answer, EndRunner):
                     self._runners.end()
+                elif isinstance(answer, GpuTaken):
+                    self._tell("another optimize is at work on this GPU; they take turns")
                 elif isinstance(answer, wanted):
                     return answer
                 else:
@@ -450,12 +472,26 @@ def gpu_bench(
 
 
 @contextlib.contextmanager
-def waiting_judge(machine: Machine, target: str = JUDGE) -> Iterator[GpuBench]:
-    """Start the judge, which touches the GPU when a task is opened; end judge and runner on the way out. One that is
-    started long before that is an EARLY_JUDGE."""
+def opening(bench: GpuBench, ready: Callable[[], Baselines]) -> Iterator[GpuBench]:
+    """Open a task with `ready` in a thread of its own: candidates are traced and compiled meanwhile, and the first that
+    is benched waits for it."""
+    with ThreadPoolExecutor(1, thread_name_prefix="opening") as pool:
+        bench.opening = pool.submit(ready)
+        try:
+            yield bench
+        finally:
+            bench.kill()  # else an opening that nobody waits for any more would be waited for
+
+
+@contextlib.contextmanager
+def waiting_judge(
+    machine: Machine, target: str = JUDGE, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[GpuBench]:
+    """Start the judge, which opens a task when it is told one; end judge and runner on the way out. One that is started
+    before there is a task is an EARLY_JUDGE. `tell` hears what a person who waits should know."""
     ours, theirs = socket.socketpair()
     with ours, theirs, machine.trusted(target, extra=[theirs]) as judge:
-        bench = GpuBench(machine, judge, ours)
+        bench = GpuBench(machine, judge, ours, tell)
         try:
             yield bench
         finally:

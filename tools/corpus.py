@@ -204,7 +204,7 @@ def outcome(specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin:
         return "skipped"
     if verdict.status.value in wanted:
         return "right" if specimen.kind == "honest" else "stopped"
-    if verdict.status is Status.UNCHECKED:
+    if verdict.status is Status.UNCHECKED or verdict.not_timed is not None:
         return "skipped"
     if specimen.kind == "honest":
         return "false_alarm"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kerneltune.agent.loop import Run
     from kerneltune.agent.record.store import Store
     from kerneltune.tools.evaluator import Candidate
+    from kerneltune.tools.sandbox.workers import Workers
+    from kerneltune.tools.task.load import TaskFile
     from kerneltune.tools.update import Update
 
 SCHEMA_VERSION = 1
@@ -72,11 +74,28 @@ def bench(
     """
     _refuse_misspelt_flags(files)
     settings = chosen_settings(locals())
-    from kerneltune.agent.commands.session import session, workshop
-    from kerneltune.agent.record.store import Store
+    from kerneltune.tools.sandbox import workers
     from kerneltune.tools.task.load import find_task
 
-    task_file, candidates = find_task(task), read_candidates(files)
+    task_file = find_task(task)
+    with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
+        return _bench(task_file, read_candidates(files), settings, begun, json=json, plain=plain, store=not no_store)
+
+
+def _bench(
+    task_file: "TaskFile",
+    candidates: "Sequence[Candidate]",
+    settings: Settings,
+    begun: "Workers",
+    *,
+    json: bool,
+    plain: bool,
+    store: bool,
+) -> int:
+    """Judge candidates with workers that warm up while what else is needed is imported."""
+    from kerneltune.agent.commands.session import Patience, session, workshop
+    from kerneltune.agent.record.store import Store
+
     if not candidates:
         raise UsageError("give at least one FILE, a folder, or - for stdin")
     here = environment()
@@ -85,9 +104,10 @@ def bench(
         sys.stdout, sys.stderr, json=json, colour=out.colour, live=err.kind == "live", total=len(candidates)
     )
     with contextlib.ExitStack() as stack:
-        store = None if no_store else stack.enter_context(Store.open(settings.runs_dir))
-        shop = stack.enter_context(workshop(settings, print_note))
-        return bench_opened(stack.enter_context(session(shop, task_file)), candidates, settings, view, store)
+        kept = stack.enter_context(Store.open(settings.runs_dir)) if store else None
+        shop = stack.enter_context(workshop(settings, print_note, begun))
+        patience = Patience(first_tier=settings.tier or "judged")
+        return bench_opened(stack.enter_context(session(shop, task_file, patience)), candidates, settings, view, kept)
 
 
 def _refuse_misspelt_flags(words: Sequence[str]) -> None:

@@ -31,6 +31,7 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit
 from kerneltune.agent.view.live import gpu_samples
+from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import TaskError, UsageError
 from kerneltune.tools.task.load import find_task
@@ -70,16 +71,21 @@ class Started:
 
 
 def run_task(
-    task: str, settings: Settings, environment: Environment, show: Emit, controls: Controls | None = None
+    task: str,
+    settings: Settings,
+    environment: Environment,
+    show: Emit,
+    controls: Controls | None = None,
+    warming: Workers | None = None,
 ) -> RunOutcome:
-    """Start a new run on a task. Raises UsageError before anything is written when something is wrong with the task,
-    the settings or the runs directory."""
+    """Start a new run on a task, with workers that are `warming` or its own. Raises UsageError before anything is
+    written when something is wrong with the task, the settings or the runs directory."""
     began_s, task_file = time.monotonic(), find_task(task)
     limits_of(settings)
     with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
         require_price(choice, settings)
         named_start = checked(settings.from_, store, task_file)
-        with workshop(settings, show) as shop, session(shop, task_file) as opened:
+        with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
             ready_s = time.monotonic() - began_s
             return run_opened(opened, choice, settings, store, show, controls, named_start, ready_s=ready_s)
 
@@ -164,7 +170,12 @@ def _beginning(opened: Session, settings: Settings, store: Store, named_start: S
 
 
 def resume_run(
-    run_id: str, settings: Settings, environment: Environment, show: Emit, controls: Controls | None = None
+    run_id: str,
+    settings: Settings,
+    environment: Environment,
+    show: Emit,
+    controls: Controls | None = None,
+    warming: Workers | None = None,
 ) -> RunOutcome:
     """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
     way; but the limit of cost counts all processes and stays until `--max-cost` changes it."""
@@ -181,7 +192,7 @@ def resume_run(
             contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice,
         ):
             require_price(choice, settings)
-            with workshop(settings, show) as shop, session(shop, task_file) as opened:
+            with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
                 settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
                 limits = limits_of(settings)
                 begun = Beginning(NOTHING, settings.language)  # what it began with is among its attempts

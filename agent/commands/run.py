@@ -141,12 +141,15 @@ def _run_shown(
     with open_view(choice, controls) as view:
         if choice.kind == "live":
             view(Note("", "starting", task or f"going on with {resume}"))
-        from kerneltune.agent.commands.lifecycle import resume_run, run_task
+        from kerneltune.tools.sandbox import workers
 
-        if task is not None:
-            outcome = run_task(task, settings, environment, view, controls)
-        else:
-            outcome = resume_run(str(resume), settings, environment, view, controls)
+        with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as warming:
+            from kerneltune.agent.commands.lifecycle import resume_run, run_task
+
+            if task is not None:
+                outcome = run_task(task, settings, environment, view, controls, warming)
+            else:
+                outcome = resume_run(str(resume), settings, environment, view, controls, warming)
     close_view(choice, view, _next_commands(outcome))
     if json and outcome.why is StopReason.INTERRUPTED:  # the other views end in what to type next
         print(f"optimize: interrupted; go on with: optimize --resume {outcome.run_id}", file=sys.stderr)

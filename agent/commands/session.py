@@ -2,6 +2,7 @@
 and the last event of what it stores as a run."""
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -17,7 +18,7 @@ from kerneltune.agent.events import Event, Note, RunEnded, RunStarted, Warned
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit, Place
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
-from kerneltune.tools.bench import Bench, CpuBench, gpu_bench
+from kerneltune.tools.bench import JUDGE, Bench, CpuBench, GpuBench, opening, waiting_judge
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext
 from kerneltune.tools.sandbox import workers
@@ -27,9 +28,9 @@ from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceilings
-from kerneltune.tools.schema.messages import BASELINES, Open, Opened
+from kerneltune.tools.schema.messages import BASELINES, Baselines, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, evaluator_sha256, versions
+from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, Tier, evaluator_sha256, versions
 from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import UpdateLimits, Updater
 
@@ -101,6 +102,7 @@ class Workshop:
     sandbox: Enforced
     settings: Settings
     lowering: Lowering
+    show: Emit
 
     @property
     def width(self) -> int:
@@ -188,42 +190,55 @@ def _why(sandbox: Enforced) -> str:
 
 
 @contextlib.contextmanager
-def workshop(settings: Settings, show: Emit) -> Iterator[Workshop]:
-    """Start the workers. Raises UsageError before that when they cannot be confined, or the width makes no sense."""
+def workshop(settings: Settings, show: Emit, begun: workers.Workers | None = None) -> Iterator[Workshop]:
+    """Start the workers, or go on with those that were `begun`. Raises UsageError before that when they cannot be
+    confined, or the width makes no sense."""
     width_of(settings, gpu=False)
     sandbox = available()
     require_confinement(sandbox, allow=settings.allow_unsandboxed)
     gpu = gpu_info()
     show(Note("", "starting", "importing torch and triton, once"))
-    with (
-        workers.started(allow_unconfined=settings.allow_unsandboxed) as machine,
-        contextlib.closing(Lowering(machine)) as lowering,
-    ):
+    with contextlib.ExitStack() as held:
+        begun = begun or held.enter_context(
+            workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
+        )
+        machine = begun.machine()
+        lowering = held.enter_context(contextlib.closing(Lowering(machine)))
         arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
-        yield Workshop(machine, gpu, arch, sandbox, settings, lowering)
+        yield Workshop(machine, gpu, arch, sandbox, settings, lowering, show)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a candidate may take, and what it is compared with."""
+    """How long a candidate may take, and what it is compared with. `first_tier`: that of the first verdict, which when
+    it is a screening waits for one baseline alone."""
 
     trace_s: float = 60.0
     compile_s: float = 120.0
     replay_s: float = 120.0  # of one case, in the interpreter
     baselines: tuple[str, ...] = BASELINES
+    first_tier: Tier = "screened"
 
 
 @contextlib.contextmanager
 def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = None) -> Iterator[Session]:
     """Load a task, and pick the bench that this machine allows. Raises TaskError."""
-    patience = patience or Patience()
-    with shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+    patience, machine = patience or Patience(), shop.machine.apart()
+    with contextlib.ExitStack() as held:
+        gpu_judge = held.enter_context(waiting_judge(machine, JUDGE, _teller(shop))) if shop.gpu else None
+        judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
         task, notes = open_task(judge, task_file)
-        machine = shop.machine.apart()
         updater = updater_for(shop, task, machine, patience)
-        with _bench(shop, task_file, task, judge, patience, machine) as bench:
-            tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
-            yield Session(shop, task_file, task, tools, machine, notes)
+        bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
+        if gpu_judge is not None:
+            ready = functools.partial(_ready, gpu_judge, shop, task_file, task, patience)
+            bench = held.enter_context(opening(gpu_judge, ready))
+        tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
+        yield Session(shop, task_file, task, tools, machine, notes)
+
+
+def _teller(shop: Workshop) -> Callable[[str], None]:
+    return lambda text: shop.show(Note("", "waiting", text))
 
 
 def updater_for(shop: Workshop, task: TaskSpec, machine: Machine, patience: Patience) -> Updater:
@@ -246,31 +261,23 @@ def open_task(
     return opened.task, opened.notes
 
 
-@contextlib.contextmanager
-def _bench(
-    shop: Workshop,
-    task_file: TaskFile,
-    task: TaskSpec,
-    judge: Worker,
-    patience: Patience,
-    machine: Machine,
-) -> Iterator[Bench]:
-    if shop.gpu is None:
-        yield CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
-        return
-    cache_dir, memory_gib = shop.settings.cache_dir, shop.settings.gpu_memory_gib
+def _ready(bench: GpuBench, shop: Workshop, task_file: TaskFile, task: TaskSpec, patience: Patience) -> Baselines:
+    """Open the task on the GPU, as far as a first verdict needs. Raises TaskError and GpuLost."""
+    assert shop.gpu is not None
+    cache_dir = shop.settings.cache_dir
     ceilings = load_ceilings(ceilings_file(cache_dir, shop.gpu))
-    with gpu_bench(
+    bench.prepare()
+    bench.open(
         task_file,
         task,
-        machine,
         baselines=patience.baselines,
         ceilings=ceilings,
         cache_dir=cache_dir,
         counters=shop.settings.counters,
-        memory_bytes=int((memory_gib or 0) * (1 << 30)),
-    ) as bench:
-        yield bench
+        memory_bytes=int((shop.settings.gpu_memory_gib or 0) * (1 << 30)),
+        first_tier=patience.first_tier,
+    )
+    return bench.warm(every=False)
 
 
 def run_started(opened: Session, author: str, why: str, limits: dict[str, Json], seed: int = 0) -> RunStarted:

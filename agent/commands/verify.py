@@ -20,12 +20,13 @@ from kerneltune.agent import complete
 from kerneltune.agent.attempt import GivenFile
 from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, Unsandboxed
 from kerneltune.agent.events import Note, RunStarted, Verified
+from kerneltune.agent.repeat import unfinished
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, choose_view, columns, print_note, standard_page
 from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, TaskError
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import Verdict
 from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _repeat(
     """Judge a stored attempt again, compare, and store the event and the receipt."""
     from kerneltune.agent.attempt import rank_key
     from kerneltune.agent.record.folder import ReceiptBook, folder_of
-    from kerneltune.agent.repeat import repeated, unfinished
+    from kerneltune.agent.repeat import repeated
 
     run, old, attempt_id, source = stored.run, finished.verdict, finished.attempt_id, stored.proposed.source
     tier, place = settings.tier or old.tier or "judged", opened.workshop.place
@@ -261,7 +262,7 @@ def print_verification(found: Verification, page: Page) -> None:
     page.print(Text(f"attempt {found.attempt_id}", style="bold"), table)
     page.print(*(Text(one_line(f"differs: {line}"), style="yellow") for line in found.differs))
     word, style = ("held", "green") if found.held else ("did not hold", "red")
-    if found.old.verdict.accepted and found.new.verdict.status is Status.UNCHECKED:
+    if unfinished(found.old.verdict, found.new.verdict):
         word, style = "not decided", "yellow"
     page.print(Text.assemble((f"{word}: ", f"bold {style}"), one_line(found.why)), f"receipt {found.receipt_path}")
 

@@ -33,7 +33,7 @@ MOST_OF_A_NAME = 100
 THRESHOLDS = (1.0, 1.1, 1.5, 2.0, 4.0)  # strictly above
 STATUSES = {
     Status.CORRECT.value: "right on every input tried, and timed on a GPU",
-    Status.CHECKED.value: "right on every input tried, **not timed**: there was no GPU",
+    Status.CHECKED.value: "right on every input tried, **not timed**: there was no GPU, or others used it",
     Status.UNCHECKED.value: "compiled; nothing there could run it",
     Status.WRONG.value: "an output is outside of the tolerance of the float64 reference",
     Status.COMPILE_FAILED.value: "the compiler refused it",

@@ -68,7 +68,7 @@ def labels(attempt: AttemptRecord) -> Labels:
         compilable(attempt),
         correct(attempt),
         timed,
-        min(c.low for c in attempt.comparisons) > 1.0 if timed and attempt.comparisons else None,
+        attempt.speedup_low > 1.0 if timed and attempt.speedup_low is not None else None,
         status is Status.IMPOSSIBLE,
         f"{status.value}/{attempt.tool}" if failed and status is not None else "",
         attempt.held,
@@ -111,7 +111,10 @@ def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
 
 def speedup_over(attempt: AttemptRecord, baseline: str = FASTEST, *, low: bool = False) -> float | None:
     """Speed-up over the fastest baseline, or over a named one; `low`: the lower end of its 95 % interval. None when it
-    was not timed against that one, or when what is stored is no positive number."""
+    was not timed against that one, when a faster one may have been missing, or when what is stored is no positive
+    number."""
+    if baseline == FASTEST and attempt.pending:
+        return None
     values = [c.low if low else c.speedup for c in attempt.comparisons if baseline == FASTEST or c.baseline == baseline]
     found = min(values) if baseline == FASTEST and values else next(iter(values), None)
     return found if found is not None and 0.0 < found < math.inf else None

@@ -7,7 +7,7 @@ from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.folder import receipt_path, write_whole
 from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, Verdict
 
 
 def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) -> Path:
@@ -51,7 +51,8 @@ def _comment(text: str) -> str:
 
 def _measured(verdict: Verdict) -> list[str]:
     if verdict.timing is None:
-        return ["Not timed: there was no GPU."]
+        why = "there was no GPU" if verdict.not_timed is None else NOT_TIMED[verdict.not_timed]
+        return [f"Not timed: {why}."]
     timing = verdict.timing
     tier = f", {verdict.tier}" if verdict.tier else ""
     lines = [f"Time: median {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], cold L2{tier}"]

@@ -71,6 +71,7 @@ class AttemptRecord:
     cases: tuple[CaseResult, ...] = ()
     rank_key: tuple[float, ...] = ()  # smaller is better, of the verdict that counts; () when not accepted
     lines: tuple[int, ...] = ()  # of its source, that its verdict is about
+    pending: tuple[str, ...] = ()  # baselines that were not ready when it was timed
 
     @property
     def conversation(self) -> str:
@@ -94,13 +95,13 @@ class AttemptRecord:
 
     @property
     def speedup(self) -> float | None:
-        """Over the fastest baseline; None when nothing was timed."""
-        return min((c.speedup for c in self.comparisons), default=None)
+        """Over the fastest baseline; None when nothing was timed, or not every baseline was there."""
+        return None if self.pending else min((c.speedup for c in self.comparisons), default=None)
 
     @property
     def speedup_low(self) -> float | None:
         """The lower end of the interval of `speedup`."""
-        return min((c.low for c in self.comparisons), default=None)
+        return None if self.pending else min((c.low for c in self.comparisons), default=None)
 
 
 @dataclass(frozen=True)
@@ -229,10 +230,13 @@ def _attempt(proposed: Proposed, events: Sequence[Event]) -> AttemptRecord:
 
 
 def _judged(verdict: Verdict | None) -> dict[str, Json]:
-    names = ("timing", "comparisons", "coverage", "sol_fraction", "variant", "tier", "cases", "status", "detail")
+    names = (
+        *("timing", "comparisons", "coverage", "sol_fraction", "variant", "tier", "cases", "status", "detail"),
+        "pending",
+    )
     if verdict is None:
         none: dict[str, Json] = dict.fromkeys(names)
-        return none | {"comparisons": (), "cases": (), "variant": "", "detail": ""}
+        return none | {"comparisons": (), "cases": (), "variant": "", "detail": "", "pending": ()}
     return {name: getattr(verdict, name) for name in names}
 
 

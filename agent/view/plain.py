@@ -52,7 +52,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import verdict_style
 from kerneltune.tools.schema.codec import one_line
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, Status, Verdict
 
 
 class PlainView:
@@ -187,6 +187,8 @@ def _tried(state: ViewState, row: AttemptState | None) -> str:
 def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
     if not verdict.accepted:
         return one_line(verdict.detail)
+    if verdict.not_timed is not None:
+        return f"not timed: {NOT_TIMED[verdict.not_timed]}"
     if verdict.timing is None:
         return _compiled(row)
     compared = (f"{words.speedup(c)} vs {c.baseline}" for c in words.fastest_first(verdict.comparisons))
@@ -283,6 +285,8 @@ def _verified(state: ViewState) -> str:
     if verdict.status is Status.CORRECT:
         how = f"{verdict.tier}; " if verdict.tier else ""
         return f"right and timed on {one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"
+    if verdict.not_timed is not None:
+        return f"right, not timed ({NOT_TIMED[verdict.not_timed]}): {_evidence(verdict)}"
     return f"right in the CPU interpreter, not timed (no GPU): {_evidence(verdict)}"
 
 

@@ -33,7 +33,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
 from kerneltune.tools.schema.codec import one_line
-from kerneltune.tools.schema.verdict import Comparison, Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict
 
 ScreenPage = Literal["run", "attempt", "source", "help"]
 Wish = Literal["pause", "skip", "raise", "slower", "stop"]
@@ -506,7 +506,8 @@ def verdict_facts(row: AttemptState, width: int, gpu: str | None, most: int = 99
     shown = verdict_style(verdict.status)
     label: Part = (f"{shown.symbol} {verdict.status.value}", shown.colour)
     if verdict.timing is None:
-        why: list[Part] = [(f"no GPU, so no time: {words.RANKED_BY}" if gpu is None else "not timed", DIM)]
+        untimed = f"not timed: {NOT_TIMED[verdict.not_timed]}" if verdict.not_timed else "not timed"
+        why: list[Part] = [(f"no GPU, so no time: {words.RANKED_BY}" if gpu is None else untimed, DIM)]
         return [[label, "   ", words.compiler_facts(row.kernels)], why]
     first: list[Part] = [label, "  ", (words.timing(verdict.timing), "bold")]
     more: list[Part] = []

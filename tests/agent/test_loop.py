@@ -282,12 +282,13 @@ def test_a_run_ends_before_a_request_that_its_budget_cannot_bear() -> None:
 
 
 def test_a_goal_is_reached_by_the_lower_end_of_the_interval_against_the_fastest_baseline() -> None:
-    def attempt(*lows: float, sol: float | None = None) -> Attempt:
+    def attempt(*lows: float, sol: float | None = None, pending: tuple[str, ...] = ()) -> Attempt:
         compared = tuple(Comparison(f"b{i}", 10.0, low + 0.1, low, low + 0.2) for i, low in enumerate(lows))
-        verdict = replace(timed(5.0), comparisons=compared, sol_fraction=sol)
+        verdict = replace(timed(5.0), comparisons=compared, sol_fraction=sol, pending=pending)
         return Attempt("r/1", 1, None, Proposal("s", ""), verdict, (), (5.0,))
 
     assert Limits(10, target_speedup=1.5).why_stop([attempt(2.0, 1.45)], 0.0) is None
     assert Limits(10, target_speedup=1.5).why_stop([attempt(2.0, 1.5)], 0.0) == "goal"
     assert Limits(10, target_speedup=1.5).why_stop([attempt()], 0.0) is None
+    assert Limits(10, target_speedup=1.5).why_stop([attempt(2.0, pending=("compile",))], 0.0) is None
     assert Limits(10, target_sol=0.9).why_stop([attempt(sol=0.91)], 0.0) == "goal"

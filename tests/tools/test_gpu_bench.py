@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kerneltune.tools.bench import GpuBench, waiting_judge
+from kerneltune.tools.bench import GpuBench, opening, waiting_judge
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.schema.codec import decode, encode
-from kerneltune.tools.schema.errors import GpuLost
-from kerneltune.tools.schema.messages import BenchReply, BenchRequest, SupervisorMessage
+from kerneltune.tools.schema.errors import GpuLost, TaskError
+from kerneltune.tools.schema.messages import Baselines, BenchReply, BenchRequest, GpuTaken, SupervisorMessage, Warm
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.update import Update
@@ -21,11 +21,27 @@ UPDATE = Update({"main": (Plan("main", "default", "sm_90", (), (), (), (), []),)
 
 
 def judge(channel: Any) -> None:
-    """Answer with the request's tier, and whether an earlier verdict would do."""
+    """Answer with the request's tier, and whether an earlier verdict would do. To open a task takes half a second."""
     while True:
         request: Any = decode(SupervisorMessage, channel.receive().body)  # type: ignore[arg-type]
+        if isinstance(request, Warm):
+            time.sleep(0.5)
+            channel.send(encode(GpuTaken()))
+            channel.send(encode(Baselines(pending=() if request.all else ("compile",))))
+            continue
         assert isinstance(request, BenchRequest)
         channel.send(encode(BenchReply(Verdict(Status.WRONG, f"{request.tier} {request.reuse}"))))
+
+
+def judge_that_cannot(channel: Any) -> None:
+    """A task that it has no room for."""
+    channel.receive()
+    channel.send(encode(Baselines(problem="it does not fit")))
+
+
+def judge_that_hangs(channel: Any) -> None:
+    channel.receive()
+    time.sleep(600)
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +70,35 @@ def test_a_judge_that_is_killed_before_it_has_started_ends_at_once() -> None:
         assert time.monotonic() - began_s < 5.0
         with pytest.raises(GpuLost, match="SIGKILL"):
             bench.warm()
+
+
+@contextlib.contextmanager
+def opened(name: str, told: list[str]) -> Iterator[GpuBench]:
+    with (
+        workers.started_base() as machine,
+        waiting_judge(machine, f"tests.tools.test_gpu_bench:{name}", told.append) as bench,
+        opening(bench, lambda: bench.warm(every=False)),
+    ):
+        yield bench
+
+
+def test_a_candidate_waits_for_the_task_and_the_person_hears_what_for() -> None:
+    told: list[str] = []
+    with opened("judge", told) as bench:
+        assert bench.opening is not None
+        assert not bench.opening.done()  # a candidate can be traced meanwhile
+        assert bench.bench(UPDATE, "screened").detail == "screened True"
+        assert bench.opening.result().pending == ("compile",)
+    assert told == ["another optimize is at work on this GPU; they take turns"]
+
+
+def test_a_task_that_cannot_be_opened_is_a_task_s_error_for_whoever_benches_first() -> None:
+    with opened("judge_that_cannot", []) as bench, pytest.raises(TaskError, match="does not fit"):
+        bench.bench(UPDATE)
+
+
+def test_nobody_waits_for_an_opening_that_hangs_when_the_session_ends() -> None:
+    began_s = time.monotonic()
+    with opened("judge_that_hangs", []):
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < 10.0

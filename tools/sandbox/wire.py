@@ -119,9 +119,14 @@ class Endpoint(Protocol):
     def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None: ...
 
 
-def serve(channel: Endpoint, handlers: Mapping[type[Any], Callable[[Any, list[bytes]], Any]]) -> NoReturn:
+def serve(
+    channel: Endpoint,
+    handlers: Mapping[type[Any], Callable[[Any, list[bytes]], Any]],
+    afterwards: Callable[[Any], None] = lambda _: None,
+) -> NoReturn:
     """Answer requests by their type until the other side closes, which ends the worker. A handler takes a request and
-    its blobs, and returns the answer, or (answer, blobs)."""
+    its blobs, and returns the answer, or (answer, blobs). `afterwards` is called with each request that was
+    answered."""
     requests: Any = functools.reduce(operator.or_, handlers)
     while True:
         message = channel.receive()
@@ -129,6 +134,7 @@ def serve(channel: Endpoint, handlers: Mapping[type[Any], Callable[[Any, list[by
         answer = handlers[type(request)](request, message.blobs)
         reply, blobs = answer if isinstance(answer, tuple) else (answer, [])
         channel.send(encode(reply), list(blobs))
+        afterwards(request)
 
 
 def receive(

@@ -6,6 +6,7 @@ The supervisor itself imports neither torch nor triton. Nothing a worker sends i
 """
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import shutil
@@ -167,6 +168,11 @@ class ForkServer:
 
     _ready_failed = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is warm, or has failed to become so."""
+        return self._ready.is_set()
+
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -281,11 +287,13 @@ class ServerProcess(Protocol):
 class Workers:
     """The root of all worker processes of this program, and their scratch folder."""
 
-    def __init__(self, *, allow_unconfined: bool = False) -> None:
+    def __init__(self, *, allow_unconfined: bool = False, bytecode: Path | None = None) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
         self._holders: list[NamespaceHolder] = []
+        first = bytecode is not None and not bytecode.exists() and (os.cpu_count() or 1) >= _MANY_CORES
+        self._compiling = compile_ahead(bytecode) if first and bytecode else None
         ours, theirs = socket.socketpair()
-        self._process = start_fresh(theirs, self._root)
+        self._process = start_fresh(theirs, self._root, bytecode)
         theirs.close()
         self.base = ForkServer(ours, self._root, allow_unconfined=allow_unconfined)
 
@@ -297,11 +305,29 @@ class Workers:
         self._holders.append(NamespaceHolder(program, profile, folder))
         return self._holders[-1]
 
+    def machine(self) -> "Machine":
+        """The fork servers of all roles, once the first one is warm."""
+        tracing, compiling, interpreting = self._holders
+        spawn = self.base.spawn_fork_server
+        return Machine(
+            self.base,
+            tracers=spawn(preload=["kerneltune.tools.trace.tracer:warm"], keeper=tracing),
+            compilers=spawn(preload=["kerneltune.tools.compile.compiler:warm"], keeper=compiling),
+            interpreters=spawn(preload=["kerneltune.tools.replay.interpret:warm"], keeper=interpreting),
+            holders=(tracing, compiling, interpreting),
+        )
+
     def close(self) -> None:
         """End every worker and remove the scratch folder."""
+        if not self.base.ready:
+            self._process.kill()  # it imports, and would notice our end in seconds
         self.base.close()
         for keeper in self._holders:
             keeper.close()
+        if self._compiling is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._compiling.pid, signal.SIGKILL)
+            self._compiling.wait()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._process.kill()
@@ -317,11 +343,12 @@ class Workers:
         self.close()
 
 
-def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
-    """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment."""
+def start_fresh(theirs: socket.socket, root: Path, bytecode: Path | None = None) -> ServerProcess:
+    """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment.
+    What it imports is kept as `bytecode` in that folder, if there is one, which no confined worker can write to."""
     code = f"from kerneltune.tools.sandbox.fork_server import main; main({theirs.fileno()})"
     return subprocess.Popen(
-        isolated(code),
+        isolated(code, bytecode),
         pass_fds=[theirs.fileno()],
         env=environment(root),
         stdin=subprocess.DEVNULL,
@@ -329,11 +356,13 @@ def start_fresh(theirs: socket.socket, root: Path) -> ServerProcess:
     )
 
 
-def isolated(code: str) -> list[str]:
-    """The argument vector of an isolated interpreter that runs `code` with this one's path."""
+def isolated(code: str, bytecode: Path | None = None) -> list[str]:
+    """The argument vector of an isolated interpreter that runs `code` with this one's path, and keeps bytecode in a
+    folder or not at all."""
     path = [p for p in map(os.path.abspath, filter(None, sys.path)) if os.path.exists(p)]
     here = str(Path(__file__).absolute().parents[3])
-    return [sys.executable, "-I", "-B", "-c", f"import sys; sys.path[:] = {[here, *path]!r}; {code}"]
+    kept = ["-B"] if bytecode is None else ["-X", f"pycache_prefix={bytecode}"]
+    return [sys.executable, "-I", *kept, "-c", f"import sys; sys.path[:] = {[here, *path]!r}; {code}"]
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -439,23 +468,48 @@ def started_base() -> Iterator[Machine]:
         yield Machine(workers.base, workers.base, workers.base, workers.base)
 
 
+Jail = Path | Literal["find"] | None
+_IMPORTED = ("torch", "sympy", "triton", "numpy")
+_MANY_CORES = 8  # fewer are busy with the importing itself
+
+
 @contextlib.contextmanager
-def started(*, allow_unconfined: bool = False, bwrap: Path | Literal["find"] | None = "find") -> Iterator[Machine]:
-    """Start the worker processes; end them all on the way out. `bwrap` is the program to jail with; None for no jail.
-    With `allow_unconfined`, hostile workers run on a machine that cannot confine them."""
+def begun(*, allow_unconfined: bool = False, bwrap: Jail = "find", cache_dir: Path | None = None) -> Iterator[Workers]:
+    """Start the first fork server and the jails, which takes seconds, and do not wait for them; end all on the way out.
+    `bwrap` is the program to jail with; None for no jail. With `allow_unconfined`, hostile workers run on a machine
+    that cannot confine them. Where torch has no bytecode, the trusted fork server keeps it in `cache_dir`."""
     program = bubblewrap.find() if bwrap == "find" else bwrap
-    with Workers(allow_unconfined=allow_unconfined) as workers:
-        tracing = workers.keeper(Profile.TRACER, program)
-        compiling = workers.keeper(Profile.COMPILER, program, writable=True)
-        interpreting = workers.keeper(Profile.INTERPRETER, program)
-        yield Machine(
-            workers.base,
-            tracers=workers.base.spawn_fork_server(preload=["kerneltune.tools.trace.tracer:warm"], keeper=tracing),
-            compilers=workers.base.spawn_fork_server(
-                preload=["kerneltune.tools.compile.compiler:warm"], keeper=compiling
-            ),
-            interpreters=workers.base.spawn_fork_server(
-                preload=["kerneltune.tools.replay.interpret:warm"], keeper=interpreting
-            ),
-            holders=(tracing, compiling, interpreting),
-        )
+    bytecode = bytecode_folder(cache_dir) if cache_dir else None
+    with Workers(allow_unconfined=allow_unconfined, bytecode=bytecode) as workers:
+        for profile in (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER):
+            workers.keeper(profile, program, writable=profile is Profile.COMPILER)
+        yield workers
+
+
+@contextlib.contextmanager
+def started(*, allow_unconfined: bool = False, bwrap: Jail = "find") -> Iterator[Machine]:
+    """Start the worker processes, as `begun` does; end them all on the way out."""
+    with begun(allow_unconfined=allow_unconfined, bwrap=bwrap) as workers:
+        yield workers.machine()
+
+
+def compile_ahead(bytecode: Path, packages: Sequence[str] = _IMPORTED) -> "subprocess.Popen[bytes]":
+    """Make bytecode of packages on all cores, beside the process that imports them one module after the other. Leads a
+    session, whose end is its end."""
+    found = [place for name in packages for place in _folders_of(name)]
+    words = ["-I", "-X", f"pycache_prefix={bytecode}", "-m", "compileall", "-q", "-j", "0", *found]
+    null = subprocess.DEVNULL
+    return subprocess.Popen([sys.executable, *words], stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def _folders_of(package: str) -> Sequence[str]:
+    spec = importlib.util.find_spec(package)
+    return (spec.submodule_search_locations or ()) if spec else ()
+
+
+def bytecode_folder(cache_dir: Path) -> Path | None:
+    """Where bytecode is kept when torch was installed without any: compiling its sources takes 10 s at every start."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
+        return None
+    return cache_dir / "bytecode"

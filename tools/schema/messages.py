@@ -4,8 +4,8 @@ A trace that does not end in a plan ends in a `Failure`, whose words give the au
 
 From the judge values leave as blobs of inputs only; a seed leaves with the result for its inputs, answers never leave
 at all. To the GPU session the supervisor sends OpenTask, Warm, ScreenVariants, BenchRequest or Resolve and then
-receives until the answer comes; NeedRunner and EndRunner may come before it. A runner is handed over through the door:
-`pass_runner(door, socket)`.
+receives until the answer comes; NeedRunner, EndRunner and GpuTaken may come before it. A runner is handed over through
+the door: `pass_runner(door, socket)`.
 """
 
 from dataclasses import dataclass, field
@@ -235,6 +235,8 @@ class InterpretReply:
 
 BASELINES = ("eager", "compile", "compile-max")
 BASELINE_LIMIT_S = 60.0  # max-autotune takes 1 to 14 s for the built-in tasks; for 128 products of a mixture, over 120
+FIRST_BASELINE_S = 15.0  # to build the one that the first verdict waits for
+OTHER_BASELINES_S = 15.0  # that judging in full waits for the others; with the first one less than 30 s in all
 _SLOW_TO_VERIFY_S = 1.0
 
 
@@ -340,9 +342,10 @@ class ComparisonReply:
 @dataclass(frozen=True)
 class OpenTask:
     """Load a task file for the GPU. The answer is Ready. `ceilings` are what this GPU was measured to reach (None: the
-    data sheet); torch.compile keeps its work under `cache_dir` ("": nowhere); a baseline that takes longer than
-    `baseline_limit_s` to build is left out. `memory_bytes` of the GPU may be used by judge and runner together (0: all
-    of it)."""
+    data sheet); torch.compile keeps its work under `cache_dir` ("": nowhere), where processes of one user also lock a
+    GPU; a baseline that takes longer than `baseline_limit_s` to build is left out. `memory_bytes` of the GPU may be
+    used by judge and runner together (0: all of it). `first_tier`: what will be asked for first; a screening waits for
+    one baseline alone."""
 
     path: str
     task: TaskSpec
@@ -351,6 +354,7 @@ class OpenTask:
     cache_dir: str = ""
     baseline_limit_s: float = BASELINE_LIMIT_S
     memory_bytes: int = 0
+    first_tier: Tier = "screened"
     kind: Literal["open_task"] = "open_task"
 
 
@@ -365,8 +369,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Warm:
-    """Build and time the baselines of the main case now (they are built anyway at the first Bench). The answer is
-    Baselines."""
+    """Build and time the first baseline of the main case now (it is built anyway at the first Bench), or `all` of them.
+    The answer is Baselines."""
+
+    all: bool = False
 
     kind: Literal["warm"] = "warm"
 
@@ -382,6 +388,7 @@ class Baselines:
     problem: str | None = None
     build_s: dict[str, float] = field(default_factory=dict)
     null_launch_us: float = 0.0
+    pending: tuple[str, ...] = ()
     kind: Literal["baselines"] = "baselines"
 
 
@@ -474,5 +481,12 @@ class EndRunner:
     kind: Literal["end_runner"] = "end_runner"
 
 
+@dataclass(frozen=True)
+class GpuTaken:
+    """Another process of this user works on the GPU; the judge waits for its turn. Sends no answer."""
+
+    kind: Literal["gpu_taken"] = "gpu_taken"
+
+
 SupervisorMessage = OpenTask | Warm | ScreenVariants | BenchRequest | Resolve
-JudgeMessage = Ready | Baselines | Screened | BenchReply | Resolved | NeedRunner | EndRunner
+JudgeMessage = Ready | Baselines | Screened | BenchReply | Resolved | NeedRunner | EndRunner | GpuTaken

@@ -32,7 +32,7 @@ class Status(StrEnum):
     WRONG = "wrong"
     IMPOSSIBLE = "impossible"  # faster than light, or clocks disagree
     UNCHECKED = "unchecked"  # compiled, but nothing on this machine can run it
-    CHECKED = "checked"  # right, not timed: no GPU
+    CHECKED = "checked"  # right, not timed: no GPU, or `not_timed` says why
     CORRECT = "correct"  # right and timed on a GPU
 
 
@@ -125,6 +125,19 @@ def standing_for(result: CaseResult, others: Iterable[CaseResult]) -> CaseResult
     return replace(result, limitations=(*result.limitations, *more)) if more else result
 
 
+class NotTimed(StrEnum):
+    """Why a right candidate has no time although there is a GPU."""
+
+    SHARED = "shared"
+    UNSTEADY = "unsteady"
+
+
+NOT_TIMED: Mapping[NotTimed, str] = {
+    NotTimed.SHARED: "others use this GPU",
+    NotTimed.UNSTEADY: "this GPU runs too unevenly to tell a time from a mistake",
+}
+
+
 @dataclass(frozen=True)
 class Timing:
     """Device time of one forward with cold L2: median and 95 % interval over blocks, in microseconds."""
@@ -154,6 +167,7 @@ class Verdict:
     Of a failure: the `case` (it may be a held-out one: see `tools.receipt.author_view`) and the `kernel` that it is
     about, `lines` of the candidate's source and `ptx_lines` of the kernel's PTX, the `needed_shared_bytes` of a kernel
     that no block of the target has room for. `left_out`: input sets as "case/battery" that found no memory.
+    `not_timed`: why there is no time on a GPU. `pending`: baselines that were not ready when it was timed.
     """
 
     status: Status
@@ -172,6 +186,8 @@ class Verdict:
     ptx_lines: tuple[int, ...] = ()
     needed_shared_bytes: int | None = None
     left_out: tuple[str, ...] = ()
+    not_timed: NotTimed | None = None
+    pending: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", plain(self.detail))
@@ -181,6 +197,8 @@ class Verdict:
             raise ValueError(f"timing belongs to 'correct' and nothing else, not to {self.status.value!r}")
         if self.timing is None and (self.comparisons or self.sol_fraction is not None):
             raise ValueError(f"speed-ups need a timing; {self.status.value!r} has none")
+        if self.not_timed is not None and self.status is not Status.CHECKED:
+            raise ValueError(f"what was not timed is 'checked', not {self.status.value!r}")
 
     @property
     def accepted(self) -> bool:

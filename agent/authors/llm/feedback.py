@@ -98,6 +98,7 @@ def verdict_words(
         status=verdict.status.value,
         detail=verdict.detail[:_MOST_DETAIL],
         accepted=verdict.accepted,
+        is_untimed=verdict.not_timed is not None,
         is_best=best == number,
         best=best,
         time=_time(verdict.timing) if verdict.timing else "",

@@ -7,7 +7,7 @@ import pytest
 
 from kerneltune.agent.events import Replied
 from kerneltune.agent.export.base import option_types
-from kerneltune.agent.export.rewards import REWARDS, reward_of, rewards_of, sol_score
+from kerneltune.agent.export.rewards import REWARDS, labels, reward_of, rewards_of, sol_score
 from kerneltune.agent.record.trajectory import AttemptRecord, trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
@@ -132,6 +132,17 @@ def test_a_cheat_earns_no_more_than_any_honest_failure(name: str) -> None:
     cheat = worth(name, graded(Status.IMPOSSIBLE))
     assert cheat is not None
     assert all(cheat <= (worth(name, graded(status)) or 0.0) for status in FAILURES)
+
+
+def test_a_speedup_from_before_all_baselines_were_ready_earns_nothing_over_the_fastest() -> None:
+    early = timed(17.0, baselines=("eager",), pending=("compile",))
+    assert [worth(name, early) for name in OUTCOME] == [None] * len(OUTCOME)
+    assert labels(early).faster is None
+    assert worth("kevin:baseline=eager", early) == pytest.approx(17.3)
+
+
+def test_what_could_not_be_timed_beside_others_earns_nothing() -> None:
+    assert [worth(name, graded(Status.CHECKED)) for name in OUTCOME] == [None] * len(OUTCOME)
 
 
 def test_a_baseline_that_was_not_measured_makes_the_reward_unknown() -> None:

@@ -28,7 +28,7 @@ from kerneltune.agent.events import (
     Verified,
     Warned,
 )
-from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, NotTimed, Status, Timing, Verdict
 
 RUN = "20261121-093000-softmax-1a2b"
 WORDS = (
@@ -93,6 +93,8 @@ def verdict(rng: random.Random, status: Status | None = None) -> Verdict:
         ptx_lines=rng.choice(((), (7,))),
         needed_shared_bytes=rng.choice((None, 262144)),
         left_out=rng.choice(((), ("main/huge",))),
+        not_timed=rng.choice((None, *NotTimed)) if status is Status.CHECKED else None,
+        pending=rng.choice(((), ("compile", "compile-max"))),
     )
 
 

@@ -4,11 +4,12 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.judge.timing.baselines import TookTooLong, doubts, keep_compiled, within
+from kerneltune.tools.judge.timing.baselines import BaselineQueue, TookTooLong, doubts, keep_compiled, within
 
 
 def try_configs(seconds: float) -> None:
@@ -89,3 +90,65 @@ def test_a_launch_bound_reference_is_named() -> None:
 def test_without_eager_or_a_compiled_baseline_nothing_is_doubted() -> None:
     assert doubts({}, 100.0, 1.0) == []
     assert doubts({"eager": 1000.0}, 1000.0, 1.0) == []
+
+
+SLOW_S = 0.3
+
+
+def building(**needs_s: float) -> Callable[[str, float], str]:
+    """Takes as long as it needs, as far as it may."""
+
+    def make(name: str, limit_s: float) -> str:
+        with within(limit_s):
+            time.sleep(needs_s.get(name.replace("-", "_"), 0.0))
+        return f"the {name} one"
+
+    return make
+
+
+@pytest.fixture
+def queue() -> BaselineQueue:
+    return BaselineQueue(["eager", "compile", "compile-max"], limit_s=10.0, first_limit_s=5.0)
+
+
+def test_the_first_verdict_waits_for_one_baseline_alone(queue: BaselineQueue) -> None:
+    assert list(queue.build(building(), most=1)) == [("eager", "the eager one")]
+    assert queue.pending == ["compile", "compile-max"]
+
+
+def test_what_is_not_ready_in_time_stays_pending_and_arrives_later(queue: BaselineQueue) -> None:
+    make = building(compile=SLOW_S)
+    list(queue.build(make, most=1))
+    began_s = time.monotonic()
+    assert list(queue.build(make, within_s=SLOW_S / 3)) == []
+    assert time.monotonic() - began_s < SLOW_S
+    assert queue.pending == ["compile", "compile-max"]
+    assert [name for name, _ in queue.build(make)] == ["compile", "compile-max"]
+    assert (queue.pending, queue.left_out) == ([], [])
+
+
+def test_one_that_takes_longer_than_its_whole_time_is_left_out_with_the_slower_ones_and_named() -> None:
+    """Unrolling a loop of 1,500 steps would take as long again for max-autotune."""
+    queue = BaselineQueue(["eager", "compile", "compile-max"], limit_s=SLOW_S / 3)
+    assert [name for name, _ in queue.build(building(compile=SLOW_S))] == ["eager"]
+    assert queue.pending == []
+    assert queue.notes() == ["no baseline compile, compile-max: compile took longer than 0.1 s to build"]
+
+
+def test_a_first_one_that_is_too_slow_for_a_first_verdict_is_left_out() -> None:
+    queue = BaselineQueue(["eager", "compile"], limit_s=10.0, first_limit_s=SLOW_S / 3)
+    assert list(queue.build(building(eager=SLOW_S), most=1)) == []
+    assert queue.pending == ["compile"]
+    assert [name for name, _ in queue.build(building(compile=SLOW_S))] == ["compile"]  # the others have their own time
+
+
+def test_what_cannot_be_had_is_not_tried_again(queue: BaselineQueue) -> None:
+    asked: list[str] = []
+
+    def make(name: str, _: float) -> str | None:
+        asked.append(name)
+        return None
+
+    assert list(queue.build(make)) == []
+    assert list(queue.build(make)) == []
+    assert asked == ["eager", "compile", "compile-max"]

@@ -24,7 +24,7 @@ from kerneltune.tools.sandbox import linux as sandbox_linux
 from kerneltune.tools.sandbox.confine import available, enter
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import ResourceLimits
-from kerneltune.tools.sandbox.workers import describe_exit
+from kerneltune.tools.sandbox.workers import compile_ahead, describe_exit, isolated
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = ResourceLimits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
@@ -336,3 +336,22 @@ def test_probing_does_not_restrict_the_caller(tmp_path: Path) -> None:
     assert available().confined
     (tmp_path / "free").write_text("free")
     socket.socket().close()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_bytecode_is_kept_in_our_own_folder_or_not_at_all(tmp_path: Path, *, kept: bool) -> None:
+    """A torch without bytecode is compiled for 10 s otherwise, at every start."""
+    (tmp_path / "slow.py").write_text("x = 1")
+    code = f"sys.path.append({str(tmp_path)!r}); import slow"
+    subprocess.run(isolated(code, tmp_path / "bytecode" if kept else None), check=True, timeout=60)
+    assert [p.name.partition(".")[0] for p in tmp_path.rglob("slow*.pyc")] == ["slow"] * kept
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_bytecode_that_was_compiled_ahead_is_what_an_import_finds(tmp_path: Path) -> None:
+    compile_ahead(tmp_path, ["kerneltune.tools.sandbox"]).wait(60)
+    made = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.pyc")}
+    assert any(p.name.startswith("wire.") for p in made)
+    subprocess.run(isolated("import kerneltune.tools.sandbox.wire", tmp_path), check=True, timeout=60)
+    assert {p: p.stat().st_mtime_ns for p in made} == made
+    assert len([p for p in tmp_path.rglob("wire*.pyc")]) == 1

@@ -1,12 +1,15 @@
-"""The GPU as NVML sees it. The only importer of pynvml. Reads; never sets anything."""
+"""The GPU as NVML sees it, and the lock that keeps our processes apart on it. The only importer of pynvml. Reads; never
+sets anything."""
 
 import contextlib
+import fcntl
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -17,6 +20,7 @@ from kerneltune.tools.schema.codec import Json
 BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
 _SLOW_EVERY = 16  # readings of the clock between two of power and temperature
 _KEPT = 4096
+_LOCK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,41 @@ def gpu_info() -> GpuInfo | None:
         )
 
 
+class GpuLock:
+    """One process of this user at a time works on a GPU: a lock on a file named after its UUID, which ends with the
+    process. Those that wait take turns: whoever wants the GPU first takes the lock on being the next."""
+
+    def __init__(self, folder: Path, uuid: str) -> None:
+        """Raises OSError for a folder that cannot be written to."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._own, self._next = (
+            os.open(folder / f"{uuid}.{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for name in ("lock", "next")
+        )
+
+    @contextlib.contextmanager
+    def held(self, waiting: Callable[[float], None]) -> Iterator[None]:
+        """Hold the lock. `waiting` is told, again and again, how long that has not been possible."""
+        began_s = time.monotonic()
+        for descriptor in (self._next, self._own):
+            while not _locked(descriptor):
+                waiting(time.monotonic() - began_s)
+                time.sleep(_LOCK_EVERY_S)
+        fcntl.flock(self._next, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._own, fcntl.LOCK_UN)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class Sampler:
     """Reads the GPU's state again and again; opening NVML once, since that takes longer than a reading."""
 
@@ -170,10 +209,26 @@ class Sampler:
         self.close()
 
 
-def foreign_processes(listed: tuple[int, ...] | None, expected: int) -> int:
-    """How many foreign processes compute on the GPU, given that at most `expected` of ours do. By number, not by pid:
-    in a container the driver counts processes in another namespace. 0 when it does not tell."""
-    return max(0, len(listed or ()) - expected)
+_OUR_PROCESSES = 3  # on a GPU: the judge, the runner and its spare
+
+
+def foreign_processes(listed: tuple[int, ...] | None) -> int | None:
+    """How many foreign processes compute on the GPU; None when the driver does not tell. Ours have this one's parent,
+    the fork server. Where this process is not on the list, which it is when it has a context, the driver counts in
+    another namespace or shows a part: then only more than ours can be are foreign."""
+    if not listed:
+        return None
+    if os.getpid() in listed:
+        return sum(_parent(pid) not in (os.getppid(), None) for pid in listed if pid != os.getpid())
+    return max(0, len(listed) - _OUR_PROCESSES) or None
+
+
+def _parent(pid: int) -> int | None:
+    """The parent of a process; None when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 @dataclass(frozen=True)

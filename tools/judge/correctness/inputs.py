@@ -22,11 +22,7 @@ import torch
 from torch import Generator, Tensor
 
 from kerneltune.tools.judge.correctness.float64 import InFloat64
-<<<<<<< HEAD
-from kerneltune.tools.judge.correctness.tree import Tree, laid_out, leaves, map_leaves, tensors
-=======
-from kerneltune.tools.judge.correctness.tree import AT_ONCE, Tree, leaves, map_leaves, portions, tensors
->>>>>>> memory
+from kerneltune.tools.judge.correctness.tree import AT_ONCE, Tree, laid_out, leaves, map_leaves, portions, tensors
 from kerneltune.tools.schema.task import BATTERIES, PROBES
 
 Kinds = Mapping[str, str]  # by path of the input: "any", "positive", "special" or "own"

@@ -22,8 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-<<<<<<< HEAD
-from kerneltune.tools.judge.correctness.comparison import native_holds
+from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, native_holds, rows_of
 from kerneltune.tools.judge.correctness.float64 import (
     Disturbances,
     WithNoise,
@@ -32,10 +31,6 @@ from kerneltune.tools.judge.correctness.float64 import (
     flushed,
     widened,
 )
-=======
-from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, native_holds, rows_of
-from kerneltune.tools.judge.correctness.float64 import Disturbances, default_float64, differences, flushed, widened
->>>>>>> memory
 from kerneltune.tools.judge.correctness.gates import (
     MOST_SAMPLES,
     Expected,
@@ -540,21 +535,12 @@ class LoadedCase(ReferenceModel):
 
     def _expected(self, inputs: tuple[Any, ...], native: Tree, sizes: "_Sizes") -> Expected:
         answer, regime = self.reference(inputs), self._regime
-<<<<<<< HEAD
-        longest = regime.longest or lengths.longest((inputs, self.state()), native)
-        noise = self._noise(inputs, answer, min(samples_for(native, self.precision), most_samples), longest)
-=======
-        noise = self._noise(inputs, answer, sizes.samples)
->>>>>>> memory
+        noise = self._noise(inputs, answer, sizes.samples, sizes.longest)
         return Expected(
             answer.values,
             native,
             self.precision,
-<<<<<<< HEAD
-            longest,
-=======
             sizes.longest,
->>>>>>> memory
             noise.all_operations,
             slack=self._slack(inputs, native, answer) if regime.flushes else None,
             exact_operands=regime.exact_operands,
@@ -586,17 +572,10 @@ class LoadedCase(ReferenceModel):
         except OutOfMemory as error:
             return _Noise(limitations=(Limitation(LimitationKind.NO_NOISE, error.asked_for),))
 
-<<<<<<< HEAD
     def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
         noise = WithNoise(Generator(self.device).manual_seed(self._seed), longest)
-        with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
-            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, noise)
-=======
-    def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int) -> "_Noise":
-        generator = Generator(self.device).manual_seed(self._seed)
         with blame(self.task, "forward() in float64", limit_s=math.inf), default_float64(), torch.no_grad():
-            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, generator)
->>>>>>> memory
+            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, noise)
             return _Noise(disturbances.spread(samples), disturbances.of_operands())
 
 

@@ -80,6 +80,10 @@ class Runners(Generic[R]):
         self._spare: tuple[R, socket.socket] | None = None
         self.started = 0
 
+    def prepare(self) -> None:
+        """Start the spare before a runner is asked for."""
+        self._spare = self._spare or self._started()
+
     def need(self) -> None:
         """What NeedRunner asks for: end the present runner, hand the judge the spare, start the next spare."""
         self.end()

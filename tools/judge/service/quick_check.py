@@ -87,6 +87,12 @@ class QuickCheck:
         if time.monotonic() - self._began_s > EPOCH_S:
             self.renew()
 
+    def prepare(self) -> None:
+        """Draw inputs and answers of all cases before there is a candidate. Raises TaskError."""
+        for case in self._task.cases:
+            if case is not self._task.main:
+                self._case(case.name)
+
     def seed(self, what: str) -> int:
         """A seed of this epoch."""
         seed = case_seed(self._secret, self.epoch, what, "screening")

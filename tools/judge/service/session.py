@@ -3,18 +3,21 @@
 Entry `main(channel)`; its first extra socket is the door through which runners come (see `runner_link`).
 """
 
+import contextlib
+import functools
 import importlib
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kerneltune.tools.backends.cuda.device import Sampler
+from kerneltune.tools.backends.cuda.device import GpuLock, Sampler
 from kerneltune.tools.backends.cuda.driver import DriverError
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer
 from kerneltune.tools.judge.correctness.problem import expanded
@@ -28,16 +31,19 @@ from kerneltune.tools.judge.timing.baselines import keep_compiled
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted
 from kerneltune.tools.judge.timing.ceilings import describe_gpu
+from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
 from kerneltune.tools.schema.messages import (
+    OTHER_BASELINES_S,
     SCREENING,
     Baselines,
     BenchReply,
     BenchRequest,
     EndRunner,
+    GpuTaken,
     JudgeMessage,
     KernelImage,
     NeedRunner,
@@ -51,8 +57,10 @@ from kerneltune.tools.schema.messages import (
     Warm,
 )
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
+
+_TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a silent judge is bounded
 
 
 class JudgeSession:
@@ -68,7 +76,11 @@ class JudgeSession:
         self._made: BenchmarkSetup | None = None
         self._quick_check: QuickCheck | None = None
         self._gpu: dict[str, Json] = {}
-        self._sampler = Sampler()
+        self._gpu_watch = GpuWatch(Sampler())
+        self._gpu_lock: GpuLock | None = None
+        self._told_s = -_TELL_AGAIN_S
+        self._first_tier: Tier = "screened"
+        self._patience_s = OTHER_BASELINES_S
         self._verdicts = VerdictCache()
         self._held_back: DeviceBuffer | None = None  # memory that a setting says is not ours
 
@@ -79,15 +91,59 @@ class JudgeSession:
         """What the supervisor may ask."""
         return {
             OpenTask: lambda request, _: self._open(request),
-            Warm: lambda *_: self._warm(),
-            ScreenVariants: self._screen,
-            Resolve: self._resolve,
-            BenchRequest: lambda request, blobs: BenchReply(self._bench(request, blobs)),
+            Warm: self._alone(lambda request, _: self._warm(request)),
+            ScreenVariants: self._alone(self._screen),
+            Resolve: self._alone(self._resolve),
+            BenchRequest: self._alone(lambda request, blobs: BenchReply(self._bench(request, blobs))),
         }
+
+    def _alone(self, handler: Callable[[Any, list[bytes]], JudgeMessage]) -> Callable[[Any, list[bytes]], JudgeMessage]:
+        """The same once no other judge of this user is at work on the GPU."""
+
+        @functools.wraps(handler)
+        def answer(request: Any, blobs: list[bytes]) -> JudgeMessage:
+            with self._turn():
+                return handler(request, blobs)
+
+        return answer
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the GPU's lock, where there is one."""
+        if self._gpu_lock is None:
+            yield
+            return
+        with self._gpu_lock.held(self._taken):
+            self._told_s = 0.0  # once is enough, unless a wait is long
+            yield
+
+    def _taken(self, waited_s: float) -> None:
+        if waited_s - self._told_s >= _TELL_AGAIN_S:
+            self._told_s = waited_s
+            self._tell(GpuTaken())
+
+    def afterwards(self, request: Any) -> None:
+        """Between two requests: what the first verdict needs beside a baseline, and after it the baselines that it did
+        not wait for. What fails here fails again for whoever asks for it."""
+        if self._made is None or not isinstance(request, Warm | BenchRequest):
+            return
+        with self._turn(), contextlib.suppress(TaskError, torch.OutOfMemoryError, DriverError, OutOfMemory):
+            if isinstance(request, BenchRequest):
+                self._made.build()
+            elif self._first_tier == "screened":
+                self._checks().prepare()
+            else:
+                self._build_for_first_verdict(self._made)
+
+    def _build_for_first_verdict(self, setup: BenchmarkSetup) -> None:
+        """Build what a verdict in full waits for, as long as the first one may wait at all."""
+        began_s = time.monotonic()
+        setup.build(self._patience_s)
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_s))
 
     def _open(self, request: OpenTask) -> Ready:
         self._gpu = describe_gpu()
-        self._sampler = Sampler(self._gpu.get("uuid"))
+        self._gpu_watch = GpuWatch(Sampler(self._gpu.get("uuid")))
         try:
             self._file = expanded(find_task(request.path))
         except TaskError as error:
@@ -99,6 +155,12 @@ class JudgeSession:
         note = keep_compiled(Path(request.cache_dir)) if request.cache_dir else ""
         name = str(self._gpu.get("name"))
         notes = [note] if note else []
+        self._first_tier = request.first_tier
+        if request.cache_dir and self._gpu.get("uuid"):
+            try:
+                self._gpu_lock = GpuLock(Path(request.cache_dir) / "locks", str(self._gpu["uuid"]))
+            except OSError as error:
+                notes.append(f"this GPU is not locked against other runs of this user: {error}")
         self._plans = BaselineSettings(request.baselines, request.baseline_limit_s, request.ceilings, name, notes)
         return Ready(self._gpu)
 
@@ -122,29 +184,37 @@ class JudgeSession:
     def _setup(self) -> BenchmarkSetup:
         file, task = self._opened()
         if self._made is None:
+            use = self._gpu_watch.seen()
             self._made = BenchmarkSetup(file, task, self._plans, secrets.randbits(62), self._forget_answers)
+            self._made.use = use.and_then(self._gpu_watch.seen())
         return self._made
 
-    def _judge(self, images: Images) -> CandidateJudge:
+    def _checks(self) -> QuickCheck:
         file, task = self._opened()
         if self._quick_check is None:
             self._quick_check = QuickCheck(self._link, file, task, self._secret, self._forget_answers)
+        return self._quick_check
+
+    def _judge(self, images: Images) -> CandidateJudge:
+        file, task = self._opened()
         return CandidateJudge(
             file=file,
             task=task,
             setup=self._setup(),
-            quick_check=self._quick_check,
+            quick_check=self._checks(),
             link=self._link,
             images=images,
             secret=self._secret,
-            sampler=self._sampler,
+            gpu_watch=self._gpu_watch,
             gpu=self._gpu,
             make_room=self._forget_answers,
         )
 
-    def _warm(self) -> Baselines:
+    def _warm(self, request: Warm) -> Baselines:
         try:
             setup = self._setup()
+            if request.all:
+                setup.build()
         except TaskError as error:
             return Baselines(problem=str(error))
         except (torch.OutOfMemoryError, DriverError) as error:
@@ -153,14 +223,15 @@ class JudgeSession:
             dict(setup.times_us),
             setup.resolution,
             setup.copy_gbps,
-            tuple(setup.notes),
+            setup.context.notes,
             build_s=dict(setup.build_s),
             null_launch_us=setup.null_launch_us,
+            pending=setup.pending,
         )
 
     def _timing_run(self, images: Images, rules: Rules) -> TimingRun:
         self._setup().place()
-        return TimingRun(self._setup(), self._link, images, rules, self._secret, self._sampler)
+        return TimingRun(self._setup(), self._link, images, rules, self._secret, self._gpu_watch)
 
     def _screen(self, request: ScreenVariants, blobs: Sequence[bytes]) -> Screened:
         images = images_of(request.images, blobs)
@@ -238,6 +309,11 @@ class JudgeSession:
         main = next((p for p in request.plans if p.case == task.main.name), None)
         if main is None or not main.launches:
             return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
+        if request.tier != "screened" or request.all_baselines:
+            if request.tier == "confirmed":
+                self._setup().build()
+            else:
+                self._build_for_first_verdict(self._setup())
         verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
 
@@ -254,8 +330,10 @@ def images_of(images: Sequence[KernelImage], blobs: Sequence[bytes]) -> dict[str
 def main(channel: Any) -> None:
     """Answer until the supervisor closes the socket."""
     torch.set_num_threads(min(8, os.cpu_count() or 1))
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")  # makes the context, while the task is being described elsewhere
     session = JudgeSession(channel, channel.sockets[0])
-    wire.serve(channel, session.handlers())
+    wire.serve(channel, session.handlers(), session.afterwards)
 
 
 def main_early(channel: Any) -> None:

@@ -7,24 +7,34 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kerneltune.tools.backends.cuda.device import Sampler
 from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun, Images
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.service.quick_check import TIMED, QuickCheck
 from kerneltune.tools.judge.timing.benchmark_setup import BenchmarkSetup
-from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult, build_verdict
+from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult, build_verdict, not_timed
+from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, doubtful, stands
 from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import BenchRequest, Rules
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import TaskSpec, batteries_of
-from kerneltune.tools.schema.verdict import Status, Tier, Verdict, concluded
+from kerneltune.tools.schema.verdict import CaseResult, Status, Tier, Verdict, concluded
 from kerneltune.tools.task.load import TaskFile
 
 PEAK_MEMORY = (
     "peak_memory_bytes"  # in a receipt: the most that the judge held on the GPU, pages shared with the runner included
 )
 PROCESSES = 3  # fresh runners of a confirmation
+_MOST_MEASUREMENTS = 3  # until something doubtful is left untimed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A verdict from timing, who used the GPU meanwhile, and how the timed outputs compared."""
+
+    verdict: Verdict
+    use: GpuUse
+    cases: tuple[CaseResult, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class CandidateJudge:
     link: RunnerLink
     images: Images
     secret: bytes
-    sampler: Sampler
+    gpu_watch: GpuWatch
     gpu: dict[str, Json]
     make_room: Callable[[], None]
 
@@ -76,8 +86,11 @@ class CandidateJudge:
 
         setup = self.setup
         arms = setup.baselines if request.all_baselines else setup.fastest
-        timing_run = TimingRun(setup, self.link, self.images, request.rules, self.secret, self.sampler, arms, refill)
-        verdict = self._measured(timing_run, main, "screened")
+        verdict = self._timed(
+            lambda: TimingRun(setup, self.link, self.images, request.rules, self.secret, self.gpu_watch, arms, refill),
+            main,
+            "screened",
+        )
         receipt = {**verdict.receipt, **self.quick_check.facts(), "checks_s": checked_s}
         left_out = (*self.quick_check.left_out, *self.setup.left_out)
         return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt, left_out=left_out)
@@ -96,8 +109,11 @@ class CandidateJudge:
         facts["checks_s"] = round(time.monotonic() - started_s, 4)
         self.setup.place()
         self.setup.touched()
-        timing_run = TimingRun(self.setup, self.link, self.images, request.rules, self.secret, self.sampler)
-        verdict = self._measured(timing_run, main, "judged")
+        verdict = self._timed(
+            lambda: TimingRun(self.setup, self.link, self.images, request.rules, self.secret, self.gpu_watch),
+            main,
+            "judged",
+        )
         cases, receipt = (*results, *verdict.cases), {**verdict.receipt, **facts}
         return replace(verdict, cases=cases, receipt=receipt, left_out=tuple(checks.left_out))
 
@@ -128,34 +144,91 @@ class CandidateJudge:
         left_out = (*judged.left_out, *checks.left_out)
         return replace(judged, cases=(*judged.cases, *results), receipt=receipt, left_out=left_out)
 
-    def _measured(self, timing_run: TimingRun, main: Plan, tier: Tier) -> Verdict:
-        try:
-            return build_verdict([timing_run.run(main)], self.setup.context, self.gpu, tier)
-        except Refuted as refuted:
-            return refuted.verdict
-        except RunnerFailed as failure:
-            return Verdict(failure.status, f"while timing: {failure.detail}")
+    def _looked(self) -> GpuUse:
+        """Look at the GPU with no candidate's process alive."""
+        self.link.distrust("the judge looks who else uses the GPU")
+        return self.gpu_watch.looked()
+
+    def _timed(self, new_run: Callable[[], TimingRun], main: Plan, tier: Tier) -> Verdict:
+        """The verdict on one timing run."""
+
+        def measure(number: int) -> Measured:
+            self.setup.settle(self.gpu_watch)
+            run = new_run()
+            try:
+                verdict = build_verdict([run.run(main, _named("timing", number))], self.setup.context, self.gpu, tier)
+            except Refuted as refuted:
+                verdict = refuted.verdict
+            except RunnerFailed as failure:
+                verdict = Verdict(failure.status, f"while timing: {failure.detail}")
+            return Measured(verdict, run.use.and_then(self.setup.use), run.cases)
+
+        return said_alone(measure, self._looked, self.gpu_watch, self.gpu)
 
     def _confirmed(self, rules: Rules, main: Plan, judged: Verdict) -> Verdict:
         """Timed again in fresh processes at other addresses with other seeds; only that is quoted. What was chosen for
         being fast in one measurement was also lucky in it."""
-        timed_runs: list[TimingResult] = []
         again = replace(rules, memo_passes=0)
-        for number in range(PROCESSES):
-            self.link.distrust("a confirmation needs a fresh process")
-            self.setup.relocate()
-            timing_run = TimingRun(self.setup, self.link, self.images, again, self.secret, self.sampler)
-            try:
-                timed_runs.append(timing_run.run(main, f"process{number}"))
-            except Refuted as refuted:
-                return _not_confirmed(refuted.verdict, number)
-            except RunnerFailed as failure:
-                return _not_confirmed(Verdict(failure.status, failure.detail), number)
-        verdict = build_verdict(timed_runs, self.setup.context, self.gpu, "confirmed")
+        verdict = said_alone(
+            lambda number: self._in_processes(again, main, number), self._looked, self.gpu_watch, self.gpu
+        )
+        if not verdict.accepted:
+            return verdict
         first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
         first["judged_us"] = judged.timing.median_us if judged.timing else None
         cases, receipt = (*judged.cases, *verdict.cases), {**verdict.receipt, **first}
         return replace(verdict, cases=cases, receipt=receipt, left_out=judged.left_out)
+
+    def _in_processes(self, rules: Rules, main: Plan, number: int) -> Measured:
+        """Timing runs in several fresh processes."""
+        self.setup.settle(self.gpu_watch)
+        timed_runs: list[TimingResult] = []
+        use = self.setup.use
+        cases: tuple[CaseResult, ...] = ()
+        for process in range(PROCESSES):
+            self.link.distrust("a confirmation needs a fresh process")
+            self.setup.relocate()
+            run = TimingRun(self.setup, self.link, self.images, rules, self.secret, self.gpu_watch)
+            failed: Verdict | None = None
+            try:
+                timed_runs.append(run.run(main, _named(f"process{process}", number)))
+            except Refuted as refuted:
+                failed = refuted.verdict
+            except RunnerFailed as failure:
+                failed = Verdict(failure.status, failure.detail)
+            use, cases = use.and_then(run.use), (*cases, *run.cases)
+            if failed is not None:
+                return Measured(_not_confirmed(failed, process), use, cases)
+        return Measured(build_verdict(timed_runs, self.setup.context, self.gpu, "confirmed"), use, cases)
+
+
+def said_alone(
+    measure: Callable[[int], Measured], look: Callable[[], GpuUse], watch: GpuWatch, gpu: dict[str, Json]
+) -> Verdict:
+    """The verdict that a measurement leads to; `measure` is told how often it was made before. What it says against a
+    candidate, or in spite of others on the GPU, is said only of a GPU that was the judge's own; else it is measured
+    again, and at last left untimed."""
+    before: GpuUse | None = None
+    for number in range(_MOST_MEASUREMENTS):
+        found = measure(number)
+        if not doubtful(found.verdict.status, found.use):
+            return found.verdict
+        after = look()
+        if stands(found.verdict.status, found.use, after, before=before):
+            receipt = {**found.verdict.receipt, "gpu_use": found.use.facts(), "gpu_look": after.facts()}
+            return replace(found.verdict, receipt=receipt)
+        while not after.quiet and watch.wait():
+            after = look()
+        before = after
+        if not before.quiet:
+            break
+    assert before is not None
+    return not_timed(found.cases, found.use, before, gpu)
+
+
+def _named(label: str, number: int) -> str:
+    """The label of a measurement's seeds, which are other ones when it is made again."""
+    return f"{label}.again{number}" if number else label
 
 
 def _not_confirmed(verdict: Verdict, number: int) -> Verdict:
@@ -195,8 +268,10 @@ class VerdictCache:
 
     def keep(self, name: str, verdict: Verdict, tier: Tier = "judged") -> None:
         """Remember a verdict on what was asked for in that tier. Neither a confirmation nor its refusal is reused: its
-        point is to be measured anew. Nor is what was checked with less for want of memory, which may be there then."""
-        if verdict.status in _LASTING and tier != "confirmed" and not verdict.lacked_memory:
+        point is to be measured anew. Nor is what was checked with less for want of memory, or compared with fewer
+        baselines than there will be."""
+        lasting = verdict.status in _LASTING and not verdict.lacked_memory and not verdict.pending
+        if lasting and tier != "confirmed":
             self._held[name] = verdict
             while len(self._held) > self._most:
                 self._held.popitem(last=False)

@@ -7,10 +7,12 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,10 +23,13 @@ from kerneltune.tools.judge.correctness.problem import LoadedCase
 from kerneltune.tools.judge.correctness.reference_model import blame
 from kerneltune.tools.judge.correctness.tree import Tree, tensors
 from kerneltune.tools.judge.execution.device_buffers import InputBuffers
+from kerneltune.tools.schema.messages import BASELINE_LIMIT_S, FIRST_BASELINE_S
 
+B = TypeVar("B")
 _ABSURD_OF_LIGHT = 10.0
 _ABSURD_OF_COMPILED = 5.0
 _LAUNCH_BOUND = 2.0
+_SLOW_US = 1e6
 
 
 class TookTooLong(BaseException):
@@ -48,6 +53,51 @@ def within(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@dataclass
+class BaselineQueue:
+    """Baselines that are still to be built, each slower to build than the one before. One that takes longer than
+    `limit_s` is left out with those after it; the first has `first_limit_s`, since no verdict can be given before, and
+    says nothing of the others: it runs the reference, they compile it."""
+
+    pending: list[str]
+    limit_s: float = BASELINE_LIMIT_S
+    first_limit_s: float = FIRST_BASELINE_S
+    left_out: list[tuple[tuple[str, ...], float]] = field(default_factory=list)  # with the seconds that the first had
+    _tried: bool = False
+
+    def build(
+        self, make: Callable[[str, float], B | None], within_s: float = math.inf, most: int | None = None
+    ) -> Iterator[tuple[str, B]]:
+        """Make the pending ones, or the next `most`, for so many seconds altogether. `make` gets a name and its
+        seconds, returns None for what cannot be had, and raises TookTooLong. What was not ready within `within_s` alone
+        stays pending."""
+        ends_s = time.monotonic() + within_s
+        for name in self.pending[:most]:
+            whole_s = self.limit_s if self._tried else min(self.limit_s, self.first_limit_s)
+            given_s = min(whole_s, ends_s - time.monotonic())
+            if given_s <= 0:
+                return
+            made: B | None = None
+            try:
+                made = make(name, given_s)
+            except TookTooLong:
+                if given_s < whole_s:
+                    return
+                if self._tried:
+                    self.left_out.append((tuple(self.pending), given_s))
+                    self.pending = []
+                    return
+                self.left_out.append(((name,), given_s))
+            self.pending.remove(name)
+            self._tried = True
+            if made is not None:
+                yield name, made
+
+    def notes(self) -> list[str]:
+        """What was left out, for a reader of verdicts."""
+        return [f"no baseline {', '.join(n)}: {n[0]} took longer than {s:g} s to build" for n, s in self.left_out]
 
 
 def keep_compiled(folder: Path) -> str:
@@ -207,10 +257,14 @@ def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
 
 
 def eager_us(problem: LoadedCase, inputs: Tree) -> float:
-    """A rough time of one eager forward, launched one after the other from Python, to size what follows."""
+    """A rough time of one eager forward, launched one after the other from Python, to size what follows. One forward
+    of a second or more is enough."""
     with blame(problem.task, "forward()", limit_s=math.inf), declared_arithmetic(problem):
-        for _ in range(3):
-            problem.model(*inputs)
+        problem.model(*inputs)
+        once_us = passes.warm_passes(1, lambda: problem.model(*inputs)).span_us
+        if once_us > _SLOW_US:
+            return once_us
+        problem.model(*inputs)
         times = passes.warm_passes(5, lambda: problem.model(*inputs))
     return times.span_us / 5
 

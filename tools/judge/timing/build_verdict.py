@@ -8,6 +8,7 @@ from typing import Literal
 
 from kerneltune.tools.backends.cuda.device import GpuSample
 from kerneltune.tools.backends.cuda.protocol import Shares
+from kerneltune.tools.judge.timing.gpu_use import GpuUse, why_not_timed
 from kerneltune.tools.judge.timing.statistics import (
     Agreement,
     MemoizationFinding,
@@ -23,6 +24,7 @@ from kerneltune.tools.schema.gpus import Ceilings, gpu_named, speed_of_light
 from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import (
+    NOT_TIMED,
     PROTOCOL_VERSION,
     CaseResult,
     Comparison,
@@ -94,6 +96,7 @@ class TimingContext:
     times_us: dict[str, float] = field(default_factory=dict)
     build_s: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()  # baselines that are not built yet
 
     @property
     def best_us(self) -> float:
@@ -140,6 +143,7 @@ class TimingResult:
     samples: list[GpuSample] = field(default_factory=list)
     throttle_reasons: int | None = None
     foreign_processes: int = 0
+    gpu_use: dict[str, Json] = field(default_factory=dict)
     idle_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
 
@@ -181,6 +185,7 @@ class TimingResult:
             "power_w": _range([s.power_w for s in self.samples]),
             "temperature_c": _range([s.temperature_c for s in self.samples]),
             "foreign_processes": self.foreign_processes,
+            "gpu_use": self.gpu_use,
             "idle_before_s": round(self.idle_s, 3),
             "phases_s": {name: round(seconds, 4) for name, seconds in self.phases_s.items()},
         }
@@ -230,6 +235,20 @@ def build_verdict(
         variant=last.variant,
         tier=tier,
         receipt=receipt,
+        pending=context.pending,
+    )
+
+
+def not_timed(cases: Sequence[CaseResult], during: GpuUse, after: GpuUse, gpu: dict[str, Json]) -> Verdict:
+    """The verdict on a candidate that is right, where no time could be had, nor anything said against one."""
+    why = why_not_timed(during, after)
+    receipt: dict[str, Json] = {"gpu": gpu, "gpu_use": during.facts(), "gpu_look": after.facts()}
+    return Verdict(
+        Status.CHECKED,
+        f"right; not timed: {NOT_TIMED[why]}",
+        cases=tuple(cases),
+        receipt=receipt,
+        not_timed=why,
     )
 
 
@@ -255,13 +274,14 @@ def null_us(timed: TimingResult, context: TimingContext) -> float:
 
 def sentence(comparisons: Sequence[Comparison], timed_runs: Sequence[TimingResult], context: TimingContext) -> str:
     """What was found, against the fastest baseline."""
+    later = f"; not ready yet: {', '.join(context.pending)}" if context.pending else ""
     if not comparisons:
-        return "right; there is no baseline to compare with"
+        return f"right; there is no baseline to compare with{later}"
     best = comparisons[0]
     noise = ratio_over([timed.series for timed in timed_runs], best.baseline).half_width
     if abs(math.log(best.speedup)) <= max(context.resolution, noise):
-        return f"right; no difference from {best.baseline} measured"
-    return f"right; {best.speedup:.3f} times the speed of {best.baseline}"
+        return f"right; no difference from {best.baseline} measured{later}"
+    return f"right; {best.speedup:.3f} times the speed of {best.baseline}{later}"
 
 
 def receipt_of(
@@ -285,6 +305,7 @@ def receipt_of(
         "aa_resolution": context.resolution,
         "baselines_us": dict(context.times_us),
         "baselines_build_s": dict(context.build_s),
+        "baselines_pending": list(context.pending),
         "eager_launched_us": context.eager_us,
         "speed_of_light": context.roofline.facts(),
         "floor_us": context.floor_us,

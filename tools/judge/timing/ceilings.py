@@ -14,6 +14,7 @@ from kerneltune.tools.backends.cuda.device import Sampler
 from kerneltune.tools.backends.cuda.driver import DriverError, check
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
 from kerneltune.tools.judge.timing.baselines import copy_gbps, null_launch_us
+from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.gpus import Ceilings
 from kerneltune.tools.schema.verdict import versions
@@ -78,10 +79,14 @@ def main(channel: Any) -> None:
 
 
 def measured() -> Ceilings:
-    """Bandwidths and matmul rates of the current GPU, with random data. Raises RuntimeError."""
+    """Bandwidths and matmul rates of the current GPU, with random data. Raises RuntimeError, also where others use the
+    GPU meanwhile: honest kernels would beat what is left of it."""
     gpu = describe_gpu()
+    uuid = gpu["uuid"]
+    watch = GpuWatch(Sampler(uuid if isinstance(uuid, str) else None))
+    use = watch.seen()
     with torch.no_grad():
-        return Ceilings(
+        found = Ceilings(
             gpu=str(gpu["name"]),
             uuid=str(gpu["uuid"]),
             driver=str(gpu.get("driver")),
@@ -93,6 +98,9 @@ def measured() -> Ceilings:
             tflops=_rates(),
             null_launch_us=null_launch_us(),
         )
+    if not use.and_then(watch.seen()).quiet:
+        raise RuntimeError("others use this GPU; calibrate when it is idle")
+    return found
 
 
 def _best_us(work: Callable[[], object], calls: int = 8) -> float:

@@ -138,6 +138,15 @@ class RoundSeries:
         return len(self.rounds) - len(self.kept)
 
     @property
+    def drift(self) -> float:
+        """By how much the first baseline's two blocks of a round differ, in logarithms: the median over the rounds. 0
+        without rounds or baselines."""
+        if not self.baselines:
+            return 0.0
+        pairs = [r.blocks[self.baselines[0]] for r in self.rounds]
+        return median([abs(math.log(second / first)) for first, second in pairs]) if pairs else 0.0
+
+    @property
     def unfit(self) -> bool:
         """Whether the GPU was throttled so much that the environment allows no statement."""
         throttled = sum(r.throttled for r in self.rounds)
@@ -333,6 +342,12 @@ class MemoizationTimes:
     def relative(self) -> float:
         """The gain as a share of a fresh launch."""
         return self.gain_us / median(self.fresh_us)
+
+    @property
+    def drift(self) -> float:
+        """By how much launches of one kind differ from their median, in logarithms: the median over all."""
+        ratios = [math.log(t / median(times)) for times in (self.fresh_us, self.repeated_us) for t in times]
+        return median([abs(ratio) for ratio in ratios])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from kerneltune.tools.backends.cuda.device import Sampler, Watch, foreign_processes
+from kerneltune.tools.backends.cuda.device import Watch
 from kerneltune.tools.backends.cuda.protocol import Capture, CopyOut, Replays, Steps, TimedBlock, Times
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.execution.correctness_run import FIRST_RUN_S, RUN_S, Images, staged
@@ -17,6 +17,7 @@ from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLin
 from kerneltune.tools.judge.timing.baselines import Baseline
 from kerneltune.tools.judge.timing.benchmark_setup import CONTENTS, BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult
+from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, throttled
 from kerneltune.tools.judge.timing.statistics import (
     CANDIDATE,
     MemoizationTimes,
@@ -31,11 +32,10 @@ from kerneltune.tools.judge.timing.statistics import (
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.plan import EMPTY, Aten, Launch, Plan, base_name, plan_hash
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict, standing_for
 
 _STEADY_PASSES = 5
 _IDLE_S = 0.3  # a GPU that has done nothing for so long is heated up again
-_OUR_PROCESSES = 3  # the judge, the runner and its spare
 _LONGEST_SLOPE_S = 0.006
 _MORE_SLOPES = 4  # times that disagreeing clocks are read again
 
@@ -50,16 +50,24 @@ class TimingRun:
         images: Images,
         rules: Rules,
         secret: bytes,
-        sampler: Sampler,
+        gpu_watch: GpuWatch,
         baselines: Sequence[Baseline] | None = None,
         refill: Callable[[], None] | None = None,
     ) -> None:
         """Without `baselines`, against all of the setup's. `refill` brings the contents that several candidates share;
         without it, all contents follow from the plan's hash."""
         self._setup, self._link, self._images, self._rules, self._secret = setup, link, images, rules, secret
-        self._sampler, self._refill = sampler, refill
+        self._gpu_watch, self._refill = gpu_watch, refill
+        self.use = GpuUse()  # who used the GPU while `run` measured, whatever came of it
         self._arms = list(setup.baselines if baselines is None else baselines)
         self._turn = 0
+        self._probe_drift = 0.0
+
+    @property
+    def cases(self) -> tuple[CaseResult, ...]:
+        """How the timed outputs compared, as one result; nothing before the first was."""
+        results = self._timed.results
+        return (standing_for(results[-1], results),) if results else ()
 
     def run(self, plan: Plan, label: str = "timing") -> TimingResult:
         """Measure all. Raises Refuted with the verdict when the plan is not right, or its time not credible, and
@@ -72,15 +80,27 @@ class TimingRun:
         outputs, started_s = OutputBuffers(plan, self._setup.slots), time.monotonic()
         try:
             with (
-                Watch(self._sampler) as watch,
+                Watch(self._gpu_watch.sampler) as watch,
                 staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes),
             ):
                 timed.phases_s["setup"] = time.monotonic() - started_s
-                self._measured(plan, outputs, watch)
+                try:
+                    self._measured(plan, outputs, watch)
+                finally:  # a refusal must show, too, that the GPU was the judge's own
+                    self._look_around(watch)
         finally:
             outputs.close()
             self._setup.touched()
         return timed
+
+    def _look_around(self, watch: Watch | None = None) -> None:
+        """See who else uses the GPU, between two requests to the runner; at the end with what `watch` has seen."""
+        self.use = self.use.and_then(self._gpu_watch.seen())
+        if watch is not None:
+            drift = self._timed.series.drift or self._probe_drift
+            self.use = self.use.and_then(GpuUse(drift=drift, throttled=throttled(watch.reasons())))
+            self._timed.foreign_processes = self.use.foreign or 0
+            self._timed.gpu_use = self.use.facts()
 
     def _start(self, plan: Plan, label: str) -> TimingResult:
         self._label = label
@@ -101,6 +121,7 @@ class TimingRun:
         timed = self._timed
         with self._phase("prepare"):
             self._prepare(plan, outputs)
+            self._look_around()
         with self._phase("preheat"):
             self._preheat()
         with self._phase("slope"):
@@ -110,7 +131,6 @@ class TimingRun:
         with self._phase("rounds"):
             self._rounds(outputs, watch)
         timed.sm_clocks_mhz, timed.samples, timed.throttle_reasons = watch.clocks(), watch.slow, watch.reasons()
-        timed.foreign_processes = foreign_processes(self._sampler.processes(), _OUR_PROCESSES)
         self._check_clocks()
 
     @contextmanager
@@ -227,6 +247,7 @@ class TimingRun:
             return
         for attempt in range(2):
             candidate, baseline = self._probed(f"probe{attempt}")
+            self._probe_drift = baseline.drift if baseline else 0.0
             self._timed.memory = find_memoization(candidate, baseline)
             if not self._timed.memory.remembers:
                 break

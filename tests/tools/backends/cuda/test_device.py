@@ -1,10 +1,23 @@
 """What is made of NVML's readings."""
 
+import os
+import subprocess
+import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.backends.cuda.device import GpuSample, Sampler, Watch, first_visible, foreign_processes, window
+from kerneltune.tools.backends.cuda.device import (
+    GpuLock,
+    GpuSample,
+    Sampler,
+    Watch,
+    first_visible,
+    foreign_processes,
+    window,
+)
 
 
 def sample(clock: int | None, reasons: int | None = 0) -> GpuSample:
@@ -25,11 +38,25 @@ class Readings(Sampler):
         return self.clocks()
 
 
+def test_children_of_the_same_parent_are_ours_and_others_are_strangers() -> None:
+    """As judge and runners are children of one fork server. The parent and process 1 are others; 2^22 has ended."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            here = (os.getpid(), 1 << 22)
+            assert foreign_processes(here) == 0
+            assert foreign_processes((*here, 1)) == 1
+            assert foreign_processes((*here, 1, child.pid)) == 2
+        finally:
+            child.kill()
+
+
 @pytest.mark.parametrize(
-    ("listed", "expected", "found"), [(None, 2, 0), ((), 2, 0), ((1, 2), 2, 0), ((1, 2, 3), 2, 1), ((9,), 2, 0)]
+    ("listed", "found"), [(None, None), ((), None), ((1, 2), None), ((1, 2, 3), None), ((1, 2, 3, 4), 1)]
 )
-def test_more_processes_than_ours_are_strangers(listed: tuple[int, ...] | None, expected: int, found: int) -> None:
-    assert foreign_processes(listed, expected) == found
+def test_of_pids_of_another_namespace_only_more_than_ours_can_be_are_strangers(
+    listed: tuple[int, ...] | None, found: int | None
+) -> None:
+    assert foreign_processes(listed) == found
 
 
 @pytest.mark.parametrize(
@@ -85,3 +112,46 @@ def test_without_a_gpu_a_watch_sees_nothing() -> None:
         time.sleep(0.02)
     assert (watch.clocks(), watch.reasons(), watch.since(0.0).sm_clock_mhz) == ([], None, None)
     assert (sampler.facts(), sampler.processes(), sampler.clocks()) == ({}, None, None)
+
+
+def test_a_second_process_waits_for_its_turn_and_is_told_so(tmp_path: Path) -> None:
+    waited: list[float] = []
+    code = (
+        "import sys, pathlib; from kerneltune.tools.backends.cuda.device import GpuLock\n"
+        "with GpuLock(pathlib.Path(sys.argv[1]), 'GPU-1').held(print): print('mine', flush=True); sys.stdin.read(1)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mine\n"
+
+        def told(seconds: float) -> None:
+            waited.append(seconds)
+            other.kill()  # the lock ends with its process, however that ends
+
+        with GpuLock(tmp_path, "GPU-1").held(told):
+            assert waited
+        with GpuLock(tmp_path, "GPU-2").held(told):  # another GPU is nobody's
+            pass
+
+
+def test_whoever_waits_is_next_even_where_the_other_wants_the_gpu_again_at_once(tmp_path: Path) -> None:
+    """Judging takes turns: a search that asks for verdict after verdict would keep another one waiting for ever."""
+    order: list[str] = []
+    first, second = GpuLock(tmp_path, "GPU-1"), GpuLock(tmp_path, "GPU-1")
+    waits = threading.Event()
+
+    def other() -> None:
+        with second.held(lambda _: waits.set()):
+            order.append("second")
+
+    thread = threading.Thread(target=other)
+    with first.held(lambda _: None):
+        thread.start()
+        assert waits.wait(10.0)
+        order.append("first")
+    with first.held(lambda _: None):
+        order.append("first again")
+    thread.join(10.0)
+    assert order == ["first", "second", "first again"]

@@ -1,0 +1,167 @@
+"""Was the GPU the judge's own? What can be seen of others on it, and what may be said of a candidate then.
+
+Contexts on one GPU take turns of a millisecond or more, so whoever shares it finds gaps between short kernels that were
+enqueued together. That needs nothing from NVML, which in a container may hide processes. All of it is looked at while
+no kernel of a candidate's runs: a candidate cannot make a GPU look busy.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch
+
+from kerneltune.tools.backends.cuda.device import BAD_THROTTLE, Sampler, foreign_processes
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.verdict import NotTimed, Status
+
+_GAP_US = 400.0  # beyond a usual kernel's time: a shorter one may be a clock that rises
+_MOST_LOST = 0.02
+_MOST_IDLE_PERCENT = 5  # utilisation while nothing of ours runs
+_MOST_DRIFT = 0.05  # between the two blocks of the same baseline in a round
+_PROBES = 160
+_PROBE_CYCLES = 60_000  # 30 µs: 160 of them last as long as two turns of another context
+_LEAD_CYCLES = 8_000_000  # 4 ms, in which the host enqueues all that follows
+_LEADS = 4
+_LOOK_S, _LOOK_EVERY_S = 1.2, 0.2  # NVML's utilisation is over up to a second
+_WAITS_S = (1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """Who used the GPU over some time. `foreign`: the most foreign compute processes that were seen (None: NVML does
+    not tell). `lost`: the largest share of a probe's time that went to others. `idle_percent`: utilisation while
+    nothing of ours ran (None: not looked at). `drift`: by how much a baseline differed from itself, in logarithms."""
+
+    foreign: int | None = None
+    lost: float = 0.0
+    idle_percent: int | None = None
+    drift: float = 0.0
+    throttled: bool = False
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody else worked on it, as far as was seen. A foreign process that only sits there is no harm."""
+        return self.lost <= _MOST_LOST and (self.idle_percent or 0) <= _MOST_IDLE_PERCENT
+
+    @property
+    def steady(self) -> bool:
+        """Whether it ran evenly itself."""
+        return self.drift <= _MOST_DRIFT and not self.throttled
+
+    def and_then(self, later: "GpuUse") -> "GpuUse":
+        """Both stretches as one: the worst of each."""
+        told = [n for n in (self.foreign, later.foreign) if n is not None]
+        idle = [n for n in (self.idle_percent, later.idle_percent) if n is not None]
+        return GpuUse(
+            max(told, default=None),
+            max(self.lost, later.lost),
+            max(idle, default=None),
+            max(self.drift, later.drift),
+            self.throttled or later.throttled,
+        )
+
+    def facts(self) -> dict[str, Json]:
+        """For the receipt."""
+        return {
+            "foreign_processes": self.foreign,
+            "lost_share": round(self.lost, 4),
+            "idle_utilisation_percent": self.idle_percent,
+            "drift": round(self.drift, 4),
+            "throttled": self.throttled,
+        }
+
+
+def lost_share(times_us: Sequence[float]) -> float:
+    """The share of the time of equal short kernels, one right after the other, that went to somebody else."""
+    usual = median(times_us)
+    return sum(t - usual for t in times_us if t > usual + _GAP_US) / sum(times_us)
+
+
+def doubtful(status: Status, during: GpuUse) -> bool:
+    """Whether the GPU has to be looked at before this is said: an accusation always, a time if others were there."""
+    return status is Status.IMPOSSIBLE or (status is Status.CORRECT and not during.quiet)
+
+
+def stands(status: Status, during: GpuUse, after: GpuUse, *, before: GpuUse | None = None) -> bool:
+    """Whether a doubtful measurement may be believed after a look at the idle GPU. An accusation needs a GPU that was
+    the judge's own before, while and after it was measured; `before` may be missing only where NVML names all
+    processes, and none is foreign."""
+    if not (during.quiet and after.quiet):
+        return False
+    if status is not Status.IMPOSSIBLE:
+        return True
+    known_before = before.quiet if before is not None else during.foreign == 0
+    return known_before and during.steady
+
+
+def why_not_timed(during: GpuUse, after: GpuUse) -> NotTimed:
+    """Why a right candidate goes without a time when its tries are used up."""
+    return NotTimed.UNSTEADY if during.quiet and after.quiet else NotTimed.SHARED
+
+
+class GpuWatch:
+    """Looks at the GPU for one session, and waits for it; how long altogether is bounded, and once it was in vain
+    there is no more waiting until the GPU was seen quiet."""
+
+    def __init__(self, sampler: Sampler, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.sampler, self._sleep = sampler, sleep
+        self._waits_s = list(_WAITS_S)
+
+    def seen(self) -> GpuUse:
+        """A probe of some 10 ms while a candidate is at hand, but not at work. What stands out is looked at again: a
+        runner that has just been started makes its context."""
+        lost = _probe()
+        if lost > _MOST_LOST:
+            lost = min(lost, _probe())
+        return GpuUse(foreign_processes(self.sampler.processes()), lost)
+
+    def looked(self) -> GpuUse:
+        """A look of a second. Nothing of ours may be at work, and no candidate's process alive."""
+        torch.cuda.synchronize()
+        idle: list[int] = []
+        ends_s = time.monotonic() + _LOOK_S
+        while time.monotonic() < ends_s:
+            time.sleep(_LOOK_EVERY_S)
+            sample = self.sampler.sample()
+            if sample is not None and sample.utilisation_percent is not None:
+                idle.append(sample.utilisation_percent)
+        use = self.seen().and_then(GpuUse(idle_percent=min(idle, default=None)))
+        if use.quiet:
+            self._waits_s = list(_WAITS_S)
+        return use
+
+    def wait(self) -> bool:
+        """Wait for others to finish; False when there was enough waiting."""
+        if not self._waits_s:
+            return False
+        self._sleep(self._waits_s.pop(0))
+        return True
+
+
+def throttled(reasons: int | None) -> bool:
+    """Whether heat or hardware held the GPU back, by NVML's bit mask."""
+    return bool((reasons or 0) & BAD_THROTTLE)
+
+
+def _probe() -> float:
+    """The share of time lost among short kernels that were all enqueued before the first of them began: where the host
+    was too late for that, it is tried again with a longer lead."""
+    sleep: Any = torch.cuda._sleep
+    share = 0.0
+    for lead in range(_LEADS):
+        events: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(_PROBES + 1)]  # type: ignore[no-untyped-call]
+        sleep(_LEAD_CYCLES << lead)
+        events[0].record()
+        for event in events[1:]:
+            sleep(_PROBE_CYCLES)
+            event.record()
+        in_time = not events[0].query()
+        events[-1].synchronize()
+        share = lost_share([a.elapsed_time(b) * 1e3 for a, b in pairwise(events)])
+        if in_time or share <= _MOST_LOST:
+            break
+    return share
