@@ -1,13 +1,12 @@
 """Barriers in shared memory and asynchronous copies: bulk ones, which such barriers wait for, and those in groups."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from kerneltune.tools.languages.ptx.ir import Address, Operand
 from kerneltune.tools.languages.ptx.sim.exchange import nothing, without_policy
-from kerneltune.tools.languages.ptx.sim.machine import Bulk, InFlight, Ins, Lanes, Read, Run, WarpMachine, parted
+from kerneltune.tools.languages.ptx.sim.machine import InFlight, Ins, Lanes, Read, Run, WarpMachine, parted
 from kerneltune.tools.languages.ptx.sim.values import IllFormed, Race, place, unsupported
 from kerneltune.tools.languages.triton.ttir.ir import Array
 
@@ -158,16 +157,19 @@ def _wait(ins: Ins) -> Run:
     return run
 
 
-def _move(m: WarpMachine, one: Bulk, source: str, target: str) -> None:
-    who, steps = _steps(m, one)
-    with m.memory.shadow.off():
-        raw = m.memory.read(source, one.source + steps, 16, one.ins, who)
-        m.memory.write(target, one.target + steps, raw, one.ins, who)
+def _pieces(m: WarpMachine, copies: InFlight) -> Iterator[tuple[int, int, Lanes, Array, Array]]:
+    """For each bulk copy its lane, its bytes, and who makes it in accesses of 16 bytes, to and from which addresses."""
+    for lane, target, source, nbytes in zip(*(c.tolist() for c in (copies.lanes, *copies.columns[:3])), strict=True):
+        steps = np.arange(0, nbytes, 16)
+        yield lane, nbytes, m.everyone.only(np.full(nbytes // 16, lane)), target + steps, source + steps
 
 
-def _steps(m: WarpMachine, one: Bulk) -> tuple[Lanes, Array]:
-    """A bulk copy in accesses of 16 bytes: who makes each, and where it is within the copy."""
-    return m.everyone.only(np.full(one.nbytes // 16, one.lane)), np.arange(0, one.nbytes, 16)
+def _move(m: WarpMachine, copies: InFlight, source: str, target: str) -> Iterator[tuple[int, int]]:
+    """Bulk copies happen, one after the other. Yields the lane of each, and its bytes."""
+    for lane, nbytes, who, to, at in _pieces(m, copies):
+        with m.memory.shadow.off():
+            m.memory.write(target, to, m.memory.read(source, at, 16, copies.ins, who), copies.ins, who)
+        yield lane, nbytes
 
 
 def _land(m: WarpMachine, ins: Ins, address: int, block: int) -> None:
@@ -176,11 +178,10 @@ def _land(m: WarpMachine, ins: Ins, address: int, block: int) -> None:
     def arrive(state: _State, number: int) -> None:
         state.bytes -= number
 
-    mine = [one for one in m.bulk if (one.block, one.barrier) == (block, address)]
-    m.bulk = [one for one in m.bulk if one not in mine]
-    for one in mine:
-        _move(m, one, "global", "shared")
-        _change(m, ins, address, one.lane, arrive, one.nbytes)
+    mine, m.bulk = parted(m.bulk, lambda one: (m.blocks[one.lanes] == block) & (one.columns[3] == address))
+    for copies in mine:
+        for lane, nbytes in _move(m, copies, "global", "shared"):
+            _change(m, ins, address, lane, arrive, nbytes)
 
 
 # ---
@@ -293,18 +294,20 @@ def _bulk(ins: Ins) -> Run:
     target, source = ins.address(operands[0], small=inward), ins.address(operands[1], small=not inward)
     size = ins.bits(operands[2], "b32")
     barrier_at = _barrier_address(ins, operands[3]) if inward else None
+    into, out_of = ("shared", "global") if inward else ("global", "shared")
 
     def run(m: WarpMachine) -> None:
-        rows = (m.lanes.numbers, m.full(target(m)), m.full(source(m)), m.full(size(m)))
-        places = m.full(barrier_at(m)) if barrier_at is not None else np.zeros(m.n, np.int64)
-        for lane, to, at, nbytes, watch in zip(*rows, places, strict=True):
-            one = Bulk(int(lane), int(m.blocks[lane]), int(to), int(at), int(nbytes), ins.ins)
-            _check_bulk(m, one, inward=inward)
-            if inward:
-                m.bulk.append(replace(one, barrier=int(watch) & 0xFFFFFFFF))
-            else:
-                m.memory.shadow.sent(one.block, one.source & 0xFFFFFFFF, one.nbytes, ins.ins)
-                m.sent.append(replace(one, group=int(m.sent_groups[lane])))
+        watch = m.full(barrier_at(m)) & 0xFFFFFFFF if barrier_at is not None else np.zeros(m.n, np.int64)
+        columns = (m.full(target(m)), m.full(source(m)), m.full(size(m)), watch)
+        copies = InFlight(ins.ins, m.lanes.numbers, m.sent_groups[m.lanes.numbers], columns)
+        for lane, nbytes, who, to, at in _pieces(m, copies):
+            if nbytes % 16:
+                raise IllFormed(f"{place(ins.ins)}: {nbytes} bytes are no multiple of 16")
+            m.memory.check(into, to, 16, ins.ins, who)
+            m.memory.check(out_of, at, 16, ins.ins, who)
+            if not inward and nbytes:
+                m.memory.shadow.sent(int(m.blocks[lane]), int(at[0]) & 0xFFFFFFFF, nbytes, ins.ins)
+        (m.bulk if inward else m.sent).append(copies)
 
     return run
 
@@ -314,10 +317,10 @@ def _deliver(m: WarpMachine, open_groups: int) -> None:
     waits for less, no thread of the block can tell."""
     numbers, limit = m.lanes.numbers, np.full(m.count, -1)
     limit[numbers] = m.sent_groups[numbers] - open_groups
-    ready = [one for one in m.sent if one.group < limit[one.lane]]
-    for one in ready:
-        _move(m, one, "shared", "global")
-    m.sent = [one for one in m.sent if one not in ready]
+    ready, m.sent = parted(m.sent, lambda one: one.groups < limit[one.lanes])
+    for copies in ready:
+        for _ in _move(m, copies, "shared", "global"):
+            pass
 
 
 def check_all_sent(m: WarpMachine) -> None:
@@ -327,14 +330,6 @@ def check_all_sent(m: WarpMachine) -> None:
             f"{place(m.sent[0].ins)}: the block may end before its shared memory has been read; the thread that copies "
             "needs cp.async.bulk.commit_group and, before it ends, cp.async.bulk.wait_group.read 0"
         )
-
-
-def _check_bulk(m: WarpMachine, one: Bulk, *, inward: bool) -> None:
-    if one.nbytes % 16:
-        raise IllFormed(f"{place(one.ins)}: {one.nbytes} bytes are no multiple of 16")
-    who, steps = _steps(m, one)
-    m.memory.check("shared" if inward else "global", one.target + steps, 16, one.ins, who)
-    m.memory.check("global" if inward else "shared", one.source + steps, 16, one.ins, who)
 
 
 ASYNC_OPS = {"cp": _copy, "mbarrier": _mbarrier}

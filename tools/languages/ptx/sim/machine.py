@@ -390,7 +390,8 @@ class InFlight:
     """What one instruction of some lanes has begun, which a wait of theirs ends: a row of each column for each lane.
 
     Of cp.async: targets, sources, and how many of the `width` bytes at a target come from the source (the rest is
-    zero). Of wgmma: the bits of the registers at `slots`, which do not hold their sum yet.
+    zero). Of bulk copies: targets, sources, bytes, and the mbarrier that counts them, if one does. Of wgmma: the bits
+    of the registers at `slots`, which do not hold their sum yet.
     """
 
     ins: Instruction
@@ -419,21 +420,6 @@ def parted(all_of_it: Sequence[InFlight], which: Callable[[InFlight], Array]) ->
     return taken, left
 
 
-@dataclass(frozen=True)
-class Bulk:
-    """One cp.async.bulk into shared memory or out of it, which has not happened yet. `barrier`: where its arrival is
-    counted, `group`: of its lane, that which waits for it."""
-
-    lane: int
-    block: int
-    target: int
-    source: int
-    nbytes: int
-    ins: Instruction
-    barrier: int = 0
-    group: int = 0
-
-
 class WarpMachine:
     """What instructions work on. `idx`: the lanes at work, None for all."""
 
@@ -454,8 +440,8 @@ class WarpMachine:
         self.arrived: dict[tuple[int, int], int] = {}  # by bar.arrive
         self.copies: list[InFlight] = []
         self.groups = np.zeros(self.count, np.int64)  # cp.async groups committed
-        self.bulk: list[Bulk] = []  # into shared memory
-        self.sent: list[Bulk] = []  # out of it
+        self.bulk: list[InFlight] = []  # into shared memory
+        self.sent: list[InFlight] = []  # out of it
         self.sent_groups = np.zeros(self.count, np.int64)  # bulk groups committed
         self.tensors: list[InFlight] = []
         self.tensor_groups = np.zeros(self.count, np.int64)  # wgmma groups committed
