@@ -15,7 +15,8 @@ from typing import Literal, TypeGuard
 from kerneltune.agent.attempt import Attempt, Draft, best
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.prompts import render
+from kerneltune.prompts import render, render_text
+from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.reflect import Roofline
 from kerneltune.tools.schema.codec import Json
@@ -42,7 +43,6 @@ PRECISIONS = {
     "bfloat16": "bfloat16: operands may be bfloat16 (8 bits), sums are float32",
 }
 MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 8  # rows of a history
-_LANGUAGES = {"triton": "Triton", "ptx": "PTX"}
 
 
 class RunPrompts:
@@ -58,8 +58,7 @@ class RunPrompts:
         language: str = "triton",
         outcomes: Callable[[], Sequence[Reflected]] = lambda: (),
     ) -> None:
-        if language not in _LANGUAGES:
-            raise ValueError(f"no prompts for language {language!r}; known: {', '.join(_LANGUAGES)}")
+        spoken = language_in(language)
         self._tracker, self._outcomes, self._timed = tracker, outcomes, gpu is not None
         hardware = _hardware(arch, gpu)
         self.system = render(
@@ -68,7 +67,9 @@ class RunPrompts:
             gpu_name=_bare(gpu) if gpu else "a GPU that is not at hand",
             timed=self._timed,
             language=language,
-            language_name=_LANGUAGES[language],
+            language_name=spoken.name,
+            imports=spoken.imports,
+            language_prompt=render_text(prompt_of(language), arch=arch, timed=self._timed),
             hardware=hardware_values(hardware) if hardware else None,
             task=task_values(tracker.task),
             light=light_values(tracker.task, hardware) if hardware and gpu else None,
