@@ -14,7 +14,7 @@ from kerneltune.tools.schema.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
     from kerneltune.agent.view.setup import BrokenTask, CheckedTask
-    from kerneltune.tools.task.module_source import CodeParts
+    from kerneltune.tools.task.write import CodeParts
 
 _NAMELESS = "mytask.py"
 
@@ -80,8 +80,7 @@ def init(
 
 def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":
     """What the task is made of, what to call that, and the file that must not be written over."""
-    from kerneltune.tools.task.module_source import names_in, parts_of
-    from kerneltune.tools.task.write import TEMPLATE
+    from kerneltune.tools.task.write import TEMPLATE, names_in, parts_of
 
     if source is None:
         return parts_of(TEMPLATE, "my_op", Path("the template")), "its template", None
