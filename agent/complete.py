@@ -86,7 +86,7 @@ def definitions(context: Typed) -> Offers:
     if not colon:
         yield from python_files(context)
         return
-    from kerneltune.tools.task.module_source import names_in
+    from kerneltune.tools.task.write import names_in
 
     with contextlib.suppress(OSError, UnicodeDecodeError, UsageError):
         path = _at_home(file)

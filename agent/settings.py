@@ -9,10 +9,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.models.types import Effort
+from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.schema.errors import UsageError
 
 NAME = "kerneltune.toml"
@@ -21,7 +22,10 @@ _KEY_VALUE = re.compile(r"^(sk-|key-|Bearer )\S{8}")
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.schema.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
-Language = Literal["triton", "ptx"]
+if TYPE_CHECKING:
+    Language = str
+else:
+    Language = Literal[tuple(FOLDERS.values())]  # whatever languages there are
 _CHOICES = {
     "tier": get_args(Tier), "strategy": get_args(Strategy), "effort": get_args(Effort), "language": get_args(Language),
 }  # fmt: skip

@@ -20,6 +20,11 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values).strip()
 
 
+def render_text(text: str, **values: object) -> str:
+    """Render a template that is kept elsewhere, as `render` does."""
+    return _environment().from_string(text).render(values).strip()
+
+
 @cache
 def _environment() -> "Environment":
     return templates("kerneltune.prompts", ".", cell=cell, clip=clip, code=code)

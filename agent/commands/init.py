@@ -18,7 +18,7 @@ from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
-    from kerneltune.tools.task.module_source import CodeParts
+    from kerneltune.tools.task.write import CodeParts
 
 _NAMELESS = "mytask.py"
 
@@ -105,8 +105,7 @@ def _print(path: Path, origin: str, guesses: Sequence[tuple[int, str]], found: C
 
 def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":
     """What the task is made of, what to call that, and the file that must not be written over."""
-    from kerneltune.tools.task.module_source import names_in, parts_of
-    from kerneltune.tools.task.write import TEMPLATE
+    from kerneltune.tools.task.write import TEMPLATE, names_in, parts_of
 
     if source is None:
         return parts_of(TEMPLATE, "my_op", Path("the template")), "its template", None

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from kerneltune.agent.authors.llm.tool_schemas import TOOLS
+from kerneltune.agent.authors.llm.tool_calls import TOOLS
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
@@ -128,7 +128,7 @@ _NOTHING = _Block("words")
 
 
 class _Replay:
-    """Plays a conversation again, by the rules of `agent.authors.llm.conversation`."""
+    """Plays a conversation again, by the rules of `agent.authors.llm.author`."""
 
     def __init__(self, key: str, seen: bool) -> None:
         self._key, self._seen = key, seen

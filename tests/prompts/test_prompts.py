@@ -27,7 +27,7 @@ def test_a_missing_value_is_an_error_in_parts_of_a_prompt_too(missing: str) -> N
     values = {"task": task, "hardware": None, "timed": True, "light": None, "arch": "sm_90", "gpu_name": ""}
     del values[missing]
     with pytest.raises(UndefinedError):
-        render("system.j2", language="triton", language_name="Triton", **values)
+        render("system.j2", language="triton", language_name="Triton", imports="", language_prompt="", **values)
 
 
 def test_an_unknown_template_is_an_error() -> None:
@@ -38,7 +38,7 @@ def test_an_unknown_template_is_an_error() -> None:
 def test_every_template_is_rendered_somewhere() -> None:
     """A GPU's or a language's template says something that no other one says, and that is in a stored prompt."""
     stored = "\n".join(path.read_text(encoding="utf-8") for path in GOLDEN.glob("*.txt"))
-    for path in [*TEMPLATES.glob("gpu/*.j2"), *TEMPLATES.glob("language_*.j2")]:
+    for path in [*TEMPLATES.glob("gpu/*.j2"), *TEMPLATES.glob("../tools/languages/*/prompt.j2")]:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("- ")]
         plain = [line for line in lines if "{" not in line]
         assert plain

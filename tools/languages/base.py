@@ -1,7 +1,8 @@
 """The language seam: what the evaluator asks of a language in which candidates say kernels.
 
-A language is a folder beside this file whose module `language` holds the one object LANGUAGE. Supervisor, tracer,
-compiler and interpreter each ask it for their part; what only one of them has (Triton, numpy) is imported there.
+A language is a folder beside this file whose module `language` holds the one object LANGUAGE, and whose `prompt.j2`
+tells a model how to write it. Supervisor, tracer, compiler and interpreter each ask LANGUAGE for their part; what only
+one of them has (Triton, numpy) is imported there.
 """
 
 import importlib
@@ -11,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Compiled, Failure
 from kerneltune.tools.schema.plan import Kernel, Launch
 from kerneltune.tools.schema.verdict import Verdict
 
-_FOLDERS = {"ttir": "triton", "ptx": "ptx"}  # by what `Kernel.language` says
 OptionCheck = Callable[[Json], bool]  # whether a compile option may have this value
 
 
@@ -73,6 +74,8 @@ class LaunchRecorder(Protocol):
 class Language(Protocol):
     """How candidates say kernels in one language."""
 
+    name: str  # as a person calls it
+    imports: str  # what candidates may import beside torch, Triton and numpy, in words for a model
     title: str
     wait: str  # how a kernel waits for the launch before
     max_bytes: int  # of the texts in one tracer's reply
@@ -120,13 +123,26 @@ class Language(Protocol):
 @cache
 def language(name: str) -> Language:
     """The language that a kernel says it is in. Raises KeyError."""
-    found: Language = importlib.import_module(f"kerneltune.tools.languages.{_FOLDERS[name]}.language").LANGUAGE
+    return language_in(FOLDERS[name])
+
+
+def language_in(folder: str) -> Language:
+    """The language of a folder, "triton". Raises ValueError for one that is not there."""
+    if folder not in FOLDERS.values():
+        raise ValueError(f"no language {folder!r}; known: {', '.join(FOLDERS.values())}")
+    found: Language = importlib.import_module(f"kerneltune.tools.languages.{folder}.language").LANGUAGE
     return found
+
+
+def prompt_of(folder: str) -> str:
+    """How to write the language of a folder, in words for a model: a template that knows `arch`, and whether attempts
+    are `timed`."""
+    return (Path(__file__).parent / folder / "prompt.j2").read_text(encoding="utf-8")
 
 
 def languages() -> list[Language]:
     """Every language that kernels can be in."""
-    return [language(name) for name in _FOLDERS]
+    return [language(name) for name in FOLDERS]
 
 
 def forbidden_option(options: Mapping[str, Json], allowed: Mapping[str, OptionCheck]) -> str | None:

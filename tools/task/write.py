@@ -1,18 +1,281 @@
-"""Writes a task file around a person's code, with guesses, all marked, of which shapes, dtypes and values it may want.
+"""Writes a task file around a person's code: what it needs of the file is taken by reading it, and which shapes, dtypes
+and values it may want is guessed by name.
 
-The check that follows runs the file: so a guess may be wrong, but never silently."""
+Guesses are marked in the file, and the check that follows runs it: so one may be wrong, but never silently.
+"""
 
 import ast
+import difflib
 import re
+import symtable
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.module_source import CodeParts, Parameter
 
 # ---
-# Guesses by name: which shapes, dtypes and values the arguments of a person's code may want. All are marked in the
-# file that comes of them, and the check that follows runs it; so a guess may be wrong, but never silently.
+# One function or module of a file, and whatever else of the file it needs.
+
+Definition = ast.FunctionDef | ast.ClassDef
+TAKEN = ("Model", "get_inputs", "get_init_inputs", "CASES", "PRECISION", "INPUTS", "NOTES")  # a task is read by these
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument of a function. `kind`: its annotation as written, "" without one; `default`: likewise; `keyword`:
+    whether it must be named; `placed`: whether it cannot be."""
+
+    name: str
+    kind: str
+    default: str
+    keyword: bool = False
+    placed: bool = False
+
+
+@dataclass(frozen=True)
+class CodeParts:
+    """What a task is made from. `imports` and `helpers` are source, in the order of the file; `forward` and `init`
+    leave out `self`; `body` is what may tell shapes: the definition, and the classes of the file that it inherits from;
+    `words` is the first line of the docstring; `local_imports`: modules that lie beside the file; `names`: those that
+    mean something of this code's own, so that no constant of the task may be called so."""
+
+    name: str
+    is_module: bool
+    imports: tuple[str, ...]
+    helpers: tuple[str, ...]
+    definition: str
+    forward: tuple[Parameter, ...]
+    init: tuple[Parameter, ...]
+    body: ast.AST
+    words: str
+    local_imports: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+
+
+def parts_of(source: str, name: str, path: Path) -> CodeParts:
+    """The function or class `name` of `source`, whose file is `path`. Raises TaskError naming what is wrong."""
+    try:
+        tree = ast.parse(source, filename=str(path))
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else " is not a Python file"
+        raise TaskError(f"{path}{line}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"{path} is not a Python file: {error}") from error
+    found = _definition(tree, name, path)
+    table = symtable.symtable(source, str(path), "exec")
+    needed = _needed(tree, found, table)
+    others = [n for n in needed if not isinstance(n, ast.Import | ast.ImportFrom)]
+    used = {name for n in others for name in _used(n, table)}
+    imports = [_only(n, used) for n in needed if isinstance(n, ast.Import | ast.ImportFrom)]
+    helpers = [n for n in others if n is not found]
+    bound = {b for n in (*imports, *helpers) for b in _bound(n)}
+    is_module = isinstance(found, ast.ClassDef)
+    _require_free(path, name, bound, is_module=is_module)
+    lineage = _lineage(found, tree) if isinstance(found, ast.ClassDef) else []
+    forward = _parameters(_method(found, "forward", path) if isinstance(found, ast.ClassDef) else found, is_module)
+    init = _parameters(_init(lineage), True)
+    return CodeParts(
+        name=name,
+        is_module=is_module,
+        imports=tuple(ast.unparse(n) for n in imports),
+        helpers=tuple(_text(source, n) for n in helpers),
+        definition=_text(source, found),
+        forward=forward,
+        init=init,
+        body=ast.Module([*lineage] or [found], []),
+        words=(ast.get_docstring(found) or "").strip().partition("\n")[0].rstrip("."),
+        local_imports=tuple(_local(imports, path.parent)),
+        names=frozenset({name, *bound, *used, *(p.name for p in (*forward, *init))}),
+    )
+
+
+def _require_free(path: Path, name: str, bound: set[str], *, is_module: bool) -> None:
+    """A task is read by the names of its parts, so these cannot be called otherwise."""
+    if clash := next((taken for taken in TAKEN if taken in bound), None):
+        raise TaskError(f"{path}: {name} needs {clash}, a name that means something else in a task; rename it first")
+    if name in TAKEN and not (is_module and name == "Model"):
+        raise TaskError(f"{path}: {name} is a name that means something else in a task; rename it first")
+
+
+def _definition(tree: ast.Module, name: str, path: Path) -> Definition:
+    known = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    if name in known:
+        return known[name]
+    if any(isinstance(n, ast.AsyncFunctionDef) and n.name == name for n in tree.body):
+        raise TaskError(f"{path}: {name} is an async function; a task needs one that returns tensors")
+    listed = ", ".join(known) or "no function and no class at its top level"
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"it has {listed}"
+    raise TaskError(f"{path}: no function or class {name!r}; {hint}")
+
+
+def names_in(source: str, path: Path) -> list[str]:
+    """What of a file could become a task: its functions, and classes with a forward. Raises TaskError."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise TaskError(f"{path} is not a Python file: {error}") from error
+    return [
+        n.name
+        for n in tree.body
+        if (isinstance(n, ast.FunctionDef) and not n.name.startswith("_"))
+        or (isinstance(n, ast.ClassDef) and _find(n, "forward"))
+    ]
+
+
+def _find(found: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
+def _method(found: ast.ClassDef, name: str, path: Path) -> ast.FunctionDef:
+    if method := _find(found, name):
+        return method
+    raise TaskError(f"{path}: class {found.name} has no forward of its own; name a function, or a class that has one")
+
+
+def _init(lineage: Sequence[ast.ClassDef]) -> ast.FunctionDef | None:
+    return next((init for one in lineage if (init := _find(one, "__init__"))), None)
+
+
+def _lineage(found: ast.ClassDef, tree: ast.Module) -> list[ast.ClassDef]:
+    """The class and those of the same file that it inherits from, in the order in which Python looks into them."""
+    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    done: list[ast.ClassDef] = []
+    seen: set[str] = set()
+
+    def visit(one: ast.ClassDef) -> None:
+        if one.name not in seen:  # a file may claim that a class inherits from itself
+            seen.add(one.name)
+            bases = [b.value if isinstance(b, ast.Subscript) else b for b in one.bases]  # Base[T]
+            for name in reversed([b.id for b in bases if isinstance(b, ast.Name) and b.id in known]):
+                visit(known[name])
+            done.append(one)
+
+    visit(found)
+    return done[::-1]
+
+
+def _parameters(function: ast.FunctionDef | None, is_method: bool) -> tuple[Parameter, ...]:
+    if function is None:
+        return ()
+    args = function.args
+    positional = [*args.posonlyargs, *args.args]
+    defaults = ["", *map(ast.unparse, args.defaults)][-len(args.defaults) :] if args.defaults else []
+    padded = [""] * (len(positional) - len(defaults)) + defaults
+    placed = [*(True for _ in args.posonlyargs), *(False for _ in args.args)]
+    found = [_parameter(a, d, placed=p) for a, d, p in zip(positional, padded, placed, strict=True)][int(is_method) :]
+    pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    keyword = [_parameter(a, ast.unparse(d) if d else "", keyword=True) for a, d in pairs]
+    return (*found, *keyword)
+
+
+def _parameter(arg: ast.arg, default: str, *, keyword: bool = False, placed: bool = False) -> Parameter:
+    kind = ast.unparse(arg.annotation).strip("'\"") if arg.annotation else ""
+    return Parameter(arg.arg, kind, default, keyword, placed)
+
+
+def _needed(tree: ast.Module, found: Definition, table: symtable.SymbolTable) -> list[ast.stmt]:
+    """The statements of the top level that `found` needs, and those that they need, in their order."""
+    binders: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for name in _bound(node):
+            binders.setdefault(name, []).append(node)
+    kept: list[ast.stmt] = [found]
+    for node in kept:  # grows meanwhile
+        for name in _used(node, table):
+            kept += [b for b in binders.get(name, ()) if b not in kept and not _is_main(b)]
+    kept += [
+        n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module == "__future__" or n.names[0].name == "*")
+    ]
+    return [n for n in tree.body if n in kept]
+
+
+def _only(node: ast.Import | ast.ImportFrom, used: set[str]) -> ast.Import | ast.ImportFrom:
+    """An import of what is used and nothing else."""
+    if isinstance(node, ast.Import):
+        return ast.Import([a for a in node.names if (a.asname or a.name.partition(".")[0]) in used])
+    kept = [a for a in node.names if a.name == "*" or node.module == "__future__" or (a.asname or a.name) in used]
+    return ast.ImportFrom(node.module, kept, node.level)
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`"""
+    return isinstance(node, ast.If) and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """Names that a statement of the top level gives a meaning."""
+    if isinstance(node, ast.Import):
+        yield from (a.asname or a.name.partition(".")[0] for a in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (a.asname or a.name for a in node.names)
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.If | ast.Try | ast.With):
+        yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Import | ast.ImportFrom):  # try: import … except ImportError: …
+                yield from _bound(inner)
+
+
+def _used(node: ast.stmt, table: symtable.SymbolTable) -> set[str]:
+    """Names of the top level that a statement needs; those that a function calls its own are not among them."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return _loaded(node)
+    found = {name for child in table.get_children() if child.get_name() == node.name for name in _globals(child)}
+    outside: list[ast.AST] = [*node.decorator_list]
+    if isinstance(node, ast.ClassDef):
+        outside += [*node.bases, *node.keywords]
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.arguments):
+            outside += [*inner.defaults, *filter(None, inner.kw_defaults)]
+        elif isinstance(inner, ast.arg | ast.AnnAssign) and inner.annotation:
+            outside.append(inner.annotation)
+        elif isinstance(inner, ast.FunctionDef) and inner.returns:
+            outside.append(inner.returns)
+    return found.union(*map(_loaded, outside))
+
+
+def _globals(table: symtable.SymbolTable) -> Iterator[str]:
+    yield from (s.get_name() for s in table.get_symbols() if s.is_global())
+    for child in table.get_children():
+        yield from _globals(child)
+
+
+def _loaded(node: ast.AST) -> set[str]:
+    """Names that are read, quoted annotations among them."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    words = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return names.union(*(re.findall(r"[A-Za-z_]\w*", w) for w in words if len(w) < 80))
+
+
+def _local(imports: Sequence[ast.Import | ast.ImportFrom], folder: Path) -> Iterator[str]:
+    """Imports that would not be found from elsewhere: relative ones, and files beside this one."""
+    for node in imports:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield ast.unparse(node)
+            continue
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+        if any(_lies_in(folder, name.partition(".")[0]) for name in names):
+            yield ast.unparse(node)
+
+
+def _lies_in(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+def _text(source: str, node: ast.stmt) -> str:
+    """The statement as it was written, with its decorators."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return ast.get_source_segment(source, node) or ast.unparse(node)
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    lines = re.split(r"\r\n|\r|\n", source)[first - 1 : node.end_lineno]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# ---
+# Guesses by name.
 
 
 @dataclass(frozen=True)
@@ -53,24 +316,19 @@ class Guess:
     renamed: tuple[tuple[str, str], ...] = ()
 
 
-_SIZES = {
-    size.name: size
-    for size in (
-        Size("ROWS", 8192, 257, 63, 37),
-        Size("COLS", 4096, 1000, 129, 1031),
-        Size("OUT", 4096, 500, 65, 257),
-        Size("BATCH", 16, 2, 1, 3),
-        Size("HEADS", 16, 3, 2, 5, "the small cases keep COLS a multiple of it"),
-        Size("SEQUENCE", 1024, 129, 64, 100),
-        Size("HEAD_DIM", 64, 64, 32, 64),
-        Size("CHANNELS", 64, 17, 8, 13),
-        Size("HEIGHT", 56, 19, 8, 23),
-        Size("WIDTH", 56, 21, 9, 17),
-    )
-}
+_SIZES = (
+    Size("ROWS", 8192, 257, 63, 37),
+    Size("COLS", 4096, 1000, 129, 1031),
+    Size("OUT", 4096, 500, 65, 257),
+    Size("BATCH", 16, 2, 1, 3),
+    Size("HEADS", 16, 3, 2, 5, "the small cases keep COLS a multiple of it"),
+    Size("SEQUENCE", 1024, 129, 64, 100),
+    Size("HEAD_DIM", 64, 64, 32, 64),
+    Size("CHANNELS", 64, 17, 8, 13),
+    Size("HEIGHT", 56, 19, 8, 23),
+    Size("WIDTH", 56, 21, 9, 17),
+)
 _DIVISIBLE = Size("COLS", 1024, 192, 64, 320)  # of a module that splits its columns into heads
-_ORDER = list(_SIZES)
-_FLOAT = ".to(getattr(torch, DTYPE))"
 
 
 def _by_word(table: Mapping[str, str]) -> dict[str, str]:
@@ -78,42 +336,27 @@ def _by_word(table: Mapping[str, str]) -> dict[str, str]:
     return {word: key for key, words in table.items() for word in words.split()}
 
 
-_ROLES = _by_word(  # of tensors
-    {
-        "heads": "q k v query key value queries keys values",
-        "vector": "bias b beta gamma g scale shift norm_weight ln_weight ln_bias",
-        "matrix": "weight w w1 w2 w3 kernel matrix proj",
-        "indices": "idx index indices labels label target targets tokens input_ids ids positions",
-        "mask": "mask attn_mask attention_mask key_padding_mask",
-    }
-)
-_ENDINGS = {
-    "_ids": "indices",
-    "_idx": "indices",
-    "_index": "indices",
-    "_mask": "mask",
-    "_weight": "matrix",
-    "_bias": "vector",
-}
-_LENGTHS = _by_word(  # of constructors' arguments
-    {
-        "COLS": "dim d_model embed_dim hidden_size hidden width in_features in_dim input_size n_embd normalized_shape"
-        " features cols size num_features embedding_dim d input_dim model_dim",
-        "OUT": "out_features out_dim output_size hidden_dim intermediate_size ffn_dim d_ff output_dim",
-        "CHANNELS": "channels in_channels out_channels num_channels c planes in_planes",
-        "HEADS": "heads num_heads n_heads n_head nhead num_attention_heads",
-    }
-)
-_NUMBERS = _by_word(
-    {
-        "3": "kernel_size",
-        "1": "stride padding groups",
-        "1e-5": "eps epsilon",
-        "0.0": "p dropout",
-        "-1": "dim axis",
-        "1.0": "scale",
-    }
-)
+# of tensors
+_ROLES = _by_word({
+    "heads": "q k v query key value queries keys values",
+    "vector": "bias b beta gamma g scale shift norm_weight ln_weight ln_bias",
+    "matrix": "weight w w1 w2 w3 kernel matrix proj",
+    "indices": "idx index indices labels label target targets tokens input_ids ids positions",
+    "mask": "mask attn_mask attention_mask key_padding_mask",
+})  # fmt: skip
+_ENDINGS = _by_word({"indices": "_ids _idx _index", "mask": "_mask", "matrix": "_weight", "vector": "_bias"})
+# of constructors' arguments
+_LENGTHS = _by_word({
+    "COLS": "dim d_model embed_dim hidden_size hidden width in_features in_dim input_size n_embd normalized_shape"
+    " features cols size num_features embedding_dim d input_dim model_dim",
+    "OUT": "out_features out_dim output_size hidden_dim intermediate_size ffn_dim d_ff output_dim",
+    "CHANNELS": "channels in_channels out_channels num_channels c planes in_planes",
+    "HEADS": "heads num_heads n_heads n_head nhead num_attention_heads",
+})  # fmt: skip
+_NUMBERS = _by_word({
+    "3": "kernel_size", "1": "stride padding groups", "1e-5": "eps epsilon", "0.0": "p dropout", "-1": "dim axis",
+    "1.0": "scale",
+})  # fmt: skip
 _NO_TENSORS = ("eps", "epsilon", "dim", "axis", "p", "dropout")  # whatever no annotation says
 _OF_KIND = {"int": "64", "float": "1.0", "bool": "False", "str": '""'}
 _IMAGES = ("Conv2d", "conv2d", "BatchNorm2d", "MaxPool2d", "AvgPool2d", "max_pool2d", "avg_pool2d", "InstanceNorm2d")
@@ -185,36 +428,38 @@ def _init_value(parameter: Parameter) -> tuple[str, bool]:
 
 def _tensor(given: str, parts: CodeParts, init: dict[str, str]) -> tuple[str, bool]:
     """Return an expression for a tensor, and whether its name, or the module, told what it is."""
-    name, factor = given.lower(), _factor(given, parts.body)
+    name = given.lower()
     role = _ROLES.get(name) or next((role for ending, role in _ENDINGS.items() if name.endswith(ending)), "")
+    if role == "indices":
+        return "torch.randint(0, COLS, (ROWS,))", True
+    if role == "mask":
+        return "torch.rand(ROWS, COLS) > 0.1", True
+    shape, sure = _shape(given, role, parts, init)
+    return f"torch.randn({shape}).to(getattr(torch, DTYPE))", sure
+
+
+def _shape(given: str, role: str, parts: CodeParts, init: dict[str, str]) -> tuple[str, bool]:
+    factor = _factor(given, parts.body)
     match role:
-        case "indices":
-            return "torch.randint(0, COLS, (ROWS,))", True
-        case "mask":
-            return "torch.rand(ROWS, COLS) > 0.1", True
         case "heads" if not parts.is_module:
-            return _random("BATCH, HEADS, SEQUENCE, HEAD_DIM"), True
+            return "BATCH, HEADS, SEQUENCE, HEAD_DIM", True
         case "matrix":  # of a chain each takes what the last one gives
-            return _random(factor or "COLS"), len(_matrices(parts)) < 2
+            return factor or "COLS", len(_matrices(parts)) < 2
         case "vector" if not factor:
-            return _random(_bias_length(given, parts) if _is_bias(name) else "COLS"), True
+            return _vector_length(given, parts), True
     if _mentions(parts.body, _IMAGES) or "CHANNELS" in init.values():
-        return _random("BATCH, CHANNELS, HEIGHT, WIDTH"), True
+        return "BATCH, CHANNELS, HEIGHT, WIDTH", True
     if "HEADS" in init.values() or _mentions(parts.body, _SEQUENCES):
-        return _random("BATCH, SEQUENCE, COLS"), True
-    return _random(factor or "ROWS, COLS"), name in ("input", "inputs")
+        return "BATCH, SEQUENCE, COLS", True
+    return factor or "ROWS, COLS", given.lower() in ("input", "inputs")
 
 
-def _random(shape: str) -> str:
-    return f"torch.randn({shape}){_FLOAT}"
-
-
-def _is_bias(name: str) -> bool:
-    return name in ("bias", "b") or (name.endswith("_bias") and not name.startswith(("ln_", "norm_")))
-
-
-def _bias_length(given: str, parts: CodeParts) -> str:
-    """Return the length of a bias: of a row of the product it is added to; COLS in a norm or without a product."""
+def _vector_length(given: str, parts: CodeParts) -> str:
+    """Return the length of a bias: of a row of the product it is added to; COLS in a norm or without a product, and of
+    other vectors."""
+    name = given.lower()
+    if name not in ("bias", "b") and (not name.endswith("_bias") or name.startswith(("ln_", "norm_"))):
+        return "COLS"
     calls = [n for n in ast.walk(parts.body) if isinstance(n, ast.Call) and _called(n).endswith("norm")]
     if any(_is_name(given, argument) for call in calls for argument in _arguments(call)):
         return "COLS"
@@ -285,16 +530,14 @@ def _names(expressions: Iterable[str]) -> set[str]:
 
 
 def _sizes(used: set[str]) -> tuple[Size, ...]:
-    found = [_SIZES[name] for name in _ORDER if name in used]
+    found = [size for size in _SIZES if size.name in used]
     if {"HEADS", "COLS"} <= used:
-        found = [_DIVISIBLE if size.name == "COLS" else size for size in found]
-    else:
-        found = [Size(s.name, s.timed, s.ragged, s.narrow, s.held_out) for s in found]
-    return tuple(found)
+        return tuple(_DIVISIBLE if size.name == "COLS" else size for size in found)
+    return tuple(replace(size, note="") for size in found)
 
 
 # ---
-# A task file as text, from what was taken of a person's code and what was guessed about it.
+# The file as text: `task.py.j2`, filled in.
 
 LOOK = "LOOK"  # marks what a person should look at
 _TORCH = ("import torch", "import torch.nn as nn")
@@ -308,27 +551,40 @@ def my_op(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def task_source(parts: CodeParts, origin: str) -> str:
-    """The file. `origin`: what it was made from, as a person typed it. Raises TaskError for what takes no tensor."""
+    """The file. `origin`: what it was made from, as a person typed it. Raises TaskError for what takes no tensor, and
+    for a module that is called Model already and cannot be called as a task calls it."""
+    from jinja2 import Environment, StrictUndefined  # not before somebody wants a file
+
     found = guess(parts)
     if not found.inputs:
         raise TaskError(f"{parts.name} takes no tensor that must be given, and a task needs one to vary")
-    sections = [
-        _head(parts, origin),
-        "\n".join(_imports(parts)),
-        "\n".join(_constants(found)),
-        "\n".join(_cases(found.sizes)),
-        "\n\n\n".join([*_definitions(parts), _model(parts, found), _get_inputs(found), _get_init_inputs(parts, found)]),
-    ]
-    return re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)) + "\n"
-
-
-def _head(parts: CodeParts, origin: str) -> str:
+    required = [p for p in parts.init if not p.default]
+    adapted = bool(found.values) or any(p.keyword and not p.default for p in parts.forward)
+    is_model = parts.is_module and parts.name == "Model"
+    if is_model and (adapted or any(p.keyword for p in required)):
+        raise TaskError("Model must be given what a task gives to no Model (by name, or no tensor); rename it first")
     origin = _harmless(origin)
-    words = _harmless(parts.words) or f"{parts.name}, of {origin}"
-    return (
-        f'"""{words}.\n\nA task: what `optimize --task` makes faster. Written by `optimize init` from {origin};\n'
-        f'lines with {LOOK} are guesses.\n"""'
+    future = [line for line in parts.imports if line.startswith("from __future__")]
+    imports = [line for line in parts.imports if line not in (*_TORCH, *future)]
+    names = [i.name for i in found.inputs]
+    template = Path(__file__).with_name("task.py.j2").read_text(encoding="utf-8")
+    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    text = made.from_string(template).render(
+        parts=parts,
+        found=found,
+        origin=origin,
+        words=_harmless(parts.words) or f"{parts.name}, of {origin}",
+        future=future,
+        imports=[*sorted(imports, key=lambda line: (line.startswith("from"), line)), *_TORCH],
+        cases=_cases(found.sizes),
+        definitions=[*_definitions(parts), *([] if is_model else [parts.definition])],
+        is_model=is_model,
+        adapted=adapted,
+        required=[p.name for p in required],
+        given_init=list(_given(parts.init, {p.name: p.name for p in required})),
+        given=list(_given(parts.forward, {name: name for name in names}, found.values)),
     )
+    return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"
 
 
 def _harmless(text: str) -> str:
@@ -336,93 +592,28 @@ def _harmless(text: str) -> str:
     return " ".join(text.replace("\\", "/").replace('"', "'").split())
 
 
-def _imports(parts: CodeParts) -> Iterator[str]:
-    future = [line for line in parts.imports if line.startswith("from __future__")]
-    rest = [line for line in parts.imports if line not in (*_TORCH, *future)]
-    yield from (line + "\n" for line in future)
-    for line in (*sorted(rest, key=lambda line: (line.startswith("from"), line)), *_TORCH):
-        note = f"  # {LOOK}: it lies beside your file; copy what is needed from it"
-        yield line + note * (line in parts.local_imports)
-
-
-def _constants(found: Guess) -> Iterator[str]:
-    if found.renamed:
-        theirs, ours = (" and ".join(names) for names in zip(*found.renamed, strict=True))
-        yield f"# {LOOK}: your code has a meaning of its own for {theirs}; what the task sets and varies is {ours}."
-    yield "# How exact the answer must be: float32, tf32_ok, float16, bfloat16, float64, float8_e4m3fn, float8_e5m2."
-    yield 'PRECISION = "float32"'
-    yield f'{found.dtype} = "float32"  # of the tensors'
-    yield f"# {LOOK}: these sizes are what is timed. Put in those that matter to you."
-    yield from (f"{size.name} = {size.timed}" + (f"  # {size.note}" if size.note else "") for size in found.sizes)
-
-
 def _cases(sizes: Sequence[Size]) -> Iterator[str]:
-    yield "# Every kernel must be right on these too; each replaces constants from above. `cpu`: small enough to check"
-    yield "# without a GPU. `held_out`: whoever writes kernels does not see it, so a kernel for a few sizes only fails."
-    yield "CASES = ["
-    yield "    " + _case("ragged", {s.name: s.ragged for s in sizes}) + "  # no powers of two"
-    yield "    " + _case("narrow", {s.name: s.narrow for s in sizes}) + "  # less than a block"
-    yield "    " + _case("unseen", {s.name: s.held_out for s in sizes}, held_out=True)
-    yield "]"
-
-
-def _case(name: str, sizes: dict[str, int | None], *, held_out: bool = False) -> str:
-    flags = {"held_out": True} if held_out else {}
-    entries = {"name": name} | {k: v for k, v in sizes.items() if v is not None} | flags | {"cpu": True}
-    return "{" + ", ".join(f'"{key}": {_literal(value)}' for key, value in entries.items()) + "},"
-
-
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    """The entries of the three small cases."""
+    own = {"ragged": ("ragged", {}), "narrow": ("narrow", {}), "unseen": ("held_out", {"held_out": True})}
+    for name, (attribute, flags) in own.items():
+        kept = {size.name: getattr(size, attribute) for size in sizes}
+        entries = {k: v for k, v in {"name": name, **kept, **flags, "cpu": True}.items() if v is not None}
+        yield (
+            "{"
+            + ", ".join(f'"{k}": ' + (f'"{v}"' if isinstance(v, str) else repr(v)) for k, v in entries.items())
+            + "},"
+        )
 
 
 def _definitions(parts: CodeParts) -> Iterator[str]:
-    yield ""
+    """What the code needs, constants that follow each other in one piece."""
     constants: list[str] = []
-    for helper in parts.helpers:
-        if helper.startswith(("def ", "class ", "@", "async ")):
-            yield from filter(None, ["\n".join(constants)])
-            constants = []
-            yield helper
-        else:
+    for helper in (*parts.helpers, ""):
+        if helper and not helper.startswith(("def ", "class ", "@", "async ")):
             constants.append(helper)
-    yield from filter(None, ["\n".join(constants)])
-    if not (parts.is_module and parts.name == "Model"):
-        yield parts.definition
-
-
-def _model(parts: CodeParts, found: Guess) -> str:
-    """Return the class Model of the task: a function in a module, or a module under that name with its parameters in
-    the task's dtype. Raises TaskError for a module that has this name already and cannot be called as a task calls
-    it."""
-    if not parts.is_module:
-        return f'class Model(nn.Module):\n    """What is timed."""\n\n{_forward(parts.name, parts, found)}'
-    required = [p for p in parts.init if not p.default]
-    adapted = bool(found.values) or any(p.keyword and not p.default for p in parts.forward)
-    if parts.name == "Model":
-        if adapted or any(p.keyword for p in required):
-            raise TaskError(
-                "Model must be given what a task gives to no Model (by name, or no tensor); rename it first"
-            )
-        return parts.definition
-    names = [p.name for p in required]
-    given = ", ".join(_given(parts.init, {name: name for name in names}))
-    forward = f"\n\n{_forward('super().forward', parts, found)}" if adapted else ""
-    return (
-        f'class Model({parts.name}):\n    """What is timed."""\n\n'
-        f"    def __init__({', '.join(['self', *names])}) -> None:\n"
-        f"        super().__init__({given})\n"
-        f"        self.to(getattr(torch, {found.dtype})){forward}"
-    )
-
-
-def _forward(called: str, parts: CodeParts, found: Guess) -> str:
-    """A forward that takes the tensors, in order, and gives them and the guessed values to `called`."""
-    names = [i.name for i in found.inputs]
-    arguments = ", ".join(["self", *(f"{name}: torch.Tensor" for name in names)])
-    given = ", ".join(_given(parts.forward, {name: name for name in names}, found.values))
-    look = f"  # {LOOK}: {', '.join(found.values)}" if found.values else ""
-    return f"    def forward({arguments}) -> torch.Tensor:\n        return {called}({given}){look}"
+            continue
+        yield from filter(None, ["\n".join(constants), helper])
+        constants = []
 
 
 def _given(
@@ -434,23 +625,6 @@ def _given(
         if (value := values.get(parameter.name)) is not None:
             named = named or parameter.keyword or (parameter.name not in same and not parameter.placed)
             yield f"{parameter.name}={value}" if named else value
-
-
-def _get_inputs(found: Guess) -> str:
-    lines = ["# Random, with both signs: what is all positive hides errors.", "def get_inputs() -> list[torch.Tensor]:"]
-    lines.append("    return [")
-    lines += [f"        {i.expression},  # {i.name}" + ("" if i.sure else f"; {LOOK}: its shape") for i in found.inputs]
-    return "\n".join([*lines, "    ]"])
-
-
-def _get_init_inputs(parts: CodeParts, found: Guess) -> str:
-    required = [p.name for p in parts.init if not p.default]
-    shown = ", ".join(found.init[name] for name in required)
-    note = f"  # {', '.join(required)}" if required else ""
-    note += f"; {LOOK}: {', '.join(found.unsure)}" if found.unsure else ""
-    kept = ", ".join(f"{p.name}={p.default}" for p in found.left_out)
-    comment = f"# Left at their defaults: {kept}.\n" if kept else ""
-    return f"{comment}def get_init_inputs() -> list[object]:\n    return [{shown}]{note}"
 
 
 def looks(source: str) -> list[tuple[int, str]]:

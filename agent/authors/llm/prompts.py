@@ -1,22 +1,28 @@
 """What a model is told of a run: the values of the templates in prompts/, and the texts that they make.
 
-Short words and rounded numbers; what a run has learned so far is small enough to be told again and again whatever the
-number of attempts. Nothing here may tell of a held-out case: cases are those with `held_out` False, verdicts are
-`author_view`s.
+The system prompt, openings and histories of a run (`RunPrompts`), and what a tool call came to (`format_update`,
+`format_bench`, `format_reflect`). Short words and rounded numbers; a history is bounded whatever the number of
+attempts. Nothing here may tell of a held-out case: cases are those with `held_out` False, verdicts are `author_view`s.
 """
 
+import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal, TypeGuard
 
-from kerneltune.agent.attempt import Attempt, best
+from kerneltune.agent.attempt import Attempt, Draft, best
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.prompts import render
+from kerneltune.prompts import render, render_text
+from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
+from kerneltune.tools.reflect import Roofline
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, speed_of_light
+from kerneltune.tools.schema.messages import SassReply
+from kerneltune.tools.schema.sass import Sass, changes, made_of
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict
 
@@ -37,7 +43,6 @@ PRECISIONS = {
     "bfloat16": "bfloat16: operands may be bfloat16 (8 bits), sums are float32",
 }
 MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 8  # rows of a history
-_LANGUAGES = {"triton": "Triton", "ptx": "PTX"}
 
 
 class RunPrompts:
@@ -53,8 +58,7 @@ class RunPrompts:
         language: str = "triton",
         outcomes: Callable[[], Sequence[Reflected]] = lambda: (),
     ) -> None:
-        if language not in _LANGUAGES:
-            raise ValueError(f"no prompts for language {language!r}; known: {', '.join(_LANGUAGES)}")
+        spoken = language_in(language)
         self._tracker, self._outcomes, self._timed = tracker, outcomes, gpu is not None
         hardware = _hardware(arch, gpu)
         self.system = render(
@@ -63,7 +67,9 @@ class RunPrompts:
             gpu_name=_bare(gpu) if gpu else "a GPU that is not at hand",
             timed=self._timed,
             language=language,
-            language_name=_LANGUAGES[language],
+            language_name=spoken.name,
+            imports=spoken.imports,
+            language_prompt=render_text(prompt_of(language), arch=arch, timed=self._timed),
             hardware=hardware_values(hardware) if hardware else None,
             task=task_values(tracker.task),
             light=light_values(tracker.task, hardware) if hardware and gpu else None,
@@ -238,15 +244,7 @@ def _failed(verdict: Verdict) -> str:
 
 
 def _kernel(report: KernelReport) -> Values:
-    return {
-        "name": report.name,
-        "registers": report.registers,
-        "spill_bytes": report.spill_store_bytes + report.spill_load_bytes,
-        "shared_bytes": report.shared_bytes,
-        "num_warps": report.num_warps,
-        "num_stages": report.num_stages,
-        "occupancy": f"{report.occupancy:.2f}",
-    }
+    return {**vars(report), "spill_bytes": report.spill_store_bytes + report.spill_load_bytes}
 
 
 def _us(number: float) -> str:
@@ -335,3 +333,129 @@ def _times(speedup: Json) -> str:
 
 def _positive(value: Json) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+# ---
+# What a tool call came to.
+
+_AROUND = 2  # lines shown on either side of one that is named
+_MOST_EXCERPTS = 2
+_MOST_DIFF = 60  # lines
+_MOST_HYPOTHESES = 8
+_MOST_REPORTS = 6
+_MOST_DETAIL = 2_000  # characters of a compiler's message
+
+
+def format_update(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
+    """Of an `update` that made an attempt. `twin`: the number of an earlier one that compiles to the same plan."""
+    update, plan = draft.update, draft.update.main_plan
+    failure = author_view(update.failure, task) if update.failure else None
+    return render(
+        "results/update.j2",
+        number=draft.number,
+        same_as=None,
+        failure=failure.status.value if failure else "",
+        detail=failure.detail[:_MOST_DETAIL] if failure else "",
+        excerpt=_excerpt(draft, task, failure) if failure else [],
+        kernels=[_kernel(k) for k in update.kernels],
+        library_ops=plan.library_ops if plan else (),
+        traffic_bytes=update.traffic_bytes,
+        minimum_bytes=task.main.bytes_moved,
+        variants=len(update.plans.get(update.main_case, ())),
+        twin=twin,
+        notes=(*notes, *update.notes),
+    )
+
+
+def format_same(number: int, status: str, notes: Sequence[str]) -> str:
+    """Of an `update` whose source is that of an earlier attempt."""
+    return render("results/update.j2", same_as=number, same_status=status, notes=notes)
+
+
+def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected | None, place: Roofline | None) -> str:
+    """Of a `bench`. `outcome` of a prediction about it; `place`: where the attempt lies, if it is right."""
+    verdict, leader = author_view(attempt.verdict, tracker.task), tracker.best
+    return render(
+        "results/bench.j2",
+        number=attempt.number,
+        verdict=verdict,
+        status=verdict.status.value,
+        detail=verdict.detail[:_MOST_DETAIL],
+        best=leader.number if leader else None,
+        comparisons=sorted(verdict.comparisons, key=lambda c: c.baseline_us),
+        worst=max(verdict.cases, key=lambda c: c.error_ratio, default=None),
+        prediction=_prediction(outcome) if outcome else "",
+        hints=place.hints if place else (),
+    )
+
+
+@dataclass(frozen=True)
+class Disassembled:
+    """What an attempt's kernels came to: the compiler's `reports` and their `sass`; `best_sass` of the best attempt,
+    empty where it is this one or was compiled elsewhere."""
+
+    reports: Sequence[KernelReport] = ()
+    sass: SassReply = field(default_factory=SassReply)
+    best_sass: Sequence[Sass] = ()
+
+
+def format_reflect(
+    attempt: Attempt,
+    tracker: AttemptTracker,
+    compiled: Disassembled,
+    predictions: Sequence[Reflected],
+    place: Roofline,
+) -> str:
+    """Of a `reflect`. `predictions`: those that were decided, oldest first."""
+    leader, sass = tracker.best, compiled.sass
+    other = leader if leader is not None and leader.attempt_id != attempt.attempt_id else None
+    both = bool(other and compiled.best_sass and sass.kernels)
+    return render(
+        "results/reflect.j2",
+        number=attempt.number,
+        verdict=attempt.verdict,
+        main=tracker.task.main,
+        place=place,
+        kernels=[_kernel(k) for k in compiled.reports[:_MOST_REPORTS]],
+        counts=[made_of(kernel.whole) for kernel in sass.kernels],
+        uncounted=sass.problem,
+        best=other.number if other else None,
+        diff=_diff(attempt.proposal.source, other.proposal.source) if other else "",
+        instructions=changes(sass.kernels, compiled.best_sass) if both else "",
+        history=[_prediction(p) for p in predictions[-_MOST_HYPOTHESES:]],
+        confirmed=sum(p.outcome == "confirmed" for p in predictions),
+        decided=sum(p.outcome != "open" for p in predictions),
+    )
+
+
+def _prediction(of: Reflected) -> str:
+    """What was predicted of an attempt, and what happened."""
+    facts = (("predicted", of.evidence.get("predicted_speedup")), ("measured", of.evidence.get("measured_speedup")))
+    numbers = ", ".join(f"{word} {value:.2f}x" for word, value in facts if isinstance(value, int | float))
+    return f"#{of.attempt_id.rpartition('/')[2]} {of.outcome}: {of.hypothesis}{f' ({numbers})' if numbers else ''}"
+
+
+def _excerpt(draft: Draft, task: TaskSpec, failure: Verdict) -> list[str]:
+    """The lines that a failure names, with those around them: of the file, else of the PTX that was assembled."""
+    return _around(draft.proposal.source, failure.lines) or _around(_assembled(draft, task, failure), failure.ptx_lines)
+
+
+def _assembled(draft: Draft, task: TaskSpec, failure: Verdict) -> str:
+    """The PTX that a failure is about, templates filled in; "" if none is named. Texts made for held-out shapes never
+    show."""
+    shown = [case.name for case in task.cases if not case.held_out] if failure.ptx_lines else []
+    kernels = (k for name in shown for plan in draft.update.plans.get(name, ()) for k in plan.kernels)
+    return next((k.text for k in kernels if k.language == "ptx" and k.name == failure.kernel), "")
+
+
+def _around(text: str, numbers: Sequence[int]) -> list[str]:
+    lines = text.split("\n")
+    named = [n for n in dict.fromkeys(numbers) if text and 1 <= n <= len(lines)][:_MOST_EXCERPTS]
+    near = dict.fromkeys(n for at in named for n in range(at - _AROUND, at + _AROUND + 1) if 1 <= n <= len(lines))
+    return [f"{'>' if n in named else ' '} {n:4} {lines[n - 1]}" for n in near]
+
+
+def _diff(source: str, best: str) -> str:
+    lines = list(difflib.unified_diff(source.split("\n"), best.split("\n"), "this", "best", n=1, lineterm=""))[2:]
+    more = [f"… {len(lines) - _MOST_DIFF} more lines"] if len(lines) > _MOST_DIFF else []
+    return "\n".join(lines[:_MOST_DIFF] + more)

@@ -3,13 +3,22 @@
 import ast
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
-from kerneltune.agent.authors.search.clean import CaseArguments, LoweringFacts, clean, split
+from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode, LoweringFacts, clean
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
-from kerneltune.agent.authors.search.neighbours import SHARED_LIMIT_BYTES, Move, View, describe, search
-from kerneltune.agent.authors.search.sketch import CannotLower, Remembered, Sketch, fingerprint
+from kerneltune.agent.authors.search.model_source import listed_cases
+from kerneltune.agent.authors.search.neighbours import (
+    SHARED_LIMIT_BYTES,
+    CannotLower,
+    Move,
+    Remembered,
+    Sketch,
+    View,
+    describe,
+    fingerprint,
+    search,
+)
 from kerneltune.tools.languages.ptx.host_code import CannotSay
 from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode
@@ -17,7 +26,7 @@ from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import GPUS
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 
-Lower = Callable[[str, dict[str, Json], int], list[str]]
+Lower = Callable[[str, dict[str, Json], int], LoweredCode]
 
 # What Inductor may be told to do otherwise; a setting that changes nothing yields the same text and is not proposed.
 _SETTINGS: dict[str, dict[str, Json]] = {
@@ -30,11 +39,11 @@ _SETTINGS: dict[str, dict[str, Json]] = {
 def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
     """`lower` by way of a child process that runs `inductor.main`: `call` sends a body and returns the answer's."""
 
-    def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+    def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
         reply = call({"source": source, "overrides": overrides, "arch": arch})
         if "error" in reply:
             raise CannotLower(str(reply["error"]))
-        return decode(list[str], reply["codes"])
+        return decode(LoweredCode, reply["lowered"])
 
     return lower
 
@@ -137,38 +146,38 @@ class OfflineAuthor:
 
     def _inductor(self, task: TaskSpec) -> list[Sketch]:
         found = []
-        others: list[str] | None = None
+        others: list[LoweredCode] | None = None
         for name, config in _SETTINGS.items():
             try:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
-                clean(task.name, task.source, main)  # raises where there is nothing to add kernels for other cases to
+                clean(task.name, task.source, [main])  # raises where there is nothing to add kernels for other cases to
                 others = self._other_cases(task, main) if others is None else others
-                found.append(clean(task.name, task.source, [*main, *others], name))
+                found.append(clean(task.name, task.source, [main, *others], name))
             except (CannotLower, WorkerError) as error:
                 self.problems.append(f"TorchInductor's kernels are missing ({name}): {error}")
                 if not config:  # what fails as it comes will not do better with other settings
                     break
         return found
 
-    def _other_cases(self, task: TaskSpec, main: list[str]) -> list[str]:
+    def _other_cases(self, task: TaskSpec, main: LoweredCode) -> list[LoweredCode]:
         """Code for what the timed case's code does not cover: any shape if Inductor manages, else each case's own."""
         if len(task.cases) == 1:
             return []
-        codes: list[str] = []
+        codes: list[LoweredCode] = []
         for case in (c for c in task.cases if not c.held_out):  # the timed one counts as uncovered: its shape may vary
-            if not any(facts.covers(_arguments(case, facts)) for _, facts in map(split, codes)):
+            if not any(code.facts.covers(_arguments(case, code.facts)) for code in codes):
                 codes += self._lower_case(task, case)
-        return [code for code in codes if code not in main]
+        return [code for code in codes if code != main]
 
-    def _lower_case(self, task: TaskSpec, case: CaseSpec) -> list[str]:
+    def _lower_case(self, task: TaskSpec, case: CaseSpec) -> list[LoweredCode]:
         try:
-            codes = self._lower(task.source, {**overrides(task, case), "dynamic": True}, self._arch)
-            if all(facts.covers(_arguments(case, facts)) for _, facts in map(split, codes)):
-                clean(task.name, task.source, codes)
-                return codes
+            code = self._lower(task.source, {**overrides(task, case), "dynamic": True}, self._arch)
+            if code.facts.covers(_arguments(case, code.facts)):
+                clean(task.name, task.source, [code])
+                return [code]
         except (CannotLower, WorkerError) as error:
             self.problems.append(f"no kernels for all shapes, only for known ones: {error}")
-        return [] if case is task.main else self._lower(task.source, overrides(task, case), self._arch)
+        return [] if case is task.main else [self._lower(task.source, overrides(task, case), self._arch)]
 
 
 _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal
@@ -204,16 +213,9 @@ def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
 
 
 def _made(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
-    constants = {k: v for k, v in _constants(task.source, case.name).items() if k not in ("name", "cpu", "held_out")}
+    listed = next((item for item in listed_cases(ast.parse(task.source)) if item.get("name") == case.name), {})
+    constants = {key: value for key, value in listed.items() if key not in ("name", "cpu", "held_out")}
     return {**constants, "init_args": encode(case.init_args)}
-
-
-def _constants(source: str, name: str) -> dict[str, Any]:
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES":
-            cases = ast.literal_eval(node.value)
-            return next((case for case in cases if case.get("name") == name), {})
-    return {}
 
 
 def _arguments(case: CaseSpec, facts: LoweringFacts) -> CaseArguments:

@@ -1,32 +1,27 @@
 """Turns what Inductor wrote for a task into one readable candidate file. Text in, text out; imports no torch.
 
-Several lowerings go into one file: the first is the timed case's, the others serve further shapes or dtypes."""
+Several lowerings go into one file: the first is the timed case's, the others serve further shapes or dtypes.
+"""
 
 import ast
-import json
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from kerneltune.agent.authors.search.module_source import loads, model_parts
-from kerneltune.agent.authors.search.sketch import CannotLower, Sketch
-from kerneltune.tools.schema.codec import Json, decode
-
-# ---
-# The last line of a lowered code: facts about it that its text does not say, as JSON.
-
-MARK = "# kerneltune: "
+from kerneltune.agent.authors.search.model_source import loads, model_parts
+from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
+from kerneltune.tools.schema.codec import Json
 
 
 @dataclass(frozen=True)
 class InductorKernel:
-    """Launch configurations (the first is the default), grid type, and the hints they came from."""
+    """Launch configurations (the first is the default) and grid type."""
 
     configs: list[dict[str, int]]
     grid: str
-    size_hints: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -88,10 +83,24 @@ def _alike(given: tuple[tuple[int, ...], str], own: tuple[tuple[int, ...], str])
     return len(given[0]) == len(own[0]) and given[1] == own[1]
 
 
-def split(code: str) -> tuple[str, LoweringFacts]:
-    """A lowered code without its last line, and that line's facts."""
-    text, _, facts = code.rpartition(MARK)
-    return text, decode(LoweringFacts, json.loads(facts))
+@dataclass(frozen=True)
+class LoweredCode:
+    """What Inductor wrote, and what that does not say."""
+
+    text: str
+    facts: LoweringFacts
+
+    @cached_property
+    def kernels(self) -> dict[str, str]:
+        """The module text of each kernel."""
+        return kernel_texts(self.text)
+
+
+def kernel_texts(code: str) -> dict[str, str]:
+    """Kernel name -> the module text that Inductor would compile."""
+    calls = (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call))
+    found = [c for c in calls if ast.unparse(c.func) == "async_compile.triton"]
+    return {ast.literal_eval(c.args[0]): ast.literal_eval(c.args[1]) for c in found}
 
 
 # ---
@@ -232,10 +241,6 @@ def _stores(function: ast.AST) -> Counter[str]:
     return found
 
 
-def _loads(node: ast.AST) -> Counter[str]:
-    return Counter(loads(node))
-
-
 class _Put(ast.NodeTransformer):
     """Replaces names by expressions; `operands`: only beside an operator, and never both sides."""
 
@@ -292,13 +297,13 @@ def _put_constants_in_place(function: ast.FunctionDef) -> None:
 
 
 def _drop_unread_names(function: ast.FunctionDef, names: set[str]) -> None:
-    unread = names - set(_loads(function))
+    unread = names - set(loads(function))
     for body in _blocks(function):
         body[:] = [s for s in body if not ((found := _single(s)) and found[0] in unread)]
 
 
 def _put_steps_in_place(function: ast.FunctionDef, body: list[ast.stmt]) -> None:
-    stores, reads = _stores(function), _loads(function)
+    stores, reads = _stores(function), Counter(loads(function))
     index = 0
     while index < len(body):
         joined = _joined(body, index, stores, reads)
@@ -315,10 +320,10 @@ def _joined(body: list[ast.stmt], index: int, stores: Counter[str], reads: Count
     name, value = _single(body[index]) or ("", ast.Constant(None))
     if not re.fullmatch(r"tmp\d+", name) or (stores[name], reads[name]) != (1, 1) or _stays(value):
         return None
-    place = next((i for i in range(index + 1, len(body)) if _loads(body[i])[name]), None)
+    place = next((i for i in range(index + 1, len(body)) if name in loads(body[i])), None)
     if place is None or not isinstance(body[place], ast.Assign | ast.Expr):
         return None
-    if any(stores[used] > 1 for used in _loads(value)):  # a sum that goes on: not the same further down
+    if any(stores[used] > 1 for used in loads(value)):  # a sum that goes on: not the same further down
         return None
     statement = _Put({name: value}).visit(ast.parse(ast.unparse(body[place])).body[0])
     return (place, ast.fix_missing_locations(statement)) if len(ast.unparse(statement)) <= _MOST_JOINED else None
@@ -332,7 +337,7 @@ def _stays(value: ast.expr) -> bool:
 def _named_loads(function: ast.FunctionDef) -> dict[str, str]:
     """Values that are loaded once, under their pointer's name without `_ptr`."""
     stores, names = _stores(function), {}
-    taken = set(stores) | set(_loads(function))
+    taken = set(stores) | set(loads(function))
     for name, value in filter(None, (_single(s) for body in _blocks(function) for s in body)):
         pointer = re.match(r"tl\.load\((\w+)_ptr\b", ast.unparse(value))
         if not pointer or stores[name] != 1 or not re.fullmatch(r"tmp\d+", name):
@@ -798,17 +803,11 @@ def _library(name: str, node: ast.Call) -> ast.AST:
 
 def _refuse_unknown(lines: list[str], names: Names) -> None:
     tree = ast.parse("\n".join(line for line in lines if not line.startswith("return ")))
-    loads = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    stores = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    given = {n.id for text in [*names.arguments, *names.symbols.values()] for n in _walk_names(text)}
+    given = {name for text in [*names.arguments, *names.symbols.values()] for name in loads(_expression(text))}
     constants = {k.parameter(key) for k in names.kernels.values() for key in k.defaults}
-    known = _KNOWN | stores | given | constants | {k.name for k in names.kernels.values()}
-    if unknown := loads - known:
+    known = _KNOWN | set(_stores(tree)) | given | constants | {k.name for k in names.kernels.values()}
+    if unknown := set(loads(tree)) - known:
         raise CannotLower(f"the wrapper uses {', '.join(sorted(unknown))}, which only Inductor has")
-
-
-def _walk_names(text: str) -> Iterator[ast.Name]:
-    return (n for n in ast.walk(_expression(text)) if isinstance(n, ast.Name))
 
 
 # ---
@@ -857,9 +856,7 @@ def _arguments(statement: ast.stmt) -> tuple[list[str], int]:
 
 
 # ---
-# Turns what Inductor wrote for a task into one readable candidate file. Text in, text out; imports no torch.
-#
-# Several lowerings go into one file: the first is the timed case's, the others serve further shapes or dtypes.
+# The candidate file.
 
 _MOST_OF_A_NAME = 40
 MOST_OF_STATE = 4  # parameters that a forward looks at before it runs; a few tell constructors apart
@@ -886,23 +883,22 @@ class _Forward:
     facts: LoweringFacts
 
 
-def clean(task: str, source: str, codes: Sequence[str], name: str = "inductor") -> Sketch:
+def clean(task: str, source: str, lowered: Sequence[LoweredCode], name: str = "inductor") -> Sketch:
     """A candidate from one or more lowerings of a task. Raises CannotLower if more than Triton and ATen is needed."""
     statements, model, parameters = model_parts(source)
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
-    lowered = [split(code) for code in codes]
     taken: set[str] = set()
-    forwards = [_forward(task, i, text, facts, arguments, taken) for i, (text, facts) in enumerate(lowered)]
+    forwards = [_forward(task, i, code, arguments, taken) for i, code in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     if not forwards[0].kernels:
-        called = library_calls(lowered[0][0])
+        called = library_calls(lowered[0].text)
         why = f"TorchInductor leaves all of it to a library ({called})" if called else "forward makes nothing but views"
         raise CannotLower(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
     parts = [
         _HEADER.format(task=task, scope=scope, does=_does(forwards[0])),
         _imports(statements, kernels, lowered),
-        *_plain(statements),
+        *(s for s in statements if not s.startswith(("import ", "from "))),
     ]
     parts += [_constants(kernels), *_helpers(lowered, kernels), *(k.text for k in kernels)]
     if any("view(" in line for f in forwards for line in f.body):
@@ -933,9 +929,8 @@ def _says(forward: _Forward) -> str:
     return f"TorchInductor's own kernels, {scope}: {names}"
 
 
-def _forward(
-    task: str, number: int, text: str, facts: LoweringFacts, arguments: list[str], taken: set[str]
-) -> _Forward:
+def _forward(task: str, number: int, code: LoweredCode, arguments: list[str], taken: set[str]) -> _Forward:
+    facts = code.facts
     leaves = _leaf_texts(arguments, facts.inputs)
     if not leaves:
         raise CannotLower("forward takes no tensor")
@@ -943,25 +938,25 @@ def _forward(
     sizes = {symbol: _state_text(path) for path, symbol in facts.sizes.items()}
     symbols = {s: f"{tensors[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()} | sizes
     name = f"forward_any_{number}" if facts.symbols else f"forward_case_{number}"
-    roles = _roles(task, name if number else "", text, facts, [*tensors, *sizes.values()], symbols)
-    sources = _kernel_texts(text)
-    kernels = {old: clean_kernel(old, body, facts.kernels[old], taken, roles[old]) for old, body in sources.items()}
-    names = Names([*tensors, *sizes.values()], symbols, kernels, f"{leaves[0]}.device")
-    body = [*_contiguous(arguments, leaves, facts), *forward_body(text, names, facts.outputs)]
+    given = [*tensors, *sizes.values()]
+    roles = _roles(task, name if number else "", code, given, symbols)
+    kernels = {old: clean_kernel(old, its, facts.kernels[old], taken, roles[old]) for old, its in code.kernels.items()}
+    names = Names(given, symbols, kernels, f"{leaves[0]}.device")
+    body = [*_contiguous(arguments, leaves, facts), *forward_body(code.text, names, facts.outputs)]
     return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts)
 
 
 def _roles(
-    task: str, forward: str, text: str, facts: LoweringFacts, arguments: list[str], symbols: dict[str, str]
+    task: str, forward: str, code: LoweredCode, arguments: list[str], symbols: dict[str, str]
 ) -> dict[str, Role]:
     """What each kernel does. One that does all the work is called after the task, and parameters are called after what
     they are given. `forward`: the method, unless it is the first."""
-    given, fused, sources = launches(text, arguments), fused_operators(text), _kernel_texts(text)
-    alone = len(sources) == 1 and "extern_kernels." not in text
+    given, fused = launches(code.text, arguments), fused_operators(code.text)
+    alone = len(code.kernels) == 1 and "extern_kernels." not in code.text
     stem = re.sub(r"\W+|^\d+_", "", task).strip("_").lower()[:_MOST_OF_A_NAME] if alone else ""
-    order = {name: index for index, name in enumerate(facts.operators)}
+    order = {name: index for index, name in enumerate(code.facts.operators)}
     roles = {}
-    for kernel, source in sources.items():
+    for kernel, source in code.kernels.items():
         pairs = zip(runtime_parameters(source, kernel), given.get(kernel, ()), strict=False)
         names = {old: _parameter(old, value, symbols) for old, value in pairs}
         operators = sorted(fused.get(kernel, ()), key=lambda name: order.get(name, len(order)))
@@ -979,12 +974,6 @@ def _parameter(old: str, given: str, symbols: dict[str, str]) -> str:
     if not word.isidentifier() or old.endswith("numel"):
         return old
     return f"{word}_ptr" if "ptr" in old else word
-
-
-def _kernel_texts(code: str) -> dict[str, str]:
-    calls = (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call))
-    found = [c for c in calls if ast.unparse(c.func) == "async_compile.triton"]
-    return {ast.literal_eval(c.args[0]): ast.literal_eval(c.args[1]) for c in found}
 
 
 def _leaf_texts(arguments: list[str], inputs: list[Json]) -> list[str]:
@@ -1048,25 +1037,21 @@ def _substitute(text: str, symbols: dict[str, str]) -> str:
     return ast.unparse(SymbolTexts().visit(ast.parse(text, mode="eval")))
 
 
-def _imports(statements: list[str], kernels: list[CleanKernel], lowered: list[tuple[str, LoweringFacts]]) -> str:
+def _imports(statements: list[str], kernels: list[CleanKernel], lowered: Sequence[LoweredCode]) -> str:
     own = [s for s in statements if s.startswith(("import ", "from ")) and "__future__" not in s]
     lines = ["import torch", *own, "import triton", "import triton.language as tl"]
-    texts = [*(k.text for k in kernels), *(clean_helper(t) for _, f in lowered for t in f.helpers.values())]
+    texts = [*(k.text for k in kernels), *(clean_helper(t) for code in lowered for t in code.facts.helpers.values())]
     if any("libdevice." in text for text in texts):
         lines.append("from triton.language.extra import libdevice")
     return "\n".join(dict.fromkeys(lines))
-
-
-def _plain(statements: list[str]) -> list[str]:
-    return [s for s in statements if not s.startswith(("import ", "from "))]
 
 
 def _constants(kernels: list[CleanKernel]) -> str:
     return "\n".join(f"{k.parameter(key)} = {value}" for k in kernels for key, value in k.defaults.items())
 
 
-def _helpers(lowered: list[tuple[str, LoweringFacts]], kernels: list[CleanKernel]) -> list[str]:
-    found = {name: clean_helper(text) for _, facts in lowered for name, text in facts.helpers.items()}
+def _helpers(lowered: Sequence[LoweredCode], kernels: list[CleanKernel]) -> list[str]:
+    found = {name: clean_helper(text) for code in lowered for name, text in code.facts.helpers.items()}
     used = "\n".join([*found.values(), *(k.text for k in kernels)])
     own = [text.rstrip() for name, text in OWN_MATH.items() if f"{name}(" in used]
     return [*own, *found.values()]

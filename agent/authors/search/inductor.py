@@ -1,13 +1,12 @@
 """Lowers a task's Model with TorchInductor and hands back what it wrote, without a GPU and without running a kernel.
 
 Runs in a child process of ours, forked from one that has imported torch. The model is built and traced on fake
-tensors, so shapes cost no memory. Each code ends with a line `# kerneltune: {json}`: what `clean` needs and the text
-does not say."""
+tensors, so shapes cost no memory. With each code go the facts that `clean` needs and the text does not say.
+"""
 
 import ast
 import contextlib
 import inspect
-import json
 import math
 import re
 import signal
@@ -38,11 +37,10 @@ from torch.fx.traceback import preserve_node_meta
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
-from triton.backends.compiler import GPUTarget
 
-from kerneltune.agent.authors.search.clean import MARK
-from kerneltune.tools.backends.cuda.stubs import apply_to_module, install_cuda_guard
-from kerneltune.tools.schema.codec import Json
+from kerneltune.agent.authors.search.clean import InductorKernel, LoweredCode, LoweringFacts, kernel_texts
+from kerneltune.tools.backends.cuda.stubs import RecordingDriver, apply_to_module, install_cuda_guard
+from kerneltune.tools.schema.codec import Json, encode
 
 # ---
 # Ends a computation of our own that takes too much processor time.
@@ -134,30 +132,12 @@ def put(model: nn.Module, path: Path, value: Any) -> None:
 _HELPER = re.compile(r"\btriton_helpers\.(\w+)")
 
 
-def kernel_sources(code: str) -> dict[str, str]:
-    """Kernel name -> the module text that Inductor would compile."""
-    found = {}
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "async_compile.triton":
-            name, text = (ast.literal_eval(a) for a in node.args[:2])
-            found[name] = text
-    return found
-
-
-def launch_configs(code: str) -> dict[str, Json]:
-    """Ask Inductor's own heuristics which configurations they would try for each kernel."""
-    return {name: _configs(name, text) for name, text in kernel_sources(code).items()}
-
-
-def _configs(name: str, text: str) -> dict[str, Json]:
+def _launched(name: str, text: str) -> InductorKernel:
+    """Ask Inductor's own heuristics which configurations they would try for a kernel."""
     text = text.replace("triton_helpers.set_driver_to_gpu()", "")  # it would load libcuda
     autotuner = getattr(PyCodeCache.load(text), name)
     configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages} for c in autotuner.configs]
-    return {
-        "configs": configs,
-        "grid": autotuner.inductor_meta.get("grid_type", "Grid1D"),
-        "size_hints": {k: int(v) for k, v in (autotuner.size_hints or {}).items()},
-    }
+    return InductorKernel(configs, autotuner.inductor_meta.get("grid_type", "Grid1D"))
 
 
 def helpers_of(code: str) -> dict[str, str]:
@@ -237,27 +217,26 @@ def operators_of(graph: torch.fx.GraphModule) -> list[str]:
     return list(dict.fromkeys(op._overloadpacket.__name__.strip("_") for op in called if op is not None))
 
 
-def facts_of(call: TracedModel, code: str, shape_env: ShapeEnv | None) -> dict[str, Json]:
-    """What `trailer.Facts` holds, as JSON."""
+def facts_of(call: TracedModel, code: str, shape_env: ShapeEnv | None) -> LoweringFacts:
+    """What the lowered code does not say."""
     leaves = [v for v in pytree.tree_leaves(call.inputs) if isinstance(v, torch.Tensor)]
     printer = PythonPrinter()
     guards = [printer.doprint(guard.expr) for guard in shape_env.guards] if shape_env is not None else []
-    guards = [guard.replace("torch.sym_", "") for guard in guards]  # sizes are plain integers to a candidate
-    return {
-        "state": {name: [_sizes(t), str(t.dtype).removeprefix("torch.")] for name, t in call.state.items()},
-        "inputs": _shape_tree(call.inputs, iter(range(len(leaves)))),
-        "tensors": [[_sizes(t), str(t.dtype).removeprefix("torch."), t.is_contiguous()] for t in leaves],
-        "sizes": {path: symbol for path, (symbol, _) in call.sizes.items()},
-        "baked": _baked(call),
-        "cases": call.cases,
-        "differs": call.differs,
-        "symbols": {name: list(place) for name, place in call.symbols.items()},
-        "guards": list(dict.fromkeys(guards)),
-        "outputs": _output_tree(call.outputs),
-        "kernels": launch_configs(code),
-        "helpers": helpers_of(code),
-        "operators": call.operators,
-    }
+    return LoweringFacts(
+        state={name: (_sizes(t), str(t.dtype).removeprefix("torch.")) for name, t in call.state.items()},
+        inputs=_shape_tree(call.inputs, iter(range(len(leaves)))),
+        tensors=[(_sizes(t), str(t.dtype).removeprefix("torch."), t.is_contiguous()) for t in leaves],
+        symbols=call.symbols,
+        guards=list(dict.fromkeys(guard.replace("torch.sym_", "") for guard in guards)),  # sizes are plain integers
+        outputs=_output_tree(call.outputs),
+        kernels={name: _launched(name, text) for name, text in kernel_texts(code).items()},
+        helpers=helpers_of(code),
+        operators=call.operators,
+        sizes={path: symbol for path, (symbol, _) in call.sizes.items()},
+        baked=_baked(call),
+        cases=call.cases,
+        differs=call.differs,
+    )
 
 
 def _baked(call: TracedModel) -> dict[str, Json]:
@@ -390,28 +369,6 @@ _GPU = {
 }  # fmt: skip
 
 
-class _Driver:
-    """The active Triton driver: names the target and nothing else."""
-
-    def __init__(self, arch: int) -> None:
-        self._arch = arch
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self._arch, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cuda", 0)
-
-    def get_device_interface(self) -> Any:
-        return torch.cuda
-
-    def is_active(self) -> bool:
-        return True
-
-
 @contextlib.contextmanager
 def pretend_gpu(arch: int) -> Iterator[None]:
     """Serve the target GPU to torch, Inductor and Triton; everything is put back afterwards."""
@@ -424,7 +381,7 @@ def pretend_gpu(arch: int) -> Iterator[None]:
             setattr(owner, name, value)
         driver = triton.runtime.driver
         stack.callback(setattr, driver, "_active", vars(driver).get("_active"))  # asking for the default needs libcuda
-        driver.set_active(_Driver(arch))
+        driver.set_active(RecordingDriver(arch, {}))
         yield
 
 
@@ -447,11 +404,7 @@ def _stand_ins(gpu: Any, capability: tuple[int, int]) -> list[tuple[Any, str, An
 
 
 # ---
-# Lowers a task's Model with TorchInductor and hands back what it wrote, without a GPU and without running a kernel.
-#
-# Runs in a child process of ours, forked from one that has imported torch. The model is built and traced on fake
-# tensors, so shapes cost no memory. Each code ends with a line `# kerneltune: {json}`: what `clean` needs and the
-# text does not say.
+# The lowering.
 
 _CONFIG = {
     "compile_threads": 1,  # a pool of compilers would outlive us and compile nothing
@@ -488,11 +441,12 @@ class _CodeWritten(BaseException):
 
 
 def main(channel: Any) -> None:
-    """Answer {"source", "overrides", "arch"} with {"codes": […]} or {"error": "…"} until the supervisor is gone."""
+    """Answer {"source", "overrides", "arch"} with {"lowered": …} or {"error": "…"} until the supervisor is gone."""
     while True:
         body = channel.receive().body
         try:
-            reply: dict[str, Json] = {"codes": lower(body["source"], body.get("overrides") or {}, int(body["arch"]))}
+            code = lower(body["source"], body.get("overrides") or {}, int(body["arch"]))
+            reply: dict[str, Json] = {"lowered": encode(code)}
         except TooLong:
             reply = {"error": f"Inductor takes more than {_limit_s(body):g} s of processor time for it"}
         except Exception as error:  # noqa: BLE001 - the task's code and Inductor may raise anything; the author goes on
@@ -511,8 +465,8 @@ def in_words(error: BaseException) -> str:
     return f"{known} ({text.partition(chr(10))[0][:200]})" if known else text
 
 
-def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
-    """Inductor's output codes for the task.
+def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
+    """Inductor's output code for the task.
 
     `overrides`: "inputs" and "init_args" (specs of a case; otherwise the task's own functions are asked), "cases"
     (overrides of the task's cases by name: attributes that differ between them are told apart), "dynamic" (any sizes
@@ -524,8 +478,8 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
     limited = processor_time(DYNAMIC_S if dynamic else STATIC_S)
     with pretend_gpu(arch), inductor_config.patch(config), limited, _no_grad_fakes(dynamic) as fake_mode:
         call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
-        code = _inductor(call)
-        return [f"{code.rstrip()}\n{MARK}{json.dumps(facts_of(call, code, fake_mode.shape_env))}\n"]
+        code = f"{_inductor(call).rstrip()}\n"
+        return LoweredCode(code, facts_of(call, code, fake_mode.shape_env))
 
 
 @contextlib.contextmanager

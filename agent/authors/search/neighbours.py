@@ -1,17 +1,22 @@
-"""Where to go next: pure choices over sketches, their launch parameters and what has been measured so far.
+"""The neighbour search: candidates with open launch parameters, what earlier runs on the same GPU found at their
+points, and where to go next. Pure: equal arguments give equal moves.
 
 First what earlier runs found, then each sketch as it is, then the neighbours of the best points in one parameter, and
-now and then a point from anywhere. Equal arguments give equal moves.
+now and then a point from anywhere.
 """
 
+import hashlib
 import itertools
+import math
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kerneltune.agent.attempt import Attempt, Earlier, point_of, rank_order
-from kerneltune.agent.authors.search.sketch import Params, Remembered, Sketch
 
+Params = Mapping[str, int]
+BEGIN_WITH = 3  # of the best points of earlier runs on this task
 JUMP_EVERY = 5  # turns, of which one begins with a jump: neighbours alone stay on the first hill
 OF_OTHER_SHAPES = 3  # points that were best on other tasks
 FAR = 1.5  # times as slow as the fastest as it is: no further launch parameters are likely to help
@@ -25,6 +30,119 @@ _FAILURES = 2  # of a kernel that never was right, whatever its parameters; too 
 _CLEARLY_SLOWER = 1.1  # times the sketch's best
 _GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS")  # with it a block holds more
 _SHRINKS = "WARPS"  # with it each thread holds less
+
+
+class CannotLower(Exception):
+    """TorchInductor, or our reading of what it wrote, does not cover this task; the message says why."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """`params` are the defaults and `space` the values worth trying, in order; `starts` are whole points to try
+    beside the defaults; `says` explains the idea to a person."""
+
+    name: str
+    source: str
+    says: str
+    params: dict[str, int] = field(default_factory=dict)
+    space: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    starts: tuple[Params, ...] = ()
+
+    def render(self, params: Params) -> str:
+        """The candidate with these parameters. Raises KeyError for one that the file does not have."""
+        text = self.source
+        for name, value in params.items():
+            text, count = re.subn(rf"(?m)^{name} = -?\d+\b", f"{name} = {value}", text)
+            if count != 1:
+                raise KeyError(f"{self.name}: {count} lines '{name} = …' instead of one")
+        return text
+
+
+def fingerprint(source: str) -> str:
+    """Equal for sources that differ in comments' and lines' trailing space only."""
+    lines = (line.split("  # ")[0].rstrip() for line in source.splitlines())
+    kept = [line for line in lines if line and not line.lstrip().startswith("#")]
+    return hashlib.sha256("\n".join(kept).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What earlier runs tell of a task's sketches, checked against their text: a sketch that has changed since is
+    another one. `points`: of this task; `best`: where to begin; `elsewhere`: the best of each sketch on other tasks."""
+
+    points: tuple[Earlier, ...] = ()
+    best: tuple[Earlier, ...] = ()
+    elsewhere: tuple[Earlier, ...] = ()
+    runs: int = 0
+
+    @classmethod
+    def of(cls, found: Sequence[Earlier], known: Mapping[str, Sketch]) -> "Remembered":
+        """What counts of what was found, for these sketches."""
+        ours = [e for e in found if e.sketch in known]
+        same = [e for e in ours if e.same_task and _is_same(e, known[e.sketch])]
+        ranked = sorted((e for e in same if e.median_us), key=lambda e: (e.median_us or 0.0, e.attempt_id))
+        failed = [e for e in same if e.median_us is None and e.same_versions]
+        return cls(
+            (*ranked, *failed),
+            tuple(_distinct(ranked))[:BEGIN_WITH],
+            tuple(_distinct(_elsewhere([e for e in ours if not e.same_task], known))),
+            len({e.attempt_id.rpartition("/")[0] for e in same}),
+        )
+
+    def knows(self, sketch: str, params: Mapping[str, int]) -> bool:
+        """Whether an earlier run on this task has tried the point."""
+        return any(p.sketch == sketch and dict(p.params) == dict(params) for p in self.points)
+
+    def failed(self, sketch: str, params: Mapping[str, int]) -> bool:
+        """Whether the point failed in an earlier run with the same versions, so that it would again."""
+        return any(p.median_us is None and p.sketch == sketch and dict(p.params) == dict(params) for p in self.points)
+
+    @property
+    def words(self) -> str:
+        """What is made of it, for a person; "" where there is nothing."""
+        parts = []
+        if self.points:
+            runs = "an earlier run" if self.runs == 1 else f"{self.runs} earlier runs"
+            parts.append(f"begins with {_counted(len(self.best), 'best point')} of {runs} of this task on this GPU")
+            failed = {(p.sketch, _key_of(p.params)) for p in self.points if p.median_us is None}
+            parts.append(f"{len(self.points)} points known from there, {len(failed)} of them failed and are left")
+        if self.elsewhere:
+            parts.append(f"{_counted(len(self.elsewhere), 'best point')} of other tasks come after the defaults")
+        return "; ".join(parts)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _key_of(params: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """A point's parameters as something to look up."""
+    return tuple(sorted(params.items()))
+
+
+def _is_same(one: Earlier, sketch: Sketch) -> bool:
+    if set(one.params) != set(sketch.params):
+        return False
+    return hashlib.sha256(sketch.render(one.params).encode()).hexdigest() == one.source_sha256
+
+
+def _distinct(ranked: Sequence[Earlier]) -> list[Earlier]:
+    found = {(e.sketch, _key_of(e.params)): e for e in reversed(ranked)}
+    return [e for e in ranked if found[(e.sketch, _key_of(e.params))] is e]
+
+
+def _elsewhere(others: Sequence[Earlier], known: Mapping[str, Sketch]) -> list[Earlier]:
+    """Of each expert and other task the best point, whose parameters this task's sketch has, too. What Inductor wrote
+    for another task is another kernel under the same name."""
+    best: dict[tuple[str, str], Earlier] = {}
+    for one in others:
+        unlike = one.sketch.startswith("inductor") or set(one.params) != set(known[one.sketch].params)
+        if one.median_us is None or unlike:
+            continue
+        key = one.sketch, one.task
+        if key not in best or one.median_us < (best[key].median_us or math.inf):
+            best[key] = one
+    return sorted(best.values(), key=lambda e: (list(known).index(e.sketch), e.attempt_id))
 
 
 @dataclass(frozen=True)
@@ -239,147 +357,91 @@ def spilled_bytes(attempt: Attempt) -> int:
     return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels)
 
 
-# parameter suffix -> (grows, shrinks): hypothesis and prediction of each
+# parameter suffix -> hypothesis and prediction when it grows, then when it shrinks
 _REASONS = {
     "NUM_WARPS": (
-        (
-            "more warps keep more loads in flight and leave fewer values to each thread",
-            "fewer registers; faster if spilling or latency held it back",
-        ),
-        (
-            "fewer warps shorten the reduction across warps and leave room for more programs",
-            "more registers a thread; faster unless it spills",
-        ),
+        "more warps keep more loads in flight and leave fewer values to each thread",
+        "fewer registers; faster if spilling or latency held it back",
+        "fewer warps shorten the reduction across warps and leave room for more programs",
+        "more registers a thread; faster unless it spills",
     ),
     "NUM_STAGES": (
-        (
-            "a deeper pipeline starts loads earlier",
-            "more shared memory; faster if loads were waited for",
-        ),
-        (
-            "a shallower pipeline needs less shared memory, so more programs fit",
-            "less shared memory, higher occupancy",
-        ),
+        "a deeper pipeline starts loads earlier",
+        "more shared memory; faster if loads were waited for",
+        "a shallower pipeline needs less shared memory, so more programs fit",
+        "less shared memory, higher occupancy",
     ),
     "BLOCK": (
-        (
-            "a larger block means fewer steps or programs, with more work in flight in each",
-            "more registers; faster if the overhead of a step mattered",
-        ),
-        (
-            "a smaller block leaves room for more programs at once",
-            "fewer registers, higher occupancy",
-        ),
+        "a larger block means fewer steps or programs, with more work in flight in each",
+        "more registers; faster if the overhead of a step mattered",
+        "a smaller block leaves room for more programs at once",
+        "fewer registers, higher occupancy",
     ),
     "TILE": (
-        (
-            "a larger tile shares a program's start-up among more rows",
-            "fewer programs; faster for short rows",
-        ),
-        (
-            "a smaller tile makes more programs, which balance better",
-            "fewer registers, higher occupancy",
-        ),
+        "a larger tile shares a program's start-up among more rows",
+        "fewer programs; faster for short rows",
+        "a smaller tile makes more programs, which balance better",
+        "fewer registers, higher occupancy",
     ),
     "PROGRAMS": (
-        (
-            "more programs cover more latency",
-            "faster if the multiprocessors had idle warps",
-        ),
-        (
-            "fewer programs each keep a longer pipeline",
-            "faster if starting programs cost more than waiting",
-        ),
+        "more programs cover more latency",
+        "faster if the multiprocessors had idle warps",
+        "fewer programs each keep a longer pipeline",
+        "faster if starting programs cost more than waiting",
     ),
     "GROUP": (
-        (
-            "more rows of tiles at once share the columns' operand in the L2 cache",
-            "less traffic to memory; faster if the operands exceed the cache",
-        ),
-        (
-            "fewer rows of tiles at once share the rows' operand in the L2 cache",
-            "faster if the other operand is the larger",
-        ),
+        "more rows of tiles at once share the columns' operand in the L2 cache",
+        "less traffic to memory; faster if the operands exceed the cache",
+        "fewer rows of tiles at once share the rows' operand in the L2 cache",
+        "faster if the other operand is the larger",
     ),
     "ROWS": (
-        (
-            "more rows a program keep more loads in flight and share what all rows read",
-            "more registers; faster if one row left threads waiting",
-        ),
-        (
-            "fewer rows a program make more programs, which balance better",
-            "fewer registers, higher occupancy",
-        ),
+        "more rows a program keep more loads in flight and share what all rows read",
+        "more registers; faster if one row left threads waiting",
+        "fewer rows a program make more programs, which balance better",
+        "fewer registers, higher occupancy",
     ),
     "HELD": (
-        (
-            "rows that stay in registers are read once",
-            "less traffic; faster unless too few rows fit a multiprocessor",
-        ),
-        (
-            "rows that are read twice need few registers, so more programs fit",
-            "faster if the second read hits the L2 cache",
-        ),
+        "rows that stay in registers are read once",
+        "less traffic; faster unless too few rows fit a multiprocessor",
+        "rows that are read twice need few registers, so more programs fit",
+        "faster if the second read hits the L2 cache",
     ),
     "PIECES": (
-        (
-            "a result that is stored in more pieces needs less shared memory beside the operands",
-            "room for a deeper pipeline",
-        ),
-        (
-            "a result that is stored in fewer pieces waits less often for the store before",
-            "fewer instructions after each tile",
-        ),
+        "a result that is stored in more pieces needs less shared memory beside the operands",
+        "room for a deeper pipeline",
+        "a result that is stored in fewer pieces waits less often for the store before",
+        "fewer instructions after each tile",
     ),
     "ACCESSES": (
-        (
-            "more 16-byte accesses a thread are under way at once",
-            "more registers; faster if too few programs were there to hide latency",
-        ),
-        (
-            "fewer accesses a thread make more and shorter programs",
-            "fewer registers, higher occupancy",
-        ),
+        "more 16-byte accesses a thread are under way at once",
+        "more registers; faster if too few programs were there to hide latency",
+        "fewer accesses a thread make more and shorter programs",
+        "fewer registers, higher occupancy",
     ),
     "DRAWN": (
-        (
-            "winners that are drawn one by one need no sort",
-            "a fraction of the instructions; faster while winners are few",
-        ),
-        (
-            "one sort finds all winners at once",
-            "faster if winners are many",
-        ),
+        "winners that are drawn one by one need no sort",
+        "a fraction of the instructions; faster while winners are few",
+        "one sort finds all winners at once",
+        "faster if winners are many",
     ),
     "LEAVES_LAST": (
-        (
-            "what is read is the last to leave the L2 cache, so that writes make room for each other",
-            "faster by 0.3-2 % where loads reach registers directly",
-        ),
-        (
-            "without hints the cache keeps what was used last",
-            "faster if what was kept is never read again and writes wait for room",
-        ),
+        "what is read is the last to leave the L2 cache, so that writes make room for each other",
+        "faster by 0.3-2 % where loads reach registers directly",
+        "without hints the cache keeps what was used last",
+        "faster if what was kept is never read again and writes wait for room",
     ),
     "SPECIALISED": (
-        (
-            "warps of their own for the loads leave the others to the products",
-            "faster if issuing loads held the products back",
-        ),
-        (
-            "without warps for the loads alone, registers and barriers are saved",
-            "faster if the pipeline was full anyway",
-        ),
+        "warps of their own for the loads leave the others to the products",
+        "faster if issuing loads held the products back",
+        "without warps for the loads alone, registers and barriers are saved",
+        "faster if the pipeline was full anyway",
     ),
     "SPLITS": (
-        (
-            "more programs a row fill the GPU when rows are few",
-            "faster if fewer programs than multiprocessors ran",
-        ),
-        (
-            "fewer programs a row mean less to combine",
-            "faster if the GPU was already full",
-        ),
+        "more programs a row fill the GPU when rows are few",
+        "faster if fewer programs than multiprocessors ran",
+        "fewer programs a row mean less to combine",
+        "faster if the GPU was already full",
     ),
 }
 
@@ -391,6 +453,6 @@ def describe(move: Move) -> tuple[str, str, str]:
         few = ", ".join(f"{name.lower()} {value}" for name, value in move.params.items() if len(move.params) <= 6)
         return f"{move.sketch.says}{f' ({few})' if few else ''}{why}", "", ""
     name, up = move.step
-    grows, shrinks = next((reasons for key, reasons in _REASONS.items() if key in name), _REASONS["BLOCK"])
-    hypothesis, prediction = grows if up else shrinks
+    reasons = next((reasons for key, reasons in _REASONS.items() if key in name), _REASONS["BLOCK"])
+    hypothesis, prediction = reasons[:2] if up else reasons[2:]
     return f"{name} = {move.params[name]} in attempt {move.parent.number}: {hypothesis}{why}", hypothesis, prediction

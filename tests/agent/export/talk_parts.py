@@ -22,7 +22,7 @@ RUN = "20261121-093000-softmax-1a2b"
 
 @dataclass
 class Speaker:
-    """Events of one conversation, as `agent.authors.llm.conversation` would emit them."""
+    """Events of one conversation, as `agent.authors.llm.author` would emit them."""
 
     key: str = "1"
     events: list[Event] = field(default_factory=list)

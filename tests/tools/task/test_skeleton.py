@@ -9,8 +9,7 @@ import pytest
 
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.load import read_task
-from kerneltune.tools.task.module_source import names_in, parts_of
-from kerneltune.tools.task.write import TEMPLATE, looks, task_source
+from kerneltune.tools.task.write import TEMPLATE, looks, names_in, parts_of, task_source
 
 FILE = '''from __future__ import annotations
 import json, math

@@ -57,6 +57,8 @@ _OPTIONS: Mapping[str, OptionCheck] = {
 class PtxLanguage:
     """See `languages.base.Language`."""
 
+    name = "PTX"
+    imports = "`kerneltune` (`PtxKernel`)"
     title = "PTX"
     wait = "griddepcontrol.wait"
     max_bytes = 4 << 20  # it is read by the supervisor, a second for each MB

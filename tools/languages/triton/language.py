@@ -113,6 +113,8 @@ _PROBLEMS: dict[type[Exception], str] = {
 class TritonLanguage:
     """See `languages.base.Language`."""
 
+    name = "Triton"
+    imports = ""
     title = "TTIR"
     wait = "gdc_wait()"
     max_bytes = 64 << 20

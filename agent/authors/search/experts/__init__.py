@@ -19,9 +19,8 @@ kernels, so a judge that times finds the best of them.
 import re
 from pathlib import Path
 
-from kerneltune.agent.authors.search.formula import Fit, TaskFormula, fits_of
-from kerneltune.agent.authors.search.module_source import with_forward
-from kerneltune.agent.authors.search.sketch import CannotLower, Sketch
+from kerneltune.agent.authors.search.model_source import Fit, TaskFormula, fits_of, with_forward
+from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
 from kerneltune.tools.schema.task import TaskSpec
 
 _HERE = Path(__file__).parent

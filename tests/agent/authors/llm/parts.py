@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kerneltune.agent.attempt import Actions, Attempt
+from kerneltune.agent.authors.llm.prompts import Trouble
 from kerneltune.agent.models.types import Delta, Listen, ModelFacts, ModelRequest, Reply, ToolCall, ToolResult, Usage
 from kerneltune.tools.schema.task import TaskSpec
 
@@ -84,3 +85,21 @@ class OneLine:
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Actions]:
         taken, self.work = self.work, []
         return taken
+
+
+class PlainPrompts:
+    """The shortest texts of a run."""
+
+    system = "system"
+
+    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
+        return "opening " + " ".join(f"#{a.number}" for a in seeds)
+
+    def history(self) -> str:
+        return "history"
+
+    def crossover(self, first: Attempt, second: Attempt) -> str:
+        return f"join #{first.number} #{second.number}"
+
+    def nudge(self, trouble: Trouble) -> str:
+        return f"nudge: {trouble}"

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import Limits
-from kerneltune.agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, ConversationTexts, LlmConversation
+from kerneltune.agent.authors.llm.author import KEPT_EXCHANGES, MOST_VAIN, LlmConversation
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.errors import ContextOverflow, Unavailable
 from kerneltune.agent.models.types import Reply, ToolResult, ToolResults, Usage, User
 from kerneltune.agent.tracker import AttemptTracker, CostTracker
 from kerneltune.tools.evaluator import Evaluator
-from tests.agent.authors.llm.parts import ListModel, NoteExecutor, OneLine, call, calling
+from tests.agent.authors.llm.parts import ListModel, NoteExecutor, OneLine, PlainPrompts, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 
 UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a kernel.")
@@ -21,16 +21,15 @@ UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a ker
 def conversation(
     *script: Reply | Exception, **more: Any
 ) -> tuple[LlmConversation, ListModel, NoteExecutor, list[Event]]:
-    model, executor, events = ListModel(list(script)), NoteExecutor(), list[Event]()
-    texts = ConversationTexts("system", "begin", lambda: "what was", lambda trouble: f"nudge: {trouble}")
-    made = LlmConversation("r", "1", model, (), executor, texts, CostTracker(), events.append, **more)  # type: ignore[arg-type]
-    return made, model, executor, events
+    model, executor, log, prompts = ListModel(list(script)), NoteExecutor(), Log(), PlainPrompts()
+    tracker = AttemptTracker("r", TASK, Evaluator(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]
+    made = LlmConversation(tracker, "1", model, executor, prompts, "begin", prompts.history, **more)  # type: ignore[arg-type]
+    return made, model, executor, log.events
 
 
 def hold(made: LlmConversation, **limits: Any) -> str:
     """As the loop does it."""
-    tracker = AttemptTracker("r", TASK, Evaluator(NoteUpdater(), NoteBench(), "timing"), Log(), cost=made.cost)  # type: ignore[arg-type]
-    return optimize(Run(tracker, OneLine([made.actions()]), Limits(99, **limits)))
+    return optimize(Run(made.tracker, OneLine([made.actions()]), Limits(99, **limits)))
 
 
 def test_results_of_tool_calls_go_back_until_the_model_has_no_more_to_say() -> None:
@@ -51,7 +50,7 @@ def test_every_reply_is_an_event_with_its_calls_and_its_cost() -> None:
     assert [e.turn for e in replies] == [1, 2, 3, 4]
     assert replies[0].calls[0]["name"] == "update"
     assert replies[0].cost_usd
-    assert made.cost.cost_usd == pytest.approx(sum(e.cost_usd or 0 for e in replies))
+    assert made.tracker.cost.cost_usd == pytest.approx(sum(e.cost_usd or 0 for e in replies))
 
 
 def test_a_limit_ends_it_before_the_next_request() -> None:
@@ -100,7 +99,7 @@ def test_a_reply_that_was_cut_off_is_told_so() -> None:
 def test_an_overflow_makes_history_of_everything_and_asks_again() -> None:
     made, model, _, _ = conversation(UPDATE, UPDATE, ContextOverflow("too long"), UPDATE)
     hold(made)
-    assert model.asked[3].messages == (User("what was"),)
+    assert model.asked[3].messages == (User("history"),)
 
 
 def test_a_second_overflow_and_whatever_else_a_provider_cannot_do_is_raised() -> None:
@@ -137,7 +136,7 @@ def test_without_a_count_of_tokens_the_length_is_estimated() -> None:
     made.model = model
     hold(made)
     assert max(len(str(r.messages)) for r in model.asked) < 40_000
-    assert made.cost.unpriced == len(model.asked)
+    assert made.tracker.cost.unpriced == len(model.asked)
 
 
 def test_a_reply_that_fills_the_window_is_followed_by_a_shorter_prompt() -> None:

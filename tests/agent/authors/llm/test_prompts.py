@@ -1,12 +1,17 @@
 """The words of a run: the same for all its requests, bounded, and without a trace of held-out cases."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from kerneltune.agent.authors.llm import prompts as texts
 from kerneltune.agent.authors.llm.author import Prompts
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
+from kerneltune.agent.settings import Language
+from kerneltune.tools import languages
+from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN
 from kerneltune.tools.schema.gpus import GPUS
 from kerneltune.tools.schema.task import TensorSpec
@@ -52,6 +57,20 @@ def test_system_and_task_are_short_on_every_target(arch: str, language: str) -> 
     names = [None, *(g.name for g in GPUS if f"sm_{g.arch}" == arch)]
     for gpu in names:
         assert 1_000 < tokens(RunPrompts(workbench(), arch, gpu, language).system) < MOST_OF_A_SYSTEM
+
+
+def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alone() -> None:
+    folders = {path.parent.name for path in Path(languages.__file__).parent.glob("*/language.py")}
+    assert folders == set(get_args(Language)) == set(languages.FOLDERS.values())
+    for folder in folders:
+        spoken = language_in(folder)
+        system = RunPrompts(workbench(), "sm_90", "NVIDIA H200", folder).system
+        assert f"You write {spoken.name} kernels for" in system
+        imports = ", ".join(filter(None, ["torch, triton, numpy", spoken.imports]))
+        assert f"It imports {imports} and the standard library" in system
+        plain = [line for line in prompt_of(folder).splitlines() if line.startswith("- ") and "{" not in line]
+        assert len(plain) > 3
+        assert all(line in system for line in plain)
 
 
 def test_an_unknown_language_is_refused() -> None:

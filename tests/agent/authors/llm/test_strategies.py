@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, Limits, LlmTurn
+from kerneltune.agent.attempt import Limits, LlmTurn
 from kerneltune.agent.authors.llm.author import BEST_OF_SHARE, LlmAuthor
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
@@ -19,24 +19,8 @@ from kerneltune.agent.models.types import Listen, ModelRequest, Reply, ToolCall,
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
-from tests.agent.authors.llm.parts import ListModel, call, calling
+from tests.agent.authors.llm.parts import ListModel, PlainPrompts, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
-
-
-class PlainPrompts:
-    system = "system"
-
-    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
-        return "opening " + " ".join(f"#{a.number}" for a in seeds)
-
-    def history(self) -> str:
-        return "history"
-
-    def crossover(self, first: Attempt, second: Attempt) -> str:
-        return f"join #{first.number} #{second.number}"
-
-    def nudge(self, trouble: str) -> str:
-        return trouble
 
 
 def written(us: float) -> ToolCall:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import Draft, Limits, LlmTurn
-from kerneltune.agent.authors.llm.tool_calls import ToolExecutor
-from kerneltune.agent.authors.llm.tool_schemas import TOOLS
+from kerneltune.agent.authors.llm.tool_calls import TOOLS, ToolExecutor
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected
 from kerneltune.agent.loop import Run, bench_rest, carry_out, optimize
 from kerneltune.agent.models.types import ToolCall, ToolResult
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
+from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import Compiled, SassReply
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.sass import SassInstruction, counted
@@ -95,7 +95,7 @@ def toolbox(
     log = Log()
     bench = AttemptTracker("r", TASKS, Evaluator(updater or WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     going = Run(bench, OneLine([]), Limits(most), width)
-    return Box(ToolExecutor(bench, "1", "sm_90", share), going), bench, log.events
+    return Box(ToolExecutor(bench, "1", gpu_for_arch("sm_90"), share), going), bench, log.events
 
 
 def write(source: str | None, **more: Any) -> ToolCall:

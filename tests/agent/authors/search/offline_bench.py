@@ -82,10 +82,11 @@ def propose(tasks: dict[str, str]) -> Json:
 def propose_inductor(tasks: dict[str, str]) -> Json:
     """The same of Inductor alone, as it comes."""
     from kerneltune.agent.authors.search.author import OfflineAuthor
+    from kerneltune.agent.authors.search.clean import LoweredCode
     from kerneltune.agent.authors.search.inductor import in_words, lower
-    from kerneltune.agent.authors.search.sketch import CannotLower
+    from kerneltune.agent.authors.search.neighbours import CannotLower
 
-    def lowered(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+    def lowered(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
         if overrides.get("config"):
             raise CannotLower("another setting")
         try:

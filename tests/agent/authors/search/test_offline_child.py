@@ -5,11 +5,11 @@ import contextlib
 import pytest
 
 from kerneltune.agent.authors.search.author import through
-from kerneltune.agent.authors.search.clean import CaseArguments, split
-from kerneltune.agent.authors.search.sketch import CannotLower
+from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode
+from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.sandbox.workers import started_base
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.errors import WorkerTimeout
 
 SOURCE = """
@@ -31,10 +31,10 @@ def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
         lower = through(call)
         with pytest.raises(CannotLower, match="NameError"):
             lower("missing", {}, 90)
-        text, facts = split(lower(SOURCE, {"SIZE": 7}, 90)[0])
-        assert facts.tensors == [([7, 4], "float32", True)]
-        assert "def call(" in text
-        _, anything = split(lower(SOURCE, {"dynamic": True}, 90)[0])
+        code = lower(SOURCE, {"SIZE": 7}, 90)
+        assert code.facts.tensors == [([7, 4], "float32", True)]
+        assert "def call(" in code.text
+        anything = lower(SOURCE, {"dynamic": True}, 90).facts
         assert anything.covers(CaseArguments({}, [((100, 100), "float32")], {}))
         assert not anything.covers(CaseArguments({}, [((100, 100), "float16")], {}))
         assert not anything.covers(CaseArguments({}, [((100,), "float32")], {}))
@@ -45,5 +45,5 @@ def test_after_a_request_that_took_too_long_the_next_one_gets_its_own_answer() -
         asked = {"source": SOURCE, "overrides": {"SIZE": 7}, "arch": 90}
         with pytest.raises(WorkerTimeout):
             lowering.call(asked, 0.001)
-        codes = lowering.call({**asked, "overrides": {"SIZE": 5}}, 120.0)["codes"]
-        assert split(codes[0])[1].tensors == [([5, 4], "float32", True)]
+        reply = lowering.call({**asked, "overrides": {"SIZE": 5}}, 120.0)
+        assert decode(LoweredCode, reply["lowered"]).facts.tensors == [([5, 4], "float32", True)]

@@ -12,7 +12,7 @@ import pytest
 from kerneltune.agent.attempt import Earlier, SearchPoint
 from kerneltune.agent.authors.search.author import OfflineAuthor
 from kerneltune.agent.authors.search.experts import experts
-from kerneltune.agent.authors.search.sketch import CannotLower, Remembered, Sketch
+from kerneltune.agent.authors.search.neighbours import CannotLower, Remembered, Sketch
 from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Verified
 from kerneltune.agent.record.store import Store
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.authors.search.experts import experts
-from kerneltune.agent.authors.search.sketch import Sketch
+from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.task.load import builtin_names

@@ -8,10 +8,20 @@ import pytest
 
 from kerneltune.agent.attempt import Attempt, Proposal, SearchPoint
 from kerneltune.agent.authors.search.author import OfflineAuthor, overrides, through
+from kerneltune.agent.authors.search.clean import LoweredCode
 from kerneltune.agent.authors.search.experts import experts
-from kerneltune.agent.authors.search.module_source import model_parts
-from kerneltune.agent.authors.search.neighbours import FAILING, SPILLS, TOO_LARGE, Outcomes, View, search
-from kerneltune.agent.authors.search.sketch import CannotLower, Sketch, fingerprint
+from kerneltune.agent.authors.search.model_source import model_parts
+from kerneltune.agent.authors.search.neighbours import (
+    FAILING,
+    SPILLS,
+    TOO_LARGE,
+    CannotLower,
+    Outcomes,
+    Sketch,
+    View,
+    fingerprint,
+    search,
+)
 from kerneltune.tools.languages.ptx.host_code import CannotSay
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
@@ -29,7 +39,7 @@ X = {"$tensor": TensorSpec((8, 16), "float32")}
 TASK = TaskSpec("softmax", "0", "float32", SOURCE, (CaseSpec("main", (X,), (), None), CaseSpec("wide", (X,), (), None)))
 
 
-def refuse(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+def refuse(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
     raise CannotLower("no Inductor in this test")
 
 
@@ -260,7 +270,7 @@ def test_an_author_with_nothing_left_returns_an_empty_list() -> None:
 def test_held_out_cases_are_not_lowered() -> None:
     asked: list[Json] = []
 
-    def record(source: str, overrides: dict[str, Json], arch: int) -> list[str]:
+    def record(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
         asked.append(overrides["inputs"])
         raise CannotLower("enough")
 

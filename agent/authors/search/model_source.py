@@ -1,7 +1,8 @@
-"""What a task's `forward` computes, as one expression in one spelling, and whether an expert is for it.
+"""A task's Model as text: the constructor that a candidate copies, the one expression that its `forward` computes, and
+whether an expert is for that. Text in, text and syntax trees out; no torch here.
 
-`torch.softmax(x, 1)`, `x.softmax(dim=1)` and `self.act(x)` with `self.act = nn.Softmax(dim=1)` are all
-`softmax(x, dim=1)`. Text in, syntax tree out; no torch here."""
+Copying the constructor keeps names and shapes of all parameters, random draws included, whatever it does.
+"""
 
 import ast
 import re
@@ -9,14 +10,156 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerneltune.agent.authors.search.module_source import with_inherited
+from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 
 # ---
-# What a task's `forward` computes, as one expression in one spelling: `torch.softmax(x, 1)`, `x.softmax(dim=1)` and
-# `self.act(x)` with `self.act = nn.Softmax(dim=1)` are all `softmax(x, dim=1)`. Text in, syntax tree out; no torch
-# here.
+# Model without its forward, and what that refers to.
+
+
+def model_parts(source: str) -> tuple[list[str], ast.ClassDef, ast.arguments]:
+    """Needed top-level statements of the task, `ModelNew` without methods that compute, and forward's parameters."""
+    tree = ast.parse(source)
+    model = _model(tree)
+    if model is None:
+        raise CannotLower("the task file has no `class Model` of its own")
+    forward = _method(with_inherited(tree, model), "forward")
+    if forward is None:
+        raise CannotLower("Model inherits its forward from a class of another file")
+    stripped = _Constructor().visit(ast.parse(ast.unparse(model)).body[0])
+    _keep_called(stripped)
+    definitions = _definitions(tree)
+    needed = _reachable(stripped, definitions)
+    texts = [ast.unparse(_without_forward(s)) for s in tree.body if s is not model and _defines(s) & needed]
+    return texts, stripped, forward.args
+
+
+def _model(tree: ast.Module) -> ast.ClassDef | None:
+    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+
+
+def _method(model: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
+def with_inherited(tree: ast.Module, model: ast.ClassDef) -> ast.ClassDef:
+    """The class as if all that it inherits from classes of the file stood in it, to be read: a constructor that does no
+    more than hand its arguments on, and convert what was made, gives way to the one that it calls."""
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    seen = {model.name}
+    while len(model.bases) == 1 and (name := ast.unparse(model.bases[0])) in classes.keys() - seen:
+        seen.add(name)
+        base, own = classes[name], _method(model, "__init__")
+        kept = [n for n in model.body if n is not own or not _hands_on(own, _method(base, "__init__"))]
+        stated = {n.name for n in kept if isinstance(n, ast.FunctionDef)}
+        inherited = [n for n in base.body if not isinstance(n, ast.FunctionDef) or n.name not in stated]
+        model = ast.ClassDef(model.name, base.bases, base.keywords, [*inherited, *kept], base.decorator_list)
+    return model
+
+
+def _hands_on(own: ast.FunctionDef, theirs: ast.FunctionDef | None) -> bool:
+    """Whether a constructor gives its arguments to the inherited one, in their order and under their names."""
+    if theirs is None or not own.body or not isinstance(own.body[0], ast.Expr):
+        return False
+    names, call = [a.arg for a in own.args.args[1:]], own.body[0].value
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) != "super().__init__":
+        return False
+    given = [ast.unparse(v) for v in (*call.args, *(k.value for k in call.keywords if k.arg == ast.unparse(k.value)))]
+    converts = all(ast.unparse(statement).startswith("self.to(") for statement in own.body[1:])
+    return converts and names == given == [a.arg for a in theirs.args.args[1 : 1 + len(names)]]
+
+
+class _Constructor(ast.NodeTransformer):
+    """Model -> ModelNew, also inside `super(Model, self)`."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name("ModelNew", node.ctx) if node.id == "Model" else node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.generic_visit(node)
+        node.name = "ModelNew" if node.name == "Model" else node.name
+        return node
+
+
+def _keep_called(model: ast.ClassDef) -> None:
+    """Drop the docstring and every method that the constructor does not lead to."""
+    methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)}
+    wanted, todo = set(), [m for m in methods if m == "__init__"]
+    while todo:
+        name = todo.pop()
+        wanted.add(name)
+        used = {n.attr for n in ast.walk(methods[name]) if isinstance(n, ast.Attribute)}
+        todo += [m for m in methods if m in used and m not in wanted and m != "forward"]
+    docstring = model.body[0] if ast.get_docstring(model) is not None else None
+    unwanted = [n for n in model.body if isinstance(n, ast.FunctionDef) and n.name not in wanted]
+    model.body = [n for n in model.body if n is not docstring and n not in unwanted]
+
+
+def _without_forward(node: ast.stmt) -> ast.stmt:
+    """A submodule's class only holds parameters in a candidate."""
+    if isinstance(node, ast.ClassDef) and _method(node, "__init__"):
+        copy = ast.parse(ast.unparse(node)).body[0]
+        assert isinstance(copy, ast.ClassDef)
+        _keep_called(copy)
+        return copy
+    return node
+
+
+def _defines(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return set()
+
+
+def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
+    found: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for name in _defines(node):
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _reachable(start: ast.AST, definitions: dict[str, list[ast.stmt]]) -> set[str]:
+    seen: set[str] = set()
+    todo = list(loads(start))
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in definitions:
+            continue
+        seen.add(name)
+        for node in definitions[name]:
+            todo += loads(_without_forward(node))
+    return seen
+
+
+def loads(node: ast.AST) -> Iterator[str]:
+    """The names that are read in it, each as often as it is."""
+    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+
+
+def with_forward(kernels: str, source: str, call: str) -> str:
+    """A candidate: `kernels` as they are, then the task's constructor with a forward that returns `call`."""
+    statements, model, parameters = model_parts(source)
+    for argument in parameters.args:
+        argument.annotation = None  # names in it need not be among what is copied
+    arguments = ast.unparse(parameters)
+    model.body = [n for n in model.body if not isinstance(n, ast.FunctionDef) or n.name != "forward"]
+    model.body.append(ast.parse(f"def forward({arguments}):\n    return {call}").body[0])
+    imports = [s for s in statements if s.startswith(("import ", "from "))]
+    rest = [s for s in statements if s not in imports]
+    head, _, body = kernels.partition("\nimport triton.language as tl\n")
+    top = [f"{head}\nimport triton.language as tl", *(i for i in imports if i not in kernels)]
+    return "\n\n\n".join(["\n".join(top), body.strip(), *rest, ast.unparse(ast.fix_missing_locations(model))]) + "\n"
+
+
+# ---
+# What `forward` computes, as one expression in one spelling: `torch.softmax(x, 1)`, `x.softmax(dim=1)` and
+# `self.act(x)` with `self.act = nn.Softmax(dim=1)` are all `softmax(x, dim=1)`.
 
 Constants = Mapping[str, Json]
 
@@ -34,6 +177,7 @@ _POSITIONAL = {
     "matmul": ("other",),
     "addmm": ("mat1", "mat2"),
 }
+_NAMESPACES = ("torch", "F", "nn.functional", "torch.nn.functional", "torch.special")
 _SAME = {"mm": "matmul", "bmm": "matmul"}
 _OPERATORS: dict[type[ast.operator], str] = {ast.MatMult: "matmul", ast.Pow: "pow"}
 _DEFAULTS = {("sum", "keepdim"): False, ("mean", "keepdim"): False, ("gelu", "approximate"): "none"}
@@ -56,21 +200,18 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
     `constants` gives values to what is not an argument: "self.dim", "LARGEST".
     """
     tree = ast.parse(source)
-    model = _model_of(tree)
-    methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)} if model else {}
+    if (own_model := _model(tree)) is None:
+        return None
+    model = with_inherited(tree, own_model)
+    methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)}
     if "forward" not in methods or not _is_plain(methods["forward"].args):
         return None
     own = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     arguments = [a.arg for a in methods["forward"].args.args][1:]
-    value = _Inliner(methods, _modules(model, methods.get("__init__")), constants, own).body(
+    value = _Inliner(methods, _modules(model), constants, own).body(
         methods["forward"], {name: ast.Name(name, ast.Load()) for name in arguments}
     )
     return (value, arguments) if value is not None else None
-
-
-def _model_of(tree: ast.Module) -> ast.ClassDef | None:
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    return with_inherited(tree, model) if model else None
 
 
 def _is_plain(arguments: ast.arguments) -> bool:
@@ -90,20 +231,13 @@ def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[st
     tree = ast.parse(source)
     found: dict[str, Json] = {}
     for node in tree.body:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and isinstance(node.value, ast.Constant)
-        ):
-            found[node.targets[0].id] = node.value.value
-    changed = {key for case in _cases(tree) for key in case}
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            found[ast.unparse(node.targets[0])] = node.value.value
+    changed = {key for case in listed_cases(tree) for key in case}
     found = {name: value for name, value in found.items() if name not in changed}
-    model = _model_of(tree)
-    init = (
-        next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-        if model
-        else None
-    )
+    own_model = _model(tree)
+    model = with_inherited(tree, own_model) if own_model else None
+    init = _method(model, "__init__") if model else None
     if model is None or init is None:
         return found
     once = _set_once(model)
@@ -149,16 +283,16 @@ def _assignments(init: ast.FunctionDef) -> list[tuple[ast.expr, ast.expr]]:
     return found
 
 
-def _cases(tree: ast.Module) -> list[dict[str, Json]]:
+def listed_cases(tree: ast.Module) -> list[dict[str, Json]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES":
             return list(ast.literal_eval(node.value))
     return []
 
 
-def _modules(model: ast.ClassDef | None, init: ast.FunctionDef | None) -> dict[str, ast.Call]:
+def _modules(model: ast.ClassDef) -> dict[str, ast.Call]:
     """NAME -> the call that makes self.NAME, of modules that we know."""
-    once = _set_once(model) if model else set()
+    once, init = _set_once(model), _method(model, "__init__")
     return {
         target.attr: value
         for target, value in (_assignments(init) if init else [])
@@ -247,14 +381,7 @@ class _Inliner(ast.NodeTransformer):
             return self._own(name, node)
         args: list[ast.expr] = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        namespace = base is None or ast.unparse(base) in (
-            "torch",
-            "F",
-            "nn.functional",
-            "torch.nn.functional",
-            "torch.special",
-        )
-        if base is not None and not namespace:
+        if base is not None and ast.unparse(base) not in _NAMESPACES:
             args.insert(0, self.visit(base))
         return _spelled(name, args, keywords)
 
@@ -272,18 +399,13 @@ class _Inliner(ast.NodeTransformer):
     def _module(self, name: str, x: ast.expr) -> ast.expr:
         made = self._modules[name]
         if _last(made.func) in _WHOLE:
-            layer = ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
-            return _spelled(_last(made.func), [x, layer], [])
+            return _spelled(_last(made.func), [x, _expression(f"self.{name}")], [])
         function, options, held = _MODULES[_last(made.func)]
         keywords = [ast.keyword(key, self.visit(_copy(v))) for key, v in zip(options, made.args, strict=False)]
         keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]
         bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in made.keywords)
-        keywords += [ast.keyword(p, _attribute(name, p)) for p in held if not (p == "bias" and bare)]
+        keywords += [ast.keyword(p, _expression(f"self.{name}.{p}")) for p in held if not (p == "bias" and bare)]
         return _spelled(function, [x], keywords)
-
-
-def _attribute(module: str, parameter: str) -> ast.expr:
-    return ast.Attribute(ast.Attribute(ast.Name("self", ast.Load()), module, ast.Load()), parameter, ast.Load())
 
 
 def _spelled(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> ast.Call:
@@ -301,8 +423,12 @@ def _is_default(name: str, keyword: ast.keyword) -> bool:
     return isinstance(keyword.value, ast.Constant) and keyword.value.value == default
 
 
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
 def _copy(node: ast.expr) -> ast.expr:
-    return ast.parse(ast.unparse(node), mode="eval").body
+    return _expression(ast.unparse(node))
 
 
 # ---
@@ -361,9 +487,8 @@ class TaskFormula:
         for bound in _match(fit.pattern, self.value, fit.holes, {}):
             operands = {name: _written(node, self.arguments) for name, node in bound.items()}
             if all(operands.values()) and all(self._suits(fit, bound, case) for case in self.cases):
-                return ast.unparse(
-                    _Filled({k: v for k, v in operands.items() if v}, self.precision).visit(_copied(fit))
-                )
+                fill = _Filled({k: v for k, v in operands.items() if v}, self.precision)
+                return ast.unparse(fill.visit(_copy(fit.call)))
         return None
 
     def _suits(self, fit: Fit, bound: Bound, case: CaseSpec) -> bool:
@@ -386,10 +511,6 @@ class TaskFormula:
             return _tensor_shape(encode(case.inputs[place])) if place < len(case.inputs) else None
         spec = case.state.get(ast.unparse(node).removeprefix("self."))
         return spec.shape if spec else None
-
-
-def _copied(fit: Fit) -> ast.AST:
-    return ast.parse(ast.unparse(fit.call), mode="eval").body
 
 
 def _tensor_shape(value: Json) -> tuple[int, ...] | None:
@@ -470,4 +591,4 @@ class _Filled(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         text = self._operands.get(node.id)
-        return ast.parse(text, mode="eval").body if text else node
+        return _expression(text) if text else node
