@@ -59,7 +59,7 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         return tree_map(self.disturb, result)
 
     def disturb(self, value: Any) -> Any:
-        """The value with relative noise, when it is a floating tensor; a large one is changed itself, a part at a time.
+        """The value with relative noise, when it is a floating tensor; of a large one, a part at a time.
         Moves 34 bytes an element (70 if it computed the factors): an attention's scores are gigabytes in float64, and a
         judgement needs fifteen such runs."""
         if not isinstance(value, Tensor) or value.dtype != torch.float64:
@@ -67,9 +67,10 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         with torch.utils._python_dispatch._disable_current_modes():
             if value.numel() <= AT_ONCE:
                 return value * self._factors(value)
+            made = torch.empty_like(value)
             for place in portions(value):
-                value[place] *= self._factors(value[place])
-            return value
+                torch.mul(value[place], self._factors(value[place]), out=made[place])
+            return made
 
     def _factors(self, value: Tensor) -> Tensor:
         up = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.bool)
