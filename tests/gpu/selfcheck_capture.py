@@ -3,6 +3,8 @@
 A reference may do what no CUDA graph can hold. That is seen beforehand, or leaves nothing behind.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from kerneltune.tools.backends.cuda import passes
@@ -11,12 +13,13 @@ from kerneltune.tools.backends.cuda import passes
 def reads_are_seen_before_a_capture(x: torch.Tensor) -> None:
     """Operators that wait for the GPU raise, others do not."""
     ones = torch.ones(len(x), dtype=torch.int64, device="cuda")
-    for name, work in {
+    works: dict[str, Callable[[], object]] = {
         "item": lambda: x.sum().item(),
         "repeat_interleave": lambda: torch.repeat_interleave(x, ones, dim=0),
         "nonzero": lambda: x.nonzero(),
         "copy": lambda: x.cpu(),
-    }.items():
+    }
+    for name, work in works.items():
         try:
             with passes.without_host_reads():
                 work()

@@ -63,7 +63,8 @@ def test_what_is_expected_in_parts_is_what_is_expected_of_the_whole(tmp_path: Pa
     assert len(parts) > 5
     assert torch.allclose(torch.cat([e.values for _, e in parts]), whole.values, rtol=1e-14, atol=0)
     assert torch.equal(torch.cat([e.native for _, e in parts]), whole.native)
-    noise, wanted = torch.cat([e.noise for _, e in parts]), whole.noise
+    found_noise: list[Any] = [e.noise for _, e in parts]
+    noise, wanted = torch.cat(found_noise), whole.noise
     assert 0.5 < float(noise.median() / wanted.median()) < 2  # type: ignore[union-attr]
     assert {(e.reduction_length, e.read) for _, e in parts} == {(whole.reduction_length, whole.read)}
 
@@ -162,21 +163,24 @@ def product(device: Device, args: Any) -> None:
     y.copy_(x * w)
 
 
-class Meter(TorchDispatchMode):  # type: ignore[misc]
+_WEAK_REF: Any = StorageWeakRef  # without types
+
+
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The most bytes of tensors that lived at once, of those that operators were given or made meanwhile."""
 
     peak_bytes = 0
 
     def __init__(self) -> None:
-        super().__init__()
-        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._live: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in pytree.tree_leaves((args, result)):
             if isinstance(tensor, torch.Tensor) and type(tensor) is not FakeTensor:
                 storage = tensor.untyped_storage()
-                self._live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+                self._live[storage._cdata] = (_WEAK_REF(storage), storage.nbytes())
         self._live = {k: (ref, size) for k, (ref, size) in self._live.items() if not ref.expired()}
         self.peak_bytes = max(self.peak_bytes, sum(size for _, size in self._live.values()))
         return result

@@ -243,7 +243,7 @@ class GateResult:
     share: float = 0.0
 
 
-class Expectation(Protocol):
+class ExpectedOutputs(Protocol):
     """What a right candidate may return for drawn inputs. Of a large case it is worked out some rows at a time, anew
     whenever it is asked for (`tools.judge.correctness.problem.ExpectationInParts`)."""
 
@@ -274,7 +274,7 @@ class AnswersInputs(Protocol):
 
     def restore(self, drawn: Any) -> None: ...
 
-    def expectation(self, inputs: tuple[Any, ...]) -> Expectation: ...
+    def expectation(self, inputs: tuple[Any, ...]) -> ExpectedOutputs: ...
 
 
 def judge(problem: AnswersInputs, drawn: Drawn, actual: Tree, *, case: str, battery: str) -> CaseResult:
@@ -289,7 +289,7 @@ def rows_of(tree: Tree, rows: slice | None) -> Tree:
 
 
 def compare_in_parts(
-    expectation: Expectation,
+    expectation: ExpectedOutputs,
     actual: Tree,
     *,
     case: str = "",

@@ -83,7 +83,7 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         if func.overloadpacket in _NORMALISATIONS:
             with self:
                 return decomposition_table[func](*args, **kwargs)
-        result = func(self.disturb(args[0], math.sqrt(excess), ours=False), *args[1:], **kwargs)
+        result = func(self.disturb(args[0], math.sqrt(excess)), *args[1:], **kwargs)
         if excess <= _SIDE_BY_SIDE:
             return result
         return tree_map(lambda value: self.disturb(value, math.sqrt(excess / _SIDE_BY_SIDE)), result)
@@ -94,19 +94,19 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
             return result
         return tree_map(self.disturb, result)
 
-    def disturb(self, value: Any, by: float = 1.0, *, ours: bool = True) -> Any:
-        """The value with relative noise, `by` times NOISE, when it is a floating tensor; a large one of `ours` is
-        changed itself, a part at a time. Moves 34 bytes an element (70 if it computed the factors): an attention's
-        scores are gigabytes in float64, and a judgement needs fifteen such runs."""
+    def disturb(self, value: Any, by: float = 1.0) -> Any:
+        """The value with relative noise, `by` times NOISE, when it is a floating tensor; of a large one, a part at a
+        time. Moves 34 bytes an element (70 if it computed the factors): an attention's scores are gigabytes in float64,
+        and a judgement needs fifteen such runs."""
         if not isinstance(value, Tensor) or value.dtype != torch.float64:
             return value
         with torch.utils._python_dispatch._disable_current_modes():
             if value.numel() <= AT_ONCE:
                 return value * self._factors(value, by)
-            disturbed = value if ours else value.clone()
-            for place in portions(disturbed):
-                disturbed[place] *= self._factors(disturbed[place], by)
-            return disturbed
+            made = torch.empty_like(value)
+            for place in portions(value):
+                torch.mul(value[place], self._factors(value[place], by), out=made[place])
+            return made
 
     def _factors(self, value: Tensor, by: float) -> Tensor:
         up = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.bool)

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, native_holds, rows_of
+from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, native_holds, rows_of
 from kerneltune.tools.judge.correctness.float64 import (
     Disturbances,
     WithNoise,
@@ -509,7 +509,7 @@ class LoadedCase(ReferenceModel):
         native, sizes = self._native_and_sizes(inputs, most_samples)
         return self._expected(inputs, native, sizes)
 
-    def expectation(self, inputs: tuple[Any, ...], *, most_samples: int = MOST_SAMPLES) -> Expectation:
+    def expectation(self, inputs: tuple[Any, ...], *, most_samples: int = MOST_SAMPLES) -> ExpectedOutputs:
         """The same for a case of any size: of a large one whose rows do not depend on each other, in parts."""
         native, sizes = self._native_and_sizes(inputs, most_samples)
         parts = self._row_parts(inputs, native)

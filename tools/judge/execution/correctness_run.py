@@ -20,7 +20,7 @@ from kerneltune.tools.backends.cuda.driver import DriverError
 from kerneltune.tools.backends.cuda.launcher import Image, scratch_bytes
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, settle
 from kerneltune.tools.backends.cuda.protocol import Drop, Load, RunOnce, Setup
-from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, compare_in_parts
+from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn, free_cached
@@ -80,7 +80,7 @@ def _is_atomic(kernel: Kernel) -> bool:
 class ExpectsAnswer(Protocol):
     """Gives the expected answer for inputs (`tools.judge.correctness.problem.Problem`)."""
 
-    def expectation(self, inputs: tuple[Any, ...]) -> Expectation: ...
+    def expectation(self, inputs: tuple[Any, ...]) -> ExpectedOutputs: ...
 
 
 class PlanChecker:
@@ -152,7 +152,7 @@ class PlanChecker:
         self._link.ask(RunOnce(memory.offsets()), timeout_s=self._limit_s)
         self.runs += 1
 
-    def _repeated(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, repeats: int) -> CaseResult:
+    def _repeated(self, memory: GuardedMemory, expected: ExpectedOutputs, drawn: Drawn, repeats: int) -> CaseResult:
         worst = CaseResult(self._plan.case, drawn.battery, True, 0.0, 0.0)
         first: tuple[MemoryState, dict[int, torch.Tensor]] | None = None
         for number, before in zip(range(repeats), self._befores, strict=False):
@@ -175,7 +175,9 @@ class PlanChecker:
         self._stale = first[1] if first else {}
         return worst
 
-    def _judged(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, before: MemoryState) -> CaseResult:
+    def _judged(
+        self, memory: GuardedMemory, expected: ExpectedOutputs, drawn: Drawn, before: MemoryState
+    ) -> CaseResult:
         """Compare; a failure is explained with what the outputs held before."""
         case, battery, outputs = self._plan.case, drawn.battery, memory.outputs()
         with self._holding_outputs():
@@ -197,7 +199,7 @@ class PlanChecker:
         finally:
             self._comparing = False
 
-    def _why(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, good: MemoryState) -> str:
+    def _why(self, memory: GuardedMemory, expected: ExpectedOutputs, drawn: Drawn, good: MemoryState) -> str:
         """Why a run is wrong after one that was right: both again and again, and with one thing changed at a time."""
         bad = self._last
         same_end = replace(good, right=bad.right)
@@ -210,7 +212,7 @@ class PlanChecker:
             return "it depends on what lies beside its tensors: it reads outside of them; "
         return "it depends on what its memory held before, and on what lies beside its tensors; "
 
-    def _is_right(self, memory: GuardedMemory, expected: Expectation, drawn: Drawn, before: MemoryState) -> bool:
+    def _is_right(self, memory: GuardedMemory, expected: ExpectedOutputs, drawn: Drawn, before: MemoryState) -> bool:
         self._run(memory, drawn, before)
         with self._holding_outputs():
             return compare_in_parts(expected, memory.outputs(), battery=drawn.battery).ok
@@ -490,7 +492,7 @@ def _batteries_of(batteries: Batteries, case: str) -> Sequence[str]:
 
 
 def compare_slot(
-    expected: Expectation, outputs: OutputBuffers, slot: int, turn: int, *, case: str, battery: str
+    expected: ExpectedOutputs, outputs: OutputBuffers, slot: int, turn: int, *, case: str, battery: str
 ) -> CaseResult:
     """Compare one slot; a failure is explained with what the outputs held before."""
     found = outputs.tree(slot)

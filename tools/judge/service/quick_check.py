@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer
-from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation
+from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn, free_cached
@@ -35,7 +35,7 @@ class PreparedCase(NamedTuple):
     problem: Problem
     held: WholeExpectation | None  # None: of a case so large that its answers are worked out in parts
 
-    def expectation(self, inputs: tuple[Any, ...]) -> Expectation:
+    def expectation(self, inputs: tuple[Any, ...]) -> ExpectedOutputs:
         """The answer, which was worked out once where it can be held."""
         if self.held is not None:
             return self.held

@@ -149,7 +149,10 @@ class JudgeSession:
         except TaskError as error:
             return Ready(self._gpu, str(error))
         self._task = request.task
-        memory_bytes = self._limited_to(request.memory_bytes)
+        try:
+            memory_bytes = self._limited_to(request.memory_bytes)
+        except DriverError as error:
+            return Ready(self._gpu, f"gpu-memory-gib: others use the GPU's memory that was to be left alone: {error}")
         if problem := too_large(request.task, memory_bytes):
             return Ready(self._gpu, problem)
         note = keep_compiled(Path(request.cache_dir)) if request.cache_dir else ""
@@ -170,10 +173,10 @@ class JudgeSession:
         if self._held_back is not None:
             self._held_back.close()
             self._held_back = None
-        free, total = torch.cuda.mem_get_info()
+        total = int(torch.cuda.mem_get_info()[1])
         if not 0 < memory_bytes < total:
-            return int(total)
-        self._held_back = DeviceBuffer.allocate(min(free, total - memory_bytes))
+            return total
+        self._held_back = DeviceBuffer.allocate(total - memory_bytes)
         return memory_bytes
 
     def _opened(self) -> tuple[TaskFile, TaskSpec]:

@@ -175,6 +175,7 @@ class CandidateJudge:
         if not verdict.accepted:
             return verdict
         first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
+        first[PEAK_MEMORY] = judged.receipt.get(PEAK_MEMORY)
         first["judged_us"] = judged.timing.median_us if judged.timing else None
         cases, receipt = (*judged.cases, *verdict.cases), {**verdict.receipt, **first}
         return replace(verdict, cases=cases, receipt=receipt, left_out=judged.left_out)

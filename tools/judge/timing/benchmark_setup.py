@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.judge.correctness.comparison import Expectation, WholeExpectation, compare_in_parts
+from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.gates import Expected, samples_for
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import free_cached
@@ -44,9 +44,9 @@ class AnswerCache:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes, self._held_bytes = most_bytes, 0.0
-        self._held: OrderedDict[str, tuple[Expectation, float]] = OrderedDict()
+        self._held: OrderedDict[str, tuple[ExpectedOutputs, float]] = OrderedDict()
 
-    def of(self, name: str, make: Callable[[], Expectation]) -> Expectation:
+    def of(self, name: str, make: Callable[[], ExpectedOutputs]) -> ExpectedOutputs:
         """The answer of that name, made if it is not held."""
         if name in self._held:
             self._held.move_to_end(name)
@@ -269,7 +269,7 @@ class BenchmarkSetup:
                 worst = max(worst, result, key=lambda r: r.error_ratio)
         return standing_for(worst, seen)
 
-    def _verified(self, expected: Expectation, outputs: OutputBuffers, slot: int, turn: int) -> CaseResult:
+    def _verified(self, expected: ExpectedOutputs, outputs: OutputBuffers, slot: int, turn: int) -> CaseResult:
         """Compare one slot; a refusal counts when the answer with all of its noise samples bears it out."""
         result = compare_slot(expected, outputs, slot, turn, case=self.task.main.name, battery=TIMED)
         if result.ok:
@@ -278,7 +278,7 @@ class BenchmarkSetup:
             self.expected(slot, in_full=True), outputs, slot, turn, case=self.task.main.name, battery=TIMED
         )
 
-    def expected(self, slot: int, *, in_full: bool = False) -> Expectation:
+    def expected(self, slot: int, *, in_full: bool = False) -> ExpectedOutputs:
         """The answer for one slot; kept while there is room, since contents are verified more than once. What
         `_TIMED_SAMPLES` say of its noise is enough to accept by; `in_full`: from as many as its arithmetic asks for."""
         seed, battery = self._contents[slot % self._period]
