@@ -18,7 +18,7 @@ from kerneltune.agent.events import Event, Note, RunEnded, RunStarted, Warned
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit, Place
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
-from kerneltune.tools.bench import JUDGE, Bench, CpuBench, GpuBench, opening, waiting_judge
+from kerneltune.tools.bench import EARLY_JUDGE, JUDGE, Bench, CpuBench, GpuBench, opening, waiting_judge
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext
 from kerneltune.tools.sandbox import workers
@@ -225,7 +225,8 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     """Load a task, and pick the bench that this machine allows. Raises TaskError."""
     patience, machine = patience or Patience(), shop.machine.apart()
     with contextlib.ExitStack() as held:
-        gpu_judge = held.enter_context(waiting_judge(machine, JUDGE, _teller(shop))) if shop.gpu else None
+        target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
+        gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
         judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
         task, notes = open_task(judge, task_file)
         updater = updater_for(shop, task, machine, patience)

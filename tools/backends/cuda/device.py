@@ -109,12 +109,12 @@ class GpuLock:
     process. Those that wait take turns: whoever wants the GPU first takes the lock on being the next."""
 
     def __init__(self, folder: Path, uuid: str) -> None:
-        """Raises OSError for a folder that cannot be written to."""
+        """Raises OSError for a folder that cannot be written to, or where nothing can be locked."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._own, self._next = (
-            os.open(folder / f"{uuid}.{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            for name in ("lock", "next")
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._own, self._next = (os.open(folder / f"{uuid}.{name}", flags, 0o600) for name in ("lock", "next"))
+        if _locked(self._next):
+            fcntl.flock(self._next, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def held(self, waiting: Callable[[float], None]) -> Iterator[None]:

@@ -344,5 +344,6 @@ def main_early(channel: Any) -> None:
     fork, before which nothing may touch CUDA."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     inductor.compile_threads = 1  # as for baselines; some versions start a pool of processes when the next is imported
-    importlib.import_module("torch._inductor.compile_fx")
+    for name in ("compile_fx", "cudagraph_trees"):
+        importlib.import_module(f"torch._inductor.{name}")
     main(channel)
