@@ -55,7 +55,7 @@ from kerneltune.tools.update import Update
 
 _LONG_S = 60.0
 _SAMPLE, _SAMPLE_S = 12, 20.0  # programs at the timed shape, and how long they may take
-_MOST_BYTES = 640 << 20  # of a timed shape that is drawn here: 8192 x 8192 float32 in and out, and some more
+_MOST_BYTES = 256 << 20  # of a timed shape that is drawn here: some 2 s for each candidate
 
 
 class Bench(Protocol):
