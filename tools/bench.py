@@ -55,7 +55,8 @@ from kerneltune.tools.update import Update
 
 _LONG_S = 60.0
 _SAMPLE, _SAMPLE_S = 12, 20.0  # programs at the timed shape, and how long they may take
-_MOST_BYTES = 256 << 20  # of a timed shape that is drawn here: some 2 s for each candidate
+_MOST_BYTES = 72 << 20  # of a timed shape that is sampled: drawing 512 MiB of inputs costs each candidate seconds
+_MOST_WHOLE_BYTES = 256 << 20  # of one that is replayed whole, where there is no other case
 
 
 class Bench(Protocol):
@@ -114,7 +115,7 @@ class CpuBench:
     def _cases(self) -> list[CaseSpec]:
         """Those to replay whole: the small ones; where there is none, the one that is timed, if it fits."""
         small = [case for case in self.task.cases if case.runs_on_cpu]
-        return small or [case for case in self.task.cases[:1] if case.bytes_moved <= _MOST_BYTES]
+        return small or [case for case in self.task.cases[:1] if case.bytes_moved <= _MOST_WHOLE_BYTES]
 
     def _sampled(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
         """Replay some programs at the timed shape; a verdict when what they write is wrong, else `seen` says what was
