@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from kerneltune.tools.languages.triton.ttir.ir import Op, StepLimit, TtirModule, UnsupportedOp
 
 MOST_TOGETHER = 400  # threads; a jail allows 512
-_IDLE_ROUNDS = 200  # in which nobody changes memory or leaves its loop, while a counter in one of them may give up
+_IDLE_ROUNDS = 50  # in which nobody changes memory or leaves its loop, while a counter in one of them may give up
 
 
 def asks_memory(op: Op) -> bool:
@@ -80,12 +80,13 @@ class SideBySide:
         self._current: _Program | None = None
 
     def run(self, programs: list[Callable[[], None]]) -> None:
-        """Run all to their ends. Raises what one of them raises; StepLimit and UnsupportedOp when none goes on."""
+        """Run all to their ends. Raises what one of them raises; StepLimit when none goes on; UnsupportedOp when one
+        goes on for what a later one did, which only a cooperative launch may count on."""
         if self._cooperative and len(programs) > MOST_TOGETHER:
             raise UnsupportedOp("a cooperative launch", f"{len(programs)} programs; {MOST_TOGETHER} run at once here")
         waiting: list[_Program] = []
         todo = iter(programs)
-        left, idle, more = len(programs), 0, 1
+        left, idle, more, together = len(programs), 0, 1, self._cooperative
         try:
             while left or waiting:
                 before, active = self._changes(), len(waiting)
@@ -93,10 +94,12 @@ class SideBySide:
                 if self._changes() != before or len(waiting) != active:
                     idle, more = 0, 1
                     continue
-                if waiting and not (left and self._cooperative):
+                if waiting and not (left and together and len(waiting) < MOST_TOGETHER):
                     idle += 1
                     if idle > _IDLE_ROUNDS:
-                        raise _stuck(len(waiting), left)
+                        if together or not left:
+                            raise StepLimit(f"deadlock: {len(waiting)} programs wait for what none of them does")
+                        idle, together = 0, True
                     continue
                 for work in itertools.islice(todo, more):
                     left -= 1
@@ -109,6 +112,11 @@ class SideBySide:
             for program in waiting:
                 program.go.release()
                 program.join()
+        if together and not self._cooperative:
+            raise UnsupportedOp(
+                "a program that waits",
+                "for a later one, which only a cooperative launch runs beside it: launch_cooperative_grid=True",
+            )
 
     def _turn(self, program: _Program) -> bool:
         """Let one work until it waits (False) or ends."""
@@ -127,13 +135,3 @@ class SideBySide:
         program.go.acquire()
         if self.ended:
             raise _Ended
-
-
-def _stuck(waiting: int, left: int) -> Exception:
-    if left:
-        return UnsupportedOp(
-            "a program that waits",
-            "for what no program before it does. Only a cooperative launch runs later ones beside it: "
-            "launch_cooperative_grid=True",
-        )
-    return StepLimit(f"deadlock: {waiting} programs wait for what none of them does")
