@@ -74,8 +74,8 @@ class CpuJudge:
         """Compare the elements that were written, with the answer for the rows that they are in."""
         nothing = CaseResult(request.case, request.battery, ok=True, error_ratio=0.0, max_abs_error=0.0)
         outputs, by_row = list(tensors(actual)), self._by_row
-        counts = {len(leaf) for path, leaf in leaves(drawn.inputs) if by_row and path in by_row}
-        if by_row is None or {t.shape[:1] for t in outputs} != {(count,) for count in counts}:
+        counts = {(len(leaf),) for path, leaf in leaves(drawn.inputs) if path in by_row}
+        if not by_row or {tuple(t.shape[:1]) for t in outputs} != counts:
             return ComparisonReply(nothing, drawn.seed, problem="its rows do not follow from rows of its inputs alone")
         written = [_written(leaf) for leaf in outputs]
         rows = self._few_of(torch.stack([w.reshape(len(w), -1).any(1) for w in written]).any(0), request.case)
@@ -103,21 +103,21 @@ class CpuJudge:
         return rows[torch.randperm(len(rows))[: max(1, int(share * len(marked)))]]
 
     @functools.cached_property
-    def _by_row(self) -> frozenset[str] | None:
-        """Paths of the inputs of which each output row needs one row alone, found out on a small case; None when there
+    def _by_row(self) -> frozenset[str]:
+        """Paths of the inputs of which each output row needs one row alone, found out on a small case; none when there
         is more to it."""
         assert self._file is not None
         small = next((case for case in self._spec.cases if case.runs_on_cpu), None) if self._spec else None
         if small is None:
-            return None
+            return frozenset()
         problem = Problem.load(self._file, small.name)
         drawn = problem.draw(secrets.randbits(32))
         if drawn is None:
-            return None
+            return frozenset()
         outputs = list(tensors(problem.native(drawn.inputs)))
         count = outputs[0].shape[0] if outputs and outputs[0].dim() else 0
         if count < 3 or any(not t.dim() or t.shape[0] != count for t in outputs):
-            return None
+            return frozenset()
         named = [(path, t) for path, t in leaves(drawn.inputs) if isinstance(t, torch.Tensor)]
         paths = frozenset(path for path, t in named if t.shape[:1] == (count,))
         rows = torch.tensor([0, count // 2, count - 1])
@@ -125,9 +125,9 @@ class CpuJudge:
         try:
             part = list(tensors(problem.native(some)))
         except TaskError:
-            return None
+            return frozenset()
         wanted = [_rows_of(t, rows) for t in outputs]
-        return paths if all(map(_alike, wanted, part)) else None
+        return paths if all(map(_alike, wanted, part)) else frozenset()
 
     def _problem(self, case: str) -> Problem:
         assert self._file is not None, "open a task first"

@@ -49,7 +49,7 @@ class _Ended(BaseException):
     """Unwinds a program that nobody will let go on."""
 
 
-class _Program(threading.Thread):
+class _InterpretedProgram(threading.Thread):
     def __init__(self, work: Callable[[], None], owner: SideBySide) -> None:
         super().__init__(daemon=True)
         self._work, self._owner = work, owner
@@ -77,14 +77,14 @@ class SideBySide:
         self._changes, self._cooperative = changes, cooperative
         self.turn_over = threading.Semaphore(0)
         self.ended = False
-        self._current: _Program | None = None
+        self._current: _InterpretedProgram | None = None
 
     def run(self, programs: list[Callable[[], None]]) -> None:
         """Run all to their ends. Raises what one of them raises; StepLimit when none goes on; UnsupportedOp when one
         goes on for what a later one did, which only a cooperative launch may count on."""
         if self._cooperative and len(programs) > MOST_TOGETHER:
             raise UnsupportedOp("a cooperative launch", f"{len(programs)} programs; {MOST_TOGETHER} run at once here")
-        waiting: list[_Program] = []
+        waiting: list[_InterpretedProgram] = []
         todo = iter(programs)
         left, idle, more, together = len(programs), 0, 1, self._cooperative
         try:
@@ -103,7 +103,7 @@ class SideBySide:
                     continue
                 for work in itertools.islice(todo, more):
                     left -= 1
-                    program = _Program(work, self)
+                    program = _InterpretedProgram(work, self)
                     program.start()
                     waiting += [] if self._turn(program) else [program]
                 more *= 2  # a barrier of many is reached in a few rounds
@@ -118,7 +118,7 @@ class SideBySide:
                 "for a later one, which only a cooperative launch runs beside it: launch_cooperative_grid=True",
             )
 
-    def _turn(self, program: _Program) -> bool:
+    def _turn(self, program: _InterpretedProgram) -> bool:
         """Let one work until it waits (False) or ends."""
         self._current = program
         program.go.release()
