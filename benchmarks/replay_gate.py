@@ -43,7 +43,7 @@ VOLATILE = {
     "at", "started", "created", "date", "seconds", "elapsed_s", "trace_s", "compile_s", "bench_s", "judge_s",
     # what the machine, the versions and the secret seeds make of it
     "versions", "machine", "sandbox", "where", "python", "platform", "kerneltune", "evaluator_sha256", "seeds", "seed",
-    "error_ratio", "max_abs_error", "warnings",
+    "error_ratio", "max_abs_error", "warnings", "timed_shape",
 }  # fmt: skip
 LONG = 600  # characters: a longer text is kept as its digest and its first line
 _RUN_ID = re.compile(r"\b\d{8}-\d{6}-\w+?-[0-9a-f]{4}\b")
@@ -51,6 +51,7 @@ _TEMPORARY = re.compile(r"\S*/tmp\w{8}/")  # a folder of tempfile's, as `_Copy` 
 _SEEDED = (  # what depends on what was drawn, and on how fast the machine is
     (re.compile(r"[\d,]+ of [\d,]+ elements wrong.*", re.DOTALL), "N elements wrong"),
     (re.compile(r"worst error [\d.e+-]+"), "worst error N"),
+    (re.compile(r"[\d,]+ elements compared"), "N elements compared"),
     (re.compile(r"Largest error: .*"), "Largest error: N"),
     (re.compile(r"(; )?errors lean [a-z ]+ zero \([^)]* standard errors\)"), ""),
     (re.compile(r"(PTXAS error: [^\n]*).*", re.DOTALL), r"\1"),

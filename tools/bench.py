@@ -7,7 +7,6 @@ whose line leads straight to the judge, so that the judge's own clock runs aroun
 """
 
 import contextlib
-import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +57,8 @@ from kerneltune.tools.update import Update
 
 _LONG_S = 60.0
 _SAMPLE, _SAMPLE_S = 12, 20.0  # programs at the timed shape, and how long they may take
-_MOST_BYTES = 640 << 20  # of a timed shape that is drawn here: 8192 x 8192 float32 in and out, and some more
+_MOST_BYTES = 72 << 20  # of a timed shape that is sampled: drawing 512 MiB of inputs costs each candidate seconds
+_MOST_WHOLE_BYTES = 256 << 20  # of one that is replayed whole, where there is no other case
 
 
 class Bench(Protocol):
@@ -117,7 +117,7 @@ class CpuBench:
     def _cases(self) -> list[CaseSpec]:
         """Those to replay whole: the small ones; where there is none, the one that is timed, if it fits."""
         small = [case for case in self.task.cases if case.runs_on_cpu]
-        return small or [case for case in self.task.cases[:1] if case.bytes_moved <= _MOST_BYTES]
+        return small or [case for case in self.task.cases[:1] if case.bytes_moved <= _MOST_WHOLE_BYTES]
 
     def _sampled(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
         """Replay some programs at the timed shape; a verdict when what they write is wrong, else `seen` says what was
@@ -126,7 +126,7 @@ class CpuBench:
         if self.task.main.bytes_moved > _MOST_BYTES:
             seen.timed_shape = {"not_run": "too large to be drawn here"}
             return None
-        prepared = self.judge.call(encode(NewInputs(plan.case, "own", sha256)), timeout_s=self.timeout_s)
+        prepared = self.judge.call(encode(NewInputs(plan.case, "own", sha256)), timeout_s=300.0)
         request = InterpretRequest(plan, decode(PreparedInputs, prepared.body).names, most_programs=_SAMPLE)
         reply, blobs = interpreter.replay(request, prepared.blobs, timeout_s=_SAMPLE_S)
         if reply.problem:
@@ -205,10 +205,10 @@ class _Interpreter:
         self._retire_at_s = 0.0
 
     def replay(
-        self, request: InterpretRequest, blobs: Sequence[bytes], *, timeout_s: float = math.inf
+        self, request: InterpretRequest, blobs: Sequence[bytes], *, timeout_s: float = 0.0
     ) -> tuple[InterpretReply, list[bytes]]:
         """The outputs' bytes; what goes wrong on the way is a reply."""
-        limit_s = min(timeout_s, self._timeout_s)
+        limit_s = timeout_s or self._timeout_s
         try:
             if self._worker is not None and time.monotonic() > self._retire_at_s:
                 self.close()

@@ -183,3 +183,74 @@ def test_a_candidate_that_changes_its_input_is_wrong_although_its_result_is_righ
     assert verdict.status is Status.WRONG
     assert "overwrites" in verdict.detail
     assert "input 0" in verdict.detail
+
+
+SCALE = """
+import torch
+ROWS, COLS = 3000, 2048
+CASES = [{"name": "few", "ROWS": 33, "COLS": 100, "cpu": True}]
+PRECISION = "float32"
+class Model(torch.nn.Module):
+    def forward(self, x): return x * 1.5 + x.amax(1, keepdim=True)
+def get_inputs(): return [torch.randn(ROWS, COLS)]
+"""
+SCALE_KERNEL = """
+@triton.jit
+def scale(x, y, cols, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * cols + i
+    v = tl.load(x + at, mask=i < cols, other=-float("inf"))
+    top = tl.max(v, 0)
+    tl.store(y + at, v * 1.5 + top, mask=i < cols)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        scale[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y
+"""
+
+
+def test_some_programs_are_run_at_the_timed_shape_and_what_was_covered_is_told(judge: Judge) -> None:
+    verdict = judge(SCALE, SCALE_KERNEL)
+    assert verdict.status is Status.CHECKED, verdict.detail
+    assert verdict.receipt["timed_shape"] == {"ran": 12, "programs": 3000, "compared": 12 * 2048, "bytes": 3000 * 8192}
+    assert "at the timed shape 12 of 3,000 programs were run, and 24,576 elements compared" in verdict.detail
+    assert "main/own" in verdict.receipt["seeds"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        ("v * 1.5 + top", "tl.where(i < 1024, v * 1.5 + top, v)"),
+        (
+            "top = tl.max(v, 0)",
+            "top = tl.max(tl.where(tl.program_id(0) < 2999, v, 0.0), 0) if BLOCK > 128 else tl.max(v, 0)",
+        ),
+        ("at = tl.program_id(0).to(tl.int64) * cols + i", "at = tl.program_id(0) * cols + i + (BLOCK // 2048) * 1024"),
+    ],
+)
+def test_a_kernel_that_is_wrong_at_the_timed_shape_alone_is_wrong(judge: Judge, mistake: tuple[str, str]) -> None:
+    verdict = judge(SCALE, SCALE_KERNEL.replace(*mistake))
+    assert verdict.status is Status.WRONG
+    assert verdict.case == "main"
+
+
+def test_a_task_whose_sizes_cannot_be_made_smaller_is_checked_at_the_timed_shape(judge: Judge) -> None:
+    task = SCALE.replace("torch.randn(ROWS, COLS)", "torch.randn(3000, 2048)").replace("CASES", "UNUSED")
+    verdict = judge(task, SCALE_KERNEL)
+    assert verdict.status is Status.CHECKED, verdict.detail
+    assert {r.inputs for r in verdict.cases} == {"own", "scaled"}
+    wrong = SCALE_KERNEL.replace("top = tl.max(v, 0)", "top = tl.max(tl.where(tl.program_id(0) == 1777, 0.0, v), 0)")
+    assert judge(task, wrong).status is Status.WRONG
+
+
+def test_rows_that_lie_apart_do_so_in_every_battery(judge: Judge) -> None:
+    task = SCALE.replace("[torch.randn(ROWS, COLS)]", "[torch.randn(ROWS, COLS + 8)[:, :COLS]]")
+    padded = SCALE_KERNEL.replace("(x, y, cols,", "(x, y, stride, cols,").replace(
+        "(x, y, x.shape[1],", "(x, y, x.stride(0), x.shape[1],"
+    )
+    padded = padded.replace("v = tl.load(x + at", "v = tl.load(x + tl.program_id(0).to(tl.int64) * stride + i")
+    padded = padded.replace("torch.empty_like(x)", "torch.empty(x.shape, device=x.device)")
+    verdict = judge(task, padded)
+    assert verdict.status is Status.CHECKED, verdict.detail
+    assert len({r.inputs for r in verdict.cases}) > 5

@@ -18,7 +18,17 @@ from kerneltune.tools.languages.triton import ttir
 from kerneltune.tools.replay.replay import Replay, TensorDescriptor, gather_outputs
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.messages import UNCHECKABLE, InterpretReply, InterpretRequest
-from kerneltune.tools.schema.plan import EMPTY, Aten, Kernel, Launch, Plan, base_name, tensor_refs
+from kerneltune.tools.schema.plan import (
+    EMPTY,
+    Aten,
+    DescriptorArg,
+    Kernel,
+    Launch,
+    Plan,
+    TensorArg,
+    base_name,
+    tensor_refs,
+)
 
 _OWN_NAMES = {
     torch.bool: "i8",  # in memory
@@ -58,21 +68,21 @@ def sample(grid: tuple[int, int, int], most: int) -> list[int]:
 
 def _why_not_sampled(plan: Plan) -> str:
     """Why some programs of a plan say nothing of what the others would; "" where they do."""
-    launches = [step for step in plan.run if isinstance(step, Launch)]
-    made = {
-        r.storage for step in plan.run if isinstance(step, Aten) for r in step.outs if r and base_name(step.op) in EMPTY
-    }
-    outputs = {r.storage for r in tensor_refs(plan.outputs)}
-    if len(launches) != 1:
-        return f"{len(launches)} launches follow from each other"
-    if any(isinstance(step, Aten) and step.library for step in plan.run):
-        return "library operators follow from its launch, or it from them"
-    if not outputs <= made:
-        return "its outputs hold something before its launch"
-    (launch,) = launches
-    kernel = plan.kernels[launch.kernel]
-    if any(effect.reads and effect.writes for effect in language(kernel.language).effects(kernel)):
+    empty = [step for step in plan.run if isinstance(step, Aten) and base_name(step.op) in EMPTY]
+    made = {ref.storage for step in empty for ref in step.outs if ref is not None}
+    read, written = set[int](), set[int]()
+    for launch in (step for step in plan.run if isinstance(step, Launch)):
+        found = language(plan.kernels[launch.kernel].language).effects(plan.kernels[launch.kernel])
+        for effect, argument in zip(found, launch.args, strict=False):
+            if isinstance(argument, TensorArg | DescriptorArg):
+                read |= {argument.tensor.storage} if effect.reads else set()
+                written |= {argument.tensor.storage} if effect.writes else set()
+    if read & written:
         return "its programs read what others may have written"
+    if any(isinstance(step, Aten) and step.library for step in plan.run):
+        return "library operators follow from its launches, or these from them"
+    if not {ref.storage for ref in tensor_refs(plan.outputs)} <= made:
+        return "its outputs hold something before its launches"
     return ""
 
 

@@ -17,7 +17,7 @@ from kerneltune.tools.judge.correctness import comparison as comparing
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem, describe, expanded
 from kerneltune.tools.judge.correctness.reference_model import Drawn
-from kerneltune.tools.judge.correctness.tree import leaves, map_leaves, map_tensors, stored_as, tensors
+from kerneltune.tools.judge.correctness.tree import is_float8, leaves, map_leaves, map_tensors, stored_as, tensors
 from kerneltune.tools.judge.service.admission import warnings_of
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json
@@ -73,26 +73,26 @@ class CpuJudge:
     def _compare_sample(self, problem: Problem, drawn: Drawn, actual: Any, request: Compare) -> ComparisonReply:
         """Compare the elements that were written, with the answer for the rows that they are in."""
         nothing = CaseResult(request.case, request.battery, ok=True, error_ratio=0.0, max_abs_error=0.0)
-        written = [_written(leaf) for leaf in tensors(actual)]
-        if self._by_row is None or len({w.shape[:1] for w in written}) != 1 or not written[0].dim():
+        outputs, by_row = list(tensors(actual)), self._by_row
+        counts = {(len(leaf),) for path, leaf in leaves(drawn.inputs) if path in by_row}
+        if not by_row or {tuple(t.shape[:1]) for t in outputs} != counts:
             return ComparisonReply(nothing, drawn.seed, problem="its rows do not follow from rows of its inputs alone")
+        written = [_written(leaf) for leaf in outputs]
         rows = self._few_of(torch.stack([w.reshape(len(w), -1).any(1) for w in written]).any(0), request.case)
-        inputs = map_leaves(lambda path, t: t.index_select(0, rows) if path in self._by_row else t, drawn.inputs)
         problem.restore(drawn)
+        inputs = map_leaves(lambda path, t: _rows_of(t, rows) if path in by_row else t, drawn.inputs)
         try:
             expected = problem.expect(inputs)
         except TaskError:
             return ComparisonReply(nothing, drawn.seed, problem="the reference does not run on some rows of its inputs")
-        marks = [w.index_select(0, rows) for w in written]
-        pairs = zip(marks, tensors(stored_as(expected.native, expected.values)), strict=True)
-        given = iter(
-            [
-                torch.where(mark, t.index_select(0, rows), exact)
-                for (mark, exact), t in zip(pairs, tensors(actual), strict=True)
-            ]
+        exact = list(tensors(stored_as(expected.native, expected.values)))
+        found, marks = [_rows_of(t, rows) for t in outputs], [_rows_of(w, rows) for w in written]
+        if [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in exact]:
+            found = [_where(*three) for three in zip(marks, found, exact, strict=True)]
+        given = iter(found)
+        result = comparing.compare(
+            expected, map_tensors(lambda _: next(given), actual), case=request.case, battery=request.battery
         )
-        got = map_tensors(lambda _: next(given), actual)
-        result = comparing.compare(expected, got, case=request.case, battery=request.battery)
         return ComparisonReply(result, drawn.seed, sum(int(mark.sum()) for mark in marks))
 
     def _few_of(self, marked: torch.Tensor, case: str) -> torch.Tensor:
@@ -103,30 +103,31 @@ class CpuJudge:
         return rows[torch.randperm(len(rows))[: max(1, int(share * len(marked)))]]
 
     @functools.cached_property
-    def _by_row(self) -> frozenset[str] | None:
-        """Paths of the inputs of which each output row needs one row alone, found out on a small case; None when there
+    def _by_row(self) -> frozenset[str]:
+        """Paths of the inputs of which each output row needs one row alone, found out on a small case; none when there
         is more to it."""
         assert self._file is not None
         small = next((case for case in self._spec.cases if case.runs_on_cpu), None) if self._spec else None
         if small is None:
-            return None
+            return frozenset()
         problem = Problem.load(self._file, small.name)
         drawn = problem.draw(secrets.randbits(32))
         if drawn is None:
-            return None
-        outputs = list(tensors(whole := problem.native(drawn.inputs)))
+            return frozenset()
+        outputs = list(tensors(problem.native(drawn.inputs)))
         count = outputs[0].shape[0] if outputs and outputs[0].dim() else 0
         if count < 3 or any(not t.dim() or t.shape[0] != count for t in outputs):
-            return None
-        paths = frozenset(p for p, t in leaves(drawn.inputs) if isinstance(t, torch.Tensor) and t.shape[:1] == (count,))
+            return frozenset()
+        named = [(path, t) for path, t in leaves(drawn.inputs) if isinstance(t, torch.Tensor)]
+        paths = frozenset(path for path, t in named if t.shape[:1] == (count,))
         rows = torch.tensor([0, count // 2, count - 1])
-        some = map_leaves(lambda path, t: t.index_select(0, rows) if path in paths else t, drawn.inputs)
+        some = map_leaves(lambda path, t: _rows_of(t, rows) if path in paths else t, drawn.inputs)
         try:
             part = list(tensors(problem.native(some)))
         except TaskError:
-            return None
-        wanted = [t.index_select(0, rows) for t in tensors(whole)]
-        return paths if all(map(_alike, wanted, part)) else None
+            return frozenset()
+        wanted = [_rows_of(t, rows) for t in outputs]
+        return paths if all(map(_alike, wanted, part)) else frozenset()
 
     def _problem(self, case: str) -> Problem:
         assert self._file is not None, "open a task first"
@@ -139,6 +140,18 @@ def _written(output: torch.Tensor) -> torch.Tensor:
     """Marks of the elements that are no longer all ones."""
     raw = output.contiguous().reshape(-1).view(torch.uint8).reshape(*output.shape, -1)
     return (raw != 0xFF).any(-1)
+
+
+def _rows_of(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    if is_float8(tensor):  # torch cannot index these
+        return tensor.view(torch.uint8).index_select(0, rows).view(tensor.dtype)
+    return tensor.index_select(0, rows)
+
+
+def _where(mark: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if is_float8(one):
+        return torch.where(mark, one.view(torch.uint8), other.view(torch.uint8)).view(one.dtype)
+    return torch.where(mark, one, other)
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

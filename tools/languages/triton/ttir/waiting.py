@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from kerneltune.tools.languages.triton.ttir.ir import Op, StepLimit, TtirModule, UnsupportedOp
 
 MOST_TOGETHER = 400  # threads; a jail allows 512
-_IDLE_ROUNDS = 200  # in which nobody changes memory or leaves its loop, while a counter in one of them may give up
+_IDLE_ROUNDS = 50  # in which nobody changes memory or leaves its loop, while a counter in one of them may give up
 
 
 def asks_memory(op: Op) -> bool:
@@ -49,7 +49,7 @@ class _Ended(BaseException):
     """Unwinds a program that nobody will let go on."""
 
 
-class _Program(threading.Thread):
+class _InterpretedProgram(threading.Thread):
     def __init__(self, work: Callable[[], None], owner: SideBySide) -> None:
         super().__init__(daemon=True)
         self._work, self._owner = work, owner
@@ -77,15 +77,16 @@ class SideBySide:
         self._changes, self._cooperative = changes, cooperative
         self.turn_over = threading.Semaphore(0)
         self.ended = False
-        self._current: _Program | None = None
+        self._current: _InterpretedProgram | None = None
 
     def run(self, programs: list[Callable[[], None]]) -> None:
-        """Run all to their ends. Raises what one of them raises; StepLimit and UnsupportedOp when none goes on."""
+        """Run all to their ends. Raises what one of them raises; StepLimit when none goes on; UnsupportedOp when one
+        goes on for what a later one did, which only a cooperative launch may count on."""
         if self._cooperative and len(programs) > MOST_TOGETHER:
             raise UnsupportedOp("a cooperative launch", f"{len(programs)} programs; {MOST_TOGETHER} run at once here")
-        waiting: list[_Program] = []
+        waiting: list[_InterpretedProgram] = []
         todo = iter(programs)
-        left, idle, more = len(programs), 0, 1
+        left, idle, more, together = len(programs), 0, 1, self._cooperative
         try:
             while left or waiting:
                 before, active = self._changes(), len(waiting)
@@ -93,14 +94,16 @@ class SideBySide:
                 if self._changes() != before or len(waiting) != active:
                     idle, more = 0, 1
                     continue
-                if waiting and not (left and self._cooperative):
+                if waiting and not (left and together and len(waiting) < MOST_TOGETHER):
                     idle += 1
                     if idle > _IDLE_ROUNDS:
-                        raise _stuck(len(waiting), left)
+                        if together or not left:
+                            raise StepLimit(f"deadlock: {len(waiting)} programs wait for what none of them does")
+                        idle, together = 0, True
                     continue
                 for work in itertools.islice(todo, more):
                     left -= 1
-                    program = _Program(work, self)
+                    program = _InterpretedProgram(work, self)
                     program.start()
                     waiting += [] if self._turn(program) else [program]
                 more *= 2  # a barrier of many is reached in a few rounds
@@ -109,8 +112,13 @@ class SideBySide:
             for program in waiting:
                 program.go.release()
                 program.join()
+        if together and not self._cooperative:
+            raise UnsupportedOp(
+                "a program that waits",
+                "for a later one, which only a cooperative launch runs beside it: launch_cooperative_grid=True",
+            )
 
-    def _turn(self, program: _Program) -> bool:
+    def _turn(self, program: _InterpretedProgram) -> bool:
         """Let one work until it waits (False) or ends."""
         self._current = program
         program.go.release()
@@ -127,13 +135,3 @@ class SideBySide:
         program.go.acquire()
         if self.ended:
             raise _Ended
-
-
-def _stuck(waiting: int, left: int) -> Exception:
-    if left:
-        return UnsupportedOp(
-            "a program that waits",
-            "for what no program before it does. Only a cooperative launch runs later ones beside it: "
-            "launch_cooperative_grid=True",
-        )
-    return StepLimit(f"deadlock: {waiting} programs wait for what none of them does")
