@@ -19,8 +19,8 @@ from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Candidate, Evaluator
 from kerneltune.tools.schema.verdict import Status, Verdict
-from tests.agent.converse.parts import PlainPrompts
-from tests.agent.strategies.test_strategies import Endless
+from tests.agent.authors.llm.parts import PlainPrompts
+from tests.agent.authors.llm.test_strategies import Endless
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, NoteUpdater
 
 STRATEGIES: tuple[Strategy, ...] = ("refine", "best-of", "evolve")
