@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kerneltune.agent.export.base import FORMATS
-from kerneltune.agent.models.providers import OFFLINE, PROVIDERS
+from kerneltune.agent.models.providers import OFFLINE, PROVIDERS, REPLAY
 from kerneltune.agent.settings import load_settings
 from kerneltune.tools.schema.errors import UsageError
 
@@ -138,6 +138,7 @@ def models(context: Typed) -> Offers:
             yield name, f"{provider.about}; needs {provider.key_variable}"
         else:
             yield f"{name}:", provider.about
+    yield f"{REPLAY}:", "no model: the attempts of an earlier run, judged anew"
     yield OFFLINE, "no model: expert kernels and a search"
 
 

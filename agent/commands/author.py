@@ -6,16 +6,17 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kerneltune.agent.attempt import Author, Earlier, Limits
+from kerneltune.agent.attempt import Attempt, Author, Earlier, Limits
 from kerneltune.agent.authors.llm.author import LlmAuthor
 from kerneltune.agent.authors.llm.prompts import RunPrompts
+from kerneltune.agent.authors.replay import ReplayAuthor
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import USUAL_WIDTH, Session
 from kerneltune.agent.commands.start import Beginning, start_actions, start_of
 from kerneltune.agent.controls import Controls
 from kerneltune.agent.events import Event, Note, Reflected, Replied, Warned
 from kerneltune.agent.loop import Run
-from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, open_model, parse
+from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, REPLAY, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
 from kerneltune.agent.models.types import LanguageModel, Usage
 from kerneltune.agent.settings import Environment, Settings
@@ -29,12 +30,19 @@ LOWER_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Choice:
-    """`model` is None for the offline author. `notes`: what a person should know of the model."""
+    """`model` is None for the offline author and for a replay. `notes`: what a person should know of the model;
+    `replayed`: the run whose attempts are proposed again."""
 
     name: str
     why: str
     model: LanguageModel | None = None
     notes: tuple[str, ...] = ()
+    replayed: str = ""
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the offline author searches."""
+        return self.model is None and not self.replayed
 
     def close(self) -> None:
         """Let go of connections."""
@@ -56,6 +64,8 @@ def named(name: str, why: str, settings: Settings, environment: Environment) -> 
     """The author of that name, which is asked about itself, so that a key or a name that is wrong shows at once."""
     if name == OFFLINE:
         return Choice(OFFLINE, why)
+    if name.startswith(f"{REPLAY}:"):
+        return Choice(name, why, replayed=name.removeprefix(f"{REPLAY}:"))
     parse(name)
     keys = {"chat": environment.server_key} if environment.server_key else {}
     model = open_model(name, keys=keys, base_url=settings.base_url or None, effort=settings.effort)
@@ -93,6 +103,7 @@ class Work:
     controls: Controls = field(default_factory=Controls)
     beginning: Beginning = field(default_factory=Beginning)
     earlier: Sequence[Earlier] = ()  # of other runs, for a search to begin with
+    replayed: Sequence[Attempt] = ()
 
 
 @contextlib.contextmanager
@@ -103,6 +114,8 @@ def ready(choice: Choice, work: Work) -> Iterator[Run]:
         if choice.model is not None:
             author: Author = _llm_author(choice.model, work, choice.notes)
             width = work.settings.width or USUAL_WIDTH  # conversations are bound by the model, not by cores
+        elif choice.replayed:
+            author, width = ReplayAuthor(work.tracker, choice.name, work.replayed), work.opened.workshop.width
         else:
             author = offline()
             width = work.opened.workshop.width

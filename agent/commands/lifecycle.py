@@ -24,7 +24,7 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.loop import optimize
 from kerneltune.agent.models.errors import LlmError
-from kerneltune.agent.models.providers import OFFLINE, PROVIDERS
+from kerneltune.agent.models.providers import OFFLINE, PROVIDERS, REPLAY
 from kerneltune.agent.record.best import write_best
 from kerneltune.agent.record.folder import ReceiptBook, alive, is_plain
 from kerneltune.agent.record.store import Store
@@ -84,6 +84,7 @@ def run_task(
     limits_of(settings)
     with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
         require_price(choice, settings)
+        _replayed(choice, store)
         named_start = checked(settings.from_, store, task_file)
         with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
             ready_s = time.monotonic() - began_s
@@ -104,7 +105,9 @@ def run_opened(
     """A new run on a task that is open; any number may follow one another. What can be asked before a task is opened
     is the caller's: `limits_of`, `require_price`, and `checked` for the start. `ready_s`: what getting ready took.
     Raises UsageError."""
-    settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None, ready_s=ready_s)
+    if choice.replayed and settings.max_attempts is None:
+        settings = replace(settings, max_attempts=len(_replayed(choice, store)) or 1)
+    settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search, ready_s=ready_s)
     limits = limits_of(settings)
     beginning = _beginning(opened, settings, store, named_start)
     facts = encode(asdict(limits)) | _manner(choice, settings)
@@ -112,6 +115,11 @@ def run_opened(
     started = Started(event, beginning=beginning)
     with alive(settings.runs_dir / event.run_id):
         return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
+
+
+def _replayed(choice: Choice, store: Store) -> list[Attempt]:
+    """The attempts that a replay proposes again. Raises StoreError for a run that is not there."""
+    return store.attempts(store.find_run(choice.replayed)) if choice.replayed else []
 
 
 def budgeted(settings: Settings, *, gpu: bool, search: bool, ready_s: float = 0.0) -> Settings:
@@ -193,7 +201,7 @@ def resume_run(
         ):
             require_price(choice, settings)
             with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
-                settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.model is None)
+                settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search)
                 limits = limits_of(settings)
                 begun = Beginning(NOTHING, settings.language)  # what it began with is among its attempts
                 started.beginning = begun if started.attempts else _beginning(opened, settings, store, named_start)
@@ -237,7 +245,7 @@ def _stored(store: Store, run_id: str) -> Started:
     event = next(e for e in events if isinstance(e, RunStarted))
     if not is_plain(event.run_id):  # it came with another machine's record
         raise UsageError(f"run {event.run_id!r} has no folder of its own here; start a new run with --task")
-    if event.author != OFFLINE and event.author.partition(":")[0] not in PROVIDERS:
+    if event.author.partition(":")[0] not in (*PROVIDERS, OFFLINE, REPLAY):
         raise UsageError(
             f"run {run_id} judged {event.author}; there is nothing to go on with. Give --task to start a run"
         )
@@ -266,15 +274,18 @@ def _drive(
     warn(opened, event.run_id, emit)
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
-        tiers=(search_tiers if choice.model is None else tiers_for)(
+        tiers=(search_tiers if choice.is_search else tiers_for)(
             opened.gpu is not None, settings.tier, confirm=settings.confirm
         ),
         keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
         place=opened.workshop.place,
     )  # fmt: skip
     listen(controls, tracker, opened, limits, show)
-    known = store.earlier(event) if settings.warm_start else []
-    work = Work(opened, tracker, limits, settings, event.seed, started.events, controls, started.beginning, known)
+    work = Work(
+        opened, tracker, limits, settings, event.seed, started.events, controls, started.beginning,
+        earlier=store.earlier(event) if settings.warm_start else (),
+        replayed=_replayed(choice, store),
+    )  # fmt: skip
     begun_s, why = controls.clock_s, StopReason.FAILED
     try:
         with gpu_samples(opened.gpu, event.run_id, show), ready(choice, work) as run:

@@ -11,7 +11,7 @@ import openai
 from kerneltune.agent.models import tool_calls
 from kerneltune.agent.models.errors import NoSuchModel
 from kerneltune.agent.models.http_api import NO_TEXT, ErrorDetails, HttpModel, Piece
-from kerneltune.agent.models.openai_responses import openai_client
+from kerneltune.agent.models.openai_responses import openai_client, openai_usage
 from kerneltune.agent.models.types import (
     Effort,
     Listen,
@@ -299,7 +299,7 @@ class _Completion:
             calls=() if refused else tool_calls.distinct(calls, f"call_{len(request.messages)}"),
             thinking="".join(self._thinking) or split.thinking,
             detail=" ".join(self._refusal) or (self._finish if refused else ""),
-            usage=_usage(self._usage),
+            usage=openai_usage(self._usage, "prompt", "completion"),
             model=self._model or asked,
             reply_id=self._id,
         )
@@ -310,16 +310,3 @@ class _Completion:
             tool_calls.parse_call(call.call_id, call.name, call.text, cut_off=limited and call is self._calls[-1])
             for call in self._calls
         )
-
-
-def _usage(used: dict[str, Json] | None) -> Usage | None:
-    if not used or used.get("prompt_tokens") is None:
-        return None
-    read, written = used.get("prompt_tokens_details") or {}, used.get("completion_tokens_details") or {}
-    return Usage(
-        used["prompt_tokens"],
-        used.get("completion_tokens") or 0,
-        cached_tokens=read.get("cached_tokens") or 0,
-        cache_write_tokens=read.get("cache_write_tokens") or 0,
-        thinking_tokens=written.get("reasoning_tokens"),
-    )

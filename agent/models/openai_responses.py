@@ -279,7 +279,7 @@ class _Response:
             calls=() if stop == "refusal" else calls,
             thinking="\n\n".join(_thoughts(output)),
             detail=detail,
-            usage=_usage(self._response.get("usage")),
+            usage=openai_usage(self._response.get("usage")),
             raw={"api": API, "asked": asked, "items": output} if completed else None,
             model=self._response.get("model") or asked,
             reply_id=self._response.get("id") or "",
@@ -326,13 +326,14 @@ def _thoughts(output: list[dict[str, Json]]) -> Iterator[str]:
             yield from (part["text"] for part in parts if part.get("text"))
 
 
-def _usage(used: dict[str, Json] | None) -> Usage | None:
-    if not used or used.get("input_tokens") is None:
+def openai_usage(used: dict[str, Json] | None, given: str = "input", made: str = "output") -> Usage | None:
+    """Return what was counted, by the names that an API has for tokens `given` and `made`; None when nothing was."""
+    if not used or used.get(f"{given}_tokens") is None:
         return None
-    read, written = used.get("input_tokens_details") or {}, used.get("output_tokens_details") or {}
+    read, written = used.get(f"{given}_tokens_details") or {}, used.get(f"{made}_tokens_details") or {}
     return Usage(
-        input_tokens=used["input_tokens"],
-        output_tokens=used.get("output_tokens") or 0,
+        input_tokens=used[f"{given}_tokens"],
+        output_tokens=used.get(f"{made}_tokens") or 0,
         cached_tokens=read.get("cached_tokens") or 0,
         cache_write_tokens=read.get("cache_write_tokens") or 0,
         thinking_tokens=written.get("reasoning_tokens"),

@@ -5,8 +5,9 @@ a model that needs one is opened.
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from urllib.parse import urlsplit
 
 from kerneltune.agent.models.types import Effort, LanguageModel, ModelOptions
@@ -27,47 +28,30 @@ class SourceTerms:
 class Provider:
     """How to reach the models of one provider.
 
-    spelling: of --model, as help shows it. about: for completion. key_variable: the environment variable of the API
-    key; "" for none. models: how the names of its closed models begin, whose terms hold wherever they are served.
+    spelling: of --model, as help shows it. about: for completion. model_class: "module:class" beside this file.
+    key_variable: the environment variable of the API key; "" for none. models: how the names of its closed models
+    begin, whose terms hold wherever they are served.
     """
 
     spelling: str
     about: str
-    open: Callable[[ModelOptions], LanguageModel]
+    model_class: str
     terms: SourceTerms
     key_variable: str = ""
     models: tuple[str, ...] = ()
 
-
-def _open_anthropic(options: ModelOptions) -> LanguageModel:
-    from kerneltune.agent.models.anthropic import AnthropicModel
-
-    return AnthropicModel(options)
-
-
-def _open_openai(options: ModelOptions) -> LanguageModel:
-    from kerneltune.agent.models.openai_responses import OpenAIModel
-
-    return OpenAIModel(options)
-
-
-def _open_chat(options: ModelOptions) -> LanguageModel:
-    from kerneltune.agent.models.openai_chat import ChatModel
-
-    return ChatModel(options)
-
-
-def _open_scripted(options: ModelOptions) -> LanguageModel:
-    from kerneltune.agent.models.scripted import ScriptedModel
-
-    return ScriptedModel(options)
+    def open(self, options: ModelOptions) -> LanguageModel:
+        """Open a model; its module, and an SDK with it, loads now."""
+        module, _, name = self.model_class.partition(":")
+        model: LanguageModel = getattr(import_module(f"kerneltune.agent.models.{module}"), name)(options)
+        return model
 
 
 PROVIDERS: Mapping[str, Provider] = {
     "anthropic": Provider(
         "anthropic[:ID]",
         "Claude",
-        _open_anthropic,
+        "anthropic:AnthropicModel",
         SourceTerms(
             "anthropic-commercial",
             "Outputs of Anthropic's models. Anthropic's commercial terms restrict the use of its services to build"
@@ -81,7 +65,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "openai": Provider(
         "openai[:ID]",
         "OpenAI's models",
-        _open_openai,
+        "openai_responses:OpenAIModel",
         SourceTerms(
             "openai-services-agreement",
             "Outputs of OpenAI's models. OpenAI's terms restrict the use of output to develop models that compete with"
@@ -94,7 +78,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "chat": Provider(
         "chat:ID",
         "any server of the Chat Completions API, with --base-url",
-        _open_chat,
+        "openai_chat:ChatModel",
         SourceTerms(
             "model-licence",
             "Outputs of a model behind an OpenAI-compatible server. What may be done with them is for that model's own"
@@ -105,7 +89,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "scripted": Provider(
         "scripted:FILE",
         "replies from a file",
-        _open_scripted,
+        "scripted:ScriptedModel",
         SourceTerms(
             "unknown-scripted",
             "Replayed from a file. Who wrote the words first (a model, a person) is not recorded; the terms of the"
@@ -114,8 +98,9 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
 }
 OFFLINE = "offline"  # no model: the author that searches
+REPLAY = "replay"  # no model: the attempts of an earlier run, again
 KEY_VARIABLES: Mapping[str, str] = {name: p.key_variable for name, p in PROVIDERS.items() if p.key_variable}
-SPELLINGS = f"{', '.join(provider.spelling for provider in PROVIDERS.values())} or {OFFLINE}"
+SPELLINGS = f"{', '.join(provider.spelling for provider in PROVIDERS.values())}, {REPLAY}:RUN or {OFFLINE}"
 
 
 @dataclass(frozen=True)
@@ -130,7 +115,7 @@ def parse(name: str) -> ModelName:
     """Take `name` apart. Raises UsageError naming it and the spellings."""
     provider, colon, model = name.partition(":")
     if provider not in PROVIDERS:
-        close = difflib.get_close_matches(provider, (*PROVIDERS, OFFLINE), n=1)
+        close = difflib.get_close_matches(provider, (*PROVIDERS, OFFLINE, REPLAY), n=1)
         hint = f"did you mean {close[0]}{colon}{model}? " if close else ""
         raise UsageError(f"--model {name!r}: {hint}wanted one of {SPELLINGS}")
     if provider == "scripted" and not model:

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from kerneltune.agent import loop
-from kerneltune.agent.attempt import Author, Limits
+from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal
 from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.authors.replay import ReplayAuthor
 from kerneltune.agent.commands.bench import FilesAuthor
 from kerneltune.agent.events import Event, Judged, Proposed, Updated
 from kerneltune.agent.loop import Run
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Candidate, Evaluator
+from kerneltune.tools.schema.verdict import Status, Verdict
 from tests.agent.authors.llm.parts import PlainPrompts
 from tests.agent.authors.llm.test_strategies import Endless
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, NoteUpdater
@@ -32,10 +34,15 @@ def model(strategy: Strategy) -> Callable[[AttemptTracker], Author]:
     return lambda tracker: LlmAuthor(tracker, Endless([]), PlainPrompts(), "sm_90", strategy)
 
 
-AUTHORS = [lambda _: ListAuthor(["5", "4", "3"]), files, *map(model, STRATEGIES)]
+def replay(tracker: AttemptTracker) -> Author:
+    made = [Attempt(f"x/{n}", n, None, Proposal(str(5 - n), ""), Verdict(Status.WRONG, ""), (), ()) for n in (1, 2, 3)]
+    return ReplayAuthor(tracker, "replay:x", made)
 
 
-@pytest.mark.parametrize("make", AUTHORS, ids=["search", "files", *STRATEGIES])
+AUTHORS = [lambda _: ListAuthor(["5", "4", "3"]), files, replay, *map(model, STRATEGIES)]
+
+
+@pytest.mark.parametrize("make", AUTHORS, ids=["search", "files", "replay", *STRATEGIES])
 def test_the_loop_makes_every_attempt_of_every_author(make: Callable[[AttemptTracker], Author]) -> None:
     log, entered = Log(), Counter[str]()
     tracker = AttemptTracker("r", TASK, Evaluator(NoteUpdater(), NoteBench(), "timing"), log)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def where(language: str = "triton", gpu: str | None = H200) -> Where:
-    return Where(FILE, "sm_90", gpu, language)  # type: ignore[arg-type]
+    return Where(FILE, "sm_90", gpu, language)
 
 
 def test_best_is_the_fastest_on_this_task_and_this_gpu_of_any_run(store: Store) -> None:

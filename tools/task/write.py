@@ -594,7 +594,11 @@ def _harmless(text: str) -> str:
 
 def _cases(sizes: Sequence[Size]) -> Iterator[str]:
     """The entries of the three small cases."""
-    own = {"ragged": ("ragged", {}), "narrow": ("narrow", {}), "unseen": ("held_out", {"held_out": True})}
+    own: dict[str, tuple[str, dict[str, bool]]] = {
+        "ragged": ("ragged", {}),
+        "narrow": ("narrow", {}),
+        "unseen": ("held_out", {"held_out": True}),
+    }
     for name, (attribute, flags) in own.items():
         kept = {size.name: getattr(size, attribute) for size in sizes}
         entries = {k: v for k, v in {"name": name, **kept, **flags, "cpu": True}.items() if v is not None}
