@@ -1,7 +1,7 @@
 """The commands of `optimize`, one file each, and the flags that several of them share.
 
-A command's file holds its flags and what it does; it imports torch, the store or rich only when it runs, since its page
-and a shell's completion wait for what stands at its top.
+A command's file holds its flags, what it does and what it prints; it imports the store, workers and lexers only when
+it runs, since its page and a shell's completion wait for what stands at its top.
 """
 
 from pathlib import Path

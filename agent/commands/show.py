@@ -142,7 +142,6 @@ class Parts:
 
 
 def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page: "Page", *, json: bool) -> None:
-
     if parts.conversation and not json:
         found = _conversations(store, run_id)
         if not found:
@@ -153,15 +152,20 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page:
         raise StoreError(f"{store.path}: run {run_id} is gone")
     best = folder_of(store.path.parent, run_id) / "best.py"
     attempts = store.attempt_summaries(run_id, wanted)
-    shown = ShownRun(store.load_run(run_id), summary, attempts, str(best) if best.is_file() else None)
-    if not json:
-        return print_run(shown, page)
-    told = {"conversations": encode(_conversations(store, run_id))} if parts.conversation else {}
-    return print(jsonlib.dumps(run_and_attempts_json(shown) | told, allow_nan=False))
+    about = (store.load_run(run_id), summary, str(best) if best.is_file() else None)
+    if json:
+        told = _run_json(*about) | {"attempts_shown": encode(attempts)}
+        if parts.conversation:
+            told["conversations"] = encode(_conversations(store, run_id))
+        return print(jsonlib.dumps(told, allow_nan=False))
+    left_out = f" of {summary.attempts}" if summary.attempts > len(attempts) else ""
+    page.print(_run_facts(*about), heading(f"{words.plural(len(attempts), 'attempt')}{left_out}"))
+    if attempts:
+        page.print(attempts_table(attempts, summary.best_attempt_id))
+    return None
 
 
 def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: "Page", *, json: bool) -> None:
-
     shown = _shown(store, attempt_id)
     if json:
         conversation = _until(store, shown) if parts.conversation and shown.record.conversation else None
@@ -203,7 +207,6 @@ def _show_compiled(
 
 def _exactly(text: str, page: "Page", *, source: bool = False) -> None:
     """Print to a file or a program byte for byte; to a window in colour, and without what a terminal would obey."""
-
     if page.terminal:
         page.print(source_text(text, page) if source else diff_text(text))
     else:
@@ -220,7 +223,6 @@ def _receipt(shown: "ShownAttempt") -> str:
 
 
 def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
-
     events = store.load_attempt(attempt_id)
     run = store.load_run(events[0].run_id)
     record = trajectory([run, *events]).attempts[0]
@@ -332,43 +334,15 @@ def _artefacts(attempt_id: str, compiling: "KernelCompiler", kernels: list[Kerne
     return [built.artefacts[kernel.sha256] for kernel in kernels]
 
 
-@dataclass(frozen=True)
-class ShownRun:
-    """A run, those of its attempts that were asked for, and the file with its best kernel, if that is here."""
-
-    started: RunStarted
-    summary: RunSummary
-    attempts: Sequence[AttemptSummary]
-    best_path: str | None
-
-
-def print_run(run: ShownRun, page: Page) -> None:
-    """Print the run's facts, then a line per attempt."""
-    page.print(_run_facts(run), heading(f"{words.plural(len(run.attempts), 'attempt')}{_of(run)}"))
-    if run.attempts:
-        page.print(attempts_table(run.attempts, run.summary.best_attempt_id))
-
-
-def run_and_attempts_json(run: ShownRun) -> dict[str, Json]:
-    """Return the one object of --json."""
+def _run_json(started: RunStarted, summary: RunSummary, best_path: str | None) -> dict[str, Json]:
+    """Return the one object of --json, but for the attempts."""
     about = ("author_why", "task_sha256", "machine", "limits", "seed", "versions")
-    return {
-        "type": "run",
-        "schema_version": 1,
-        **run_json(run.summary),
-        **{name: encode(getattr(run.started, name)) for name in about},
-        "best_path": run.best_path,
-        "attempts_shown": encode(run.attempts),
-    }
+    facts_of = {name: encode(getattr(started, name)) for name in about}
+    return {"type": "run", "schema_version": 1, **run_json(summary), **facts_of, "best_path": best_path}
 
 
-def _of(run: ShownRun) -> str:
-    left_out = run.summary.attempts - len(run.attempts)
-    return f" of {run.summary.attempts}" if left_out > 0 else ""
-
-
-def _run_facts(run: ShownRun) -> Table:
-    table, summary, started = facts(), run.summary, run.started
+def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None) -> Table:
+    table = facts()
     table.add_row("run", one_line(summary.run_id))
     table.add_row("task", one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
     table.add_row("author", one_line(f"{summary.author}  ({started.author_why})"))
@@ -380,8 +354,8 @@ def _run_facts(run: ShownRun) -> Table:
     table.add_row("limits", one_line(limits) or "none")
     table.add_row("verdicts", _counts(summary))
     table.add_row("best", best_in_words(summary, in_full=True))
-    if run.best_path:
-        table.add_row("kernel", Text(one_line(run.best_path), style="bold"))
+    if best_path:
+        table.add_row("kernel", Text(one_line(best_path), style="bold"))
     return table
 
 

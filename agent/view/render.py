@@ -721,16 +721,11 @@ def window(state: ViewState, room: int, selected: int | None = None) -> list[Att
         end = max(at + 1, min(room, len(rows)))
         return list(rows[max(0, end - room) : end])
     best = next((i for i, a in enumerate(rows) if a.attempt_id == state.best_id), None)
-    size = min(room - 3, len(rows))  # the best and two gaps have room as well
-    end = min(len(rows), max(at + 1 + size // 2, size))
-    start = max(0, end - size)
-    shown = _pieces(state, start, end, best)
-    while start > 0 or end < len(rows):  # what the gaps do not need is for rows
-        start, end = (start - 1, end) if start > 0 else (start, end + 1)
-        more = _pieces(state, start, end, best)
-        if len(more) > room:
+    for size in range(min(room, len(rows)), -1, -1):  # until the best and the gaps have room as well
+        end = min(len(rows), max(at + 1 + size // 2, size))
+        shown = _pieces(state, end - size, end, best)
+        if len(shown) <= room:
             break
-        shown = more
     return shown
 
 

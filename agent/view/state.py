@@ -155,8 +155,6 @@ def format_spending(spent: Spending) -> str:
     return f"{tokens}, {price}{more}"
 
 
-__all__ = ["AttemptState", "Budget", "LogEntry", "ViewState", "fold", "verification"]
-
 UNFINISHED = "unfinished"
 SKIPPED = "skipped"
 LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on

@@ -5,6 +5,7 @@ Whatever ends a run, the terminal is given back as it was.
 
 import contextlib
 import os
+import re
 import select
 import termios
 from collections.abc import Callable, Iterator
@@ -32,6 +33,9 @@ _NAMES = {
     b"\x08": "backspace", b"\x0c": "redraw", b"\x1b": "esc",
 }  # fmt: skip
 _PASTE, _PASTED = b"\x1b[200~", b"\x1b[201~"
+# An escape sequence, also one without its end; ESC with another byte is one key, Alt with that key; else a byte.
+_KEY = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]?|O.?|[^\[O\x1b])?|.", re.DOTALL)
+_CUT = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|O)\Z")
 _SPLIT_S = 0.05  # how long the rest of an escape sequence may take
 _AWAY_S = 0.2  # between two looks whether the terminal is ours again
 _LFLAG, _CC = 3, 6  # places in what tcgetattr gives
@@ -50,44 +54,21 @@ class Decoder:
         while data:
             if self._pasting:
                 data = self._after_paste(data)
-            elif data.startswith(_PASTE):
-                self._pasting, data = True, data[len(_PASTE) :]
-            else:
-                size = _length(data)
-                key, data = data[:size], data[size:]
-                if name := _name(key):
-                    yield name
+                continue
+            key = data[: _KEY.match(data).end()]  # type: ignore[union-attr]  # any byte is a key
+            self._pasting, data = key == _PASTE, data[len(key) :]
+            if name := _NAMES.get(key) or (key.decode() if key.isascii() and key.decode().isprintable() else None):
+                yield name
 
     def is_whole(self, data: bytes) -> bool:
         """Whether no escape sequence is cut off at the end; a paste need not be over."""
-        if self._pasting or _PASTE in data:
-            return True
-        tail = data[data.rfind(b"\x1b") :] if b"\x1b" in data else b""
-        whole = len(tail) > 2 and _length(tail) <= len(tail) and 0x40 <= tail[-1] <= 0x7E
-        return tail in (b"", b"\x1b") or tail[1:2] not in (b"[", b"O") or whole
+        return self._pasting or _PASTE in data or not _CUT.search(data)
 
     def _after_paste(self, data: bytes) -> bytes:
         _, mark, rest = (self._end + data).partition(_PASTED)
         self._pasting = not mark
         self._end = b"" if mark else (self._end + data)[-len(_PASTED) + 1 :]
         return rest
-
-
-def _name(key: bytes) -> str | None:
-    printable = len(key) == 1 and 0x20 <= key[0] < 0x7F
-    return key.decode() if printable else _NAMES.get(key)
-
-
-def _length(data: bytes) -> int:
-    """Bytes of the first key; ESC with another byte is one, Alt with that key."""
-    if data[:1] != b"\x1b" or len(data) == 1 or data[1:2] == b"\x1b":
-        return 1
-    if data[1:2] not in (b"[", b"O"):
-        return 2
-    if data[1:2] == b"O":
-        return min(3, len(data))
-    end = next((i for i in range(2, len(data)) if 0x40 <= data[i] <= 0x7E), len(data) - 1)
-    return end + 1
 
 
 class Keyboard:
