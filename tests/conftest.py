@@ -6,6 +6,9 @@ import signal
 
 import pytest
 
+from tests import shared_fork_server
+from tests.agent import warm
+
 # The files that take longest, the longest first. They begin first (`make test` keeps the order), so that no process
 # works at one of them when the others have nothing left.
 LONG = """
@@ -18,7 +21,7 @@ tools/sandbox/test_sandbox_programs.py
 """.split()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """One thread for torch's operators here: the tensors are small, and on a machine that has other work to do threads
     that spin until the last has had its turn take ten times as long.
 
@@ -27,6 +30,9 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        shared_fork_server.share()
+        warm.share()
 
 
 def pytest_collection_finish() -> None:
