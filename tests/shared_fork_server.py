@@ -67,15 +67,22 @@ def use(path: str) -> None:
 
 
 @contextlib.contextmanager
+def in_use() -> Iterator[None]:
+    """As long as this lasts, this process's first fork servers come from the shared process."""
+    before = workers.start_fresh
+    use(address())
+    try:
+        yield
+    finally:
+        vars(workers)["start_fresh"] = before
+
+
+@contextlib.contextmanager
 def forked(start: AbstractContextManager[T]) -> Iterator[T]:
     """`start`, which starts workers when it is entered; they are forked from the shared process."""
     with contextlib.ExitStack() as stack:
-        before = workers.start_fresh
-        use(address())
-        try:
+        with in_use():
             entered = stack.enter_context(start)
-        finally:
-            vars(workers)["start_fresh"] = before
         yield entered
 
 

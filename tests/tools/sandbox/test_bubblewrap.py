@@ -221,7 +221,7 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 4
         child.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60  # on a machine that does ten other things
     while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
