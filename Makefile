@@ -29,9 +29,10 @@ help: ## what there is to make
 demo: $(VENV)/.installed-$(FLAVOUR) ## optimise a kernel here and now; no key and no GPU needed
 	$(BIN)/optimize --task $(TASK) $(ARGS)
 
-# What ARGS chooses runs in one process: a GPU is not shared, and -s and --pdb need a terminal.
+# What ARGS chooses runs in one process: a GPU is not shared, and -s and --pdb need a terminal. Bytecode is kept: the
+# tests start some eighty interpreters, each of which would compile our modules anew (0.2 s).
 test: $(VENV)/.developed-$(FLAVOUR) ## the tests that need neither key nor GPU
-	$(BIN)/python -m pytest $(or $(ARGS),-n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(or $(ARGS),-n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder)
 
 check: $(VENV)/.developed-$(FLAVOUR) ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -727,7 +727,7 @@ class Ahead:
             self._told.notify_all()
 
 
-_COMMAND = (sys.executable, "-m", "benchmarks.kernelbench", "--worker")
+WORKER = (sys.executable, "-m", "benchmarks.kernelbench", "--worker")
 _GRACE_S = 6.0
 _LEAST_S = 12.0  # before the deadline's grace, or nothing more is begun
 _START_S = 180.0
@@ -745,7 +745,7 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
     width: int = 1
     deadline: float | None = None
-    command: Sequence[str] = _COMMAND
+    command: Sequence[str] = field(kw_only=True)
     grace_s: float = _GRACE_S
 
 
@@ -908,6 +908,7 @@ def _run(given: argparse.Namespace) -> bool:
         Limits(given.prepare_seconds, given.seconds, given.attempts, max(given.most, given.attempts)),
         given.width or max(1, min(_MOST_WIDTH, (os.cpu_count() or 2) // len(gpus) - 2)),
         deadline=started + given.deadline if given.deadline else None,
+        command=WORKER,
     )
     print(f"{len(wanted)} problems to try, {len(done)} done; {plan.width} at a time prepared for each GPU", flush=True)
     share = Share(plan, wanted, gpus)

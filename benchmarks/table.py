@@ -632,7 +632,7 @@ class Anew:
         return self.own.bench(update, tier)  # draws new inputs each time
 
 
-_COMMAND = (sys.executable, "-m", "benchmarks.table", "--worker")
+WORKER = (sys.executable, "-m", "benchmarks.table", "--worker")
 _OPENING_S, _ENDING_S = 10.0, 30.0  # of a task, beside its search: left to a search that the deadline makes shorter
 _LEAST_SEARCH_S = 8.0
 _LEAST_BENCH_S = 20.0
@@ -655,7 +655,7 @@ class Plan:
     seed: int = 0
     again: bool = False
     public: PublicFolders = field(default_factory=dict)
-    command: Sequence[str] = _COMMAND
+    command: Sequence[str] = field(kw_only=True)
     grace_s: float = GRACE_S
 
 
@@ -932,6 +932,7 @@ def _run(given: argparse.Namespace, tasks: Sequence[str], public: PublicFolders)
         seed=given.seed,
         again=given.again,
         public=public,
+        command=WORKER,
     )
     table = Table(plan, tasks, gpus)
     if not ended_of_itself(table.run, table.stop):

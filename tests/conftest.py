@@ -3,22 +3,29 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
-# The files that take longest, the longest first. They begin first (`make test` keeps the order), so that no process
-# works at one of them when the others have nothing left.
+from tests import shared_fork_server
+from tests.agent import warm
+
+# The files that take most processor time, the longest first. They begin first (`make test` keeps the order), so that no
+# process works at one of them when the others have nothing left.
 LONG = """
-tools/tasks/test_builtin_tasks.py agent/test_model_runs.py docs/test_documents.py agent/export/test_export_command.py
-tools/judge/test_admission.py test_table.py tools/judge/test_compare.py agent/test_init_then_optimise.py
-agent/view/test_view_tmux.py corpus/test_attacks.py test_kernelbench_share.py agent/test_command_line.py
-agent/test_watch.py agent/test_interrupted.py agent/test_cli.py agent/authors/search/test_offline_experts.py
-test_kernelbench_judge.py tools/test_bench.py agent/authors/search/test_offline_candidates.py agent/test_ptx_stories.py
-tools/sandbox/test_sandbox_programs.py
+agent/test_model_runs.py docs/test_documents.py test_table.py corpus/test_attacks.py
+agent/test_init_then_optimise.py agent/view/test_view_tmux.py agent/test_api.py agent/test_commands.py
+tools/judge/test_admission.py agent/test_cli.py test_kernelbench_share.py agent/test_interrupted.py
+agent/authors/search/test_offline_experts.py agent/export/test_export_command.py agent/test_ptx_stories.py
+tools/tasks/test_builtin_tasks.py agent/authors/search/test_offline_odd_tasks.py
+agent/authors/search/test_offline_candidates.py tools/judge/test_compare.py agent/test_watch.py
+agent/test_command_line.py agent/authors/search/test_ptx_library.py agent/export/test_pairs_load.py
+agent/record/test_record_merge.py agent/test_start.py agent/test_compiled.py test_kernelbench_judge.py
+tools/sandbox/test_bubblewrap.py tools/test_bench.py
 """.split()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """One thread for torch's operators here: the tensors are small, and on a machine that has other work to do threads
     that spin until the last has had its turn take ten times as long.
 
@@ -27,6 +34,16 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        shared_fork_server.share()
+        warm.share()
+
+
+@pytest.fixture
+def forked_workers() -> Iterator[None]:
+    """For tests that call what starts workers: they come without the seconds that an interpreter of theirs takes."""
+    with shared_fork_server.in_use():
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -1,25 +1,33 @@
 """Workers without the seconds that torch and Triton take to load: a process that has loaded them forks a first fork
-server for each program run. That one is ended, jailed and spoken to as one that an interpreter of its own became."""
+server for each program run. That one is ended, jailed and spoken to as one that an interpreter of its own became.
+
+The processes of `pytest -n` share one: the first of them starts it, and says where in its environment (`share`)."""
 
 import atexit
 import contextlib
 import gc
+import importlib
 import os
 import resource
 import select
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from kerneltune.tools.sandbox import wire, workers
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
+
+T = TypeVar("T")
+SHARED = "SHARED_FORK_SERVER"  # the variable that says where one listens
+_INDUCTOR = ("compile_fx", "choices", "tiling_utils", "bounds")  # 1 s for each run without a model
 
 
 class RemoteForkServer:
@@ -60,28 +68,54 @@ def use(path: str) -> None:
 
 
 @contextlib.contextmanager
-def started(start: Callable[[], AbstractContextManager[Machine]] = workers.started) -> Iterator[Machine]:
-    """Start a machine as `start` does, its workers forked from a shared process of this process's own."""
+def in_use() -> Iterator[None]:
+    """As long as this lasts, this process's first fork servers come from the shared process."""
+    before = workers.start_fresh
+    use(address())
+    try:
+        yield
+    finally:
+        vars(workers)["start_fresh"] = before
+
+
+@contextlib.contextmanager
+def forked(start: AbstractContextManager[T]) -> Iterator[T]:
+    """`start`, which starts workers when it is entered; they are forked from the shared process."""
     with contextlib.ExitStack() as stack:
-        before = workers.start_fresh
-        use(address())
-        try:
-            machine = stack.enter_context(start())
-        finally:
-            vars(workers)["start_fresh"] = before
-        yield machine
+        with in_use():
+            entered = stack.enter_context(start)
+        yield entered
+
+
+def started() -> AbstractContextManager[Machine]:
+    """Start a machine as usual, its workers forked from the shared process."""
+    return forked(workers.started())
+
+
+def benchmark(module: str) -> tuple[str, ...]:
+    """The command of a benchmark's worker, as `python -m module --worker`, whose own workers come from the shared
+    process."""
+    shared = f"from tests import shared_fork_server; shared_fork_server.use({address()!r})"
+    return (sys.executable, "-c", f"import sys; {shared}; from {module} import main; sys.exit(main())", "--worker")
 
 
 def answer(target: str, body: dict[str, Json], *, timeout_s: float) -> dict[str, Json]:
     """What `target` ("package.module:function", called with a fork server's Channel) answers in a process of its
     own; torch and Triton are loaded there. Raises WorkerError with the end of what it printed when it fails."""
-    with started(workers.started_base) as machine, machine.trusted(target) as worker:
+    with forked(workers.started_base()) as machine, machine.trusted(target) as worker:
         return worker.call(body, timeout_s=timeout_s).body
+
+
+def share() -> None:
+    """Start one for the processes that this one will start."""
+    os.environ[SHARED] = address()
 
 
 @cache
 def address() -> str:
-    """Where this process's shared one listens. It ends with this process."""
+    """Where the shared one listens: this process's own, which ends with it, or the one that its parent has started."""
+    if SHARED in os.environ:
+        return os.environ[SHARED]
 
     def start(listening: int, folder: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
@@ -123,6 +157,8 @@ def serve(listening: int, parent: int) -> NoReturn:
     with socket.socket(fileno=listening) as server:
         select.select([server], [], [])
         fork_server.warm()
+        for name in _INDUCTOR:
+            importlib.import_module(f"torch._inductor.{name}")
         gc.freeze()  # what is shared with the fork servers stays so
         while True:
             line, _ = server.accept()

@@ -16,7 +16,6 @@ from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_tex
 from kerneltune.agent.attempt import Proposal, SearchPoint
 from kerneltune.tools.backends.cuda.device import GpuInfo
 from kerneltune.tools.bench import EARLY_JUDGE
-from kerneltune.tools.sandbox import workers
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import (
     Baselines,
@@ -28,6 +27,7 @@ from kerneltune.tools.schema.messages import (
     Warm,
 )
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
+from tests import shared_fork_server
 
 PROBLEM = """
 import torch
@@ -76,7 +76,7 @@ def _correct(tier: Any) -> Verdict:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with workers.started() as machine:
+    with shared_fork_server.started() as machine:
         yield Place(machine, Limits(judge_s=100.0, most=2), GPU, "tests.test_kernelbench_judge:judge")
 
 
@@ -141,7 +141,7 @@ def test_a_judge_that_cannot_use_the_gpu_is_told_as_lost(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with workers.started() as machine:
+    with shared_fork_server.started() as machine:
         line = judged(replace(place, machine=machine, judge=EARLY_JUDGE), tmp_path, "6_Lost")
     assert line["lost"]
     assert line["cause"].startswith("opening: GpuLost: the judge's process ended: ")

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import kernelbench
 from benchmarks.kernelbench import Lines, Plan, Share, line_text, main, name_of, new_line, problems, report, stored
+from tests import shared_fork_server
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBLEM = """
@@ -184,6 +186,7 @@ def test_problems_go_from_their_files_to_verdicts_and_on_from_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(kernelbench, "WORKER", shared_fork_server.benchmark("benchmarks.kernelbench"))
     words = ["--kernelbench", str(folder), "--out", str(folder / "share.jsonl"), "--seconds", "150", "--most", "1"]
     assert main([*words, "--only", "level1/*", "--attempts", "1"]) == 0
     lines = stored(folder / "share.jsonl")
@@ -223,6 +226,7 @@ def test_a_problem_is_ended_by_its_time_and_the_next_is_judged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(kernelbench, "WORKER", shared_fork_server.benchmark("benchmarks.kernelbench"))
     out = str(folder / "share.jsonl")
     words = ["--kernelbench", str(folder), "--out", out, "--only", "level1/19*"]
     assert main([*words, "--seconds", "0.05"]) == 0

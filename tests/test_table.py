@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import table
 from benchmarks.public_kernels import FOLDER, SOURCES, _tables, candidate, public_kernels, source_of, written
 from benchmarks.table import JOURNAL, Ahead, Plan, Row, Table, line_of, main, parts_of, rows_of, table_text
 from kerneltune.agent.attempt import StopReason
@@ -27,6 +28,8 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Settings
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
 from kerneltune.tools.task.load import builtin_names, find_task
+from tests import shared_fork_server
+from tests.agent.shell import optimize
 from tests.corpus.public.inline import InlineError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -572,7 +575,7 @@ def test_ctrl_c_ends_the_table_with_130_and_leaves_nothing_behind(tmp_path: Path
 
 def test_what_needs_no_gpu_is_done_when_it_is_asked_for(tmp_path: Path) -> None:
     """TorchInductor is not asked again by a search, and what was compiled is not compiled again."""
-    with workshop(Settings(runs_dir=tmp_path), lambda _: None) as shop:
+    with shared_fork_server.forked(workshop(Settings(runs_dir=tmp_path), lambda _: None)) as shop:
         ahead = Ahead(shop, find_task("swiglu"), [SWIGLU], lower=True)
         with contextlib.closing(ahead), session(shop, find_task("swiglu")) as opened:
             ahead.wait_lowered()
@@ -590,7 +593,7 @@ def test_what_needs_no_gpu_is_done_when_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_was_begun_for_a_task_that_is_left_is_given_up(tmp_path: Path) -> None:
-    with workshop(Settings(runs_dir=tmp_path), lambda _: None) as shop:
+    with shared_fork_server.forked(workshop(Settings(runs_dir=tmp_path), lambda _: None)) as shop:
         ahead = Ahead(shop, find_task("swiglu"), [SWIGLU], lower=True)
         began = time.monotonic()
         ahead.close()
@@ -601,7 +604,7 @@ def test_what_was_begun_for_a_task_that_is_left_is_given_up(tmp_path: Path) -> N
 
 def test_a_worker_whose_parent_is_gone_ends_what_it_does(tmp_path: Path) -> None:
     """Killed with -9, a parent cannot end it."""
-    words = [sys.executable, "-m", "benchmarks.table", "--worker"]
+    words = shared_fork_server.benchmark("benchmarks.table")
     variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path)}
     flags = {"runs_dir": str(tmp_path / "runs"), "width": 1, "max_attempts": 500, "seed": 0}
     log = tmp_path / "log.txt"
@@ -628,14 +631,11 @@ def run_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real table, without this machine's GPU: two tasks, each with a kernel in the place of a public one, of which
     that for swiglu is wrong."""
     folder = tmp_path_factory.mktemp("table")
-    visible, os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES"), ""
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.setattr(table, "WORKER", shared_fork_server.benchmark("benchmarks.table"))
         assert main(words_of(folder)) == 0
         yield folder
-    finally:
-        os.environ.pop("CUDA_VISIBLE_DEVICES")
-        if visible is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = visible
 
 
 def words_of(folder: Path) -> list[str]:
@@ -686,10 +686,7 @@ def test_a_run_of_the_table_is_stored_as_the_command_stores_it(run_here: Path) -
     files = [str(runs_dir / "public" / "softmax" / name) for name in ("ours.py", "softmax__liger.py")]
     assert Path(files[0]).read_bytes() == (best_path or Path()).read_bytes()
     for command in (words, ["bench", *files, "--task", "softmax", "--tier", "judged", "--plain"]):
-        call = "import sys; from kerneltune.agent.cli import main; sys.exit(main())"
-        subprocess.run(
-            [sys.executable, "-c", call, *command, "--runs-dir", str(run_here / "told")], cwd=ROOT, check=True
-        )
+        assert optimize(*command, "--runs-dir", str(run_here / "told"), cwd=ROOT).returncode == 0
     for author in ("offline", "files"):
         ours, told = (_stored(folder, author) for folder in (runs_dir, run_here / "told"))
         assert ours == told

@@ -85,6 +85,7 @@ def test_a_task_is_opened_as_data(among_namesakes: Path) -> None:
         kerneltune.Task.open("sotfmax")
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_bench_judges_a_source_and_a_file_and_keeps_what_it_is_told_to(among_namesakes: Path) -> None:
     task = kerneltune.Task.open(among_namesakes / "mytask.py")
     assert kerneltune.bench(SOFTMAX, task).accepted
@@ -96,6 +97,7 @@ def test_bench_judges_a_source_and_a_file_and_keeps_what_it_is_told_to(among_nam
         kerneltune.bench("nowhere.py", task)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_optimize_stores_a_run_and_returns_its_best(tmp_path: Path) -> None:
     seen: list[Event] = []
     outcome = kerneltune.optimize(

@@ -11,6 +11,7 @@ from kerneltune.tools import corpus
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 TASK = '''"""Doubled."""
 import torch
 

@@ -26,6 +26,7 @@ from typing import NoReturn
 _ROOT = Path(__file__).resolve().parents[2]
 _EXPORT = ("orjson", "pyarrow.parquet", "rensa", "kerneltune.agent.export.pipeline")
 _WORD = 20  # bytes of a number on the line
+SHARED = "SHARED_COMMAND"  # the variable that says where one listens
 
 
 def call(
@@ -53,9 +54,16 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), address(), *arguments]
 
 
+def share() -> None:
+    """Start one for the processes that this one will start."""
+    os.environ[SHARED] = address()
+
+
 @cache
 def address() -> str:
-    """Where the process that forks listens. It ends with this one."""
+    """Where the process that forks listens: this process's own, which ends with it, or its parent's."""
+    if SHARED in os.environ:
+        return os.environ[SHARED]
     from tests import shared_fork_server  # not at the top: the small program has no path
 
     address = shared_fork_server.address()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
 from kerneltune.tools.schema.task import TensorSpec
+from tests import shared_fork_server
 
 HEADER = "import torch\nimport triton\nimport triton.language as tl\nfrom torch import nn\n"
 
@@ -31,7 +31,7 @@ def scale(x, factor=2.0):
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
     """The real warm workers: fork servers, sandbox and all."""
-    with workers.started() as started:
+    with shared_fork_server.started() as started:
         yield started
 
 

@@ -16,6 +16,7 @@ from kerneltune.tools.schema.messages import Baselines, BenchReply, BenchRequest
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.update import Update
+from tests import shared_fork_server
 
 UPDATE = Update({"main": (Plan("main", "default", "sm_90", (), (), (), (), []),)}, main_case="main")
 
@@ -47,7 +48,7 @@ def judge_that_hangs(channel: Any) -> None:
 @pytest.fixture(scope="module")
 def bench() -> Iterator[GpuBench]:
     with contextlib.ExitStack() as held:
-        machine = held.enter_context(workers.started_base())
+        machine = held.enter_context(shared_fork_server.forked(workers.started_base()))
         ours, theirs = map(held.enter_context, socket.socketpair())
         worker = held.enter_context(machine.trusted("tests.tools.test_gpu_bench:judge", extra=[theirs]))
         yield GpuBench(machine, worker, ours)

@@ -6,6 +6,7 @@ survive a fork. A fork server may fork further fork servers (the tracer's, with 
 warm), which is why `serve` is itself a worker's entry point.
 """
 
+import gc
 import importlib
 import os
 import resource
@@ -192,6 +193,8 @@ def warm() -> None:
     """Import what every worker needs. One thread: an OpenMP pool would not survive the forks.
 
     Each mode of fake tensors loads torch._dynamo: 1.6 s that the tracer and every CPU judge would spend on their own.
+    What is loaded stays, so collections pass it over: a full one in a fork took 0.19 s and copied 84 MB of shared
+    pages, and takes 0.006 s.
     """
     import numpy  # noqa: F401
     import torch
@@ -201,6 +204,7 @@ def warm() -> None:
     import triton.compiler  # noqa: F401
 
     torch.set_num_threads(1)
+    gc.freeze()
 
 
 def main(fd: int) -> None:

@@ -15,6 +15,7 @@ import pytest
 from kerneltune.agent.commands.session import workshop
 from kerneltune.agent.settings import Settings
 from kerneltune.tools.task.load import find_task
+from tests import shared_fork_server
 from tests.corpus.public.inline import InlineError, Inliner
 from tests.corpus.public.public import LIGER, OPEN, TUTORIALS, Judged, Kernel, Sources, judged, kernels, task_source
 
@@ -111,7 +112,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 @pytest.fixture(scope="module")
 def judge(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     folder = tmp_path_factory.mktemp("public")
-    with workshop(Settings(), lambda event: None) as shop:
+    with shared_fork_server.forked(workshop(Settings(), lambda event: None)) as shop:
         yield lambda kernel: next(iter(judged(shop, [kernel], sources, folder)))
 
 

@@ -15,7 +15,8 @@ from tests.tools.sandbox.test_bubblewrap import BWRAP, in_namespaces
 from tests.tools.sandbox.test_sandbox import jailed
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
+HERE = available()
+pytestmark = pytest.mark.skipif(not HERE.confined, reason=f"this machine enforces only {HERE}")
 T = "kerneltune/tools"
 IMPORTED = {
     Profile.TRACER: (f"{T}/sandbox/wire.py", f"{T}/trace/tracer.py", f"{T}/schema/gpus.py"),

@@ -29,7 +29,8 @@ from kerneltune.tools.sandbox.workers import compile_ahead, describe_exit, isola
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = ResourceLimits(memory_bytes=1 << 30, file_bytes=1 << 20, cpu_s=20, open_files=64)
 HOSTILE = [Profile.TRACER, Profile.INTERPRETER, Profile.COMPILER]
-pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
+HERE = available()
+pytestmark = pytest.mark.skipif(not HERE.confined, reason=f"this machine enforces only {HERE}")
 Probe = Callable[[], object]
 NOBODY = 65534
 

@@ -14,7 +14,8 @@ import pytest
 from kerneltune.tools.sandbox.confine import available
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = pytest.mark.skipif(not available().confined, reason=f"this machine enforces only {available()}")
+HERE = available()
+pytestmark = pytest.mark.skipif(not HERE.confined, reason=f"this machine enforces only {HERE}")
 
 
 KERNEL = """

@@ -135,7 +135,9 @@ _STATISTICS = ("running_mean", "running_var")
 def seed_everything(seed: int) -> None:
     """Seed Python's and torch's generators, and numpy's when a task file has loaded it."""
     random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():  # else torch.manual_seed keeps three formatted stacks a call, for devices never there
+        torch.cuda.manual_seed_all(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
 

@@ -167,7 +167,6 @@ def test_ctrl_c_does_not_wait_for_conversations_that_wait_for_a_reply(strategy: 
 
     def interrupt() -> None:
         model.asking.wait(10)
-        time.sleep(0.5)  # until it waits: what comes just before a wait begins is seen after it by CPython
         os.kill(os.getpid(), signal.SIGINT)  # to the process, as a terminal does
 
     threading.Thread(target=interrupt).start()

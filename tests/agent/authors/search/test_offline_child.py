@@ -11,6 +11,7 @@ from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.sandbox.workers import started_base
 from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.errors import WorkerTimeout
+from tests import shared_fork_server
 
 SOURCE = """
 import torch
@@ -23,7 +24,10 @@ SIZE = 3
 
 
 def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
-    with started_base() as machine, machine.trusted("kerneltune.agent.authors.search.inductor:main") as worker:
+    with (
+        shared_fork_server.forked(started_base()) as machine,
+        machine.trusted("kerneltune.agent.authors.search.inductor:main") as worker,
+    ):
 
         def call(body: dict[str, Json]) -> dict[str, Json]:
             return worker.call(body, timeout_s=120).body
@@ -41,7 +45,7 @@ def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
 
 
 def test_after_a_request_that_took_too_long_the_next_one_gets_its_own_answer() -> None:
-    with started_base() as machine, contextlib.closing(Lowering(machine)) as lowering:
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
         asked = {"source": SOURCE, "overrides": {"SIZE": 7}, "arch": 90}
         with pytest.raises(WorkerTimeout):
             lowering.call(asked, 0.001)

@@ -10,6 +10,7 @@ import pytest
 
 from kerneltune.tools.languages.ptx import PtxError, parse
 from kerneltune.tools.languages.ptx.readable import readable
+from kerneltune.tools.schema.sass import sections
 
 STORED = Path(__file__).parent / "stored"
 TEXTS = sorted(p for p in STORED.glob("*.ptx") if "clamp" not in p.stem)  # that one: see test_exact.py
@@ -162,11 +163,12 @@ def same_code(tmp_path: Path) -> Callable[[str, str], bool]:
 
     ptxas = Path(get_ptxas(90).path)
 
-    def code(text: str) -> str:
+    def code(text: str) -> bytes:
         source, cubin = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
         source.write_text(text)
         subprocess.run([ptxas, "--gpu-name=sm_90a", source, "-o", cubin], check=True, capture_output=True)
-        shown = subprocess.run([ptxas.with_name("nvdisasm"), "-c", cubin], check=True, capture_output=True, text=True)
-        return re.sub(r"//.*", "", shown.stdout)
+        data = cubin.read_bytes()
+        (text_section,) = (one for one in sections(data) if one.name.startswith(".text."))
+        return text_section.data(data)
 
     return lambda first, second: code(first) == code(second)
