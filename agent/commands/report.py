@@ -21,10 +21,11 @@ from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
 
 if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.export.privacy import PrivateNames
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+    from kerneltune.agent.record.trajectory import Trajectory
     from kerneltune.agent.report.data import RunData
 
 SCHEMA_VERSION = 1
@@ -217,7 +218,7 @@ def _material(store: "Store", trajectory: "Trajectory") -> "RunData":
     return RunData(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
 
 
-def _receipt(path: Path, best: "AttemptRecord") -> tuple[Json, str]:
+def _receipt(path: Path, best: "Attempt") -> tuple[Json, str]:
     try:
         found = _read(path)
     except FileNotFoundError:

@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 
 from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
-from kerneltune.agent.events import Proposed, Verified
+from kerneltune.agent.events import RunStarted, Updated, Verified
 from kerneltune.agent.record.folder import folder_of, receipt_path
 from kerneltune.agent.record.trajectory import Conversation, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
@@ -24,9 +24,10 @@ from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
 
 if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.query import Filter
-    from kerneltune.agent.record.store import Store, StoredAttempt
+    from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import Page
     from kerneltune.agent.view.show import CompiledAttempt, ShownAttempt
     from kerneltune.tools.update import Artefact, KernelCompiler
@@ -136,8 +137,9 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page:
     if summary is None:
         raise StoreError(f"{store.path}: run {run_id} is gone")
     best = folder_of(store.path.parent, run_id) / "best.py"
-    attempts = store.attempt_summaries(run_id, wanted)
-    shown = ShownRun(store.load_run(run_id), summary, attempts, str(best) if best.is_file() else None)
+    run = store.load_trajectory(run_id)
+    attempts = [a for a in run.attempts if wanted.passes([a.status], a.speedup)]
+    shown = ShownRun(run.run, summary, attempts, str(best) if best.is_file() else None)
     if not json:
         return print_run(shown, page)
     told = {"conversations": encode(_conversations(store, run_id))} if parts.conversation else {}
@@ -209,16 +211,15 @@ def _receipt(shown: "ShownAttempt") -> str:
 def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
     from kerneltune.agent.view.show import ShownAttempt
 
+    run, record = store.find_attempt(attempt_id)
     events = store.load_attempt(attempt_id)
-    run = store.load_run(events[0].run_id)
-    record = trajectory([run, *events]).attempts[0]
-    parents = store.load_attempt(record.parent_id) if record.parent_id else []
+    ancestors = store.ancestors(record)
     path = receipt_path(folder_of(store.path.parent, run.run_id), attempt_id)
     return ShownAttempt(
         run,
         record,
-        store.ancestors(attempt_id),
-        next((e.source for e in parents if isinstance(e, Proposed)), None),
+        ancestors,
+        ancestors[0].source if ancestors else None,
         [e for e in events if isinstance(e, Verified) and e.purpose == "verify"],
         str(path) if path.is_file() else None,
     )
@@ -245,33 +246,33 @@ def _compiled_attempts(store: "Store", attempt_ids: Sequence[str], settings: Set
     from kerneltune.agent.commands.session import print_progress, workshop
 
     found = [store.find_attempt(attempt_id) for attempt_id in attempt_ids]
-    plans = [_stored_plan(stored) for stored in found]  # what cannot work is said before the workers start
+    plans = [_stored_plan(store, attempt) for _, attempt in found]  # what cannot work is said before the workers start
     with workshop(settings, print_progress) as shop:
-        return [_compiled(stored, plan, shop) for stored, plan in zip(found, plans, strict=True)]
+        return [_compiled(run, its, plan, shop) for (run, its), plan in zip(found, plans, strict=True)]
 
 
-def _compiled(stored: "StoredAttempt", plan: Plan, shop: "Workshop") -> "CompiledAttempt":
+def _compiled(run: RunStarted, attempt: "Attempt", plan: Plan, shop: "Workshop") -> "CompiledAttempt":
     """The plan of the variant that was timed, compiled again, confined, for the GPU of its run."""
     from kerneltune.agent.view.show import CompiledAttempt
     from kerneltune.tools.update import KernelCompiler, UpdateLimits
 
-    variant = stored.finished.verdict.variant if stored.finished else ""
+    variant = attempt.verdict.variant if attempt.verdict else ""
     is_stored = variant in ("", plan.variant)
     if not is_stored:
-        plan = _traced_again(stored, variant, shop) or plan
+        plan = _traced_again(run, attempt, variant, shop) or plan
     kernels = list({kernel.sha256: kernel for kernel in plan.kernels}.values())
-    compiling = KernelCompiler(shop.machine.compiler, stored.run.arch, compile_s=UpdateLimits().compile_s)
-    artefacts = _artefacts(stored.proposed.attempt_id, compiling, kernels, stored.run.arch)
+    compiling = KernelCompiler(shop.machine.compiler, run.arch, compile_s=UpdateLimits().compile_s)
+    artefacts = _artefacts(attempt.attempt_id, compiling, kernels, run.arch)
     reply = compiling.sass(artefacts)
     if reply.problem:
-        raise StoreError(f"attempt {stored.proposed.attempt_id} cannot be disassembled here: {reply.problem}")
-    judged = {report.cubin_sha256 for report in stored.updated.kernels} if stored.updated else set()
+        raise StoreError(f"attempt {attempt.attempt_id} cannot be disassembled here: {reply.problem}")
+    judged = {report.cubin_sha256 for report in attempt.kernels}
     return CompiledAttempt(
-        attempt_id=stored.proposed.attempt_id,
+        attempt_id=attempt.attempt_id,
         variant=plan.variant,
         timed_variant=variant or plan.variant,
-        arch=stored.run.arch,
-        versions_then=stored.run.versions,
+        arch=run.arch,
+        versions_then=run.versions,
         versions_now=shop.place.versions,
         assembler=reply.assembler,
         disassembler=reply.disassembler,
@@ -282,9 +283,10 @@ def _compiled(stored: "StoredAttempt", plan: Plan, shop: "Workshop") -> "Compile
     )
 
 
-def _stored_plan(stored: "StoredAttempt") -> Plan:
+def _stored_plan(store: "Store", attempt: "Attempt") -> Plan:
     """The plan of the default variant. Raises StoreError."""
-    attempt_id, updated = stored.proposed.attempt_id, stored.updated
+    attempt_id = attempt.attempt_id
+    updated = next((e for e in store.load_attempt(attempt_id) if isinstance(e, Updated)), None)
     if updated is None or updated.plan is None:
         why = f"its verdict is {updated.failure.status.value}" if updated and updated.failure else "it was never traced"
         raise StoreError(f"attempt {attempt_id} has no kernels that could be compiled: {why}")
@@ -297,15 +299,15 @@ def _stored_plan(stored: "StoredAttempt") -> Plan:
     return plan
 
 
-def _traced_again(stored: "StoredAttempt", variant: str, shop: "Workshop") -> Plan | None:
+def _traced_again(run: RunStarted, attempt: "Attempt", variant: str, shop: "Workshop") -> Plan | None:
     """The plan of another variant than the one that is stored; None where it does not come of the source here."""
     from kerneltune.agent.commands.session import session
     from kerneltune.agent.commands.verify import stored_task
 
     with tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
-        found = stored_task(stored.run, None, Path(scratch))
-        with session(replace(shop, arch=stored.run.arch), found.file) as opened:
-            plan = opened.tools.updater.update(stored.proposed.source).judged_plan(variant)
+        found = stored_task(run, None, Path(scratch))
+        with session(replace(shop, arch=run.arch), found.file) as opened:
+            plan = opened.tools.updater.update(attempt.source).judged_plan(variant)
     return plan if plan is not None and plan.variant == variant else None
 
 

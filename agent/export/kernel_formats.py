@@ -14,13 +14,14 @@ from heapq import nsmallest
 from random import Random
 from typing import ClassVar, Literal
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.export.instructions import ENTRY_POINT, error_told, repo_name, stable_uuid, visible
 from kerneltune.agent.export.rewards import fails, right
 from kerneltune.agent.export.similarity import parse
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.languages.ptx.loader import language_of, ptx_texts
 from kerneltune.tools.schema.errors import UsageError
 
@@ -40,14 +41,14 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class Descendant:
     """A right attempt, and how many steps of derivation lie between."""
 
-    attempt: AttemptRecord
+    attempt: Attempt
     hops: int
 
 
 class Lineage:
     """Which attempt of a run came of which. A parent of another run, or one that is newer than its child, is none."""
 
-    def __init__(self, attempts: Sequence[AttemptRecord]) -> None:
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
         self._by_id = {a.attempt_id: a for a in attempts}
         self._nearest: dict[str, Descendant] = {}
         for attempt in sorted(attempts, key=lambda a: a.number, reverse=True):  # on a tie the older one counts
@@ -59,12 +60,12 @@ class Lineage:
                 if before is None or found.hops <= before.hops:
                     self._nearest[parent.attempt_id] = found
 
-    def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
+    def parent(self, attempt: Attempt) -> Attempt | None:
         """What an attempt was derived from."""
         found = self._by_id.get(attempt.parent_id or "")
         return found if found is not None and found.number < attempt.number else None
 
-    def nearest(self, attempt: AttemptRecord) -> Descendant | None:
+    def nearest(self, attempt: Attempt) -> Descendant | None:
         """The right descendant in the fewest steps, the earliest among equals."""
         return self._nearest.get(attempt.attempt_id)
 
@@ -92,7 +93,7 @@ class Champions:
         if leaders := nsmallest(self._top, {*self._best.get(key, []), *ranks}):
             self._best[key] = leaders
 
-    def chosen(self, trajectory: Trajectory) -> Iterator[tuple[int | None, AttemptRecord]]:
+    def chosen(self, trajectory: Trajectory) -> Iterator[tuple[int | None, Attempt]]:
         """Those of one run that are among the best, with their place from 1; None for what was not timed."""
         places = {
             rank[-1]: None if rank[0] == _UNTIMED else place
@@ -109,7 +110,7 @@ class Champions:
         return run.task_sha256 if self._per == "task" else f"{run.task_sha256} {run.gpu or run.arch}"
 
 
-def _rank(attempt: AttemptRecord, *, leads: bool) -> Rank:
+def _rank(attempt: Attempt, *, leads: bool) -> Rank:
     """Smaller is better."""
     if attempt.timing is None:
         return _UNTIMED, 0.0, 0.0, False, attempt.at, attempt.attempt_id
@@ -274,7 +275,7 @@ class Convert(Format):
                     yield ExportRow(_pair(trajectory.run, direction, python_code, origin.source, ptx), attempt)
 
 
-def _triton_of(trajectory: Trajectory, attempt: AttemptRecord) -> AttemptRecord | None:
+def _triton_of(trajectory: Trajectory, attempt: Attempt) -> Attempt | None:
     """The nearest right attempt in Triton that one in PTX was derived from."""
     seen = {attempt.attempt_id}
     origin = trajectory.parent(attempt)
@@ -332,7 +333,7 @@ class Fix(Format):
                 yield _fix_row(trajectory, attempt, found)
 
 
-def _fix_row(trajectory: Trajectory, broken: AttemptRecord, found: Descendant) -> ExportRow:
+def _fix_row(trajectory: Trajectory, broken: Attempt, found: Descendant) -> ExportRow:
     fixed, error = found.attempt, error_told(trajectory.run, broken)
     before, after = str(broken.status), str(fixed.status)
     values = {
@@ -370,8 +371,8 @@ class Preference:
     """`related`: one was derived from the other. `margin`: of two times, how much faster the better one is at least."""
 
     by: By
-    better: AttemptRecord
-    worse: AttemptRecord
+    better: Attempt
+    worse: Attempt
     related: bool
     margin: float | None = None
 
@@ -392,7 +393,7 @@ def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) ->
     return found
 
 
-def _right_over_failing(attempts: Sequence[AttemptRecord], lineage: Lineage, rng: Random) -> Iterator[Preference]:
+def _right_over_failing(attempts: Sequence[Attempt], lineage: Lineage, rng: Random) -> Iterator[Preference]:
     good = [a for a in attempts if right(a)]
     for attempt in attempts if good else ():
         if fails(attempt):
@@ -402,7 +403,7 @@ def _right_over_failing(attempts: Sequence[AttemptRecord], lineage: Lineage, rng
 
 
 def _faster_over_slower(
-    attempts: Sequence[AttemptRecord], lineage: Lineage, rng: Random, least_margin: float
+    attempts: Sequence[Attempt], lineage: Lineage, rng: Random, least_margin: float
 ) -> Iterator[Preference]:
     timed = sorted((a for a in attempts if right(a) and a.timing is not None), key=lambda a: (_high_us(a), a.number))
     highs = [_high_us(a) for a in timed]
@@ -418,11 +419,11 @@ def _faster_over_slower(
             yield Preference("faster", better, attempt, near is not None, _low_us(attempt) / _high_us(better))
 
 
-def _low_us(attempt: AttemptRecord) -> float:
+def _low_us(attempt: Attempt) -> float:
     return attempt.timing.low_us if attempt.timing else float("-inf")
 
 
-def _high_us(attempt: AttemptRecord) -> float:
+def _high_us(attempt: Attempt) -> float:
     return attempt.timing.high_us if attempt.timing else float("inf")
 
 
@@ -518,7 +519,7 @@ class Kto(Format):
                 prompt, completion = instructions.solve(trajectory.run), instructions.answer(attempt.source)
                 yield ExportRow({"prompt": prompt, "completion": completion, "label": label}, attempt)
 
-    def _label(self, attempt: AttemptRecord) -> bool | None:
+    def _label(self, attempt: Attempt) -> bool | None:
         if fails(attempt):
             return False
         if not right(attempt):

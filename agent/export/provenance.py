@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Row
 from kerneltune.agent.export.privacy import Scrubber
@@ -20,7 +21,7 @@ from kerneltune.agent.export.rewards import Reward, labels
 from kerneltune.agent.export.similarity import Duplicate, Placement
 from kerneltune.agent.models.providers import OFFLINE, SourceTerms
 from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
@@ -146,7 +147,7 @@ class Provenance:
             if message.role == "assistant" and message.turn is not None
         }
 
-    def of(self, attempt: AttemptRecord | None) -> Row:
+    def of(self, attempt: Attempt | None) -> Row:
         """The common columns of a row about this attempt, or about none."""
         if attempt is None:
             return self._run
@@ -178,7 +179,7 @@ class Provenance:
             "kerneltune": versions.get("kerneltune"),
         }
 
-    def _of_attempt(self, attempt: AttemptRecord) -> Row:
+    def _of_attempt(self, attempt: Attempt) -> Row:
         thought = self._thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None
         made: Row = {
             "attempt_id": attempt.attempt_id,
@@ -213,7 +214,7 @@ def _moment(at: float) -> str | None:
         return None
 
 
-def _spills(attempt: AttemptRecord) -> int | None:
+def _spills(attempt: Attempt) -> int | None:
     return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels) if attempt.kernels else None
 
 

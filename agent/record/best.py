@@ -13,7 +13,7 @@ def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) 
     """Write `folder`/best.py atomically and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "best.py"
-    source = attempt.proposal.source.removeprefix("\ufeff")  # legal at the start of a file only
+    source = attempt.source.removeprefix("\ufeff")  # legal at the start of a file only
     write_whole(path, (header(attempt, run, task) + source).encode())
     return path
 
@@ -24,11 +24,11 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
     Models and files chose parts of these texts. The first two lines are fixed, because Python takes an encoding
     ("coding: utf-7") from any comment there.
     """
-    verdict = attempt.verdict
+    verdict = attempt.judged
     lines = [
         "The best accepted kernel of a kerneltune run.",
         "",
-        f"{task.name}: attempt {attempt.number} of run {run.run_id} ({attempt.proposal.rationale})",
+        f"{task.name}: attempt {attempt.number} of run {run.run_id} ({attempt.rationale})",
         "",
         f"Verdict: {verdict.status.value}. {verdict.detail}",
         *_measured(verdict),

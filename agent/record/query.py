@@ -22,7 +22,7 @@ from urllib.parse import quote
 from kerneltune.agent.attempt import StopReason
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
-from kerneltune.tools.schema.verdict import Status, Tier
+from kerneltune.tools.schema.verdict import Status
 
 ACCEPTED = "accepted"  # as good as a status, where one is asked for
 _ACCEPTED = (Status.CHECKED.value, Status.CORRECT.value)
@@ -98,28 +98,6 @@ class RunSummary:
     why: StopReason | None
     verified: bool | None = None
     by_status: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class AttemptSummary:
-    """A stored attempt with the verdict that counts; `status` is None when it has none yet. Device times in
-    microseconds; the speed-up is over the fastest baseline. Registers are per thread of each kernel, spills bytes."""
-
-    attempt_id: str
-    number: int
-    parent_id: str | None
-    rationale: str
-    status: str | None = None
-    detail: str = ""
-    tier: Tier | None = None
-    median_us: float | None = None
-    low_us: float | None = None
-    high_us: float | None = None
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    registers: tuple[int, ...] = ()
-    spill_bytes: int = 0
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------
@@ -307,68 +285,6 @@ def _read_only(database: Path) -> Iterator[sqlite3.Connection]:
     address = f"file:{quote(str(database.absolute()))}?mode=ro"
     with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
         yield connection
-
-
-# Attempts -----------------------------------------------------------------------------------------------------------
-
-_ATTEMPTS = """
-SELECT a.attempt_id, a.number, a.parent_id, a.rationale, v.status, v.detail, v.tier, v.median_us, v.low_us, v.high_us,
-    c.speedup, c.low AS speedup_low, c.high AS speedup_high,
-    (SELECT json_group_array(registers) FROM (
-        SELECT k.registers FROM kernels AS k WHERE k.seq = u.seq ORDER BY k.position
-    )) AS registers,
-    (SELECT coalesce(sum(k.spill_store_bytes + k.spill_load_bytes), 0) FROM kernels AS k WHERE k.seq = u.seq)
-        AS spill_bytes
-FROM attempts AS a LEFT JOIN updates AS u ON u.attempt_id = a.attempt_id
-LEFT JOIN verdicts AS v ON v.seq = (
-    SELECT max(w.seq) FROM verdicts AS w WHERE w.attempt_id = a.attempt_id AND w.tool IN ('bench', 'confirm')
-)
-LEFT JOIN comparisons AS c ON c.seq = v.seq AND c.position = (
-    SELECT x.position FROM comparisons AS x WHERE x.seq = v.seq ORDER BY x.speedup LIMIT 1
-)
-WHERE {where} ORDER BY a.number
-"""
-_NUMBERS = ("median_us", "low_us", "high_us", "speedup", "speedup_low", "speedup_high")
-
-
-def attempt_summaries(
-    connection: sqlite3.Connection, run_id: str, wanted: Filter | None = None
-) -> list[AttemptSummary]:
-    """The attempts of a run that pass, by number."""
-    wanted = wanted or Filter()
-    return [a for a in _attempts(connection, "a.run_id = ?", run_id) if wanted.passes([a.status], a.speedup)]
-
-
-def best_accepted(connection: sqlite3.Connection, run_id: str) -> str | None:
-    """The best attempt of a run, if what counts of it is still a verdict that accepts it."""
-    run = summary(connection, run_id)
-    found = _attempts(connection, "a.attempt_id = ?", run.best_attempt_id if run else None)
-    return next((a.attempt_id for a in found if a.status in _ACCEPTED), None)
-
-
-def ancestors(connection: sqlite3.Connection, attempt_id: str) -> list[AttemptSummary]:
-    """Whom an attempt was derived from: its parent, that one's parent, and so on, as far as they are stored."""
-    found: list[AttemptSummary] = []
-    seen = {attempt_id}
-    parents = [a.parent_id for a in _attempts(connection, "a.attempt_id = ?", attempt_id)]
-    while parents and (parent := parents.pop()) is not None and parent not in seen:
-        seen.add(parent)
-        its = _attempts(connection, "a.attempt_id = ?", parent)
-        found += its
-        parents = [a.parent_id for a in its]
-    return found
-
-
-def _attempts(connection: sqlite3.Connection, where: str, value: str | None) -> list[AttemptSummary]:
-    found = connection.execute(_ATTEMPTS.format(where=where), (_bound(value),))
-    return [_attempt(dict(zip((c[0] for c in found.description), row, strict=True))) for row in found]
-
-
-def _attempt(row: dict[str, Any]) -> AttemptSummary:
-    words = {name: _word(row[name]) for name in ("parent_id", "rationale")}
-    numbers = {name: _real(row[name]) for name in _NUMBERS}
-    registers = tuple(json.loads(row["registers"]))
-    return AttemptSummary(**row | words | numbers | {"registers": registers, "detail": _word(row["detail"]) or ""})
 
 
 # Values as the driver returns them ----------------------------------------------------------------------------------

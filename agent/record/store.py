@@ -12,7 +12,6 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +21,7 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from kerneltune.agent.attempt import Attempt, Earlier, best
-from kerneltune.agent.events import Event, Proposed, RunStarted, Updated, is_stored
-from kerneltune.agent.record import attempts as folds
+from kerneltune.agent.events import Event, RunStarted, attempts_of, is_stored
 from kerneltune.agent.record import query
 from kerneltune.agent.record import tables as t
 from kerneltune.agent.record.earlier import earlier
@@ -42,16 +40,6 @@ _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, 
 
 class Contradiction(StoreError):
     """What was to be stored is at odds with what is: another run with this id, a reference to nothing."""
-
-
-@dataclass(frozen=True)
-class StoredAttempt:
-    """An attempt found by its id, and the run it is of. `finished` is None when it never got a verdict."""
-
-    run: RunStarted
-    proposed: Proposed
-    updated: Updated | None
-    finished: Attempt | None
 
 
 class Store:
@@ -117,15 +105,16 @@ class Store:
         with self.reading() as connection:
             return query.summary(connection, run_id)
 
-    def attempt_summaries(self, run_id: str, wanted: query.Filter | None = None) -> list[query.AttemptSummary]:
-        """The attempts of a run that pass, in short, by number."""
-        with self.reading() as connection:
-            return query.attempt_summaries(connection, run_id, wanted)
-
-    def ancestors(self, attempt_id: str) -> list[query.AttemptSummary]:
-        """What an attempt was derived from, nearest first."""
-        with self.reading() as connection:
-            return query.ancestors(connection, attempt_id)
+    def ancestors(self, attempt: Attempt) -> list[Attempt]:
+        """Whom an attempt was derived from: its parent, that one's parent, and so on, as far as they are stored."""
+        found: dict[str | None, Attempt] = {attempt.attempt_id: attempt}
+        while attempt.parent_id and attempt.parent_id not in found:
+            parents = attempts_of(self.load_attempt(attempt.parent_id))
+            if not parents:
+                break
+            [attempt] = parents
+            found[attempt.attempt_id] = attempt
+        return list(found.values())[1:]
 
     def load_events(self, run_id: str, until: int | None = None) -> list[Event]:
         """What happened in a run, in order, equal to what was written; empty when there is no such run. `until`: as the
@@ -142,11 +131,8 @@ class Store:
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """The finished attempts of a run, in the order in which they got their verdict."""
-        return folds.finished(self.load_events(run_id))
-
-    def unfinished(self, run_id: str) -> list[Proposed]:
-        """What was proposed in a run and never judged."""
-        return folds.unfinished(self.load_events(run_id))
+        found = attempts_of(self._events("run_id = :run_id AND attempt_id IS NOT NULL", run_id=run_id))
+        return [attempt for attempt in found if attempt.verdict]
 
     def load_run(self, run_id: str) -> RunStarted:
         """How a run began. Raises StoreError when there is no such run."""
@@ -184,18 +170,18 @@ class Store:
         with self._finding() as connection:
             return query.attempt_named(text, connection, self._best_of)
 
-    def find_attempt(self, text: str) -> StoredAttempt:
-        """The attempt that `find_attempt_id` finds. Raises StoreError."""
-        events = self.load_attempt(self.find_attempt_id(text))
-        proposed = next(e for e in events if isinstance(e, Proposed))
-        update = next((e for e in events if isinstance(e, Updated)), None)
-        return StoredAttempt(self.load_run(proposed.run_id), proposed, update, next(iter(folds.finished(events)), None))
+    def find_attempt(self, text: str) -> tuple[RunStarted, Attempt]:
+        """The attempt that `find_attempt_id` finds, and how its run began. Raises StoreError."""
+        [found] = attempts_of(events := self.load_attempt(self.find_attempt_id(text)))
+        return self.load_run(events[0].run_id), found
+
+    def load_trajectory(self, run_id: str) -> Trajectory:
+        """A run without its conversations. Raises ValueError when there is no such run."""
+        return trajectory(self._events("run_id = :run_id AND kind NOT IN ('said', 'replied')", run_id=run_id))
 
     def _best_of(self, run_id: str) -> str | None:
-        with self.reading() as connection:
-            if (named := query.best_accepted(connection, run_id)) is not None:
-                return named
-        leader = best(self.attempts(run_id))
+        run = self.load_trajectory(run_id)
+        leader = run.best if run.best and run.best.accepted else best(run.attempts)
         return leader.attempt_id if leader else None
 
     def last_seq(self) -> int:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
+from kerneltune.agent.attempt import Attempt, Expectation
 from kerneltune.agent.events import RunStarted
-from kerneltune.agent.record.trajectory import JUDGED_FILES, AttemptRecord, Expectation, Message, Trajectory
+from kerneltune.agent.record.trajectory import JUDGED_FILES, Message, Trajectory
 from kerneltune.agent.report.chart import css_class, verdict_name, verdict_symbol
 from kerneltune.agent.report.data import RunData, baseline_name, dig, finite, interval, number, ranked, tone_of
 from kerneltune.agent.report.text import Sanitizer
@@ -21,7 +22,7 @@ from kerneltune.tools.schema.verdict import NOT_IN_FULL, Status
 UNKNOWN = "unknown"
 
 
-def parent_name(a: AttemptRecord, run_id: str) -> str:
+def parent_name(a: Attempt, run_id: str) -> str:
     """The attempt that one was derived from, by its number where it is of the same run; "" for none."""
     if a.parent_id is None:
         return ""

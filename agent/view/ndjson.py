@@ -7,12 +7,12 @@ from threading import Lock
 from types import TracebackType
 from typing import Literal, Self, TextIO
 
-from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, is_stored
 from kerneltune.agent.record.folder import receipt_path
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
-from kerneltune.agent.view.state import AttemptState, ViewState, fold
+from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.schema.codec import Json, encode
 
 SCHEMA_VERSION = 2  # of every line; docs/commands.md says what may change without another
@@ -96,7 +96,7 @@ def _message(state: ViewState, error: BaseException | None) -> str:
     return "the run failed" if state.ended else "the run stopped before it ended"
 
 
-def _best(row: AttemptState, path: str | None) -> dict[str, Json]:
+def _best(row: Attempt, path: str | None) -> dict[str, Json]:
     verdict = row.verdict
     return {
         "attempt_id": row.attempt_id,

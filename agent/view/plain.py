@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import (
     AttemptSkipped,
     Event,
@@ -39,7 +39,6 @@ from kerneltune.agent.events import (
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.state import (
-    AttemptState,
     Spending,
     ViewState,
     fold,
@@ -176,14 +175,14 @@ def _status(status: Status, colour: bool) -> str:
     return f"\x1b[{verdict_style(status).ansi}m{status.value}\x1b[0m" if colour else status.value
 
 
-def _tried(state: ViewState, row: AttemptState | None) -> str:
+def _tried(state: ViewState, row: Attempt | None) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
     parent = f"  (parent {words.one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
     return words.one_line(row.rationale) + parent
 
 
-def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
+def _outcome(row: Attempt | None, verdict: Verdict) -> str:
     if not verdict.accepted:
         return words.one_line(verdict.detail)
     if verdict.timing is None:
@@ -192,14 +191,14 @@ def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
     return words.one_line(", ".join((words.timing(verdict.timing), *compared)))
 
 
-def _compiled(row: AttemptState | None) -> str:
+def _compiled(row: Attempt | None) -> str:
     if row is None or not row.kernels:
         return "no kernel of its own"
     facts = f"regs {words.registers(row.kernels)} spills {words.spill_bytes(row.kernels)}"
     return f"{facts} occ {words.occupancy(row.kernels):.2f}"
 
 
-def best_lines(row: AttemptState) -> list[Text]:
+def best_lines(row: Attempt) -> list[Text]:
     """Format the best attempt's facts, one a line, the most important first."""
     verdict = row.verdict
     if verdict is None:
@@ -310,7 +309,7 @@ def _evidence(verdict: Verdict) -> str:
     return f"{checked}; not checked in full (see its verdict)" if verdict.limitations else checked
 
 
-def _best_facts(best: AttemptState) -> Iterator[SummaryLine]:
+def _best_facts(best: Attempt) -> Iterator[SummaryLine]:
     yield SummaryLine("best", Text(words.one_line(f"#{best.number} {best.rationale}")))
     for line in best_lines(best):
         line.no_wrap = False

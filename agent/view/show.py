@@ -11,18 +11,18 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent.attempt import GivenFile, RunStart, point_of
+from kerneltune.agent.attempt import Attempt, GivenFile, RunStart, point_of
 from kerneltune.agent.events import RunStarted, Verified
 from kerneltune.agent.models.types import ToolCall
-from kerneltune.agent.record.query import AttemptSummary, RunSummary
-from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message
+from kerneltune.agent.record.query import RunSummary
+from kerneltune.agent.record.trajectory import Conversation, Message
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.listing import run_json, where
 from kerneltune.agent.view.output import Page, columns, facts, heading, short
 from kerneltune.agent.view.text import verdict_label
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbered_ptx
-from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing
+from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
 
 SCHEMA_VERSION = 1
 ATTEMPT_SCHEMA_VERSION = 2
@@ -39,7 +39,7 @@ class ShownRun:
 
     started: RunStarted
     summary: RunSummary
-    attempts: Sequence[AttemptSummary]
+    attempts: Sequence[Attempt]
     best_path: str | None
 
 
@@ -59,7 +59,22 @@ def run_and_attempts_json(run: ShownRun) -> dict[str, Json]:
         **run_json(run.summary),
         **{name: encode(getattr(run.started, name)) for name in about},
         "best_path": run.best_path,
-        "attempts_shown": encode(run.attempts),
+        "attempts_shown": list(map(_line_json, run.attempts)),
+    }
+
+
+def _line_json(attempt: Attempt) -> dict[str, Json]:
+    """An attempt of a list. Times in microseconds, registers per thread of each kernel, spills in bytes."""
+    timing, compared = attempt.timing, attempt.hardest
+    return {
+        **{name: getattr(attempt, name) for name in ("attempt_id", "number", "parent_id", "rationale")},
+        **{name: encode(getattr(attempt, name)) for name in ("status", "detail", "tier")},
+        **{name: encode(getattr(timing, name, None)) for name in ("median_us", "low_us", "high_us")},
+        "speedup": encode(compared and compared.speedup),
+        "speedup_low": encode(compared and compared.low),
+        "speedup_high": encode(compared and compared.high),
+        "registers": [k.registers for k in attempt.kernels],
+        "spill_bytes": words.spill_bytes(attempt.kernels),
     }
 
 
@@ -104,7 +119,7 @@ def _counts(run: RunSummary) -> Text:
     return counts if run.by_status else Text("none yet")
 
 
-def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = None) -> Table:
+def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> Table:
     """Return a table with a row per attempt: parent, verdict, times, registers, rationale."""
     shown = ("#", "parent", "verdict", "time", "speed-up", "regs", "spills", "tried")
     table = columns(*shown, right=("#", "parent", "spills"), cut=("tried",))
@@ -113,14 +128,15 @@ def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = Non
     return table
 
 
-def _row(attempt: AttemptSummary) -> Iterator[RenderableType]:
+def _row(attempt: Attempt) -> Iterator[RenderableType]:
     yield str(attempt.number)
     yield words.one_line(parent_words(attempt))
     yield label(attempt.status)
     yield time_words(attempt)
     yield speedup_words(attempt)
-    yield "+".join(map(str, attempt.registers[:3])) + "+…" * (len(attempt.registers) > 3) or "-"
-    yield f"{attempt.spill_bytes}" if attempt.registers else "-"
+    registers = [str(k.registers) for k in attempt.kernels]
+    yield "+".join(registers[:3]) + "+…" * (len(registers) > 3) or "-"
+    yield f"{words.spill_bytes(attempt.kernels)}" if registers else "-"
     why = "" if attempt.status in (None, *_RIGHT) else f"  [{words.one_line(attempt.detail)[:_MOST_DETAIL]}]"
     yield short(attempt.rationale + why)
 
@@ -134,7 +150,7 @@ def label(status: str | None) -> Text:
     return made
 
 
-def parent_words(attempt: AttemptSummary) -> str:
+def parent_words(attempt: Attempt) -> str:
     """Format the parent's number, or its id when it is of another run."""
     if attempt.parent_id is None:
         return "-"
@@ -142,18 +158,14 @@ def parent_words(attempt: AttemptSummary) -> str:
     return f"#{number}" if run == attempt.attempt_id.rpartition("/")[0] else attempt.parent_id
 
 
-def time_words(attempt: AttemptSummary) -> str:
+def time_words(attempt: Attempt) -> str:
     """Format the median and its 95 % interval."""
-    if attempt.median_us is None or attempt.low_us is None or attempt.high_us is None:
-        return "-"
-    return words.timing(Timing(attempt.median_us, attempt.low_us, attempt.high_us, 0, 0))
+    return words.timing(attempt.timing) if attempt.timing else "-"
 
 
-def speedup_words(attempt: AttemptSummary) -> str:
+def speedup_words(attempt: Attempt) -> str:
     """Format the speed-up over the fastest baseline, with its interval."""
-    if attempt.speedup is None or attempt.speedup_low is None or attempt.speedup_high is None:
-        return "-"
-    return words.speedup(Comparison("", 0.0, attempt.speedup, attempt.speedup_low, attempt.speedup_high))
+    return words.speedup(attempt.hardest) if attempt.hardest else "-"
 
 
 _WORST = 5
@@ -166,8 +178,8 @@ class ShownAttempt:
     """An attempt and what is known beside it. `ancestors`: nearest first; `receipt_path`: None without a file."""
 
     run: RunStarted
-    record: AttemptRecord
-    ancestors: Sequence[AttemptSummary]
+    record: Attempt
+    ancestors: Sequence[Attempt]
     parent_source: str | None
     verifications: Sequence[Verified]
     receipt_path: str | None
@@ -247,11 +259,11 @@ def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
     yield "receipt", shown.receipt_path or "no file here; the record keeps its evidence"
 
 
-def _in_conversation(record: AttemptRecord) -> str:
+def _in_conversation(record: Attempt) -> str:
     return f", conversation {record.conversation} turn {record.turn}" if record.conversation else ""
 
 
-def _measured(record: AttemptRecord) -> Iterator[tuple[str, str]]:
+def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
     if record.timing:
         timing = record.timing
         how = f"cold L2, {timing.n_blocks} blocks, {timing.n_launches} launches"
@@ -262,8 +274,8 @@ def _measured(record: AttemptRecord) -> Iterator[tuple[str, str]]:
         yield "speed of light", f"{record.sol_fraction:.1%}"
     if record.coverage is not None:
         yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
-    if record.variant:
-        yield "variant", record.variant
+    if record.verdict and record.verdict.variant:
+        yield "variant", record.verdict.variant
 
 
 def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
@@ -297,7 +309,7 @@ def worst(cases: Sequence[CaseResult]) -> list[CaseResult]:
     return sorted(cases, key=lambda c: (c.ok, c.error_ratio == c.error_ratio, -c.error_ratio))[:_WORST]
 
 
-def _kernels(record: AttemptRecord) -> Table:
+def _kernels(record: Attempt) -> Table:
     names = ("kernel", "registers", "spilled B", "stack B", "shared B", "warps", "stages", "occupancy")
     table = columns(*names, right=names[1:])
     for k in record.kernels:
@@ -307,7 +319,7 @@ def _kernels(record: AttemptRecord) -> Table:
     return table
 
 
-def _expectations(record: AttemptRecord) -> Table:
+def _expectations(record: Attempt) -> Table:
     table = columns("outcome", "hypothesis", "prediction", cut=("hypothesis", "prediction"))
     for said in record.expectations:
         table.add_row(said.outcome, short(said.hypothesis), short(said.prediction))
@@ -324,14 +336,27 @@ def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) 
     return {
         "type": "attempt",
         "schema_version": ATTEMPT_SCHEMA_VERSION,
-        **encode(shown.record),
+        **_record_json(shown.record),
         "run": {name: encode(getattr(shown.run, name)) for name in about},
-        "ancestors": encode(shown.ancestors),
+        "ancestors": list(map(_line_json, shown.ancestors)),
         "diff": shown.diff or None,
         "verifications": [_verification(v) for v in shown.verifications],
         "receipt_path": shown.receipt_path,
         "messages": None if conversation is None else encode(conversation.messages),
     }
+
+
+_RECORD = (
+    "attempt_id number parent_id at source rationale origin status tool detail timing comparisons coverage sol_fraction"
+    " variant tier best kernels library_ops trace_s compile_s bench_s expectations held cases rank_key lines"
+).split()
+
+
+def _record_json(attempt: Attempt) -> dict[str, Json]:
+    verdict = attempt.verdict
+    own: dict[str, object] = {"variant": verdict.variant if verdict else "", "lines": verdict.lines if verdict else ()}
+    own["tool"] = attempt.tool if verdict else None
+    return {name: encode(own[name] if name in own else getattr(attempt, name)) for name in _RECORD}
 
 
 def _verification(verified: Verified) -> dict[str, Json]:

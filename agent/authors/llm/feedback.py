@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kerneltune.agent.attempt import Attempt, Draft
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.prompts import render
@@ -14,6 +14,7 @@ from kerneltune.tools.schema.messages import SassReply
 from kerneltune.tools.schema.sass import Sass, changes, made_of
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
+from kerneltune.tools.update import Update
 
 _AROUND = 2  # lines shown on either side of one that is named
 _MOST_EXCERPTS = 2
@@ -23,14 +24,15 @@ _MOST_KERNELS = 6
 _MOST_DETAIL = 2_000  # characters of a compiler's message
 
 
-def update_words(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
+def update_words(draft: Attempt, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
     """Of an `update` that made an attempt. `twin`: the number of an earlier one that compiles to the same plan."""
     update = draft.update
+    assert update is not None
     failure = author_view(update.failure, task) if update.failure else None
     plan = update.main_plan
     return compiled_words(
         draft.number,
-        draft.proposal.source,
+        draft.source,
         failure,
         update.kernels,
         plan.library_ops if plan else (),
@@ -39,7 +41,7 @@ def update_words(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence
         variants=len(update.plans.get(update.main_case, ())),
         twin=twin,
         notes=(*notes, *update.notes),
-        assembled=_assembled(draft, task, failure) if failure else "",
+        assembled=_assembled(update, task, failure) if failure else "",
     )
 
 
@@ -83,7 +85,7 @@ def same_words(number: int, status: str, notes: Sequence[str]) -> str:
 
 def bench_words(attempt: Attempt, tracker: AttemptTracker, held: Reflected | None, place: Roofline | None) -> str:
     """Of a `bench`. `held`: what became of a prediction about it; `place`: where the attempt lies, if it is right."""
-    verdict, leader = author_view(attempt.verdict, tracker.task), tracker.best
+    verdict, leader = author_view(attempt.judged, tracker.task), tracker.best
     return verdict_words(attempt.number, verdict, leader.number if leader else None, held, place.hints if place else ())
 
 
@@ -153,11 +155,11 @@ def reflect_words(
     return render(
         "results/reflect.j2",
         number=attempt.number,
-        status=attempt.verdict.status.value,
+        status=attempt.judged.status.value,
         facts=_facts(attempt, tracker.task, place),
         kernels=compiled.lines,
         best=other.number if other else None,
-        diff=_diff(attempt.proposal.source, other.proposal.source) if other else "",
+        diff=_diff(attempt.source, other.source) if other else "",
         instructions=compiled.difference if other else "",
         history=[prediction_words(p) for p in predictions[-_MOST_HYPOTHESES:]],
         confirmed=sum(p.outcome == "confirmed" for p in predictions),
@@ -174,11 +176,11 @@ def prediction_words(held: Reflected) -> str:
     return f"#{number} {held.outcome}: {held.hypothesis}{numbers if len(numbers) > 3 else ''}"
 
 
-def _assembled(draft: Draft, task: TaskSpec, failure: Verdict) -> str:
+def _assembled(update: Update, task: TaskSpec, failure: Verdict) -> str:
     """The PTX that a failure is about, templates filled in; "" if none is named. Texts made for held-out shapes never
     show."""
     shown = [case.name for case in task.cases if not case.held_out] if failure.ptx_lines else []
-    plans = [plan for name in shown for plan in draft.update.plans.get(name, ())]
+    plans = [plan for name in shown for plan in update.plans.get(name, ())]
     texts = (k.text for plan in plans for k in plan.kernels if k.language == "ptx" and k.name == failure.kernel)
     return next(texts, "")
 
@@ -215,7 +217,7 @@ def _worst(case: CaseResult) -> str:
 
 
 def _facts(attempt: Attempt, task: TaskSpec, place: Roofline) -> list[str]:
-    verdict, main = attempt.verdict, task.main
+    verdict, main = attempt.judged, task.main
     facts = [
         f"the task: {main.bytes_moved:,} bytes, {main.flops:,} flops; a perfect kernel takes {place.floor_us:.2f} us",
         f"bound by {place.bound}: {place.reason}",

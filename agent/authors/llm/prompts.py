@@ -197,14 +197,14 @@ def light_values(spec: TaskSpec, gpu: Gpu) -> Values | None:
 
 def attempt_values(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
     """An attempt in full, as an author may see it. `numbers`: of the attempts that may be its parent."""
-    verdict = author_view(made.verdict, spec)
+    verdict = author_view(made.judged, spec)
     return {
         "number": made.number,
         "parent": numbers.get(made.parent_id or ""),
         "status": verdict.status.value,
         "accepted": verdict.accepted,
-        "tried": made.proposal.rationale,
-        "source": made.proposal.source,
+        "tried": made.rationale,
+        "source": made.source,
         "result": result_words(made, verdict),
         "detail": "" if verdict.accepted else verdict.detail[:MOST_OF_A_DETAIL],
         "failed": "" if verdict.accepted else _failed(verdict),
@@ -270,9 +270,9 @@ def history_values(task: TaskSpec, attempts: Sequence[Attempt], outcomes: Sequen
     numbers = {a.attempt_id: a.number for a in attempts}
     ordered = sorted(attempts, key=lambda a: a.number)
     shown, leader = _worth_telling(ordered), best(ordered)
-    failure = next((a for a in reversed(ordered) if not a.verdict.accepted), None)
+    failure = next((a for a in reversed(ordered) if not a.accepted), None)
     told = leader or (ordered[-1] if ordered else None)
-    counts = Counter(a.verdict.status.value for a in ordered)
+    counts = Counter(a.judged.status.value for a in ordered)
     return {
         "count": len(ordered),
         "counts": ", ".join(f"{n} {status}" for status, n in counts.most_common()),
@@ -287,19 +287,19 @@ def history_values(task: TaskSpec, attempts: Sequence[Attempt], outcomes: Sequen
 
 def _worth_telling(ordered: Sequence[Attempt]) -> list[Attempt]:
     """The best and the newest, by number."""
-    accepted = sorted((a for a in ordered if a.verdict.accepted), key=lambda a: (a.rank_key, a.number))
+    accepted = sorted((a for a in ordered if a.accepted), key=lambda a: (a.rank_key, a.number))
     chosen = {a.attempt_id for a in [*accepted[:MOST_BEST], *ordered[-MOST_NEWEST:]]}
     return [a for a in ordered if a.attempt_id in chosen]
 
 
 def _row(task: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
-    verdict = author_view(made.verdict, task)
+    verdict = author_view(made.judged, task)
     return {
         "number": made.number,
         "parent": numbers.get(made.parent_id or ""),
         "status": verdict.status.value,
         "result": result_words(made, verdict),
-        "tried": made.proposal.rationale,
+        "tried": made.rationale,
         "why": "" if verdict.accepted else verdict.detail,
     }
 

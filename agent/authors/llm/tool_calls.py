@@ -15,7 +15,6 @@ from kerneltune.agent.attempt import (
     Attempt,
     BenchAction,
     Declined,
-    Draft,
     LlmTurn,
     Proposal,
     ReflectAction,
@@ -60,7 +59,7 @@ class ToolExecutor:
 
     def __init__(self, tracker: AttemptTracker, key: str, arch: str, share: int | None = None) -> None:
         self._tracker, self._key, self._arch, self._share = tracker, key, arch, share
-        self._drafts: dict[int, Draft] = {}  # not benched yet
+        self._drafts: dict[int, Attempt] = {}  # not benched yet
         self._updates: dict[int, Update] = {}  # of attempts of this conversation
         self.made = 0
 
@@ -122,9 +121,9 @@ class ToolExecutor:
         if isinstance(came, Declined):
             self.made += came.number is not None
             return _mistaken(call, Mistake(came.why))
-        assert isinstance(came, Draft)
         twin = self._twin(came)
         self.made += 1
+        assert came.update is not None
         self._updates[came.number] = came.update
         if came.update.failure is None:  # else it is benched, too
             self._drafts[came.number] = came
@@ -148,8 +147,8 @@ class ToolExecutor:
 
     def _source_of(self, number: int) -> str:
         if number in self._drafts:
-            return self._drafts[number].proposal.source
-        return self._attempt(number).proposal.source
+            return self._drafts[number].source
+        return self._attempt(number).source
 
     def _attempt(self, number: int) -> Attempt:
         named = 0 < number < _MOST_NUMBER  # a number of 5,000 digits cannot even be said
@@ -164,14 +163,14 @@ class ToolExecutor:
         """The attempt that has this source already, and what it is."""
         wanted = source.strip()
         for attempt in list(self._tracker.attempts):
-            if attempt.proposal.source.strip() == wanted:
-                return attempt.number, attempt.verdict.status.value
+            if attempt.source.strip() == wanted:
+                return attempt.number, attempt.judged.status.value
         drafts = list(self._drafts.values())
-        return next(((d.number, "not benched yet") for d in drafts if d.proposal.source.strip() == wanted), None)
+        return next(((d.number, "not benched yet") for d in drafts if d.source.strip() == wanted), None)
 
-    def _twin(self, draft: Draft) -> int | None:
+    def _twin(self, draft: Attempt) -> int | None:
         """An earlier attempt of this conversation that does the same work."""
-        sha256 = draft.update.sha256
+        sha256 = draft.plan_sha256
         known = list(self._updates.items())
         return next((n for n, update in known if sha256 is not None and update.sha256 == sha256), None)
 
@@ -183,11 +182,10 @@ class ToolExecutor:
             (came,) = yield [BenchAction(draft)]
             if isinstance(came, Declined):
                 raise Mistake(came.why)
-            assert isinstance(came, Attempt)
             attempt, again = came, ""
         predictions = reversed(self._tracker.predictions)
         held = next((p for p in predictions if p.attempt_id == attempt.attempt_id), None)
-        place = self._place(attempt) if attempt.verdict.accepted else None
+        place = self._place(attempt) if attempt.accepted else None
         return again + bench_words(attempt, self._tracker, held, place)
 
     def _reflected(self, wanted: ReflectArguments) -> Generator[Sequence[Action], Sequence[ActionResult], str]:
@@ -201,19 +199,19 @@ class ToolExecutor:
     def _place(self, attempt: Attempt) -> Roofline:
         """Where an attempt lies on the roofline, and what to look at."""
         update = self._updates.get(attempt.number)
-        work = work_of(update, attempt.verdict.variant) if update is not None else PlanWork()
+        work = work_of(update, attempt.judged.variant) if update is not None else PlanWork()
         gpu = gpu_for_arch(self._arch)
-        return roofline(self._tracker.task, gpu, attempt.verdict, attempt.kernels, work)
+        return roofline(self._tracker.task, gpu, attempt.judged, attempt.kernels, work)
 
     def _disassembled(self, attempt: Attempt) -> Disassembled:
         """What the attempt's kernels are made of, and those of the best if it is another one of this conversation."""
-        update, variant = self._updates.get(attempt.number), attempt.verdict.variant
+        update, variant = self._updates.get(attempt.number), attempt.judged.variant
         if update is None or not attempt.kernels:
             return Disassembled(attempt.kernels)
         leader = self._tracker.best
         other = self._updates.get(leader.number) if leader and leader.number != attempt.number else None
         reports = update.kernels_of(update.judged_plan(variant)) or attempt.kernels
-        best = self._tracker.tools.updater.sass(other, leader.verdict.variant).kernels if leader and other else ()
+        best = self._tracker.tools.updater.sass(other, leader.judged.variant).kernels if leader and other else ()
         return Disassembled(reports, self._tracker.tools.updater.sass(update, variant), best)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.rewards import compilable, labels
-from kerneltune.agent.record.trajectory import AttemptRecord
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import graded, timed
 
@@ -41,7 +41,7 @@ def test_faster_is_what_the_whole_interval_is_against_every_baseline() -> None:
     ],
 )
 def test_what_nobody_found_out_has_no_label(
-    attempt: AttemptRecord, is_compilable: bool | None, is_correct: bool | None
+    attempt: Attempt, is_compilable: bool | None, is_correct: bool | None
 ) -> None:
     found = labels(attempt)
     assert (found.compilable, found.correct) == (is_compilable, is_correct)
