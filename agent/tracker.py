@@ -305,9 +305,11 @@ class AttemptTracker:
 
     def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Outcome:
         """Whether an attempt is faster than its parent; open where nobody could look."""
-        if parent is None or attempt.status is Status.UNCHECKED:
+        if parent is None or parent.timing is None or attempt.status is Status.UNCHECKED:
             return "open"
-        return outcome(attempt.rank_key, parent.rank_key)
+        if attempt.accepted and attempt.timing is None:  # without a clock nobody knows which is faster
+            return "open"
+        return outcome(attempt.rank_key[0] if attempt.accepted else None, parent.rank_key[0])
 
     def _reflected(
         self,

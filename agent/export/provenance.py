@@ -98,7 +98,7 @@ _ATTEMPT = (
     Feature("timed", "bool", "timed on a GPU, with every timed output checked"),
     Feature("faster", "bool", "its interval lies above 1 against the fastest baseline; null: not timed"),
     Feature("impossible", "bool", "faster than light, or clocks disagreed: a cheat or a broken measurement"),
-    Feature("why", "text", "why it is not right: status/tool; empty if it is"),
+    Feature("why", "text", "why it is not right: status/tool/cause, as far as it is known; empty if it is"),
     Feature("verified", "bool", "whether a later verification bore the verdict out; null: nobody verified it"),
     Feature("speedup", "float", "over the fastest baseline; null: not timed"),
     Feature("speedup_low", "float", "lower end of its 95 % interval"),

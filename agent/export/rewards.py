@@ -48,7 +48,7 @@ class Labels(NamedTuple):
     `timed`: `correct` rests on a GPU, where every timed output was checked; otherwise on an interpreter of small cases.
     `faster`: the lower end of its speed-up's interval is above 1 against the fastest baseline. None when not timed.
     `impossible`: faster than light, or the clocks disagree: a cheat, or a broken measurement.
-    `why`: status/tool of an attempt that is not right; "" for one that is, or was never judged.
+    `why`: status/tool/cause of an attempt that is not right, as far as known; "" for one that is, or was never judged.
     `verified`: `optimize verify` bore its verdict out. None: nobody verified it.
     """
 
@@ -71,7 +71,7 @@ def labels(attempt: Attempt) -> Labels:
         timed,
         min(c.low for c in attempt.comparisons) > 1.0 if timed and attempt.comparisons else None,
         status is Status.IMPOSSIBLE,
-        f"{status.value}/{attempt.tool}" if failed and status is not None else "",
+        "/".join(filter(None, (status, attempt.tool, attempt.judged.cause))) if failed else "",
         attempt.held,
     )
 
@@ -79,7 +79,7 @@ def labels(attempt: Attempt) -> Labels:
 def compilable(attempt: Attempt) -> bool | None:
     """Whether tracer and compiler accepted it; None when it never came to that."""
     status = attempt.status
-    if attempt.tool != "update":
+    if status is None or attempt.tool != "update":
         return None if status is None else status is not Status.COMPILE_FAILED
     return None if status is Status.WRONG else False
 

@@ -53,7 +53,15 @@ _MODELS: dict[str, type[SQLModel]] = {
     "verified": t.VerificationRow,
     "reflected": t.ReflectionRow,
 }
-_FACTS = ("case", "kernel", "lines", "ptx_lines", "needed_shared_bytes", "left_out")  # of a verdict, in one column
+_FACTS = (
+    "case",
+    "cause",
+    "kernel",
+    "lines",
+    "ptx_lines",
+    "needed_shared_bytes",
+    "left_out",
+)  # of a verdict, in one column
 Column = tuple[type[SQLModel], str]
 # What a trajectory has no use for, and what stands there instead: more than half of what there is to unpack.
 _DOCUMENTS: Mapping[Column, Json] = {

@@ -220,7 +220,7 @@ def result_words(made: Attempt, verdict: Verdict) -> str:
     if verdict.timing is not None:
         gains = "".join(f", {c.speedup:.3g}x {c.baseline}" for c in verdict.comparisons)
         return f"{_us(verdict.timing.median_us)} us{gains}"
-    if not verdict.accepted or len(made.rank_key) != 4:
+    if not verdict.accepted:
         return ""
     traffic, spills, warps, registers = made.rank_key
     return f"{_amount(int(traffic), 'B')}, spills {spills:.0f} B, occupancy {-warps:.2f}, {registers:.0f} registers"

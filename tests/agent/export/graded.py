@@ -12,7 +12,18 @@ RUN = "20261121-100000-softmax-77aa"
 
 
 _SOURCE = "class ModelNew: ..."
-_OF_VERDICT = ("detail", "timing", "comparisons", "coverage", "sol_fraction", "variant", "tier", "cases", "lines")
+_OF_VERDICT = (
+    "detail",
+    "timing",
+    "comparisons",
+    "coverage",
+    "sol_fraction",
+    "variant",
+    "tier",
+    "cases",
+    "lines",
+    "cause",
+)
 
 
 def graded(status: Status | None = Status.CORRECT, number: int = 1, **other: Any) -> Attempt:

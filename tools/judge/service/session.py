@@ -49,7 +49,7 @@ from kerneltune.tools.schema.messages import (
     Warm,
 )
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
 
 
@@ -190,7 +190,8 @@ class JudgeSession:
             except (torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
                 first = _first_line(error)
             self._make_room()
-        return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
+        detail = f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
+        return Verdict(Status.UNCHECKED, detail, cause=Cause.MEMORY)
 
     def _make_room(self) -> None:
         """Free what can be had again. Not while the error is at hand: the frames that it came through hold what
@@ -215,7 +216,9 @@ class JudgeSession:
         task = self._opened()[1]
         main = next((p for p in request.plans if p.case == task.main.name), None)
         if main is None or not main.launches:
-            return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
+            return Verdict(
+                Status.REJECTED, "no kernel of the candidate's own is launched in the main case", cause=Cause.NO_LAUNCH
+            )
         verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
 

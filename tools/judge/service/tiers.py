@@ -121,7 +121,7 @@ class CandidateJudge:
         except Refuted as refuted:
             return refuted.verdict
         except RunnerFailed as failure:
-            return Verdict(failure.status, f"while timing: {failure.detail}")
+            return Verdict(failure.status, f"while timing: {failure.detail}", cause=failure.cause)
 
     def _confirmed(self, rules: Rules, main: Plan, judged: Verdict) -> Verdict:
         """Timed again in fresh processes at other addresses with other seeds; only that is quoted. What was chosen for
@@ -137,7 +137,7 @@ class CandidateJudge:
             except Refuted as refuted:
                 return _not_confirmed(refuted.verdict, number)
             except RunnerFailed as failure:
-                return _not_confirmed(Verdict(failure.status, failure.detail), number)
+                return _not_confirmed(Verdict(failure.status, failure.detail, cause=failure.cause), number)
         verdict = build_verdict(timed_runs, self.setup.context, self.gpu, "confirmed")
         first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
         first["judged_us"] = judged.timing.median_us if judged.timing else None
