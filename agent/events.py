@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, assert_never
 
-from kerneltune.agent.attempt import Attempt, Expectation, Limits, Origin, Outcome, StopReason
+from kerneltune.agent.attempt import Attempt, Expectation, Limits, Origin, StopReason
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
@@ -173,7 +173,7 @@ class Reflected:
     hypothesis: str
     prediction: str
     evidence: dict[str, Json]
-    outcome: Outcome = "open"
+    outcome: Literal["open", "confirmed", "refuted"] = "open"
     kind: Literal["reflected"] = "reflected"
     at: float = field(default_factory=now)
 

@@ -272,16 +272,6 @@ def only_providers(names: str) -> str:
     return condition
 
 
-def where_table() -> str:
-    """The fields as a Markdown table."""
-    shown = {"bool": "true, false", "date": "a date"}
-    rows = [
-        f"| `{name}` | {', '.join(_CHOICES.get(name, ())) or shown.get(kind, kind)} | {about} |"
-        for name, (kind, about) in where_fields().items()
-    ]
-    return "\n".join(("| field | compares with | about |", "| --- | --- | --- |", *rows))
-
-
 def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> Keep:
     found = _SPEC.fullmatch(spec) if len(spec) <= _MOST_OF_A_SPEC else None
     if found is None:

@@ -16,7 +16,6 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlmodel import SQLModel
 
 from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
-from kerneltune.agent.record import tables as _tables  # noqa: F401  registers the tables
 from kerneltune.agent.record.rows import digest_of, read_events
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import StoreError

@@ -23,9 +23,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from kerneltune.agent.attempt import Attempt, Earlier, best
 from kerneltune.agent.events import Event, RunStarted, attempts_of, is_stored
 from kerneltune.agent.record import query
-from kerneltune.agent.record import tables as t
-from kerneltune.agent.record.earlier import earlier
-from kerneltune.agent.record.rows import read_events, read_texts, to_rows
+from kerneltune.agent.record.rows import EventRow, TextRow, read_events, read_texts, table, to_rows
 from kerneltune.agent.record.schema import prepare
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.tools.schema.codec import Json
@@ -34,7 +32,7 @@ from kerneltune.tools.schema.errors import StoreError
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-EVENTS, TEXTS = t.table(t.EventRow), t.table(t.TextRow)
+EVENTS, TEXTS = table(EventRow), table(TextRow)
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
 
 
@@ -143,8 +141,8 @@ class Store:
 
     def earlier(self, run: RunStarted) -> list[Earlier]:
         """What searches of other runs found on this run's GPU before it began."""
-        with _one_line(self.path, "reading"), self._engine.begin() as connection:
-            return earlier(connection, run)
+        with self.reading() as connection:
+            return query.earlier(connection, run)
 
     def load_messages(self, run_id: str) -> list[Event]:
         """How a run began, and what was said in it: all that its conversations are made of."""
@@ -293,7 +291,7 @@ def _insert(connection: Connection, event: Event) -> None:
         connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
     seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
     for model, values in rows.details:
-        connection.execute(insert(t.table(model)), [v | {"seq": seq} for v in values])
+        connection.execute(insert(table(model)), [v | {"seq": seq} for v in values])
 
 
 def _name(event: Event) -> str:

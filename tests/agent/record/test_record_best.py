@@ -8,7 +8,7 @@ import pytest
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
-from kerneltune.agent.record.best import write_best
+from kerneltune.agent.record.folder import write_best
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.record.samples import started
