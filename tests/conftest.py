@@ -12,9 +12,9 @@ LONG = """
 tools/tasks/test_builtin_tasks.py agent/test_model_runs.py docs/test_documents.py agent/export/test_export_command.py
 tools/judge/test_admission.py test_table.py tools/judge/test_compare.py agent/test_init_then_optimise.py
 agent/view/test_view_tmux.py corpus/test_attacks.py test_kernelbench_share.py agent/test_command_line.py
-agent/test_watch.py agent/test_interrupted.py agent/test_cli.py agent/authors/test_offline_experts.py
-test_kernelbench_judge.py tools/test_bench.py agent/authors/test_offline_candidates.py agent/test_ptx_stories.py
-tools/test_sandbox_programs.py
+agent/test_watch.py agent/test_interrupted.py agent/test_cli.py agent/authors/search/test_offline_experts.py
+test_kernelbench_judge.py tools/test_bench.py agent/authors/search/test_offline_candidates.py agent/test_ptx_stories.py
+tools/sandbox/test_sandbox_programs.py
 """.split()
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from kerneltune.agent.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated
 from kerneltune.agent.record.store import Store
-from tests.agent.llm.server import Faults, Format, LlmServer
-from tests.agent.llm.story import Fault
+from tests.agent.models.server import Faults, Format, LlmServer
+from tests.agent.models.story import Fault
 from tests.agent.shell import command, env, optimize
 
 STORY = Path(__file__).parent / "stories" / "softmax.jsonl"

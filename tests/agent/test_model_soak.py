@@ -17,8 +17,8 @@ import pytest
 
 from kerneltune.agent.events import Judged, Proposed, Replied, RunEnded
 from kerneltune.agent.record.store import Store
-from tests.agent.llm.server import Format, LlmServer
-from tests.agent.llm.story import Fault, FaultKind
+from tests.agent.models.server import Format, LlmServer
+from tests.agent.models.story import Fault, FaultKind
 from tests.agent.shell import command, env
 from tests.agent.test_model_runs import LINES, NAMES, keys
 

@@ -11,8 +11,8 @@ from kerneltune.agent.models.anthropic import AnthropicModel
 from kerneltune.agent.models.types import ModelOptions
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
-from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
-from tests.agent.llm.server import LlmServer
+from tests.agent.authors.llm.test_toolbox import TASKS, WordBench, WordUpdater
+from tests.agent.models.server import LlmServer
 from tests.agent.test_loop import Log
 from tests.agent.test_model_runs import LINES
 

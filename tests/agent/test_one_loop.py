@@ -17,7 +17,7 @@ from kerneltune.agent.loop import Run
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Candidate, Evaluator
-from tests.agent.strategies.test_strategies import Endless, PlainPrompts
+from tests.agent.authors.llm.test_strategies import Endless, PlainPrompts
 from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, NoteUpdater
 
 STRATEGIES: tuple[Strategy, ...] = ("refine", "best-of", "evolve")

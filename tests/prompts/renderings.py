@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.export import instructions
-from tests.agent.converse.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
+from tests.agent.authors.llm.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
 from tests.agent.export.made_runs import run as made_run
 
 GOLDEN = Path(__file__).with_name("golden")

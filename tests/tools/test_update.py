@@ -13,7 +13,7 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.update import HELD_OUT_FAILS, KernelCompiler, Update, UpdateLimits, Updater
-from tests.tools.plan.conftest import COPY_KERNEL, HEADER, tensor
+from tests.tools.conftest import COPY_KERNEL, HEADER, tensor
 
 PRODUCT = """\
     i = tl.arange(0, B)

@@ -13,7 +13,7 @@ from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.codec import Json, encode
-from tests.agent.converse.test_toolbox import TASKS, WordBench, WordUpdater
+from tests.agent.authors.llm.test_toolbox import TASKS, WordBench, WordUpdater
 from tests.agent.record.samples import started
 from tests.agent.test_loop import Log
 

@@ -1,0 +1,163 @@
+"""A conversation with a model that reads its replies from a list."""
+
+from typing import Any
+
+import pytest
+
+from kerneltune.agent.attempt import Limits
+from kerneltune.agent.authors.llm.conversation import KEPT_EXCHANGES, MOST_VAIN, ConversationTexts, LlmConversation
+from kerneltune.agent.events import Event, Replied, Said
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.models.errors import ContextOverflow, Unavailable
+from kerneltune.agent.models.types import Reply, ToolResult, ToolResults, Usage, User
+from kerneltune.agent.tracker import AttemptTracker, CostTracker
+from kerneltune.tools.evaluator import Evaluator
+from tests.agent.authors.llm.parts import ListModel, NoteExecutor, OneLine, call, calling
+from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
+
+UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a kernel.")
+
+
+def conversation(
+    *script: Reply | Exception, **more: Any
+) -> tuple[LlmConversation, ListModel, NoteExecutor, list[Event]]:
+    model, executor, events = ListModel(list(script)), NoteExecutor(), list[Event]()
+    texts = ConversationTexts("system", "begin", lambda: "what was", lambda trouble: f"nudge: {trouble}")
+    made = LlmConversation("r", "1", model, (), executor, texts, CostTracker(), events.append, **more)  # type: ignore[arg-type]
+    return made, model, executor, events
+
+
+def hold(made: LlmConversation, **limits: Any) -> str:
+    """As the loop does it."""
+    tracker = AttemptTracker("r", TASK, Evaluator(NoteUpdater(), NoteBench(), "timing"), Log(), cost=made.cost)  # type: ignore[arg-type]
+    return optimize(Run(tracker, OneLine([made.actions()]), Limits(99, **limits)))
+
+
+def test_results_of_tool_calls_go_back_until_the_model_has_no_more_to_say() -> None:
+    made, model, executor, events = conversation(UPDATE, calling(call("bench", attempt=1)))
+    assert hold(made) == "author_done"
+    assert executor.done == [("update", 1), ("bench", 2)]
+    second = model.asked[1].messages
+    assert isinstance(second[1], Reply)
+    assert second[2] == ToolResults((ToolResult("c1", "update: ok"),))
+    told = [(e.role, e.text) for e in events if isinstance(e, Said) and e.final]
+    assert told[:3] == [("user", "begin"), ("tool", "update: ok"), ("tool", "bench: ok")]
+
+
+def test_every_reply_is_an_event_with_its_calls_and_its_cost() -> None:
+    made, _, _, events = conversation(UPDATE)
+    hold(made)
+    replies = [e for e in events if isinstance(e, Replied)]
+    assert [e.turn for e in replies] == [1, 2, 3, 4]
+    assert replies[0].calls[0]["name"] == "update"
+    assert replies[0].cost_usd
+    assert made.cost.cost_usd == pytest.approx(sum(e.cost_usd or 0 for e in replies))
+
+
+def test_a_limit_ends_it_before_the_next_request() -> None:
+    made, model, executor, _ = conversation(UPDATE, UPDATE)
+    assert hold(made, max_cost_usd=1e-9) == "cost"
+    assert (len(model.asked), executor.made) == (1, 1)
+
+
+def test_a_conversation_ends_when_it_has_made_its_share() -> None:
+    made, model, executor, _ = conversation(UPDATE, UPDATE)
+    executor.is_full = True
+    assert hold(made) == "author_done"
+    assert len(model.asked) == 1
+
+
+def test_a_model_that_only_talks_is_nudged_and_then_left() -> None:
+    made, model, _, _ = conversation(Reply("well", "end"), Reply("I could", "end"), UPDATE, Reply("so", "end"))
+    assert hold(made) == "author_done"
+    assert model.asked[1].messages[-1] == User("nudge: talk")
+    assert len(model.asked) == 6  # two words, a call, three words
+
+
+def test_an_empty_reply_is_no_message_and_the_nudge_joins_what_was_said_last() -> None:
+    made, model, _, _ = conversation(Reply("", "end"), UPDATE, Reply(" ", "end"))
+    hold(made)
+    assert model.asked[1].messages == (User("begin\n\nnudge: empty"),)
+    assert isinstance(model.asked[3].messages[-1], ToolResults)
+    assert model.asked[3].messages[-1].text == "nudge: empty"
+
+
+def test_a_refusal_is_not_sent_back_and_three_end_the_conversation() -> None:
+    refusal = Reply("I can", "refusal", detail="frontier_llm")
+    made, model, _, events = conversation(refusal, refusal, refusal)
+    assert hold(made) == "refused"
+    assert all(isinstance(m, User) for m in model.asked[-1].messages)
+    assert [e.detail for e in events if isinstance(e, Replied)] == ["frontier_llm"] * 3
+
+
+def test_a_reply_that_was_cut_off_is_told_so() -> None:
+    made, model, _, _ = conversation(Reply("first I would", "max_tokens"), Reply("", "max_tokens"))
+    hold(made)
+    assert model.asked[1].messages[-1] == User("nudge: cut_off")
+    assert model.asked[2].messages[-1] == User("nudge: cut_off\n\nnudge: cut_off")
+
+
+def test_an_overflow_makes_history_of_everything_and_asks_again() -> None:
+    made, model, _, _ = conversation(UPDATE, UPDATE, ContextOverflow("too long"), UPDATE)
+    hold(made)
+    assert model.asked[3].messages == (User("what was"),)
+
+
+def test_a_second_overflow_and_whatever_else_a_provider_cannot_do_is_raised() -> None:
+    for errors in ([ContextOverflow("a"), ContextOverflow("b")], [Unavailable("busy", 3.0)]):
+        made, _, _, _ = conversation(UPDATE, *errors)
+        with pytest.raises(type(errors[-1])):
+            hold(made)
+
+
+def test_a_prompt_stays_within_its_bound_however_long_the_conversation() -> None:
+    long = calling(call("update", source="x" * 2_000), text="thought " * 100)
+    made, model, executor, _ = conversation(*[long] * 60, context_tokens=6_000)
+    executor.answer = "y" * 1_000
+    hold(made)
+    lengths = [len(str(r.messages)) // 4 for r in model.asked[:60]]
+    assert max(lengths) <= 6_000 + 2_000
+    assert max(lengths[45:55]) <= 1.5 * max(lengths[5:15])
+    replies = [sum(isinstance(m, Reply) for m in r.messages) for r in model.asked[:60]]
+    assert min(replies[10:]) >= KEPT_EXCHANGES
+    for request in model.asked:
+        assert isinstance(request.messages[0], User)
+        kinds = [isinstance(m, Reply) for m in request.messages]
+        assert kinds == [i % 2 == 1 for i in range(len(kinds))]  # sides take turns
+
+
+def test_without_a_count_of_tokens_the_length_is_estimated() -> None:
+    class Uncounted(ListModel):
+        def ask(self, *args: Any) -> Reply:
+            reply = super().ask(*args)
+            return Reply(reply.text, reply.stop, reply.calls)
+
+    made, _, _, _ = conversation(context_tokens=3_000)
+    model = Uncounted([calling(call("update", source="x" * 2_000))] * 40)
+    made.model = model
+    hold(made)
+    assert max(len(str(r.messages)) for r in model.asked) < 40_000
+    assert made.cost.unpriced == len(model.asked)
+
+
+def test_a_reply_that_fills_the_window_is_followed_by_a_shorter_prompt() -> None:
+    usage = Usage(29_000, 2_000)
+    made, model, _, _ = conversation(*[UPDATE] * 6, Reply("", "context", usage=usage), UPDATE)
+    hold(made)
+    assert len(model.asked[7].messages) < len(model.asked[6].messages)
+
+
+def test_a_model_whose_calls_are_all_mistakes_is_left() -> None:
+    made, model, executor, _ = conversation(*[UPDATE] * 40)
+    executor.is_error = True
+    assert hold(made) == "author_done"
+    assert len(model.asked) == MOST_VAIN
+
+
+def test_a_reply_of_unknown_cost_counts_as_much_as_the_dearest_of_the_last_few() -> None:
+    cost = CostTracker()
+    for usd in (None, 0.5, 0.25, None):  # before any price is known there is nothing to go by
+        cost.add(usd)
+    assert (cost.replies, cost.unpriced) == (4, 2)
+    assert cost.cost_usd == pytest.approx(1.25)
+    assert cost.next_usd == pytest.approx(0.75)

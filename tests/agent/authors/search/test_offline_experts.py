@@ -1,0 +1,326 @@
+"""Expert kernels: which task files get which, and that what they compute is right on a small case of each."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kerneltune.agent.authors.search.experts import experts
+from kerneltune.agent.authors.search.sketch import Sketch
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.task.load import builtin_names
+from tests.agent.authors.search.offline_bench import run
+
+ROOT = Path(__file__).resolve().parents[4]
+LIBRARY = ROOT / "agent" / "authors" / "search" / "experts"
+FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if p.name != "__init__.py")
+SHAPES = {
+    "a": (64, 32),
+    "b": (32, 48),
+    "w": (48, 32),
+    "x": (8, 16),
+    "image": (2, 4, 8, 8),
+    "cube": (3, 40, 24),
+    "wide": (8, 400000),
+}
+
+
+def own_task(
+    body: str, arguments: str, init: str = "pass", given: tuple[Json, ...] = (), **state: tuple[int, ...]
+) -> TaskSpec:
+    """A file such as a user has, under a name that no expert knows."""
+    source = (
+        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+        f"class Model(nn.Module):\n    def __init__(self{', n' * len(given)}):\n"
+        f"        super().__init__()\n        {init}\n"
+        f"    def forward(self, {arguments}):\n        " + body.replace("\n", "\n        ")
+    )
+    specs = [{"$tensor": TensorSpec(SHAPES[name.strip()], "float32")} for name in arguments.split(",")]
+    held = {name: TensorSpec(shape, "float32") for name, shape in state.items()}
+    return TaskSpec("mine", "0", "float32", source, (CaseSpec("main", tuple(specs), given, None, held),))
+
+
+def names(task: TaskSpec) -> set[str]:
+    return {sketch.name for sketch in experts(task)}
+
+
+def call_of(sketch: Sketch) -> str:
+    return sketch.source.rstrip().splitlines()[-1].strip()
+
+
+def problems(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
+    """(task, expert, what is wrong); tracing changes torch for good, so it is a process of its own."""
+    traced = run("trace_experts", [str(path) for path in paths])
+    return [(task, expert, problem) for task, expert, problem in run("compare_experts", traced)]
+
+
+def test_every_expert_computes_what_torch_computes_on_a_small_case_of_its_tasks() -> None:
+    found = problems([ROOT / "tools" / "tasks" / f"{name}.py" for name in builtin_names()])
+    assert [row for row in found if row[2]] == []
+    assert set(FILES) - {expert for _, expert, _ in found} == set(OWN)  # no built-in task
+    assert {task for task, _, _ in found} == set(builtin_names())
+
+
+OWN = {
+    "matrix_vector": (
+        "class Model(nn.Module):\n    def forward(self, a, b): return a @ b\n"
+        "def get_inputs(): return [torch.randn(5, 9001), torch.randn(9001, 1)]\n"
+    ),
+    "softmax_split_row": (
+        "class Model(nn.Module):\n    def forward(self, x): return torch.softmax(x, -1)\n"
+        "def get_inputs(): return [torch.randn(3, 9001)]\n"
+    ),
+    "middle_norm": (
+        "class Model(nn.Module):\n    def forward(self, x):\n"
+        "        return x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)\n"
+        "def get_inputs(): return [torch.randn(2, 6, 5, 11)]\n"
+    ),
+    "conv_implicit": (
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.ConvTranspose2d(6, 10, (3, 2), stride=(2, 3), padding=1, output_padding=1, "
+        "dilation=2, groups=2)\n"
+        "    def forward(self, x): return self.layer(x)\n"
+        "def get_inputs(): return [torch.randn(2, 6, 5, 7)]\n"
+    ),
+}
+LAYERS = {
+    "line": ("Conv1d(6, 10, 3, stride=2, padding=1, dilation=2, groups=2)", (2, 6, 37)),
+    "plain": ("Conv2d(3, 5, 3)", (2, 3, 9, 8)),
+    "strided": ("Conv2d(4, 6, (5, 3), stride=(2, 1), padding=(2, 0), dilation=(1, 2), groups=2)", (1, 4, 11, 9)),
+    "depthwise": ("Conv2d(5, 5, 3, padding=1, groups=5, bias=False)", (2, 5, 6, 7)),
+    "cube": ("Conv3d(3, 4, (1, 3, 2), stride=2, padding=1)", (1, 3, 4, 6, 5)),
+    "back_in_one": ("ConvTranspose1d(4, 3, 5, stride=3, padding=2, output_padding=1)", (2, 4, 9)),
+    "back_in_three": ("ConvTranspose3d(4, 6, 3, stride=2, padding=1, groups=2)", (1, 4, 3, 4, 2)),
+}
+
+
+def test_the_expert_for_convolutions_computes_all_kinds_of_them(tmp_path: Path) -> None:
+    for name, (layer, shape) in LAYERS.items():
+        (tmp_path / f"own_{name}.py").write_text(
+            "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        self.layer = nn.{layer}\n"
+            "    def forward(self, x): return self.layer(x)\n"
+            f"def get_inputs(): return [torch.randn{shape}]\ndef get_init_inputs(): return []\n"
+        )
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == [(f"own_{name}", "conv_implicit", "") for name in sorted(LAYERS)]
+
+
+def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_path: Path) -> None:
+    for name, text in OWN.items():
+        head = "import torch\nimport torch.nn as nn\n"
+        (tmp_path / f"own_{name}.py").write_text(f"{head}{text}def get_init_inputs(): return []\n")
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert [row for row in found if row[2]] == []
+    assert {(f"own_{name}", name) for name in OWN} <= {(task, expert) for task, expert, _ in found}
+
+
+HARD = {
+    "long_sums": ("x.t() @ y", ((300, 264), (300, 40))),  # two tiles, and a last block of the sum that is not full
+    "long_sums_of_odd_rows": ("x.t() @ y", ((509, 37), (509, 29))),  # which TMA cannot read
+    "one_block": ("x @ y", ((64, 32), (32, 16))),
+    "few_rows": ("x @ y", ((24, 1000), (1000, 272))),
+    "one_row": ("F.linear(x, y)", ((1, 384), (200, 384))),
+    "a_vector": ("x @ y", ((21, 5000), (5000, 1))),
+    "a_vector_of_weights": ("F.linear(x, y)", ((3, 9001), (1, 9001))),
+    "more_keys_than_queries": ("F.scaled_dot_product_attention(x, y, z)", ((1, 2, 70, 32), *[(1, 2, 131, 32)] * 2)),
+    "odd_heads": ("F.scaled_dot_product_attention(x, y, z, is_causal=True)", ((2, 1, 45, 24),) * 3),
+}
+
+
+def hard_task(value: str, shapes: Sequence[tuple[int, ...]]) -> str:
+    """A task file in bfloat16: `value` of operands x, y and z."""
+    names = ", ".join("xyz"[: len(shapes)])
+    made = ", ".join(f"torch.randn{shape}.bfloat16()" for shape in shapes)
+    return (
+        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\nPRECISION = 'bfloat16'\n"
+        f"class Model(nn.Module):\n    def forward(self, {names}):\n        return {value}\n"
+        f"def get_inputs(): return [{made}]\ndef get_init_inputs(): return []\n"
+    )
+
+
+def test_ragged_sums_and_heads_are_right_whichever_kernel_of_an_expert_can_read_them(tmp_path: Path) -> None:
+    for name, (value, shapes) in HARD.items():
+        (tmp_path / f"{name}.py").write_text(hard_task(value, shapes))
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert {name for name, _, _ in found} == set(HARD)
+    assert {"matmul_split_k", "matrix_vector", "attention_flash"} <= {expert for _, expert, _ in found}
+    assert [row for row in found if row[2]] == []
+
+
+@pytest.mark.parametrize("depth", [64, 128])
+@pytest.mark.parametrize("specialised", [0, 1])
+def test_attention_computes_the_same_whether_its_loads_have_warps_of_their_own(specialised: int, depth: int) -> None:
+    value = "F.scaled_dot_product_attention(x, y, z, is_causal=True, enable_gqa=True)"
+    shapes = ((1, 4, 200, depth), (1, 2, 200, depth), (1, 2, 200, depth))
+    source = hard_task(value, shapes)
+    specs = [{"$tensor": TensorSpec(shape, "bfloat16")} for shape in shapes]
+    task = TaskSpec("mine", "0", "bfloat16", source, (CaseSpec("main", tuple(specs), (), None),))
+    (own,) = (sketch for sketch in experts(task) if sketch.name == "attention_flash")
+    candidate = own.render({**own.params, "SPECIALISED": specialised})
+    traced = run("trace", {"mine": {"source": source, "candidates": {own.name: candidate}}})
+    work = [[name, source, sketch, plans, failure] for name, sketch, plans, failure in traced]
+    assert run("check", work) == [["mine", own.name, "main", ""]]
+
+
+def test_four_bit_weights_are_right_where_shares_end_in_the_middle_of_a_tile() -> None:
+    source = (ROOT / "tools" / "tasks" / "int4_matmul.py").read_text()
+    for name, value in {"TOKENS": 3, "K": 256, "N": 2200, "GROUP": 32}.items():
+        source = re.sub(rf"(?m)^{name} = \d+", f"{name} = {value}", source)
+    source = re.sub(r"(?ms)^CASES = \[.*?^\]$", "CASES = []", source)
+    shapes = (((3, 256), "bfloat16"), ((128, 2200), "uint8"), ((8, 2200), "bfloat16"))
+    specs = [{"$tensor": TensorSpec(shape, dtype)} for shape, dtype in shapes]
+    task = TaskSpec("int4_matmul", "0", "bfloat16", source, (CaseSpec("main", tuple(specs), (32,), None),))
+    (own,) = experts(task)
+    candidate = own.render({**own.params, "PROGRAMS_PER_SM": 1, "NUM_WARPS": 2})  # 144 groups of tiles, two a program
+    traced = run("trace", {"int4_matmul": {"source": source, "candidates": {own.name: candidate}}})
+    work = [[name, source, sketch, plans, failure] for name, sketch, plans, failure in traced]
+    assert run("check", work) == [["int4_matmul", own.name, "main", ""]]
+
+
+SWITCHES = {
+    "group_norm_walk": (
+        ("F.group_norm(x, 4, y, z, 1e-5)", ((2, 40, 9, 11), (40,), (40,))),  # ten channels: tiles of eight and of two
+        ({"PROGRAMS_PER_SM": 2}, {"HELD": 0}, {"HELD": 0, "BLOCK": 4096, "PROGRAMS_PER_SM": 2}),
+    ),
+    "log_softmax_online": (
+        ("torch.log_softmax(x, -1)", ((5, 3001),)),
+        ({"HELD": 0}, {"HELD": 0, "BLOCK": 1024, "NUM_WARPS": 8}),
+    ),
+    "softmax_row": (
+        ("torch.softmax(x, -1)", ((37, 130),)),
+        ({"TILE": 2048, "NUM_WARPS": 4}, {"TILE": 16384, "NUM_WARPS": 32}),
+    ),
+    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_STAGES": 3, "BLOCK": 1024}, {"BLOCK": 2048, "NUM_WARPS": 16})),
+    "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"NUM_WARPS": 8})),
+    "bias_gelu": (
+        ("F.gelu(x + y)", ((9, 333), (333,))),
+        ({"ROWS": 4, "ACCESSES": 2}, {"ROWS": 1, "NUM_WARPS": 1}),
+    ),
+    "middle_sum": (("x.sum(0)", ((700, 45),)), ({"PROGRAMS_PER_SM": 1}, {"BLOCK_COLS": 64, "PROGRAMS_PER_SM": 64})),
+}
+
+
+def test_every_switch_of_an_expert_leads_to_the_same_result() -> None:
+    work: dict[str, Json] = {}
+    for name, ((value, shapes), settings) in SWITCHES.items():
+        source = hard_task(value, shapes)
+        specs = [{"$tensor": TensorSpec(shape, "bfloat16")} for shape in shapes]
+        task = TaskSpec("mine", "0", "bfloat16", source, (CaseSpec("main", tuple(specs), (), None),))
+        (sketch,) = (sketch for sketch in experts(task) if sketch.name == name)
+        candidates = {str(changed): sketch.render({**sketch.params, **changed}) for changed in settings}
+        assert len({*candidates.values(), sketch.source}) == len(settings) + 1
+        work[name] = {"source": source, "candidates": candidates}
+    traced = [[name, work[name]["source"], key, *rest] for name, key, *rest in run("trace", work)]
+    found = run("check", traced)
+    assert [row for row in found if row[3]] == []
+    assert len(found) == sum(len(settings) for _, settings in SWITCHES.values())
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_an_expert_says_its_idea_its_tasks_and_a_space_around_its_defaults(file: str) -> None:
+    text = (LIBRARY / f"{file}.py").read_text()
+    assert re.findall(r"(?m)^# says: .{20,}", text)
+    assert re.findall(r"(?m)^# (?:fits|task): ", text)
+    for name, values in re.findall(r"(?m)^# search: (\w+) = (.*)$", text):
+        defaults = re.findall(rf"(?m)^{name} = (\d+)", text)
+        assert len(defaults) == 1
+        assert defaults[0] in values.split()
+    assert " 132" not in text  # multiprocessors are asked for
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("return a @ b", "a, b"),
+        ("return torch.matmul(a, b)", "a, b"),
+        ("return a.mm(b)", "a, b"),
+        ("c = torch.mm(a, b)\nreturn c", "a, b"),
+    ],
+)
+def test_a_task_file_of_any_name_gets_the_experts_for_what_it_computes(body: str, arguments: str) -> None:
+    assert {"matmul_tiles", "matmul_persistent"} <= names(own_task(body, arguments))
+
+
+def test_a_transposed_operand_is_read_where_it_lies() -> None:
+    found = {s.name: call_of(s) for s in experts(own_task("return torch.matmul(a, w.T)", "a, w"))}
+    assert found["matmul_tiles"] == "return matmul(a, w.t(), precision='float32')"
+    assert found["matmul_persistent"] == "return matmul(a, w, turned=True, precision='float32')"
+
+
+def test_a_module_counts_as_the_function_that_it_calls() -> None:
+    task = own_task(
+        "return self.act(self.layer(a))",
+        "a",
+        "self.layer = nn.Linear(32, 48)\n        self.act = nn.ReLU()",
+        **{"layer.weight": (48, 32), "layer.bias": (48,)},
+    )
+    found = {s.name: s for s in experts(task)}
+    assert call_of(found["matmul_tiles"]).startswith("return matmul(a, self.layer.weight.t(), self.layer.bias, 'relu'")
+    assert "self.layer = nn.Linear(32, 48)" in found["matmul_tiles"].source
+
+
+def test_an_argument_of_the_constructor_may_be_the_dimension() -> None:
+    made = own_task("return torch.sum(cube, dim=self.dim, keepdim=True)", "cube", "self.dim = n", (1,))
+    assert names(made) == {"middle_sum"}
+    assert names(own_task("return torch.sum(cube, dim=self.dim)", "cube", "self.dim = n", (0,))) == set()
+
+
+def test_normalisation_over_channels_is_known_by_its_formula() -> None:
+    body = "rms = torch.sqrt(torch.mean(image ** 2, dim=1, keepdim=True) + self.eps)\nreturn image / rms"
+    (found,) = experts(own_task(body, "image", "self.eps = n", (1e-5,)))
+    assert found.name == "middle_norm"
+    assert call_of(found) == "return rms_norm_over_1(image, 1e-05)"
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("return a @ b + 1", "a, b"),
+        ("return torch.softmax(cube, 1)", "cube"),
+        ("return torch.softmax(x, 0)", "x"),
+        ("if x.sum() > 0:\n    return x.softmax(-1)\nreturn x", "x"),
+        ("for _ in range(2):\n    x = x.softmax(-1)\nreturn x", "x"),
+        ("x = x.softmax(-1)\nx += 1\nreturn x", "x"),
+        ("return torch.matmul(*[a, b])", "a, b"),
+        ("return (lambda y: y.softmax(-1))(x)", "x"),
+        ("return x.exp().softmax(-1)", "x"),  # the operand would have to be computed by a library call
+        ("return torch.softmax(x, -1, dtype=torch.float64)", "x"),
+    ],
+)
+def test_what_is_not_exactly_the_formula_gets_no_expert(body: str, arguments: str) -> None:
+    assert names(own_task(body, arguments)) == set()
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "self.dim = n\n        self.dim += 1",
+        "n = n - 1\n        self.dim = n",
+        "self.dim = n\n        if n:\n            self.dim = 0",
+    ],
+)
+def test_an_attribute_that_is_changed_is_not_taken_for_its_argument(init: str) -> None:
+    assert names(own_task("return torch.sum(cube, dim=self.dim)", "cube", init, (1,))) == set()
+
+
+def test_a_function_of_the_file_is_not_taken_for_torchs() -> None:
+    task = own_task("return softmax(x, -1)", "x")
+    own = replace(task, source=f"def softmax(x, dim): return x.cumsum(dim)\n{task.source}")
+    assert names(task) != set()
+    assert names(own) == set()
+
+
+def test_defaults_of_forward_are_kept_and_annotations_are_not() -> None:
+    task = own_task("return torch.softmax(x, -1)", "x")
+    (*_, found) = experts(
+        replace(task, source=task.source.replace("(self, x)", "(self, x: torch.Tensor, scale: 'Any' = 2)"))
+    )
+    assert "def forward(self, x, scale=2):" in found.source
+
+
+def test_a_file_that_is_no_python_gets_no_expert() -> None:
+    assert experts(TaskSpec("mine", "0", "float32", "class Model(", (CaseSpec("main", (), (), None),))) == []

@@ -1,0 +1,200 @@
+"""Task files that are not the usual float32 in, float32 out: each gets a right candidate, or a reason in words."""
+
+import json
+from functools import cache
+
+import pytest
+
+from kerneltune.tools.schema.codec import Json
+from tests.agent.authors.search.offline_bench import checked, run
+from tests.agent.authors.search.test_offline_candidates import HEAD
+
+PLAIN = "def get_init_inputs(): return []\n"
+RIGHT = {
+    "integers": """
+class Model(nn.Module):
+    def forward(self, x, y): return (x // 3 + y % 7) ^ (x >> 1), (x * y).sum(-1), x.max()
+def get_inputs(): return [torch.randint(0, 100, (33, 70)), torch.randint(-50, 50, (33, 70), dtype=torch.int32)]
+"""
+    + PLAIN,
+    "booleans": """
+class Model(nn.Module):
+    def forward(self, mask, x): return torch.where(mask, x, -x), mask.sum(), mask.any(-1), ~mask & (x > 0)
+def get_inputs(): return [torch.rand(17, 90) > 0.5, torch.randn(17, 90)]
+"""
+    + PLAIN,
+    "many_outputs": """
+class Model(nn.Module):
+    def forward(self, x):
+        y = x.exp()
+        return {"sum": y.sum(-1), "pair": (y, x.argmax(-1)), "view": y.t()}
+def get_inputs(): return [torch.randn(19, 64)]
+"""
+    + PLAIN,
+    "writes_into_its_own": """
+class Model(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        y[:, 3:9] += 1
+        y.clamp_(min=0).mul_(3)
+        y[y > 5] = 0
+        return y
+def get_inputs(): return [torch.randn(19, 64)]
+"""
+    + PLAIN,
+    "recurrent": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(16, 16, batch_first=True)
+    def forward(self, x): return self.lstm(x)[0]
+def get_inputs(): return [torch.randn(4, 5, 16)]
+"""
+    + PLAIN,
+    "sorts": """
+class Model(nn.Module):
+    def forward(self, x): return torch.sort(torch.relu(x) + x, dim=-1)[0] * 2
+def get_inputs(): return [torch.randn(19, 64)]
+"""
+    + PLAIN,
+    "a_number_becomes_a_tensor": """
+class Model(nn.Module):
+    def forward(self, x): return torch.min(x, torch.tensor(0.25, device=x.device)) + 1
+def get_inputs(): return [torch.randn(19, 64)]
+"""
+    + PLAIN,
+    "branches_by_shape": """
+COLS = 64
+CASES = [{"name": "wide", "COLS": 300}]
+class Model(nn.Module):
+    def forward(self, x):
+        if x.shape[1] > 100:
+            return x * 2
+        for i in range(x.shape[0] % 3):
+            x = x + i
+        return torch.relu(x)
+def get_inputs(): return [torch.randn(20, COLS)]
+"""
+    + PLAIN,
+    "a_fraction_of_the_constructor": """
+SCALE = 0.5
+CASES = [{"name": "other", "SCALE": 2.5}]
+class Model(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+    def forward(self, x): return torch.softmax(x * self.scale, -1)
+def get_inputs(): return [torch.randn(20, 64)]
+def get_init_inputs(): return [SCALE]
+""",
+    "a_number_of_the_constructor": """
+STEP, GROUPS = 10, 4
+CASES = [{"name": "one", "STEP": 1}, {"name": "unseen", "STEP": 77, "GROUPS": 8, "held_out": True},
+         {"name": "groups", "GROUPS": 2}]
+class Model(nn.Module):
+    def __init__(self, step, groups):
+        super().__init__()
+        self.step, self.groups = step, groups
+        self.weight = nn.Parameter(torch.randn(16))
+    def forward(self, x): return F.group_norm(x / (1 - 0.9**self.step), self.groups, self.weight)
+def get_inputs(): return [torch.randn(3, 16, 5, 7)]
+def get_init_inputs(): return [STEP, GROUPS]
+""",
+    "a_table_of_another_dtype": """
+ROWS, DTYPE = 40, "bfloat16"
+CASES = [{"name": "wide", "ROWS": 55, "DTYPE": "float32"}, {"name": "unseen", "ROWS": 33, "held_out": True}]
+class Model(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(rows, 24).to(getattr(torch, DTYPE)))
+    def forward(self, tokens): return F.embedding(tokens, self.weight) * 2
+def get_inputs(): return [torch.randint(0, ROWS, (ROWS + 10,))]
+def get_init_inputs(): return [ROWS]
+""",
+    "padded_sequences": """
+LENGTH = 50
+CASES = [{"name": "unseen", "LENGTH": 31, "held_out": True}]
+class Model(nn.Module):
+    def forward(self, x): return F.pad(x, (3, 1)) * 2
+def get_inputs(): return [torch.randn(4, LENGTH)]
+"""
+    + PLAIN,
+}
+REFUSED = {
+    "looks_at_values": (
+        "    def forward(self, x): return x * 2 if x.sum() > 0 else x - 1",
+        "torch.where computes both",
+    ),
+    "result_of_any_shape": ("    def forward(self, x): return torch.nonzero(x > 0)", "depends on a tensor's values"),
+    "random": ("    def forward(self, x): return x + torch.randn_like(x)", "random numbers"),
+    "only_views": ("    def forward(self, x): return x.t()", "nothing but views"),
+    "only_a_library": ("    def forward(self, x): return torch.linalg.inv(x)", "to a library (linalg_inv_ex"),
+}
+SQUARE = "def get_inputs(): return [torch.randn(16, 16)]\n" + PLAIN
+
+
+@cache
+def proposed() -> dict[str, Json]:
+    found: dict[str, Json] = run("propose_inductor", {name: HEAD + text for name, text in RIGHT.items()})
+    return found
+
+
+@cache
+def refused() -> dict[str, Json]:
+    tasks = {name: f"{HEAD}class Model(nn.Module):\n{text}\n{SQUARE}" for name, (text, _) in REFUSED.items()}
+    found: dict[str, Json] = run("propose_inductor", tasks)
+    return found
+
+
+@cache
+def judged() -> list[tuple[str, str, str, str]]:
+    return checked(proposed())
+
+
+@pytest.mark.parametrize("task", RIGHT)
+def test_the_candidate_is_right_in_every_case_also_in_those_it_was_not_made_for(task: str) -> None:
+    rows = [row for row in judged() if row[0] == task]
+    assert rows, json.dumps(proposed()[task]["problems"])
+    assert [row for row in rows if row[3]] == []
+    if "held_out" in RIGHT[task]:
+        assert "unseen" in {row[2] for row in rows}
+
+
+@pytest.mark.parametrize("task", REFUSED)
+def test_what_cannot_be_lowered_is_told_in_words(task: str) -> None:
+    assert refused()[task]["candidates"] == {}
+    assert any(REFUSED[task][1] in problem for problem in refused()[task]["problems"])
+
+
+def test_a_task_that_writes_into_its_input_gets_a_candidate_that_does_not() -> None:
+    source = "class Model(nn.Module):\n    def forward(self, x):\n        x.add_(1)\n        return x * 2\n" + SQUARE
+    job = run("propose_inductor", {"writes": HEAD + source})["writes"]
+    (plan,) = run("trace", {"writes": job})[0][2]
+    inputs = [index for index, storage in enumerate(plan["storages"]) if storage["origin"] == "input"]
+    source_of, target = (argument["tensor"]["storage"] for argument in plan["run"][-1]["args"][:2])
+    assert (source_of in inputs, target in inputs) == (True, False)
+    assert plan["outputs"]["$tensor"]["storage"] == target
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when Inductor is imported
+def test_attributes_that_differ_between_cases_are_found_by_path() -> None:
+    import torch
+    from torch import nn
+
+    from kerneltune.agent.authors.search.inductor import different_tensors, plain, varying
+
+    class Block(nn.Module):
+        def __init__(self, groups: int, limit: float) -> None:
+            super().__init__()
+            self.norm = nn.GroupNorm(groups, 12)
+            self.limit, self.name, self.layers = limit, "block", nn.Sequential(nn.Linear(groups, 3))
+
+    models = {"a": Block(3, 1.0), "b": Block(4, float("inf"))}
+    assert varying(models)["b"]["norm.num_groups"] == "4"
+    assert varying(models)["b"]["limit"] == "float('inf')"
+    assert set(varying(models)["a"]) == {"norm.num_groups", "limit"}  # parameters tell the linear layer's sizes
+    assert different_tensors(models.values()) == ["layers.0.weight"]
+    assert "training" not in plain(models["a"])
+    assert varying({}) == {}
+    assert different_tensors([]) == []
+    assert torch.is_grad_enabled()

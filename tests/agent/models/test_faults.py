@@ -1,0 +1,357 @@
+"""What goes wrong on the wire, and what each trouble comes to."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from kerneltune.agent.models.errors import (
+    ContextOverflow,
+    KeyRejected,
+    LlmError,
+    NoSuchModel,
+    OutOfCredit,
+    RequestRejected,
+    Unavailable,
+)
+from kerneltune.agent.models.types import Delta, Reply, User
+from kerneltune.tools.schema.codec import Json
+from tests.agent.models.server import Format, LlmServer
+from tests.agent.models.story import Fault
+from tests.agent.models.talk import KERNEL, STORY, converse, model_of, plain, request, update
+
+FORMATS: tuple[Format, ...] = ("anthropic", "openai", "chat")
+every_format = pytest.mark.parametrize("format", FORMATS)
+
+
+def ask(server: LlmServer, heard: list[Delta] | None = None, *, timeout_s: float = 5.0, max_retries: int = 4) -> Reply:
+    model = model_of(server, timeout_s=timeout_s, max_retries=max_retries)
+    return model.ask(request((User("Make softmax fast."),)), heard.append if heard is not None else lambda _: None)
+
+
+def error_of(format: Format, fault: Fault, *, max_retries: int = 4) -> LlmError:
+    """What a fault that does not pass comes to, checked for manners."""
+    with LlmServer(STORY, format, faults=lambda _: fault) as server, pytest.raises(LlmError) as caught:
+        ask(server, max_retries=max_retries)
+    message = str(caught.value)
+    assert message.startswith(format)
+    assert message.count("\n") <= 1
+    assert "sk-" not in message
+    assert "Traceback" not in message
+    return caught.value
+
+
+@every_format
+@pytest.mark.parametrize("kind", ["reset", "truncated", "ended", "error_event"])
+def test_a_stream_that_breaks_off_starts_again(format: Format, kind: str) -> None:
+    heard: list[Delta] = []
+    with LlmServer(STORY, format, faults={0: Fault(kind)}) as server:  # type: ignore[arg-type]
+        reply = ask(server, heard)
+        assert len(server.asked) == 2
+        assert server.asked[0].body == server.asked[1].body
+    with LlmServer(STORY, format) as whole:
+        assert plain(reply) == plain(ask(whole))
+    assert {delta.attempt for delta in heard} == {1, 2}
+    assert "".join(d.text for d in heard if d.attempt == 2 and d.kind == "text") == "A first try."
+
+
+@every_format
+@pytest.mark.parametrize("status", [408, 429, 500, 529])
+def test_a_passing_status_is_tried_again(format: Format, status: int) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("status", status), 1: Fault("status", status)}) as server:
+        assert ask(server).text == "A first try."
+        assert len(server.asked) == 3
+
+
+@every_format
+def test_a_retry_after_is_waited_for(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("status", 429, retry_after="0.4")}) as server:
+        began = time.monotonic()
+        assert ask(server).text == "A first try."
+        assert time.monotonic() - began >= 0.4
+
+
+@every_format
+def test_a_long_retry_after_is_the_caller_s_to_wait_for(format: Format) -> None:
+    error = error_of(format, Fault("status", 429, retry_after="3600"))
+    assert isinstance(error, Unavailable)
+    assert error.retry_after_s == 3600
+    assert "come back in 3600 s" in str(error)
+
+
+@every_format
+def test_what_does_not_pass_becomes_unavailable(format: Format) -> None:
+    for fault in (Fault("status", 529), Fault("reset"), Fault("error_event")):
+        error = error_of(format, fault, max_retries=2)
+        assert isinstance(error, Unavailable)
+        assert "3 tries" in str(error)
+
+
+@every_format
+def test_silence_is_noticed(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("stall", pause_s=20)}) as server:
+        began = time.monotonic()
+        ask(server, timeout_s=0.4)
+        assert len(server.asked) == 2
+        assert time.monotonic() - began < 5
+
+
+@every_format
+def test_a_slow_reply_is_waited_for(format: Format) -> None:
+    with LlmServer([{"text": "Slowly, slowly."}], format, faults={0: Fault("drip", pause_s=0.05)}) as server:
+        assert ask(server, timeout_s=0.4).text == "Slowly, slowly."
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault("status", 401), KeyRejected),
+        (Fault("status", 403), KeyRejected),
+        (Fault("status", 402), OutOfCredit),
+        (Fault("status", 429, code="insufficient_quota"), OutOfCredit),
+        (Fault("status", 429, code="enforced_spend_limit_reached"), OutOfCredit),
+        (Fault("status", 400, message="Your credit balance is too low to access the API."), OutOfCredit),
+        (Fault("status", 400, message="tools.0: something is wrong"), RequestRejected),
+        (Fault("status", 422, message="unprocessable"), RequestRejected),
+        (Fault("status", 404), NoSuchModel),
+        (Fault("status", 413, message="Request exceeds the maximum size"), ContextOverflow),
+        (Fault("status", 400, message="prompt is too long: 210000 tokens > 200000 maximum"), ContextOverflow),
+        (Fault("status", 400, code="context_length_exceeded", message="too long"), ContextOverflow),
+        (Fault("status", 400, message="the request exceeds the available context size"), ContextOverflow),
+        (Fault("html"), RequestRejected),
+        (Fault("nonsense"), RequestRejected),
+    ],
+)
+@every_format
+def test_each_final_error_has_its_kind_and_is_not_tried_again(
+    format: Format, fault: Fault, kind: type[LlmError]
+) -> None:
+    with LlmServer(STORY, format, faults=lambda _: fault) as server, pytest.raises(LlmError) as caught:
+        ask(server)
+    assert type(caught.value) is kind
+    assert len(server.asked) == 1
+
+
+@every_format
+@pytest.mark.parametrize("page", [b"<html>Welcome to the router</html>", b""])
+def test_a_page_in_the_place_of_the_api_is_rejected_with_the_way_out(format: Format, page: bytes) -> None:
+    with LlmServer(STORY, format) as server:
+        server.page = page
+        with pytest.raises(RequestRejected, match="Check --base-url"):
+            model_of(server).facts()
+
+
+@every_format
+def test_a_wrong_key_is_named_but_never_shown(format: Format) -> None:
+    with LlmServer(STORY, format) as server:
+        server.key, given = "sk-another-key-000000", server.key
+        model = model_of(server)
+        server.key = given
+        with pytest.raises(KeyRejected) as caught:
+            model.ask(request((User("Hi."),)))
+    shown = f"{caught.value!r} {caught.value.__cause__!r}"
+    assert "sk-another" not in shown
+    assert "Incorrect API key provided" in shown
+
+
+@pytest.mark.parametrize("name", ["anthropic:claude-nope", "openai:gpt-nope"])
+def test_an_unknown_model_s_message_lists_the_known_ones(name: str) -> None:
+    format: Format = "anthropic" if name.startswith("anthropic") else "openai"
+    with LlmServer(STORY, format) as server, pytest.raises(NoSuchModel) as caught:
+        model_of(server, name).facts()
+    assert name.partition(":")[2] in str(caught.value)
+    assert ("claude-opus-5-5" if format == "anthropic" else "gpt-6.1-sol") in str(caught.value)
+
+
+@every_format
+def test_a_server_that_is_not_there_is_said_at_once(format: Format) -> None:
+    with LlmServer(STORY, format) as server:
+        model = model_of(server)
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="nothing answers at http"):
+        model.facts()
+    assert time.monotonic() - began < 2
+
+
+@every_format
+def test_a_call_that_max_tokens_cuts_off_says_so_and_the_run_goes_on(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("max_tokens")}) as server:
+        cut, whole = converse(model_of(server), 2)
+        assert server.refused == []
+    assert cut.stop == "max_tokens"
+    assert [call.arguments for call in cut.calls] == [{}]
+    assert "limit of tokens" in cut.calls[0].problem
+    assert whole.calls[0].problem == ""
+
+
+@every_format
+def test_thinking_that_max_tokens_cuts_off_is_not_sent_back(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("thought")}) as server:
+        cut, after = converse(model_of(server), 2)
+        assert server.refused == []
+    assert (cut.stop, cut.thinking) == ("max_tokens", "I wonder whe")
+    assert after.text == "A first try."
+
+
+@every_format
+def test_a_listener_that_raises_ends_the_reply_and_closes_the_connection(format: Format) -> None:
+    def stop(delta: Delta) -> None:
+        raise KeyboardInterrupt
+
+    with LlmServer(STORY, format, faults=lambda _: Fault("drip", pause_s=0.1)) as server:
+        model = model_of(server)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            model.ask(request((User("Hi."),)), stop)
+        assert server.hung_up.wait(2)
+        assert len(server.asked) == 1
+    assert caught.tb is not None  # which would keep a stream alive that nobody closed
+
+
+@every_format
+def test_an_empty_reply_is_a_reply_and_the_run_goes_on(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("empty")}) as server:
+        empty, after = converse(model_of(server), 2)
+        assert server.refused == []
+    assert plain(empty) == ("", "end", ())
+    assert after.text == "A first try."
+
+
+@every_format
+def test_a_refusal_names_its_reason_and_the_run_can_go_on(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("refusal")}) as server:
+        refused, after = converse(model_of(server), 2)
+        assert server.refused == []
+    assert refused.stop == "refusal"
+    assert refused.calls == ()
+    assert refused.detail == ("content_filter" if format == "chat" else "frontier_llm")
+    assert after.text == "A first try."
+
+
+@every_format
+@pytest.mark.parametrize(("kind", "name"), [("unknown_tool", "compile_and_run"), ("bad_json", "update")])
+def test_calls_that_make_no_sense_reach_the_caller_and_the_run_goes_on(format: Format, kind: str, name: str) -> None:
+    with LlmServer(STORY, format, faults={0: Fault(kind)}) as server:  # type: ignore[arg-type]
+        odd, after = converse(model_of(server), 2)
+        assert server.refused == []
+    assert odd.calls[0].name == name
+    assert bool(odd.calls[0].problem) == (kind == "bad_json")
+    assert after.text == "A first try."
+
+
+HALVES: list[dict[str, Json]] = [
+    {
+        "text": "x" * 39 + "\ud83d\ude80 and \udc00 alone",  # pieces have 40 characters
+        "thinking": "t" * 39 + "\ud83d\ude80",
+        "calls": [update(None, "a \ud83d b \ud83d\ude80", KERNEL + "# \udfff\n")],
+    },
+    {"text": "Done."},
+]
+
+
+def without_halves(reply: Reply) -> None:
+    assert reply.text == "x" * 39 + "🚀 and \ufffd alone"
+    assert reply.thinking == "t" * 39 + "🚀"
+    assert reply.calls[0].arguments["rationale"] == "a \ufffd b 🚀"
+    assert reply.calls[0].arguments["source"].startswith(KERNEL + "# \ufffd")
+    json.dumps(reply.raw, ensure_ascii=False).encode()
+
+
+@every_format
+def test_halves_of_characters_are_joined_or_replaced_and_the_run_goes_on(format: Format) -> None:
+    heard: list[Delta] = []
+    with LlmServer(HALVES, format) as server:
+        replies = converse(model_of(server), 2, heard)
+        assert server.refused == []
+    without_halves(replies[0])
+    assert replies[1].text == "Done."
+    texts = {kind: "".join(d.text for d in heard if d.kind == kind) for kind in ("text", "thinking")}
+    assert texts == {"text": replies[0].text + "Done.", "thinking": replies[0].thinking}
+
+
+@every_format
+def test_numbers_that_are_not_json_are_a_problem_of_their_call(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("nan")}) as server:
+        odd, after = converse(model_of(server), 2)
+        assert server.refused == []
+    assert (odd.calls[0].arguments, odd.stop) == ({}, "tools")
+    assert "NaN is no JSON number" in odd.calls[0].problem
+    assert after.text == "A first try."
+
+
+@every_format
+def test_counts_of_tokens_that_cannot_be_are_unknown(format: Format) -> None:
+    with LlmServer(STORY, format, faults={0: Fault("bad_usage")}) as server:
+        odd, after = converse(model_of(server), 2)
+    assert (odd.usage, odd.cost_usd, odd.text) == (None, None, "A first try.")
+    assert after.usage is not None
+
+
+def test_an_error_is_told_without_what_a_terminal_would_obey() -> None:
+    error = error_of("chat", Fault("status", 400, message="no \x1b[2J\x1b]0;t\x07 \u202e way"))
+    assert "no \ufffd[2J" in str(error)
+    assert str(error).isprintable()
+
+
+def test_a_context_window_that_is_full_is_told_from_the_limit_of_a_reply() -> None:
+    with LlmServer([{"text": "So far", "stop": "context"}], "anthropic") as server:
+        assert ask(server).stop == "context"
+
+
+def test_a_paused_turn_is_one_that_was_cut_off() -> None:
+    """Only the tools of Anthropic's servers pause a turn, and none is asked for."""
+    with LlmServer([{"text": "First.", "stop": "pause_turn"}], "anthropic") as server:
+        reply = ask(server)
+        assert len(server.asked) == 1
+    assert (reply.text, reply.stop) == ("First.", "max_tokens")
+
+
+@pytest.mark.parametrize(
+    ("param", "message", "gone"),
+    [
+        ("reasoning.summary", "Your organization must be verified to generate reasoning summaries.", "summary"),
+        ("reasoning.effort", "Unsupported parameter: 'reasoning.effort' is not supported.", "reasoning"),
+        ("include", "Encrypted content is not supported with this model.", "include"),
+        ("tools[1].type", "Invalid value: 'custom'. Supported values are: 'function'.", "custom"),
+    ],
+)
+def test_a_feature_that_openai_s_model_lacks_is_left_out_from_then_on(param: str, message: str, gone: str) -> None:
+    with LlmServer(STORY, "openai", faults={0: Fault("status", 400, message=message, param=param)}) as server:
+        converse(model_of(server), 2)
+        first, second, third = (str(asked.body | {"input": []}) for asked in server.asked)
+    assert f"'{gone}'" in first
+    assert f"'{gone}'" not in second + third
+
+
+def test_an_effort_that_is_not_offered_is_lowered_and_told() -> None:
+    message = "Unsupported value: 'high' is not supported. Supported values are: 'low', 'medium'."
+    with LlmServer(
+        STORY, "openai", faults={0: Fault("status", 400, message=message, param="reasoning.effort")}
+    ) as server:
+        model = model_of(server)
+        model.ask(request((User("Hi."),)))
+        assert [asked.body["reasoning"]["effort"] for asked in server.asked] == ["high", "medium"]
+        assert model.facts().notes == ("effort high is not offered: medium",)
+
+
+@every_format
+def test_closing_ends_what_other_threads_wait_for(format: Format) -> None:
+    caught: list[BaseException] = []
+    with LlmServer(STORY, format, faults=lambda _: Fault("stall", pause_s=30)) as server:
+        model = model_of(server, timeout_s=30)
+
+        def wait() -> None:
+            try:
+                model.ask(request((User("Hi."),)))
+            except Unavailable as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert server.streaming.wait(5)
+        time.sleep(0.2)  # into the silence
+        model.close()
+        thread.join(2)
+        assert not thread.is_alive()
+    assert "the connection was closed" in str(caught[0])

@@ -1,0 +1,190 @@
+"""What a kernel may bring into its module, seen in the text of compiled kernels, and ask of the compiler."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kerneltune.tools.languages.triton.language import LANGUAGE, foreign_ttir, module_memory
+from kerneltune.tools.sandbox.workers import Machine
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.update import Update, UpdateLimits, Updater
+from tests.tools.conftest import HEADER, tensor
+
+PTX = """.version 8.7
+.target sm_90a
+.address_size 64
+.extern .func (.param .b32 func_retval0) vprintf(.param .b64 a);
+.extern .shared .align 16 .b8 global_smem[];
+.global .align 1 .b8 printfFormat_0[4] = {37, 100, 59, 0};
+.visible .entry k(
+	.param .u64 .ptr .global .align 1 k_param_0
+)
+{
+	// begin inline asm
+	ld.global.b32 { %r1 }, [ %rd1 + 0 ];
+	// end inline asm
+	// begin inline asm
+	ASSEMBLY
+	// end inline asm
+	ret;
+}
+	.section .debug_abbrev { .b8 1 }
+"""
+BODY = """
+@triton.jit
+def kernel(x, y, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + i)
+    tl.store(y + i, changed(v))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        kernel[(4,)](x, y, B=256)
+        return y
+"""
+
+
+@pytest.fixture(scope="module")
+def update(machine: Machine) -> Callable[[str], Update]:
+    """Update a candidate whose kernel applies `changed`, a function that the source brings."""
+    task = TaskSpec("change", "0" * 64, "float32", "", (CaseSpec("main", (tensor(1024),), (), tensor(1024)),))
+    updater = Updater(task, "sm_90", machine.tracer, machine.compiler, UpdateLimits(trace_s=20.0, compile_s=60.0))
+    return lambda source: updater.update(HEADER + "from triton.language.extra import libdevice\n" + source + BODY)
+
+
+@pytest.mark.parametrize(
+    "assembly",
+    [
+        "{ .global .align 4 .b32 c; }",
+        ";.global .b32 c;",
+        "}\n.const .b32 c = {1};\n{",
+        "l:.global .b32 c;",
+        "/* .reg */ .extern .func f; // ",
+        "} .visible .global .b32 c; .func x() {",
+        "} .func (.param .b64 o) malloc (.param .b64 n); {",
+        "} .visible .entry other() {",
+        "} .weak .global .b32 c; {",
+        ".version 7.0",
+        "{ .local .align 4 .b8 t[16]; st.local.b32 [t], %r1; }",
+        "{ .shared .align 4 .b8 t[16]; ld.shared.b32 %r1, [t]; }",
+        "// end inline asm\n.global .b32 c;\n// begin inline asm",
+    ],
+)
+def test_assembly_that_declares_something_of_the_module_is_seen(assembly: str) -> None:
+    assert "inline assembly" in (module_memory(PTX.replace("ASSEMBLY", assembly), "") or "")
+
+
+@pytest.mark.parametrize(
+    "assembly",
+    [
+        "{ .reg .b32 %t; add.u32 %t, %r1, 1; }",
+        "st.global.b32 [%rd1], %r1; // .global .b32 c;",
+        "/* .extern .func f; */ ld.const.b32 %r1, [%rd1];",
+        '.pragma ".global .b32 c";',
+        "fence.acq_rel.gpu; red.global.add.u32 [%rd1], 1;",
+    ],
+)
+def test_assembly_that_uses_registers_and_its_arguments_is_let_through(assembly: str) -> None:
+    assert module_memory(PTX.replace("ASSEMBLY", assembly), "") is None
+
+
+def test_a_module_variable_without_a_value_is_seen_wherever_it_comes_from() -> None:
+    assert "module variable" in (module_memory(".global .align 4 .u32 counter;\n" + PTX, "") or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "module {\n  llvm.mlir.global internal @c() : i32\n}",
+        '%p = "llvm.mlir.addressof"() <{global_name = @c}> : () -> !llvm.ptr',
+        "%p = llvm.inline_asm %a : (i32) -> i32",
+    ],
+)
+def test_an_operation_of_llvm_s_own_is_seen(text: str) -> None:
+    assert "llvm." in (foreign_ttir(text) or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "llvm.intr.assume %a : i1",
+        "} {llvm.loop_annotation = #loop_annotation}\n"
+        "#loop_annotation = #llvm.loop_annotation<licm = <disable = true>>",
+        'tt.assert %c, "llvm.mlir.global" : i1  // llvm.call',
+        "tt.call @llvm.sqrt(%x)",
+    ],
+)
+def test_what_triton_writes_of_llvm_is_let_through(text: str) -> None:
+    assert foreign_ttir(text) is None
+
+
+CHANGES = {
+    "a printed value": 'def changed(v):\n    tl.device_print("v", v)\n    return v\n',
+    "an assertion": 'def changed(v):\n    tl.device_assert(v < 3.0, "large")\n    return v\n',
+    "tables of libdevice": "def changed(v):\n    return libdevice.sin(v) + libdevice.tgamma(v) + libdevice.j0(v)\n",
+    "assembly": "def changed(v):\n    return tl.inline_asm_elementwise("
+    '"{ .reg .f32 t; mov.f32 t, $1; mov.f32 $0, t; }", '
+    '"=f,f", [v], tl.float32, True, 1)\n',
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_the_compiler_declares_is_no_memory_of_the_kernel(update: Callable[[str], Update], what: str) -> None:
+    result = update("@triton.jit\n" + CHANGES[what])
+    assert result.failure is None, result.failure
+
+
+def test_a_function_that_is_not_inlined_may_hold_assembly(update: Callable[[str], Update]) -> None:
+    once = CHANGES["assembly"].replace("changed", "once")
+    whole = "@triton.jit\ndef changed(v):\n    return v + once(tl.program_id(0).to(tl.float32))\n"
+    result = update("@triton.jit(noinline=True)\n" + once + "\n\n" + whole)
+    assert result.failure is None, result.failure
+
+
+def test_assembly_with_memory_of_its_own_is_rejected_in_words(update: Callable[[str], Update]) -> None:
+    assembly = "{ .global .align 4 .b32 c; .reg .b32 t; atom.global.add.u32 t, [c], 1; mov.f32 $0, $1; }"
+    source = f'def changed(v):\n    return tl.inline_asm_elementwise("{assembly}", "=f,f", [v], tl.float32, False, 1)\n'
+    failure = update("@triton.jit\n" + source).failure
+    assert failure is not None
+    assert failure.status is Status.REJECTED
+    assert "outlives a launch" in failure.detail
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_warps": 8, "num_stages": 3, "num_ctas": 1},
+        {"maxnreg": 128, "ptx_options": "--maxrregcount=64 -O3", "enable_fp_fusion": False},
+        {"cluster_dims": [2, 1, 1], "launch_pdl": True, "default_dot_input_precision": "tf32x3"},
+        {"ptx_options": None, "maxnreg": None},
+    ],
+)
+def test_options_of_triton_that_tune_a_kernel_are_allowed(options: dict[str, Json]) -> None:
+    assert LANGUAGE.forbidden_option(options) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"extern_libs": [["a", "/etc/passwd"]]},
+        {"ir_override": "a.ptx"},
+        {"ptx_options": "--output-file x"},
+        {"ptx_options": "-O3 -o x"},
+        {"ptx_options": "-O3\n-o"},
+        {"ptx_options": ["-O3"]},
+        {"num_warps": 3},
+        {"num_warps": True},
+        {"num_warps": "4"},
+        {"num_stages": 10**6},
+        {"maxnreg": -1},
+        {"cluster_dims": [1, 1]},
+        {"launch_pdl": 1},
+        {"arch": "sm_80"},
+    ],
+)
+def test_any_other_option_or_value_is_named(options: dict[str, Json]) -> None:
+    assert next(iter(options)) in (LANGUAGE.forbidden_option(options) or "")

@@ -1,0 +1,105 @@
+"""Plans replayed by the TTIR interpreter, from the source of a candidate on."""
+
+import pytest
+import torch
+
+from kerneltune.tools.replay.interpret import interpret
+from kerneltune.tools.schema.messages import InterpretRequest
+from tests.tools.conftest import Trace, tensor
+
+COPY_BY_DESCRIPTORS = """
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def copy_kernel(x, y, R: tl.constexpr, C: tl.constexpr):
+    y.store([tl.program_id(0) * R, 0], x.load([tl.program_id(0) * R, 0]))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        x_desc, y_desc = (TensorDescriptor.from_tensor(t, [4, 64]) for t in (x, y))
+        copy_kernel[(triton.cdiv(x.shape[0], 4),)](x_desc, y_desc, R=4, C=64)
+        return y
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "uint8", "float8_e4m3fn", "float8_e5m2"])
+def test_host_made_descriptors_carry_every_dtype(trace: Trace, dtype: str) -> None:
+    reply = trace(COPY_BY_DESCRIPTORS, tensor(10, 48, dtype=dtype))
+    assert reply.failure is None
+    data = torch.arange(480).to(getattr(torch, dtype)).view(torch.uint8).numpy().tobytes()
+    answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [data])
+    assert (answer.problem, answer.detail) == (None, "")
+    assert blobs[0].tobytes() == data
+
+
+OVERLAPPING = """
+@triton.jit
+def first_kernel(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i) * 2)
+    tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def second_kernel(y, z, B: tl.constexpr):
+    tl.extra.cuda.gdc_wait()
+    i = tl.arange(0, B)
+    tl.store(z + i, tl.load(y + i) + 1)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y, z = torch.empty_like(x), torch.empty_like(x)
+        first_kernel[(1,)](x, y, B=16, launch_pdl=True)
+        second_kernel[(1,)](y, z, B=16, launch_pdl=True)
+        return z
+"""
+
+
+def test_dependent_launches_run_one_after_the_other(trace: Trace) -> None:
+    reply = trace(OVERLAPPING, tensor(16))
+    assert reply.failure is None
+    data = torch.arange(16.0).numpy().tobytes()
+    answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [data])
+    assert (answer.problem, answer.detail) == (None, "")
+    assert torch.frombuffer(bytearray(blobs[0].tobytes()), dtype=torch.float32).tolist() == [
+        2 * n + 1 for n in range(16)
+    ]
+
+
+KEEPS = """
+@triton.jit
+def relu_kernel(x, y, kept, B: tl.constexpr):
+    i = tl.arange(0, B)
+    calls = tl.load(kept)
+    tl.store(y + i, tl.maximum(tl.load(x + i), 0.0) {by})
+    tl.store(kept, {after})
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x):
+        if self.kept is None:
+            self.kept = torch.zeros(1, device=x.device)
+        y = torch.empty_like(x)
+        relu_kernel[(1,)](x, y, self.kept, B=16)
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("by", "after", "problem"),
+    [("+ calls", "calls + 1", "changes"), ("", "calls + 1", None), ("+ calls", "calls * 0", None)],
+)
+def test_a_second_call_gives_what_the_first_gave(trace: Trace, by: str, after: str, problem: str | None) -> None:
+    reply = trace(KEEPS.format(by=by, after=after), tensor(16))
+    assert reply.failure is None
+    answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [torch.ones(16).numpy().tobytes()])
+    assert answer.problem == problem
+    assert problem or torch.frombuffer(bytearray(blobs[0].tobytes()), dtype=torch.float32).tolist() == [1.0] * 16
