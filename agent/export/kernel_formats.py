@@ -8,7 +8,7 @@ import ast
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from random import Random
@@ -46,24 +46,19 @@ class Descendant:
 
 
 class Lineage:
-    """Which attempt of a run came of which. A parent of another run, or one that is newer than its child, is none."""
+    """The nearest right descendant of each attempt of a run."""
 
-    def __init__(self, attempts: Sequence[Attempt]) -> None:
-        self._by_id = {a.attempt_id: a for a in attempts}
+    def __init__(self, trajectory: Trajectory) -> None:
         self._nearest: dict[str, Descendant] = {}
-        for attempt in sorted(attempts, key=lambda a: a.number, reverse=True):  # on a tie the older one counts
+        newest_first = sorted(trajectory.attempts, key=lambda a: a.number, reverse=True)
+        for attempt in newest_first:  # on a tie the older one counts
             further = self._nearest.get(attempt.attempt_id)
             found = Descendant(attempt, 1) if right(attempt) else further and replace(further, hops=further.hops + 1)
-            parent = self.parent(attempt)
+            parent = trajectory.parent(attempt)
             if parent is not None and found is not None:
                 before = self._nearest.get(parent.attempt_id)
                 if before is None or found.hops <= before.hops:
                     self._nearest[parent.attempt_id] = found
-
-    def parent(self, attempt: Attempt) -> Attempt | None:
-        """What an attempt was derived from."""
-        found = self._by_id.get(attempt.parent_id or "")
-        return found if found is not None and found.number < attempt.number else None
 
     def nearest(self, attempt: Attempt) -> Descendant | None:
         """The right descendant in the fewest steps, the earliest among equals."""
@@ -277,13 +272,10 @@ class Convert(Format):
 
 def _triton_of(trajectory: Trajectory, attempt: Attempt) -> Attempt | None:
     """The nearest right attempt in Triton that one in PTX was derived from."""
-    seen = {attempt.attempt_id}
-    origin = trajectory.parent(attempt)
-    while origin is not None and origin.attempt_id not in seen:
-        if right(origin) and language_of(origin.source) == "triton":
-            return origin
-        seen.add(origin.attempt_id)
-        origin = trajectory.parent(origin)
+    while (parent := trajectory.parent(attempt)) is not None:
+        if right(parent) and language_of(parent.source) == "triton":
+            return parent
+        attempt = parent
     return None
 
 
@@ -326,7 +318,7 @@ class Fix(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each failing attempt that something came of."""
-        lineage = Lineage(trajectory.attempts)
+        lineage = Lineage(trajectory)
         for attempt in trajectory.attempts:
             found = lineage.nearest(attempt) if fails(attempt) else None
             if found is not None and found.attempt.source != attempt.source:
@@ -385,30 +377,30 @@ def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) ->
     its nearest right descendant, its fastest child or its parent where that is the better one (they differ by what was
     changed), else with one drawn at random. Reads no texts.
     """
-    lineage = Lineage(trajectory.attempts)
+    lineage = Lineage(trajectory)
     rng = Random(f"{seed} {trajectory.run.run_id}")
-    found = list(_right_over_failing(trajectory.attempts, lineage, rng))
+    found = list(_right_over_failing(trajectory, lineage, rng))
     if trajectory.run.gpu is not None:
-        found += _faster_over_slower(trajectory.attempts, lineage, rng, least_margin)
+        found += _faster_over_slower(trajectory, rng, least_margin)
     return found
 
 
-def _right_over_failing(attempts: Sequence[Attempt], lineage: Lineage, rng: Random) -> Iterator[Preference]:
-    good = [a for a in attempts if right(a)]
-    for attempt in attempts if good else ():
+def _right_over_failing(trajectory: Trajectory, lineage: Lineage, rng: Random) -> Iterator[Preference]:
+    good = [a for a in trajectory.attempts if right(a)]
+    for attempt in trajectory.attempts if good else ():
         if fails(attempt):
-            reached, parent = lineage.nearest(attempt), lineage.parent(attempt)
+            reached, parent = lineage.nearest(attempt), trajectory.parent(attempt)
             near = reached.attempt if reached else parent if parent and right(parent) else None
             yield Preference("right", near or rng.choice(good), attempt, near is not None)
 
 
-def _faster_over_slower(
-    attempts: Sequence[Attempt], lineage: Lineage, rng: Random, least_margin: float
-) -> Iterator[Preference]:
-    timed = sorted((a for a in attempts if right(a) and a.timing is not None), key=lambda a: (_high_us(a), a.number))
+def _faster_over_slower(trajectory: Trajectory, rng: Random, least_margin: float) -> Iterator[Preference]:
+    timed = sorted(
+        (a for a in trajectory.attempts if right(a) and a.timing is not None), key=lambda a: (_high_us(a), a.number)
+    )
     highs = [_high_us(a) for a in timed]
     places = {a.attempt_id: place for place, a in enumerate(timed)}
-    parents = [lineage.parent(a) for a in timed]
+    parents = [trajectory.parent(a) for a in timed]
     fastest_child = {p.attempt_id: i for i, p in reversed(list(enumerate(parents))) if p is not None}
     for attempt, parent in zip(timed, parents, strict=True):
         n_faster = bisect_left(highs, _low_us(attempt) / least_margin)

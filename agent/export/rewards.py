@@ -392,7 +392,7 @@ def turns_of(trajectory: Trajectory, reward: Score, discount: Discount = Discoun
         else:
             talked.setdefault(attempt.conversation, {}).setdefault(attempt.turn, []).append(attempt)
     found = [turn for key, replies in talked.items() for turn in _conversation(key, replies, reward, discount)]
-    return found + (_generations(grown, trajectory.attempts, reward, discount) if grown else [])
+    return found + (_generations(grown, trajectory, reward, discount) if grown else [])
 
 
 def _conversation(key: str, replies: dict[int, list[Attempt]], reward: Score, discount: Discount) -> list[RewardedTurn]:
@@ -409,17 +409,15 @@ def _best(rewards: Sequence[float | None]) -> float | None:
 
 
 def _generations(
-    grown: Sequence[Attempt], everyone: Iterable[Attempt], reward: Score, discount: Discount
+    grown: Sequence[Attempt], trajectory: Trajectory, reward: Score, discount: Discount
 ) -> list[RewardedTurn]:
-    """Attempts come by number, and a parent has a smaller one than its child; a link that says otherwise is none."""
-    parents = {a.attempt_id: a for a in everyone}
+    """Attempts come by number, and a parent has a smaller one than its child."""
     depth: dict[str, int] = {}
     children: dict[str, list[Attempt]] = {}
-    for attempt in parents.values():
-        parent = parents.get(attempt.parent_id or "")
-        linked = parent is not None and parent.number < attempt.number
-        depth[attempt.attempt_id] = depth[parent.attempt_id] + 1 if linked and parent is not None else 1
-        if linked and parent is not None and attempt.turn is None:
+    for attempt in trajectory.attempts:
+        parent = trajectory.parent(attempt)
+        depth[attempt.attempt_id] = depth[parent.attempt_id] + 1 if parent else 1
+        if parent and attempt.turn is None:
             children.setdefault(parent.attempt_id, []).append(attempt)
     after: dict[str, float | None] = {}
     turns = []

@@ -244,12 +244,6 @@ class Store:
                 yield attempt_id, texts[address]
 
     @contextlib.contextmanager
-    def _driver(self) -> Iterator[sqlite3.Connection]:
-        """One view of the database, whatever is written meanwhile, past SQLAlchemy: its rows cost more than reading."""
-        with self._engine.begin() as connection:
-            yield _sqlite(connection.connection.driver_connection)
-
-    @contextlib.contextmanager
     def _finding(self) -> Iterator[sqlite3.Connection]:
         try:
             with self.reading() as connection:
@@ -263,9 +257,10 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The database for the length of a block, in which errors become StoreErrors."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            yield driver
+        """One view of the database, whatever is written meanwhile, past SQLAlchemy, whose rows cost more than reading.
+        Errors become StoreErrors."""
+        with _one_line(self.path, "reading"), self._engine.begin() as connection:
+            yield _sqlite(connection.connection.driver_connection)
 
 
 def _batches(runs: Iterable[query.ChosenRun]) -> Iterator[list[str]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, Replied, RunEnded, RunResumed, RunStarted, Said, attempts_of
@@ -56,8 +56,9 @@ class Trajectory:
     why: StopReason | None = None
 
     def parent(self, attempt: Attempt) -> Attempt | None:
-        """The attempt it was derived from, if that is one of this run."""
-        return self._by_id.get(attempt.parent_id or "")
+        """The attempt it was derived from, if that is one of this run; one that is not older than its child is none."""
+        found = self._by_id.get(attempt.parent_id or "")
+        return found if found is not None and found.number < attempt.number else None
 
     @cached_property
     def _by_id(self) -> dict[str, Attempt]:
@@ -75,7 +76,7 @@ def trajectory(events: Iterable[Event]) -> Trajectory:
     return Trajectory(
         started,
         attempts,
-        conversations([(e.conversation, _message(e)) for e in events if isinstance(e, Said | Replied)]),
+        _conversations(e for e in events if isinstance(e, Said | Replied)),
         best_of(attempts, ended.best_attempt_id if ended else None),
         ended.why if ended else None,
     )
@@ -97,55 +98,39 @@ def best_of(attempts: Sequence[Attempt], named: str | None) -> Attempt | None:
     return next((a for a in reversed(attempts) if a.accepted and a.best), None)
 
 
-def conversations(messages: Sequence[tuple[str, Message]]) -> tuple[Conversation, ...]:
-    """From all messages of a run in order, each with the key of its conversation. The system's latest message (it need
-    not name a conversation) opens those that begin after it: a resumed run may tell of another GPU."""
+def _conversations(messages: Iterable[Said | Replied]) -> tuple[Conversation, ...]:
+    """From all messages of a run in order. The system's latest message (it need not name a conversation) opens those
+    that begin after it: a resumed run may tell of another GPU."""
     system: list[Message] = []
     by_key: dict[str, list[Message]] = {}
-    for key, message in messages:
+    for event in messages:
+        message = _replied(event) if isinstance(event, Replied) else _said(event)
         if message.role == "system":
             system = [message]
-        elif key:
-            by_key.setdefault(key, list(system)).append(message)
+        elif event.conversation:
+            by_key.setdefault(event.conversation, list(system)).append(message)
     return tuple(Conversation(key, tuple(its)) for key, its in by_key.items())
 
 
-def _message(event: Said | Replied) -> Message:
-    if isinstance(event, Said):
-        return said(event.role, event.text, event.at, event.raw)
-    return replied(
+def _said(event: Said) -> Message:
+    raw = event.raw if isinstance(event.raw, dict) else {}
+    kept = raw.get("kept")
+    return Message(
+        event.role,
         event.text,
         event.at,
-        thinking=event.thinking,
-        calls=event.calls,
-        turn=event.turn,
-        stop=event.stop,
-        model=event.model,
-        seconds=event.seconds,
-        usage=event.usage,
-        cost_usd=event.cost_usd,
-    )
-
-
-def said(role: Role, text: str, at: float, raw: Json) -> Message:
-    """The message of a `Said`."""
-    if not isinstance(raw, dict):
-        return Message(role, text, at)
-    call_id, is_error, history, kept = (raw.get(name) for name in ("call_id", "is_error", "history", "kept"))
-    return Message(
-        role,
-        text,
-        at,
-        call_id=str(call_id or ""),
-        is_error=bool(is_error),
-        history=bool(history),
+        call_id=str(raw.get("call_id") or ""),
+        is_error=bool(raw.get("is_error")),
+        history=bool(raw.get("history")),
         kept=kept if isinstance(kept, int) else None,
     )
 
 
-def replied(text: str, at: float, *, calls: Json, **facts: Any) -> Message:
-    """The message of a `Replied`; `calls` as stored. Raises DecodeError when they are no calls."""
-    return Message("assistant", text, at, calls=tuple(map(_call, calls or ())), **facts)
+def _replied(event: Replied) -> Message:
+    """Raises DecodeError when its calls are none."""
+    names = ("text", "at", "thinking", "turn", "stop", "model", "seconds", "usage", "cost_usd")
+    facts = {name: getattr(event, name) for name in names}
+    return Message(role="assistant", calls=tuple(map(_call, event.calls or ())), **facts)
 
 
 def _call(stored: Json) -> ToolCall:

@@ -182,13 +182,10 @@ def plausible(value: float) -> bool:
 
 
 def ancestors(run: Trajectory, attempt: Attempt) -> list[Attempt]:
-    """What it was derived from within the run, nearest first; a circle in a damaged record is left where it closes."""
-    found, seen = list[Attempt](), {attempt.attempt_id}
-    at = run.parent(attempt)
-    while at is not None and at.attempt_id not in seen:
-        seen.add(at.attempt_id)
-        found.append(at)
-        at = run.parent(at)
+    """What it was derived from within the run, nearest first."""
+    found: list[Attempt] = []
+    while (parent := run.parent(attempt)) is not None:
+        found.append(attempt := parent)
     return found
 
 

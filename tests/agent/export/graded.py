@@ -28,6 +28,8 @@ _OF_VERDICT = (
 
 def graded(status: Status | None = Status.CORRECT, number: int = 1, **other: Any) -> Attempt:
     """An attempt of a run, judged by `bench` when it was judged."""
+    if status is Status.CORRECT and other.get("timing") is None:
+        status = Status.CHECKED  # nothing is correct without a time
     judged = {name: other.pop(name) for name in _OF_VERDICT if name in other}
     verdict = None if status is None else Verdict(status, **{"detail": "", **judged})
     given: dict[str, Any] = {
