@@ -209,7 +209,8 @@ class Attempt(Proposal):
     @property
     def speedup(self) -> float | None:
         """Over the fastest baseline; None when nothing was timed."""
-        return self.hardest.speedup if self.hardest else None
+        hardest = self.hardest
+        return hardest.speedup if hardest else None
 
     @property
     def speedup_low(self) -> float | None:

@@ -601,7 +601,8 @@ class _RowDecoder:
     def _of(self, model: type[SQLModel], seq: int) -> Iterator[Values]:
         references = _references(model)
         for row in self._rows.get((model, seq), ()):
-            yield row | {name: self._text(model, column, row[column]) for column, name in references}
+            texts = {name: self._text(model, column, row[column]) for column, name in references}
+            yield row | texts if texts else row
 
     def _text(self, model: type[SQLModel], column: str, address: str | None) -> Json:
         if address is None or (model, column) in self._empty:

@@ -131,10 +131,10 @@ def _decode_dataclass(cls: Any, data: Json, where: str) -> Any:
     fields = _fields(cls)
     values = {}
     for name, value in data.items():
-        if name not in fields:
+        field = fields.get(name)
+        if field is None:
             raise DecodeError(f"{where}: unknown fields {sorted(data.keys() - fields.keys())} for {cls.__name__}")
-        right, decoder = fields[name]
-        values[name] = value if type(value) in right else decoder(value, f"{where}.{name}")
+        values[name] = value if type(value) in field[0] else field[1](value, f"{where}.{name}")
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:

@@ -28,7 +28,7 @@ from kerneltune.agent.events import (
     Verified,
     Warned,
 )
-from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import CaseResult, Cause, Comparison, KernelReport, Status, Timing, Verdict
 
 RUN = "20261121-093000-softmax-1a2b"
 WORDS = (
@@ -93,6 +93,7 @@ def verdict(rng: random.Random, status: Status | None = None) -> Verdict:
         ptx_lines=rng.choice(((), (7,))),
         needed_shared_bytes=rng.choice((None, 262144)),
         left_out=rng.choice(((), ("main/huge",))),
+        cause=Cause.VALUES if status is Status.WRONG else None,
     )
 
 
