@@ -11,10 +11,19 @@ import sys
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
+from kerneltune.tools.schema.verdict import (
+    CaseResult,
+    Comparison,
+    KernelReport,
+    Status,
+    Tier,
+    Timing,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from kerneltune.tools.update import Update  # with it comes numpy, which a list of runs need not wait for
@@ -86,26 +95,133 @@ class Proposal:
     prediction: str = ""
 
 
+Outcome = Literal["open", "confirmed", "refuted"]
+
+
 @dataclass(frozen=True)
-class Attempt:
-    """A finished attempt, as authors, the loop and the judge's policy see it. Before it has a verdict it is a `Draft`.
-    The same attempt is an `AttemptRow` in the database; of a stored run an `AttemptSummary` (a line of a list, made by
-    SQL without a text) or an `AttemptRecord` (all that an export or a report wants); on the screen an
-    `AttemptState`."""
+class Expectation:
+    """A hypothesis about an attempt, what it predicts, and (where it could be scored) whether it held."""
+
+    hypothesis: str
+    prediction: str
+    outcome: Outcome
+    evidence: dict[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Proposal):
+    """A proposal with its number in a run and what became of it: in a run, on the screen, in the record and its
+    exports. `verdict` is the one that counts (a confirmation instead of the first one), None before there is one;
+    `tool`: whose it is, or will be. `at`: when it was proposed, Unix time. `update`: what it was compiled to, in the
+    process that did it and until it is benched. `held`: what the latest `optimize verify` found, None without one. The
+    times in seconds are None where that step was not reached."""
 
     attempt_id: str
     number: int
-    parent_id: str | None
-    proposal: Proposal
-    verdict: Verdict
-    kernels: tuple[KernelReport, ...]
-    rank_key: tuple[float, ...]  # smaller is better; () when not accepted
+    at: float = 0.0
+    verdict: Verdict | None = None
+    tool: Literal["update", "bench", "confirm"] | None = None
+    rank_key: tuple[float, ...] = ()  # smaller is better; () when not accepted
+    best: bool = False  # of the run when it was judged
+    kernels: tuple[KernelReport, ...] = ()
+    library_ops: tuple[str, ...] = ()
+    variants: int = 0
+    plan_sha256: str | None = None
     plans_sha256: str = ""  # of all cases' plans: `tools.update.Update`; "" when it is of an earlier process
+    trace_s: float | None = None
+    compile_s: float | None = None
+    bench_s: float | None = None
+    judged_at: float = 0.0
+    update: "Update | None" = field(default=None, compare=False, repr=False)
+    expectations: tuple[Expectation, ...] = ()
+    held: bool | None = None
+
+    @property
+    def judged(self) -> Verdict:
+        """The verdict of an attempt that has one."""
+        assert self.verdict is not None
+        return self.verdict
+
+    @property
+    def status(self) -> Status | None:
+        """How it ended; None before it did."""
+        return self.verdict.status if self.verdict else None
+
+    @property
+    def detail(self) -> str:
+        """What its verdict says; "" without one."""
+        return self.verdict.detail if self.verdict else ""
+
+    @property
+    def tier(self) -> Tier | None:
+        """How thoroughly it was timed; None without a time."""
+        return self.verdict.tier if self.verdict else None
+
+    @property
+    def timing(self) -> Timing | None:
+        """Its time; None when it was not timed."""
+        return self.verdict.timing if self.verdict else None
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Its time against each baseline; none when it was not timed."""
+        return self.verdict.comparisons if self.verdict else ()
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of GPU time in its own kernels; None when it was not timed."""
+        return self.verdict.coverage if self.verdict else None
+
+    @property
+    def sol_fraction(self) -> float | None:
+        """Speed-of-light time / measured time; None when it was not timed."""
+        return self.verdict.sol_fraction if self.verdict else None
+
+    @property
+    def cases(self) -> tuple[CaseResult, ...]:
+        """What its outputs were compared on."""
+        return self.verdict.cases if self.verdict else ()
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Baselines that were not ready when it was timed."""
+        return self.verdict.pending if self.verdict else ()
 
     @property
     def accepted(self) -> bool:
         """Right as far as the machine that judged it could tell."""
-        return self.verdict.accepted
+        return self.verdict is not None and self.verdict.accepted
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the tracer and the compiler accepted it."""
+        return self.verdict is not None and self.tool != "update"
+
+    @property
+    def conversation(self) -> str:
+        """The key of the conversation in which a model proposed it; "" without a model."""
+        return self.origin.conversation if isinstance(self.origin, LlmTurn) else ""
+
+    @property
+    def turn(self) -> int | None:
+        """The reply of that conversation, from 1; None without a model."""
+        return self.origin.turn if isinstance(self.origin, LlmTurn) else None
+
+    @property
+    def hardest(self) -> Comparison | None:
+        """The comparison with the fastest baseline; a NaN is no speed-up while there is a number."""
+        return min(self.comparisons, key=lambda c: (math.isnan(c.speedup), c.speedup), default=None)
+
+    @property
+    def speedup(self) -> float | None:
+        """Over the fastest baseline; None when nothing was timed, or not every baseline was there."""
+        hardest = None if self.pending else self.hardest
+        return hardest.speedup if hardest else None
+
+    @property
+    def speedup_low(self) -> float | None:
+        """The lower end of the interval of `speedup`."""
+        return None if self.pending else min((c.low for c in self.comparisons), default=None)
 
 
 @dataclass(frozen=True)
@@ -140,17 +256,6 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A candidate that was traced and compiled, or failed to be."""
-
-    attempt_id: str
-    number: int
-    proposal: Proposal
-    update: "Update"
-    plans_sha256: str = ""  # where attempts are judged again: it takes milliseconds
-
-
-@dataclass(frozen=True)
 class UpdateAction:
     """Trace and compile a candidate; it becomes an attempt. Those of one step are carried out side by side."""
 
@@ -161,7 +266,7 @@ class UpdateAction:
 class BenchAction:
     """Check and time what was compiled."""
 
-    draft: Draft
+    attempt: Attempt
 
 
 @dataclass(frozen=True)
@@ -186,7 +291,7 @@ class Declined:
 
 
 Action = UpdateAction | BenchAction | ReflectAction
-ActionResult = Draft | Attempt | Declined  # of an update, of the two others, of any
+ActionResult = Attempt | Declined
 Actions = Generator[Sequence[Action], Sequence[ActionResult], StopReason | None]
 """A line of work that learns from every result: it yields steps, is sent what came of each, and returns why it ends
 (None: no reason to end the run). An empty step says that it is about to ask a model, or to begin anew: there a run may
@@ -237,18 +342,18 @@ def search_tiers(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -
     return replace(found, promote=False, finalists=FINALISTS, final_s=FINAL_S) if found.promote else found
 
 
-def deserves_judging(screened: Verdict, leader: Attempt | None) -> bool:
-    """Whether a screened attempt may be better than the best: its interval reaches that one's time."""
-    if screened.timing is None:
+def deserves_judging(screened: Timing | None, leader: Attempt | None) -> bool:
+    """Whether what was screened may be better than the best: its interval reaches that one's time."""
+    if screened is None:
         return False
-    best_so_far = leader.verdict.timing if leader else None
-    return best_so_far is None or screened.timing.low_us <= best_so_far.median_us
+    best_so_far = leader.timing if leader else None
+    return best_so_far is None or screened.low_us <= best_so_far.median_us
 
 
 def lasting(attempts: Sequence[Attempt], tiers: Tiers) -> Attempt | None:
     """The best, when it was only screened and has been the best for so long that what comes next builds on it."""
     leader = best(attempts)
-    if leader is None or not tiers.finalists or leader.verdict.tier != "screened":
+    if leader is None or not tiers.finalists or leader.tier != "screened":
         return None
     return leader if since_improvement(attempts) == LASTING else None
 
@@ -289,41 +394,19 @@ class Limits:
     def _reached(self, leader: Attempt | None) -> bool:
         if leader is None:
             return False
-        lows = [c.low for c in leader.verdict.comparisons]
-        compared = bool(lows) and not leader.verdict.pending
+        lows = [c.low for c in leader.comparisons]
+        compared = bool(lows) and not leader.judged.pending
         faster = self.target_speedup is not None and compared and min(lows) >= self.target_speedup
-        fraction = leader.verdict.sol_fraction
+        fraction = leader.sol_fraction
         return faster or (self.target_sol is not None and fraction is not None and fraction >= self.target_sol)
 
 
-class Ranked(Protocol):
-    """An attempt, in whatever shape, as far as its place among the others goes."""
-
-    @property
-    def number(self) -> int:
-        """Of its run, from 1."""
-        ...
-
-    @property
-    def rank_key(self) -> tuple[float, ...]:
-        """Smaller is better."""
-        ...
-
-    @property
-    def accepted(self) -> bool:
-        """Right as far as the machine that judged it could tell."""
-        ...
-
-
-R = TypeVar("R", bound=Ranked)
-
-
-def best(attempts: Iterable[R]) -> R | None:
+def best(attempts: Iterable[Attempt]) -> Attempt | None:
     """The accepted attempt with the smallest rank key; the earlier one on a tie."""
     return min((a for a in attempts if a.accepted), key=rank_order, default=None)
 
 
-def rank_order(attempt: Ranked) -> tuple[tuple[float, ...], int]:
+def rank_order(attempt: Attempt) -> tuple[tuple[float, ...], int]:
     """Smaller is better, among accepted ones."""
     return attempt.rank_key, attempt.number
 
@@ -365,55 +448,55 @@ def next_finalist(attempts: Sequence[Attempt], tiers: Tiers, tried: Collection[s
     one."""
     if len(tried) >= tiers.finalists:
         return None
-    leader = _fastest([a for a in attempts if a.verdict.tier in _THOROUGH])
-    untried = [a.verdict.tier == "screened" and a.attempt_id not in tried for a in attempts]
+    leader = _fastest([a for a in attempts if a.tier in _THOROUGH])
+    untried = [a.tier == "screened" and a.attempt_id not in tried for a in attempts]
     known = {a.plans_sha256 for a, is_open in zip(attempts, untried, strict=True) if a.plans_sha256 and not is_open}
     open_ones = [a for a, is_open in zip(attempts, untried, strict=True) if is_open and a.plans_sha256 not in known]
-    return best([a for a in open_ones if deserves_judging(a.verdict, leader)])
+    return best([a for a in open_ones if deserves_judging(a.timing, leader)])
 
 
 def next_to_confirm(attempts: Sequence[Attempt], tried: Collection[str]) -> Attempt | None:
     """The best attempt, when it still needs to be confirmed and there are tries left; when that was slower than another
     one's time in full, that one."""
     leader = best(attempts)
-    if leader is None or leader.verdict.timing is None or len(tried) >= MOST_CONFIRMATIONS:
+    if leader is None or leader.timing is None or len(tried) >= MOST_CONFIRMATIONS:
         return None
-    if leader.verdict.tier == "confirmed":
-        rivals = [a for a in attempts if a.verdict.tier == "judged" and a.attempt_id not in tried]
-        leader = _fastest([a for a in rivals if a.verdict.accepted and _us(a.verdict) < _us(leader.verdict)])
+    if leader.tier == "confirmed":
+        rivals = [a for a in attempts if a.tier == "judged" and a.attempt_id not in tried]
+        leader = _fastest([a for a in rivals if a.accepted and _us(a) < _us(leader)])
     return None if leader is None or leader.attempt_id in tried else leader
 
 
-def judged_again(
+def key_again(
     attempts: Sequence[Attempt], attempt: Attempt, verdict: Verdict, update: "Update", tiers: Tiers
-) -> Attempt:
-    """The attempt with the verdict that counts from now on, and its place among the others."""
+) -> tuple[float, ...]:
+    """The rank key of an attempt with the verdict that counts from now on: its place among the others."""
     key = rank_key(verdict, update)
     if key and verdict.timing is not None and tiers.finalists:
-        key = _place([a for a in attempts if a.attempt_id != attempt.attempt_id], attempt, verdict)
-    return replace(attempt, verdict=verdict, rank_key=key)
+        return _place([a for a in attempts if a.attempt_id != attempt.attempt_id], attempt, verdict)
+    return key
 
 
 def twins(attempts: Sequence[Attempt], attempt: Attempt) -> list[Attempt]:
     """Those of other files with the same plans that still count as right."""
     same = [a for a in attempts if a.plans_sha256 == attempt.plans_sha256 and a.attempt_id != attempt.attempt_id]
-    return [a for a in same if a.plans_sha256 and a.verdict.accepted]
+    return [a for a in same if a.plans_sha256 and a.accepted]
 
 
 def _place(others: Sequence[Attempt], attempt: Attempt, verdict: Verdict) -> tuple[float, ...]:
     """Its own among those that were only screened; before all others where it is the fastest of what was judged as
     thoroughly, else behind the one that is."""
     own = attempt.rank_key
-    rival = _fastest([a for a in others if a.verdict.tier in _THOROUGH.get(verdict.tier or "", ())])
-    if rival is not None and _us(rival.verdict) <= _us(verdict):
+    rival = _fastest([a for a in others if a.tier in _THOROUGH.get(verdict.tier or "", ())])
+    if rival is not None and _us(rival) <= _us(verdict):
         return max(own, (math.nextafter(rival.rank_key[0], math.inf),))
-    thorough = [a.rank_key for a in others if a.verdict.accepted and a.verdict.tier in _THOROUGH]
+    thorough = [a.rank_key for a in others if a.accepted and a.tier in _THOROUGH]
     return min([own, *((math.nextafter(key[0], 0.0),) for key in thorough)])
 
 
 def _fastest(attempts: Sequence[Attempt]) -> Attempt | None:
-    return min((a for a in attempts if a.verdict.accepted), key=lambda a: (_us(a.verdict), a.number), default=None)
+    return min((a for a in attempts if a.accepted), key=lambda a: (_us(a), a.number), default=None)
 
 
-def _us(verdict: Verdict) -> float:
-    return verdict.timing.median_us if verdict.timing else math.inf
+def _us(judged: Attempt | Verdict) -> float:
+    return judged.timing.median_us if judged.timing else math.inf

@@ -8,11 +8,12 @@ seconds.
 """
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, assert_never
 
-from kerneltune.agent.attempt import Limits, Origin, StopReason
+from kerneltune.agent.attempt import Attempt, Expectation, Limits, Origin, StopReason
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
@@ -342,6 +343,73 @@ ShownEvent = (
     | Note
 )
 Event = StoredEvent | ShownEvent
+
+
+def proposed_attempt(event: Proposed) -> Attempt:
+    """The attempt that a proposal begins."""
+    return Attempt(
+        event.source,
+        event.rationale,
+        event.parent_id,
+        event.origin,
+        event.hypothesis,
+        event.prediction,
+        attempt_id=event.attempt_id,
+        number=event.number,
+        at=event.at,
+    )
+
+
+def after(attempt: Attempt, event: Updated | Judged | Verified | Reflected) -> Attempt:
+    """The attempt after one more event of it. A confirmation counts from then on; a verification, which may be another
+    machine's, and a look that came to no end stand beside the verdict. What a damaged record says twice counts once."""
+    match event:
+        case Updated() | Judged() if attempt.verdict is not None:
+            return attempt
+        case Updated():
+            return replace(
+                attempt,
+                tool="update" if event.failure else None,
+                kernels=event.kernels,
+                library_ops=event.library_ops,
+                variants=event.variants,
+                plan_sha256=event.plan_sha256,
+                trace_s=event.trace_s,
+                compile_s=event.compile_s,
+            )
+        case Judged():
+            return replace(
+                attempt,
+                verdict=event.verdict,
+                tool=attempt.tool or "bench",
+                rank_key=event.rank_key,
+                best=event.best,
+                bench_s=event.bench_s,
+                judged_at=event.at,
+            )
+        case Verified(purpose="confirm"):
+            return replace(attempt, verdict=event.verdict, tool="confirm", rank_key=event.rank_key)
+        case Verified():
+            return replace(attempt, held=event.held) if event.purpose == "verify" else attempt
+        case Reflected():
+            said = Expectation(event.hypothesis, event.prediction, event.outcome, event.evidence)
+            return replace(attempt, expectations=(*attempt.expectations, said))
+        case _:
+            assert_never(event)
+
+
+def attempts_of(events: Iterable[Event]) -> list[Attempt]:
+    """The attempts of a run's events: those that have a verdict in the order in which they got it, then the others."""
+    made: dict[str, Attempt] = {}
+    finished: dict[str, None] = {}
+    for event in events:
+        if isinstance(event, Proposed):
+            made.setdefault(event.attempt_id, proposed_attempt(event))
+        elif isinstance(event, AttemptEvent) and event.attempt_id in made:
+            made[event.attempt_id] = after(made[event.attempt_id], event)
+            if isinstance(event, Judged):
+                finished[event.attempt_id] = None
+    return [made[attempt_id] for attempt_id in dict.fromkeys((*finished, *made))]
 
 
 def is_stored(event: Event) -> bool:

@@ -25,7 +25,6 @@ from kerneltune.agent.attempt import (
     Author,
     BenchAction,
     Declined,
-    Draft,
     Limits,
     Proposal,
     ReflectAction,
@@ -59,7 +58,7 @@ class Run:
     def __post_init__(self) -> None:
         self.started = self.controls.clock_s
         self.halted = threading.Event()  # by Ctrl-C or an error: nobody asks a model again
-        self.drafts: list[dict[str, Draft]] = []  # of each line of work: compiled and not benched yet, by attempt
+        self.drafts: list[dict[str, Attempt]] = []  # of each line of work: compiled and not benched yet, by attempt
 
     @property
     def limits_now(self) -> Limits:
@@ -109,15 +108,15 @@ class _UnderWay:
     96 s of a search of 120.) Lines of work: in no order. `ended`: why the last of these did."""
 
     overtaken_after_s: float
-    waiting: list[Future[Draft]] = field(default_factory=list)
-    overtaken: list[Future[Draft]] = field(default_factory=list)
+    waiting: list[Future[Attempt]] = field(default_factory=list)
+    overtaken: list[Future[Attempt]] = field(default_factory=list)
     held: list[Future[StopReason | None]] = field(default_factory=list)
     ended: StopReason | None = None
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.overtaken) + len(self.held)
 
-    def pop(self) -> Future[Draft] | Future[StopReason | None] | None:
+    def pop(self) -> Future[Attempt] | Future[StopReason | None] | None:
         """Whose turn it is: a line of work that has ended; an overtaken candidate that is ready by now, else the first.
         None when that one is overtaken now, so that its place is free; where nobody takes it, the first overtaken one
         to be ready."""
@@ -180,24 +179,23 @@ def _begin(run: Run, pool: ThreadPoolExecutor, under_way: _UnderWay) -> None:
     """Begin what the author wants next, as far as there is room."""
     room = under_way.room(run.room, run.width)
     proposed = run.author.propose(run.tracker.task, run.tracker.attempts, room) if room > 0 else []
-    named = [(p, run.tracker.propose(p)) for p in proposed[:room] if isinstance(p, Proposal)]
-    under_way.waiting += [pool.submit(run.tracker.update, proposal, name) for proposal, name in named]
+    numbered = [run.tracker.propose(p) for p in proposed[:room] if isinstance(p, Proposal)]
+    under_way.waiting += [pool.submit(run.tracker.update, attempt) for attempt in numbered if attempt]
     under_way.held += [pool.submit(_hold, run, work) for work in proposed[:room] if not isinstance(work, Proposal)]
 
 
-def _finish(run: Run, ready: Future[Draft] | Future[StopReason | None], under_way: _UnderWay) -> None:
+def _finish(run: Run, ready: Future[Attempt] | Future[StopReason | None], under_way: _UnderWay) -> None:
     """Bench a candidate and reflect on it; one given up is left. Or note why a line of work has ended."""
     try:
         done = ready.result()
-        if not isinstance(done, Draft):
+        if not isinstance(done, Attempt):
             under_way.ended = done
             return
         attempt = run.tracker.bench(done)
     except GivenUp:
         return
-    proposal = attempt.proposal
-    if proposal.hypothesis:  # without one there is nothing to reflect on
-        run.tracker.reflect(attempt, proposal.hypothesis, proposal.prediction)
+    if attempt.hypothesis:  # without one there is nothing to reflect on
+        run.tracker.reflect(attempt, attempt.hypothesis, attempt.prediction)
     if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
         run.tracker.judge_again(best, "judged")
 
@@ -205,7 +203,7 @@ def _finish(run: Run, ready: Future[Draft] | Future[StopReason | None], under_wa
 def _hold(run: Run, work: Actions) -> StopReason | None:
     """Carry out what a line of work wants until it ends or the run does, which is the reason that is returned; what it
     had compiled and never benched is judged then, so that nothing is lost: here, or by `optimize` after an error."""
-    drafts: dict[str, Draft] = {}
+    drafts: dict[str, Attempt] = {}
     run.drafts.append(drafts)
     results: Sequence[ActionResult] = ()
     try:
@@ -227,7 +225,7 @@ def _between(run: Run) -> StopReason | None:
     return run.why_stop()
 
 
-def carry_out(run: Run, wanted: Sequence[Action], drafts: dict[str, Draft]) -> tuple[ActionResult, ...]:
+def carry_out(run: Run, wanted: Sequence[Action], drafts: dict[str, Attempt]) -> tuple[ActionResult, ...]:
     """A result for every action, in order. Updates run side by side, before the others. `drafts`: not benched yet."""
     updated = _updated(run, [action.proposal for action in wanted if isinstance(action, UpdateAction)])
     results: list[ActionResult] = []
@@ -235,41 +233,41 @@ def carry_out(run: Run, wanted: Sequence[Action], drafts: dict[str, Draft]) -> t
         match action:
             case UpdateAction():
                 made = updated.pop(0)
-                if isinstance(made, Draft):
+                if isinstance(made, Attempt):
                     drafts[made.attempt_id] = made
-                    if made.update.failure:  # there is nothing to wait for
+                    if made.tool == "update":  # it failed: there is nothing to wait for
                         made = made if isinstance(done := _benched(run, made, drafts), Attempt) else done
                 results.append(made)
             case BenchAction():
-                results.append(_benched(run, action.draft, drafts))
+                results.append(_benched(run, action.attempt, drafts))
             case ReflectAction():
                 run.tracker.expect(action.attempt, action.hypothesis, action.prediction, action.predicted_speedup)
                 results.append(action.attempt)
     return tuple(results)
 
 
-def _updated(run: Run, proposals: Sequence[Proposal]) -> list[Draft | Declined]:
+def _updated(run: Run, proposals: Sequence[Proposal]) -> list[Attempt | Declined]:
     """Each compiled, or why not. Numbers are given before the threads begin; Ctrl-C does not wait for those."""
-    named = [(p, run.tracker.propose(p, run.limits_now.max_attempts)) for p in proposals]
-    if len(named) <= 1:
-        return [_updated_one(run, p, name) for p, name in named]
+    numbered = [run.tracker.propose(p, run.limits_now.max_attempts) for p in proposals]
+    if len(numbered) <= 1:
+        return [_updated_one(run, attempt) for attempt in numbered]
     pool = ThreadPoolExecutor(max(1, run.width), thread_name_prefix="update")
     try:
-        return [f.result() for f in [pool.submit(_updated_one, run, p, name) for p, name in named]]
+        return [f.result() for f in [pool.submit(_updated_one, run, attempt) for attempt in numbered]]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _updated_one(run: Run, proposal: Proposal, name: tuple[str, int] | None) -> Draft | Declined:
-    if name is None:
+def _updated_one(run: Run, attempt: Attempt | None) -> Attempt | Declined:
+    if attempt is None:
         return Declined(NO_ROOM)
     try:
-        return run.tracker.update(proposal, name)
+        return run.tracker.update(attempt)
     except GivenUp as given_up:
-        return Declined(str(given_up), name[1])
+        return Declined(str(given_up), attempt.number)
 
 
-def _benched(run: Run, draft: Draft, drafts: dict[str, Draft]) -> Attempt | Declined:
+def _benched(run: Run, draft: Attempt, drafts: dict[str, Attempt]) -> Attempt | Declined:
     if drafts.pop(draft.attempt_id, None) is None and run.halted.is_set():
         return Declined("the run is over", draft.number)  # and another thread has it
     try:
@@ -278,7 +276,7 @@ def _benched(run: Run, draft: Draft, drafts: dict[str, Draft]) -> Attempt | Decl
         return Declined(str(given_up), draft.number)
 
 
-def bench_rest(run: Run, drafts: dict[str, Draft]) -> None:
+def bench_rest(run: Run, drafts: dict[str, Attempt]) -> None:
     """Judge what was written and never benched."""
     for draft in list(drafts.values()):
         if draft.attempt_id in drafts:

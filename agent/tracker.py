@@ -15,13 +15,13 @@ from typing import Literal
 from kerneltune.agent.attempt import (
     FINALISTS,
     Attempt,
-    Draft,
     GivenFile,
+    Outcome,
     Proposal,
     Tiers,
     best,
     deserves_judging,
-    judged_again,
+    key_again,
     rank_key,
     rank_order,
     twins,
@@ -38,6 +38,8 @@ from kerneltune.agent.events import (
     Updated,
     Verified,
     Warned,
+    after,
+    proposed_attempt,
 )
 from kerneltune.agent.repeat import repeated, unfinished
 from kerneltune.tools.evaluator import Evaluator
@@ -176,8 +178,8 @@ class AttemptTracker:
             number = attempt_id.rpartition("/")[2]
             raise GivenUp(f"attempt {number} was skipped by a person and has no verdict; try something else")
 
-    def propose(self, proposal: Proposal, most: int | None = None) -> tuple[str, int] | None:
-        """Give a candidate its number; returns the attempt's id and number, or None when `most` have begun."""
+    def propose(self, proposal: Proposal, most: int | None = None) -> Attempt | None:
+        """Give a candidate its number; None when `most` have begun."""
         with self._numbering:
             if most is not None and len(self.attempts) + len(self._open) >= most:
                 return None
@@ -185,75 +187,78 @@ class AttemptTracker:
             self.next_number += 1
             attempt_id = f"{self.run_id}/{number}"
             self._open.add(attempt_id)
-        self.emit(Proposed(
+        proposed = Proposed(
             self.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.origin,
             proposal.hypothesis, proposal.prediction,
-        ))  # fmt: skip
-        return attempt_id, number
+        )  # fmt: skip
+        self.emit(proposed)
+        return proposed_attempt(proposed)
 
-    def update(self, proposal: Proposal, named: tuple[str, int] | None = None) -> Draft:
-        """Trace and compile; a failure is part of the draft. `named`: what `propose` gave it, if it was called. Raises
-        GivenUp."""
-        named = named or self.propose(proposal)
-        assert named is not None
-        attempt_id, number = named
+    def update(self, proposal: Proposal) -> Attempt:
+        """Trace and compile a candidate, or an attempt that `propose` made of it; a failure is part of the result.
+        Raises GivenUp."""
+        attempt = proposal if isinstance(proposal, Attempt) else self.propose(proposal)
+        assert attempt is not None
+        attempt_id, origin = attempt.attempt_id, attempt.origin
 
         def told(stage: str) -> None:
             self.emit(StageStarted(self.run_id, attempt_id, Stage(stage)))
 
         with self._at_work(attempt_id):
-            if isinstance(proposal.origin, GivenFile) and proposal.origin.problem:
-                update = Update(failure=Verdict(Status.REJECTED, proposal.origin.problem))
+            if isinstance(origin, GivenFile) and origin.problem:
+                update = Update(failure=Verdict(Status.REJECTED, origin.problem))
             else:
-                update = self.tools.updater.update(proposal.source, told)
+                update = self.tools.updater.update(attempt.source, told)
             self._insist(attempt_id)
-            self.emit(updated(self.run_id, attempt_id, update))
-        return Draft(attempt_id, number, proposal, update, update.plans_sha256 if self.tiers.again else "")
+            event = updated(self.run_id, attempt_id, update)
+            self.emit(event)
+        # where attempts are judged again, plans tell which are the same: it takes milliseconds
+        plans_sha256 = update.plans_sha256 if self.tiers.again else ""
+        return replace(after(attempt, event), update=update, plans_sha256=plans_sha256)
 
-    def bench(self, draft: Draft) -> Attempt:
-        """Check and time; afterwards the attempt is finished. Raises GivenUp."""
-        with self._at_work(draft.attempt_id):
+    def bench(self, attempt: Attempt) -> Attempt:
+        """Check and time what `update` returned; afterwards the attempt is finished. Raises GivenUp."""
+        update = attempt.update
+        assert update is not None
+        with self._at_work(attempt.attempt_id):
             with self._judging:
-                self._insist(draft.attempt_id)
+                self._insist(attempt.attempt_id)
                 started = time.perf_counter()
-                looks = [draft.update.failure] if draft.update.failure else self._judge(draft)
+                looks = [update.failure] if update.failure else self._judge(attempt, update)
                 bench_s = time.perf_counter() - started
                 self.bench_s += bench_s
             left = len(looks) > 1 and unfinished(looks[0], looks[-1])
-            attempt = self._finish(draft, looks[0] if left else looks[-1], bench_s)
+            attempt = self._finish(attempt, update, looks[0] if left else looks[-1], bench_s)
             if left:
-                self._stands_beside(attempt, looks[-1], draft.update, 0.0)
+                self._stands_beside(attempt, looks[-1], update, 0.0)
             return attempt
 
-    def _judge(self, draft: Draft) -> list[Verdict]:
+    def _judge(self, attempt: Attempt, update: Update) -> list[Verdict]:
         """The verdicts of the tiers that it was put through, one or two."""
-        self.emit(StageStarted(self.run_id, draft.attempt_id, Stage(self.tools.bench_stage)))
+        self.emit(StageStarted(self.run_id, attempt.attempt_id, Stage(self.tools.bench_stage)))
         if self.tools.bench_stage == "timing":
             with self._numbering:
-                self._busy.discard(draft.attempt_id)
-        verdict = self.tools.benches.bench(draft.update, self.tiers.first or "judged")
-        if self.tiers.promote and deserves_judging(verdict, self.best):
-            return [verdict, self.tools.benches.bench(draft.update, "judged")]
+                self._busy.discard(attempt.attempt_id)
+        verdict = self.tools.benches.bench(update, self.tiers.first or "judged")
+        if self.tiers.promote and deserves_judging(verdict.timing, self.best):
+            return [verdict, self.tools.benches.bench(update, "judged")]
         return [verdict]
 
-    def _finish(self, draft: Draft, verdict: Verdict, bench_s: float) -> Attempt:
-        update, proposal = draft.update, draft.proposal
+    def _finish(self, attempt: Attempt, update: Update, verdict: Verdict, bench_s: float) -> Attempt:
         key = rank_key(verdict, update)
-        attempt = Attempt(
-            draft.attempt_id, draft.number, proposal.parent_id, proposal, verdict, update.kernels, key,
-            draft.plans_sha256,
-        )  # fmt: skip
         with self._ending:
-            self._insist(draft.attempt_id)
-            self.keep(draft.attempt_id, proposal.source, update, verdict, self.tiers.first)
-            is_best = best([*self.attempts, attempt]) is attempt
-            self.emit(Judged(self.run_id, draft.attempt_id, verdict, round(bench_s, 4), is_best, key))
+            self._insist(attempt.attempt_id)
+            self.keep(attempt.attempt_id, attempt.source, update, verdict, self.tiers.first)
+            judged = Judged(self.run_id, attempt.attempt_id, verdict, round(bench_s, 4), False, key)
+            finished = replace(after(attempt, judged), update=None)
+            judged = replace(judged, best=best([*self.attempts, finished]) is finished)
+            self.emit(judged)
             with self._numbering:  # after it is stored, and at no moment both finished and under way
-                self.attempts.append(attempt)
+                self.attempts.append(finished := after(finished, judged))
                 self._open.discard(attempt.attempt_id)
-            self._remember(attempt, update)
-            self._hold_against(attempt)
-        return attempt
+            self._remember(finished, update)
+            self._hold_against(finished)
+        return finished
 
     def _remember(self, attempt: Attempt, update: Update) -> None:
         """Keep what the best were compiled to, so that no judge waits while that is done again."""
@@ -261,12 +266,18 @@ class AttemptTracker:
         leaders = sorted((a for a in self.attempts if a.attempt_id in self._leading and a.rank_key), key=rank_order)
         self._leading = {a.attempt_id: self._leading[a.attempt_id] for a in leaders[: 2 * FINALISTS]}
 
+    def _note(self, event: Verified | Reflected) -> None:
+        """Emit an event of a finished attempt, and change the attempt by it."""
+        self.emit(event)
+        with self._numbering:
+            self.attempts[:] = [after(a, event) if a.attempt_id == event.attempt_id else a for a in self.attempts]
+
     def expect(self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None) -> Reflected:
         """Note what is expected of the next attempt that is derived from this one, which is held against it."""
         said = self._reflected(attempt, hypothesis, prediction, {"predicted_speedup": speedup})
         with self._ending:
             self._expected[attempt.attempt_id] = said
-        self.emit(said)
+        self._note(said)
         return said
 
     def _hold_against(self, attempt: Attempt) -> None:
@@ -276,29 +287,29 @@ class AttemptTracker:
         if expected is None or parent is None:
             return
         speedup: Json = None
-        if attempt.verdict.timing and parent.verdict.timing:
-            speedup = round(parent.verdict.timing.median_us / attempt.verdict.timing.median_us, 4)
+        if attempt.timing and parent.timing:
+            speedup = round(parent.timing.median_us / attempt.timing.median_us, 4)
         numbers = {"predicted_speedup": expected.evidence["predicted_speedup"], "measured_speedup": speedup}
         held = self._outcome(attempt, parent)
         said = self._reflected(attempt, expected.hypothesis, expected.prediction, numbers, held)
         self.predictions.append(said)
-        self.emit(said)
+        self._note(said)
 
     def reflect(self, attempt: Attempt, hypothesis: str, prediction: str) -> Reflected:
         """Hold a hypothesis about an attempt against what happened."""
         parent = self.find(attempt.parent_id)
         held = self._outcome(attempt, parent)
         reflected = self._reflected(attempt, hypothesis, prediction, {}, held)
-        self.emit(reflected)
+        self._note(reflected)
         return reflected
 
-    def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Literal["open", "confirmed", "refuted"]:
+    def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Outcome:
         """Whether an attempt is faster than its parent; open where nobody could look."""
-        if parent is None or attempt.verdict.status is Status.UNCHECKED or attempt.verdict.not_timed is not None:
+        if parent is None or parent.timing is None or attempt.status is Status.UNCHECKED:
             return "open"
-        if parent.verdict.not_timed is not None:
+        if attempt.accepted and attempt.timing is None:  # without a clock nobody knows which is faster
             return "open"
-        return outcome(attempt.rank_key, parent.rank_key)
+        return outcome(attempt.rank_key[0] if attempt.accepted else None, parent.rank_key[0])
 
     def _reflected(
         self,
@@ -306,24 +317,24 @@ class AttemptTracker:
         hypothesis: str,
         prediction: str,
         more: dict[str, Json],
-        held: Literal["open", "confirmed", "refuted"] = "open",
+        held: Outcome = "open",
     ) -> Reflected:
         parent = self.find(attempt.parent_id)
-        facts = evidence(self.task, attempt.verdict, attempt.kernels, parent.verdict if parent else None)
+        facts = evidence(self.task, attempt.judged, attempt.kernels, parent.verdict if parent else None)
         return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
 
     def judge_again(self, attempt: Attempt, tier: Tier) -> float:
         """More thoroughly than before; that verdict counts from now on, if the look came to an end. Returns its
         seconds."""
         self.emit(JudgingAgain(self.run_id, attempt.attempt_id, tier))
-        source = attempt.proposal.source
+        source = attempt.source
         update = self._leading.get(attempt.attempt_id) or self.tools.updater.update(source)
         with self._judging:
             started = time.perf_counter()
             verdict = update.failure or self.tools.benches.bench(update, tier)
             bench_s = time.perf_counter() - started
             self.bench_s += bench_s
-        if unfinished(attempt.verdict, verdict):
+        if unfinished(attempt.judged, verdict):
             self._stands_beside(attempt, verdict, update, bench_s)
             return bench_s
         self.keep(attempt.attempt_id, source, update, verdict, tier)
@@ -334,15 +345,14 @@ class AttemptTracker:
         return bench_s
 
     def _count(self, attempt: Attempt, verdict: Verdict, update: Update, bench_s: float) -> None:
-        again = judged_again(self.attempts, attempt, verdict, update, self.tiers)
-        self.attempts[self.attempts.index(attempt)] = again
-        self.emit(self._verified(attempt, "confirm", verdict, again.rank_key, bench_s))
+        key = key_again(self.attempts, attempt, verdict, update, self.tiers)
+        self._note(self._verified(attempt, "confirm", verdict, key, bench_s))
 
     def _stands_beside(self, attempt: Attempt, verdict: Verdict, update: Update, bench_s: float) -> None:
         """A later look that came to no end takes nothing away: it is kept beside what counts, and a person is told."""
         said = self._verified(attempt, "unfinished", verdict, rank_key(verdict, update), bench_s)
-        self.emit(said)
-        counts = attempt.verdict.tier or attempt.verdict.status.value
+        self._note(said)
+        counts = attempt.tier or attempt.judged.status.value
         self.emit(Warned(self.run_id, f"attempt {attempt.number} {said.why}; its {counts} verdict counts"))
 
     def _verified(
@@ -353,7 +363,7 @@ class AttemptTracker:
         key: tuple[float, ...],
         bench_s: float,
     ) -> Verified:
-        found = repeated(before.verdict, verdict)
+        found = repeated(before.judged, verdict)
         return Verified(
             self.run_id,
             before.attempt_id,

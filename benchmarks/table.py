@@ -221,7 +221,7 @@ def _row(store: Store, runs_dir: Path, task: str, journal: Sequence[Mapping[str,
         attempts = store.attempts(run.run_id)
         leader = best(attempts)
         row = _searched(store, runs_dir, run, attempts, why)
-    ours = leader.proposal.source if leader else ""
+    ours = leader.source if leader else ""
     row = _with_public(row, [(run.run_id, store.attempts(run.run_id)) for run in runs if run.author == FILES], ours)
     return replace(row, parts=_parts(journal, task), troubles=_troubles(journal, task))
 
@@ -254,7 +254,7 @@ def _searched(store: Store, runs_dir: Path, run: RunSummary, attempts: Sequence[
         run_id=run.run_id,
         best_path=folder / "best.py" if leader and (folder / "best.py").is_file() else None,
         number=leader.number if leader else None,
-        idea=leader.proposal.rationale if leader else "",
+        idea=leader.rationale if leader else "",
         verdict=leader.verdict if leader else None,
         receipt=_first_receipt(receipts),
     )
@@ -264,9 +264,9 @@ def _failures(attempts: Sequence[Attempt]) -> str:
     """How attempts ended that were all refused, and the last one's words."""
     if not attempts:
         return ""
-    statuses = [a.verdict.status.value for a in attempts]
+    statuses = [a.judged.status.value for a in attempts]
     counts = ", ".join(f"{statuses.count(s)} {s}" for s in dict.fromkeys(statuses))
-    return f"none accepted ({counts}); the last: {attempts[-1].verdict.detail[:160]}"
+    return f"none accepted ({counts}); the last: {attempts[-1].detail[:160]}"
 
 
 def _with_public(row: Row, sessions: Sequence[tuple[str, Sequence[Attempt]]], ours: str) -> Row:
@@ -277,7 +277,7 @@ def _with_public(row: Row, sessions: Sequence[tuple[str, Sequence[Attempt]]], ou
     found: dict[str, Kernel] = {}
     for run_id, attempts in ordered:
         for attempt in attempts:
-            name, verdict = _file(attempt), attempt.verdict
+            name, verdict = _file(attempt), attempt.judged
             kernel = Kernel(name, run_id, verdict.status.value, verdict.detail, verdict.timing)
             found.setdefault(name, kernel)
     again = found.pop(_OURS, None)
@@ -286,11 +286,11 @@ def _with_public(row: Row, sessions: Sequence[tuple[str, Sequence[Attempt]]], ou
 
 def _file(attempt: Attempt) -> str:
     """The name of the file that was judged, without its folder."""
-    return Path(attempt.proposal.rationale).stem
+    return Path(attempt.rationale).stem
 
 
 def _is_ours(attempt: Attempt, source: str) -> bool:
-    return _file(attempt) == _OURS and attempt.proposal.source.endswith(source)
+    return _file(attempt) == _OURS and attempt.source.endswith(source)
 
 
 def _first_receipt(paths: Iterable[Path]) -> Mapping[str, Any]:

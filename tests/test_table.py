@@ -701,11 +701,8 @@ def _stored(runs_dir: Path, author: str) -> tuple[list[str], dict[str, Any], lis
         attempts = sorted(store.attempts(run.run_id), key=lambda attempt: attempt.number)
     facts = {name: value for name, value in vars(events[0]).items() if name not in ("run_id", "at")}
     paths = sorted(str(path.relative_to(runs_dir / run.run_id)) for path in (runs_dir / run.run_id).rglob("*"))
-    sources = [a.proposal.source.rpartition("\n# Use: ")[2] for a in attempts]  # after the header of a best kernel
-    verdicts = [
-        (a.verdict.status, len(a.verdict.cases), [replace(kernel, compile_s=0.0) for kernel in a.kernels])
-        for a in attempts
-    ]
+    sources = [a.source.rpartition("\n# Use: ")[2] for a in attempts]  # after the header of a best kernel
+    verdicts = [(a.status, len(a.cases), [replace(kernel, compile_s=0.0) for kernel in a.kernels]) for a in attempts]
     return sorted(type(event).__name__ for event in events), facts, paths, [*sources, *verdicts]
 
 

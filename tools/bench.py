@@ -51,7 +51,7 @@ from kerneltune.tools.schema.messages import (
 )
 from kerneltune.tools.schema.plan import Launch, Plan, plan_hash
 from kerneltune.tools.schema.task import CORE, HIDDEN_CASE, CaseSpec, TaskSpec, batteries_of, case_in_words
-from kerneltune.tools.schema.verdict import CaseResult, Status, Tier, Verdict, concluded
+from kerneltune.tools.schema.verdict import CaseResult, Cause, Status, Tier, Verdict, concluded
 from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import Update
 
@@ -95,7 +95,11 @@ class CpuBench:
                 return concluded(outcome, {**outcome.receipt, **_receipt(update, seen.seeds)})
         results = seen.results
         if not results:
-            return Verdict(Status.UNCHECKED, "compiled; no case of this task is small enough to be replayed on a CPU")
+            return Verdict(
+                Status.UNCHECKED,
+                "compiled; no case of this task is small enough to be replayed on a CPU",
+                cause=Cause.NO_SMALL_CASE,
+            )
         outcome = None
         if self.task.main.name not in {r.case for r in results}:
             outcome = self._sampled(update.plans[self.task.main.name][0], interpreter, seen)
@@ -131,7 +135,7 @@ class CpuBench:
         reply, blobs = interpreter.replay(request, prepared.blobs, timeout_s=_SAMPLE_S)
         if reply.problem:
             seen.timed_shape = {"not_run": plain(reply.detail, 200)}
-            wrong = _PROBLEMS.get(reply.problem) is Status.WRONG
+            wrong = _PROBLEMS.get(reply.problem, (None, None))[0] is Status.WRONG
             return _not_run(reply, plan.case, case_in_words(self.task, plan.case), seen.results) if wrong else None
         compare = Compare(plan.case, "own", sha256, reply.outputs, sampled=True)
         judgement = decode(ComparisonReply, self.judge.call(encode(compare), blobs, timeout_s=300.0).body)
@@ -170,11 +174,11 @@ class CpuBench:
             seen.seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"
             if not result.ok:
                 detail = f"{case_in_words(self.task, plan.case, battery)}: {result.sentence}"
-                return Verdict(Status.WRONG, detail, cases=tuple(results), case=plan.case)
+                return Verdict(Status.WRONG, detail, cases=tuple(results), case=plan.case, cause=result.cause)
             if len(results) == 1 and plan.library_ops and _idle(plan, interpreter, inputs.names, prepared.blobs, blobs):
                 words = ", ".join(dict.fromkeys(plan.library_ops))
                 why = f"the result is the same without your kernels: library operators ({words}) do the work"
-                return Verdict(Status.REJECTED, why, cases=tuple(results), case=plan.case)
+                return Verdict(Status.REJECTED, why, cases=tuple(results), case=plan.case, cause=Cause.UNUSED_LAUNCHES)
         return None
 
     def _batteries(self, case: str) -> tuple[str, ...]:
@@ -241,16 +245,16 @@ def _idle(
     return not reply.problem and [bytes(b) for b in blobs] == [bytes(b) for b in outputs]
 
 
-_PROBLEMS: dict[str | None, Status] = {
-    UNCHECKABLE: Status.UNCHECKED,
-    "out_of_bounds": Status.WRONG,
-    "overwrites": Status.WRONG,
-    "changes": Status.WRONG,
-    "race": Status.WRONG,
-    "assert_failed": Status.CRASHED,
-    "step_limit": Status.TIMED_OUT,
-    "deadlock": Status.TIMED_OUT,
-    "timed_out": Status.TIMED_OUT,
+_PROBLEMS: dict[str | None, tuple[Status, Cause]] = {
+    UNCHECKABLE: (Status.UNCHECKED, Cause.NEEDS_GPU),
+    "out_of_bounds": (Status.WRONG, Cause.OUT_OF_BOUNDS),
+    "overwrites": (Status.WRONG, Cause.OVERWRITES),
+    "changes": (Status.WRONG, Cause.OVERWRITES),
+    "race": (Status.WRONG, Cause.RACE),
+    "assert_failed": (Status.CRASHED, Cause.ASSERTION),
+    "step_limit": (Status.TIMED_OUT, Cause.RUNNING),
+    "deadlock": (Status.TIMED_OUT, Cause.RUNNING),
+    "timed_out": (Status.TIMED_OUT, Cause.RUNNING),
 }
 
 
@@ -273,11 +277,12 @@ def _receipt(update: Update, seeds: dict[str, Json]) -> dict[str, Json]:
 
 def _not_run(reply: InterpretReply, case: str, where: str, results: list[CaseResult]) -> Verdict:
     """`where` says the case in words that may be told to the author."""
-    status = _PROBLEMS.get(reply.problem, Status.CRASHED)
+    status, cause = _PROBLEMS.get(reply.problem, (Status.CRASHED, Cause.RUNNER_DIED))
     problem = plain(str(reply.problem), 100)
     words = "not checkable without a GPU" if status is Status.UNCHECKED else problem.replace("_", " ")
     receipt: dict[str, Json] = {"problem": problem, "case": where if where == HIDDEN_CASE else case}
-    return Verdict(status, f"{where}: {words}: {reply.detail}", cases=tuple(results), receipt=receipt, case=case)
+    detail = f"{where}: {words}: {reply.detail}"
+    return Verdict(status, detail, cases=tuple(results), receipt=receipt, case=case, cause=cause)
 
 
 JUDGE = "kerneltune.tools.judge.service.session:main"

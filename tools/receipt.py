@@ -220,7 +220,7 @@ def author_view(verdict: Verdict, task: TaskSpec) -> Verdict:
     """The verdict as an author may see it: no name, shape or value of a held-out case, and no receipt."""
     cases = tuple(_anonymous(task, result) for result in verdict.cases)
     if not verdict.accepted and _fails_held_out(verdict, task):
-        verdict = replace(verdict, kernel="", lines=(), ptx_lines=(), needed_shared_bytes=None)
+        verdict = replace(verdict, kernel="", lines=(), ptx_lines=(), needed_shared_bytes=None, cause=None)
     hidden = _is_held_out(task, verdict.case)
     left_out = tuple(dict.fromkeys(_anonymous_name(task, name) for name in verdict.left_out))
     return replace(

@@ -41,18 +41,12 @@ def evidence(
     return facts
 
 
-def outcome(key: tuple[float, ...], parent_key: tuple[float, ...]) -> Literal["open", "confirmed", "refuted"]:
-    """Whether a predicted improvement happened, by rank keys (smaller is better).
-
-    A first attempt has no parent and stays open; an attempt that is not accepted refutes its hypothesis. Only times
-    decide: a key of several numbers is what a compiler says where there is no clock, and a claim about speed is open
-    there whatever came of the attempt.
-    """
-    if len(parent_key) != 1 or len(key) > 1:
-        return "open"
-    if not key:
+def outcome(us: float | None, parent_us: float) -> Literal["open", "confirmed", "refuted"]:
+    """Whether a predicted improvement happened, by times (µs) that compare. None: the attempt is not accepted, which
+    refutes its hypothesis."""
+    if us is None:
         return "refuted"
-    change = 1.0 - key[0] / parent_key[0]
+    change = 1.0 - us / parent_us
     return "open" if abs(change) < NOISE else "confirmed" if change > 0 else "refuted"
 
 

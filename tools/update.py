@@ -39,7 +39,7 @@ from kerneltune.tools.schema.messages import (
 from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash
 from kerneltune.tools.schema.sass import made_plain
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, KernelReport, Status, Verdict
+from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, Cause, KernelReport, Status, Verdict
 from kerneltune.tools.trace.check import malformed, mismatch
 
 MAX_SOURCE_BYTES = 1 << 20
@@ -279,7 +279,7 @@ class Updater:
         for plan in traced.plans:
             case = outputs[plan.case]
             if problem := mismatch(case.outputs, plan.outputs):
-                return self._public(Verdict(Status.WRONG, problem), case)
+                return self._public(Verdict(Status.WRONG, problem, cause=Cause.RETURNS), case)
         return None
 
     def _public(self, verdict: Verdict, case: CaseSpec) -> Verdict:
@@ -316,7 +316,13 @@ class Updater:
 
     def _too_large(self, kernel: Kernel, needed_bytes: int) -> Verdict:
         detail = f"{needs_too_much(kernel, self.arch, needed_bytes)} (kernel {kernel.name})"
-        return Verdict(Status.COMPILE_FAILED, detail, kernel=kernel.name, needed_shared_bytes=needed_bytes)
+        return Verdict(
+            Status.COMPILE_FAILED,
+            detail,
+            kernel=kernel.name,
+            needed_shared_bytes=needed_bytes,
+            cause=Cause.SHARED_MEMORY,
+        )
 
     def _compile(self, plans: Mapping[str, Sequence[Plan]]) -> Built:
         shown = self._kernels(plans, held_out=False)
@@ -354,11 +360,11 @@ def _static_problem(source: str) -> Verdict | None:
     """What can be said before anything runs."""
     if not source.strip():
         words = "the source is empty; send a Python file that defines class ModelNew(torch.nn.Module)"
-        return Verdict(Status.REJECTED, words)
+        return Verdict(Status.REJECTED, words, cause=Cause.SOURCE)
     n_bytes = len(source.encode(errors="surrogatepass"))
     if n_bytes > MAX_SOURCE_BYTES:
         words = f"the source has {n_bytes} bytes; the limit is 1 MiB ({MAX_SOURCE_BYTES})"
-        return Verdict(Status.REJECTED, words)
+        return Verdict(Status.REJECTED, words, cause=Cause.SOURCE)
     if NUL in source:
         return _no_text(source, source.index(NUL), "contains NUL bytes", "send Python text")
     if lone := _LONE.search(source):
@@ -368,7 +374,7 @@ def _static_problem(source: str) -> Verdict | None:
 
 def _no_text(source: str, at: int, what: str, remedy: str) -> Verdict:
     line = source.count("\n", 0, at) + 1
-    return Verdict(Status.REJECTED, f"the source {what} (line {line}); {remedy}", lines=(line,))
+    return Verdict(Status.REJECTED, f"the source {what} (line {line}); {remedy}", lines=(line,), cause=Cause.SOURCE)
 
 
 class KernelCompiler:
@@ -402,10 +408,10 @@ class KernelCompiler:
         except WorkerTimeout:
             names = ", ".join(sorted({k.name for k in kernels}))
             words = f"compiling {names} took longer than {self._compile_s:g} s"
-            return Built(failure=Verdict(Status.TIMED_OUT, words))
+            return Built(failure=Verdict(Status.TIMED_OUT, words, cause=Cause.COMPILING))
         except (WorkerError, DecodeError) as error:
             words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
-            return Built(failure=Verdict(Status.COMPILE_FAILED, f"the compiler {words}"))
+            return Built(failure=Verdict(Status.COMPILE_FAILED, f"the compiler {words}", cause=Cause.COMPILER_DIED))
 
     def _one(self, worker: Worker, kernels: Sequence[Kernel], timeout_s: float) -> Built:
         message = worker.call(encode(CompileRequest(tuple(kernels), self._arch)), timeout_s=timeout_s)
@@ -419,7 +425,7 @@ class KernelCompiler:
             return Built(artefacts, too_large, replace(verdict_of(reply.failure, f" (kernel {name})"), kernel=name))
         if not len(rest) == len(reply.compiled) == len(cubins):
             words = f"the compiler answered for {len(cubins)} of {len(rest)} kernels"
-            return Built(failure=Verdict(Status.COMPILE_FAILED, words))
+            return Built(failure=Verdict(Status.COMPILE_FAILED, words, cause=Cause.COMPILER_DIED))
         return Built(artefacts, too_large)
 
     def sass(self, artefacts: Sequence[Artefact]) -> SassReply:
@@ -532,7 +538,7 @@ class CandidateTracer:
         if reply.failure:
             return Traced(failure=verdict_of(reply.failure), failed_case=asked.get(str(reply.failed_case)))
         if forged := malformed(reply.plans, [replace(c, name=n) for n, c in asked.items()], self._variants):
-            return Traced(failure=Verdict(Status.REJECTED, f"its process sent {forged}"))
+            return Traced(failure=Verdict(Status.REJECTED, f"its process sent {forged}", cause=Cause.FORGED_REPLY))
         plans = tuple(replace(p, case=asked[p.case].name, variant=plain(p.variant)) for p in reply.plans)
         return Traced(plans, dropped_variants=tuple(plain(d, 500) for d in reply.dropped_variants[:_MOST_DROPPED]))
 
@@ -543,11 +549,17 @@ class CandidateTracer:
                 return self._answered(worker)
         except WorkerTimeout:
             limit = f"importing and tracing the candidate took longer than {self._trace_s:g} s"
-            return TraceReply(failure=Failure(Status.TIMED_OUT, limit))
+            return TraceReply(failure=Failure(Status.TIMED_OUT, limit, cause=Cause.TRACING))
         except WorkerError as error:
-            return TraceReply(failure=Failure(Status.CRASHED, f"while tracing, the process {end_of(error)}"))
+            return TraceReply(
+                failure=Failure(Status.CRASHED, f"while tracing, the process {end_of(error)}", cause=Cause.TRACER_DIED)
+            )
         except (DecodeError, RecursionError) as error:
-            return TraceReply(failure=Failure(Status.REJECTED, f"its process sent a malformed plan: {error}"))
+            return TraceReply(
+                failure=Failure(
+                    Status.REJECTED, f"its process sent a malformed plan: {error}", cause=Cause.FORGED_REPLY
+                )
+            )
 
     def _answered(self, worker: Worker) -> TraceReply:
         """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
@@ -582,4 +594,5 @@ def verdict_of(failure: Failure, note: str = "") -> Verdict:
         f"{where}{plain(failure.message, MOST_OF_A_MESSAGE)}{note}",
         lines=(line,) if line else (),
         ptx_lines=tuple(n for n in failure.ptx_lines[:_MOST_PTX_LINES] if 0 < n <= _MOST_LINES),
+        cause=failure.cause,
     )

@@ -1,7 +1,6 @@
 """The replay author: proposes what an earlier run proposed, in its order, to be judged anew."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kerneltune.agent.attempt import Attempt, Proposal, point_of
 from kerneltune.agent.tracker import AttemptTracker
@@ -14,8 +13,8 @@ class ReplayAuthor:
 
     def __init__(self, tracker: AttemptTracker, name: str, replayed: Sequence[Attempt]) -> None:
         self.name, self._tracker = name, tracker
-        done = {attempt.proposal.source: attempt.attempt_id for attempt in tracker.attempts}
-        self._ids = {a.attempt_id: done[a.proposal.source] for a in replayed if a.proposal.source in done}
+        done = {attempt.source: attempt.attempt_id for attempt in tracker.attempts}
+        self._ids = {a.attempt_id: done[a.source] for a in replayed if a.source in done}
         self._left = sorted((a for a in replayed if a.attempt_id not in self._ids), key=lambda a: a.number)
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
@@ -23,9 +22,9 @@ class ReplayAuthor:
         taken, self._left = self._left[:width], self._left[width:]
         for number, attempt in enumerate(taken, self._tracker.next_number):
             self._ids[attempt.attempt_id] = f"{self._tracker.run_id}/{number}"
-        return [self._again(attempt.proposal) for attempt in taken]
+        return [self._again(attempt) for attempt in taken]
 
-    def _again(self, proposal: Proposal) -> Proposal:
+    def _again(self, made: Attempt) -> Proposal:
         """In words of this run: its parent there, and no conversation, which was the other run's."""
-        parent_id = self._ids.get(proposal.parent_id or "")
-        return replace(proposal, parent_id=parent_id, origin=point_of(proposal.origin))
+        parent_id, origin = self._ids.get(made.parent_id or ""), point_of(made.origin)
+        return Proposal(made.source, made.rationale, parent_id, origin, made.hypothesis, made.prediction)

@@ -158,7 +158,7 @@ def bench_opened(
         why = _judged(run, event, opened)
     if why is StopReason.INTERRUPTED:
         return 130
-    return int(not all(a.verdict.accepted for a in tracker.attempts))
+    return int(not all(a.accepted for a in tracker.attempts))
 
 
 def _judged(run: "Run", event: RunStarted, opened: "Session") -> StopReason:

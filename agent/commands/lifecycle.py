@@ -25,8 +25,7 @@ from kerneltune.agent.events import (
 from kerneltune.agent.loop import optimize
 from kerneltune.agent.models.errors import LlmError
 from kerneltune.agent.models.providers import OFFLINE, PROVIDERS, REPLAY
-from kerneltune.agent.record.best import write_best
-from kerneltune.agent.record.folder import ReceiptBook, alive, is_plain
+from kerneltune.agent.record.folder import ReceiptBook, alive, is_plain, write_best
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit

@@ -25,9 +25,10 @@ from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
 
 if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+    from kerneltune.agent.record.trajectory import Trajectory
 
 SCHEMA_VERSION = 1
 _MOST_OF_A_RECEIPT = 50_000_000  # bytes
@@ -197,7 +198,7 @@ def _material(store: "Store", trajectory: "Trajectory") -> RunData:
     return RunData(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
 
 
-def _receipt(path: Path, best: "AttemptRecord") -> tuple[Json, str]:
+def _receipt(path: Path, best: "Attempt") -> tuple[Json, str]:
     try:
         found = _read(path)
     except FileNotFoundError:

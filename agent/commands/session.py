@@ -339,7 +339,7 @@ def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path:
         tracker.run_id,
         why,
         attempts=len(tracker.attempts),
-        accepted=sum(a.verdict.accepted for a in tracker.attempts),
+        accepted=sum(a.accepted for a in tracker.attempts),
         best_attempt_id=leader.attempt_id if leader else None,
         best_path=str(best_path) if best_path else None,
         elapsed_s=elapsed_s,

@@ -20,13 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from kerneltune.agent import complete
-from kerneltune.agent.attempt import GivenFile, RunStart, point_of
+from kerneltune.agent.attempt import Attempt, GivenFile, RunStart, point_of
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
-from kerneltune.agent.events import Proposed, RunStarted, Verified
+from kerneltune.agent.events import RunStarted, Updated, Verified
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.folder import folder_of, receipt_path
-from kerneltune.agent.record.query import AttemptSummary, RunSummary
-from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message, trajectory
+from kerneltune.agent.record.query import RunSummary
+from kerneltune.agent.record.trajectory import Conversation, Message, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.listing import best_in_words, parent_name, run_json, where
@@ -35,12 +35,13 @@ from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbered_ptx
-from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing
+from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
 
 if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.query import Filter
-    from kerneltune.agent.record.store import Store, StoredAttempt
+    from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import Page
     from kerneltune.tools.update import Artefact, KernelCompiler
 
@@ -151,10 +152,11 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page:
     if summary is None:
         raise StoreError(f"{store.path}: run {run_id} is gone")
     best = folder_of(store.path.parent, run_id) / "best.py"
-    attempts = store.attempt_summaries(run_id, wanted)
-    about = (store.load_run(run_id), summary, str(best) if best.is_file() else None)
+    run = store.load_trajectory(run_id)
+    attempts = [a for a in run.attempts if wanted.passes([a.status], a.speedup)]
+    about = (run.run, summary, str(best) if best.is_file() else None)
     if json:
-        told = _run_json(*about) | {"attempts_shown": encode(attempts)}
+        told = _run_json(*about) | {"attempts_shown": list(map(_line_json, attempts))}
         if parts.conversation:
             told["conversations"] = encode(_conversations(store, run_id))
         return print(jsonlib.dumps(told, allow_nan=False))
@@ -223,16 +225,15 @@ def _receipt(shown: "ShownAttempt") -> str:
 
 
 def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
+    run, record = store.find_attempt(attempt_id)
     events = store.load_attempt(attempt_id)
-    run = store.load_run(events[0].run_id)
-    record = trajectory([run, *events]).attempts[0]
-    parents = store.load_attempt(record.parent_id) if record.parent_id else []
+    ancestors = store.ancestors(record)
     path = receipt_path(folder_of(store.path.parent, run.run_id), attempt_id)
     return ShownAttempt(
         run,
         record,
-        store.ancestors(attempt_id),
-        next((e.source for e in parents if isinstance(e, Proposed)), None),
+        ancestors,
+        ancestors[0].source if ancestors else None,
         [e for e in events if isinstance(e, Verified) and e.purpose == "verify"],
         str(path) if path.is_file() else None,
     )
@@ -259,32 +260,32 @@ def _compiled_attempts(store: "Store", attempt_ids: Sequence[str], settings: Set
     from kerneltune.agent.commands.session import workshop
 
     found = [store.find_attempt(attempt_id) for attempt_id in attempt_ids]
-    plans = [_stored_plan(stored) for stored in found]  # what cannot work is said before the workers start
+    plans = [_stored_plan(store, attempt) for _, attempt in found]  # what cannot work is said before the workers start
     with workshop(settings, print_note) as shop:
-        return [_compiled(stored, plan, shop) for stored, plan in zip(found, plans, strict=True)]
+        return [_compiled(run, its, plan, shop) for (run, its), plan in zip(found, plans, strict=True)]
 
 
-def _compiled(stored: "StoredAttempt", plan: Plan, shop: "Workshop") -> "CompiledAttempt":
+def _compiled(run: RunStarted, attempt: "Attempt", plan: Plan, shop: "Workshop") -> "CompiledAttempt":
     """The plan of the variant that was timed, compiled again, confined, for the GPU of its run."""
     from kerneltune.tools.update import KernelCompiler, UpdateLimits
 
-    variant = stored.finished.verdict.variant if stored.finished else ""
+    variant = attempt.verdict.variant if attempt.verdict else ""
     is_stored = variant in ("", plan.variant)
     if not is_stored:
-        plan = _traced_again(stored, variant, shop) or plan
+        plan = _traced_again(run, attempt, variant, shop) or plan
     kernels = list({kernel.sha256: kernel for kernel in plan.kernels}.values())
-    compiling = KernelCompiler(shop.machine.compiler, stored.run.arch, compile_s=UpdateLimits().compile_s)
-    artefacts = _artefacts(stored.proposed.attempt_id, compiling, kernels, stored.run.arch)
+    compiling = KernelCompiler(shop.machine.compiler, run.arch, compile_s=UpdateLimits().compile_s)
+    artefacts = _artefacts(attempt.attempt_id, compiling, kernels, run.arch)
     reply = compiling.sass(artefacts)
     if reply.problem:
-        raise StoreError(f"attempt {stored.proposed.attempt_id} cannot be disassembled here: {reply.problem}")
-    judged = {report.cubin_sha256 for report in stored.updated.kernels} if stored.updated else set()
+        raise StoreError(f"attempt {attempt.attempt_id} cannot be disassembled here: {reply.problem}")
+    judged = {report.cubin_sha256 for report in attempt.kernels}
     return CompiledAttempt(
-        attempt_id=stored.proposed.attempt_id,
+        attempt_id=attempt.attempt_id,
         variant=plan.variant,
         timed_variant=variant or plan.variant,
-        arch=stored.run.arch,
-        versions_then=stored.run.versions,
+        arch=run.arch,
+        versions_then=run.versions,
         versions_now=shop.place.versions,
         assembler=reply.assembler,
         disassembler=reply.disassembler,
@@ -295,9 +296,10 @@ def _compiled(stored: "StoredAttempt", plan: Plan, shop: "Workshop") -> "Compile
     )
 
 
-def _stored_plan(stored: "StoredAttempt") -> Plan:
+def _stored_plan(store: "Store", attempt: "Attempt") -> Plan:
     """The plan of the default variant. Raises StoreError."""
-    attempt_id, updated = stored.proposed.attempt_id, stored.updated
+    attempt_id = attempt.attempt_id
+    updated = next((e for e in store.load_attempt(attempt_id) if isinstance(e, Updated)), None)
     if updated is None or updated.plan is None:
         why = f"its verdict is {updated.failure.status.value}" if updated and updated.failure else "it was never traced"
         raise StoreError(f"attempt {attempt_id} has no kernels that could be compiled: {why}")
@@ -310,15 +312,15 @@ def _stored_plan(stored: "StoredAttempt") -> Plan:
     return plan
 
 
-def _traced_again(stored: "StoredAttempt", variant: str, shop: "Workshop") -> Plan | None:
+def _traced_again(run: RunStarted, attempt: "Attempt", variant: str, shop: "Workshop") -> Plan | None:
     """The plan of another variant than the one that is stored; None where it does not come of the source here."""
     from kerneltune.agent.commands.session import session
     from kerneltune.agent.commands.verify import stored_task
 
     with tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
-        found = stored_task(stored.run, None, Path(scratch))
-        with session(replace(shop, arch=stored.run.arch), found.file) as opened:
-            plan = opened.tools.updater.update(stored.proposed.source).judged_plan(variant)
+        found = stored_task(run, None, Path(scratch))
+        with session(replace(shop, arch=run.arch), found.file) as opened:
+            plan = opened.tools.updater.update(attempt.source).judged_plan(variant)
     return plan if plan is not None and plan.variant == variant else None
 
 
@@ -339,6 +341,21 @@ def _run_json(started: RunStarted, summary: RunSummary, best_path: str | None) -
     about = ("author_why", "task_sha256", "machine", "limits", "seed", "versions")
     facts_of = {name: encode(getattr(started, name)) for name in about}
     return {"type": "run", "schema_version": 1, **run_json(summary), **facts_of, "best_path": best_path}
+
+
+def _line_json(attempt: Attempt) -> dict[str, Json]:
+    """An attempt of a list. Times in microseconds, registers per thread of each kernel, spills in bytes."""
+    timing, compared = attempt.timing, None if attempt.pending else attempt.hardest
+    return {
+        **{name: getattr(attempt, name) for name in ("attempt_id", "number", "parent_id", "rationale")},
+        **{name: encode(getattr(attempt, name)) for name in ("status", "detail", "tier")},
+        **{name: encode(getattr(timing, name, None)) for name in ("median_us", "low_us", "high_us")},
+        "speedup": encode(compared and compared.speedup),
+        "speedup_low": encode(compared and compared.low),
+        "speedup_high": encode(compared and compared.high),
+        "registers": [k.registers for k in attempt.kernels],
+        "spill_bytes": words.spill_bytes(attempt.kernels),
+    }
 
 
 def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None) -> Table:
@@ -367,7 +384,7 @@ def _counts(run: RunSummary) -> Text:
     return counts if run.by_status else Text("none yet")
 
 
-def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = None) -> Table:
+def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> Table:
     """Return a table with a row per attempt: parent, verdict, times, registers, rationale."""
     shown = ("#", "parent", "verdict", "time", "speed-up", "regs", "spills", "tried")
     table = columns(*shown, right=("#", "parent", "spills"), cut=("tried",))
@@ -376,14 +393,15 @@ def attempts_table(attempts: Sequence[AttemptSummary], best_id: str | None = Non
     return table
 
 
-def _row(attempt: AttemptSummary) -> Iterator[RenderableType]:
+def _row(attempt: Attempt) -> Iterator[RenderableType]:
     yield str(attempt.number)
     yield one_line(parent_name(attempt.attempt_id, attempt.parent_id)) or "-"
     yield label(attempt.status)
     yield time_words(attempt)
     yield speedup_words(attempt)
-    yield "+".join(map(str, attempt.registers[:3])) + "+…" * (len(attempt.registers) > 3) or "-"
-    yield f"{attempt.spill_bytes}" if attempt.registers else "-"
+    registers = [str(k.registers) for k in attempt.kernels]
+    yield "+".join(registers[:3]) + "+…" * (len(registers) > 3) or "-"
+    yield f"{words.spill_bytes(attempt.kernels)}" if registers else "-"
     why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
     yield short(attempt.rationale + why)
 
@@ -397,18 +415,14 @@ def label(status: str | None) -> Text:
     return made
 
 
-def time_words(attempt: AttemptSummary) -> str:
+def time_words(attempt: Attempt) -> str:
     """Format the median and its 95 % interval."""
-    if attempt.median_us is None or attempt.low_us is None or attempt.high_us is None:
-        return "-"
-    return words.timing(Timing(attempt.median_us, attempt.low_us, attempt.high_us, 0, 0))
+    return words.timing(attempt.timing) if attempt.timing else "-"
 
 
-def speedup_words(attempt: AttemptSummary) -> str:
+def speedup_words(attempt: Attempt) -> str:
     """Format the speed-up over the fastest baseline, with its interval."""
-    if attempt.speedup is None or attempt.speedup_low is None or attempt.speedup_high is None:
-        return "-"
-    return words.speedup(Comparison("", 0.0, attempt.speedup, attempt.speedup_low, attempt.speedup_high))
+    return words.speedup(attempt.hardest) if attempt.hardest and not attempt.pending else "-"
 
 
 _WORST = 5
@@ -421,8 +435,8 @@ class ShownAttempt:
     """An attempt and what is known beside it. `ancestors`: nearest first; `receipt_path`: None without a file."""
 
     run: RunStarted
-    record: AttemptRecord
-    ancestors: Sequence[AttemptSummary]
+    record: Attempt
+    ancestors: Sequence[Attempt]
     parent_source: str | None
     verifications: Sequence[Verified]
     receipt_path: str | None
@@ -504,11 +518,11 @@ def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
     yield "receipt", shown.receipt_path or "no file here; the record keeps its evidence"
 
 
-def _in_conversation(record: AttemptRecord) -> str:
+def _in_conversation(record: Attempt) -> str:
     return f", conversation {record.conversation} turn {record.turn}" if record.conversation else ""
 
 
-def _measured(record: AttemptRecord) -> Iterator[tuple[str, str]]:
+def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
     if record.timing:
         timing = record.timing
         how = f"cold L2, {timing.n_blocks} blocks, {timing.n_launches} launches"
@@ -519,8 +533,8 @@ def _measured(record: AttemptRecord) -> Iterator[tuple[str, str]]:
         yield "speed of light", f"{record.sol_fraction:.1%}"
     if record.coverage is not None:
         yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
-    if record.variant:
-        yield "variant", record.variant
+    if record.verdict and record.verdict.variant:
+        yield "variant", record.verdict.variant
 
 
 def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
@@ -554,7 +568,7 @@ def worst(cases: Sequence[CaseResult]) -> list[CaseResult]:
     return sorted(cases, key=lambda c: (c.ok, c.error_ratio == c.error_ratio, -c.error_ratio))[:_WORST]
 
 
-def _kernels(record: AttemptRecord) -> Table:
+def _kernels(record: Attempt) -> Table:
     names = ("kernel", "registers", "spilled B", "stack B", "shared B", "warps", "stages", "occupancy")
     table = columns(*names, right=names[1:])
     for k in record.kernels:
@@ -564,7 +578,7 @@ def _kernels(record: AttemptRecord) -> Table:
     return table
 
 
-def _expectations(record: AttemptRecord) -> Table:
+def _expectations(record: Attempt) -> Table:
     table = columns("outcome", "hypothesis", "prediction", cut=("hypothesis", "prediction"))
     for said in record.expectations:
         table.add_row(said.outcome, short(said.hypothesis), short(said.prediction))
@@ -581,14 +595,27 @@ def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) 
     return {
         "type": "attempt",
         "schema_version": 2,
-        **encode(shown.record),
+        **_record_json(shown.record),
         "run": {name: encode(getattr(shown.run, name)) for name in about},
-        "ancestors": encode(shown.ancestors),
+        "ancestors": list(map(_line_json, shown.ancestors)),
         "diff": shown.diff or None,
         "verifications": [_verification(v) for v in shown.verifications],
         "receipt_path": shown.receipt_path,
         "messages": None if conversation is None else encode(conversation.messages),
     }
+
+
+_RECORD = (
+    "attempt_id number parent_id at source rationale origin status tool detail timing comparisons coverage sol_fraction"
+    " variant tier best kernels library_ops trace_s compile_s bench_s expectations held cases rank_key lines pending"
+).split()
+
+
+def _record_json(attempt: Attempt) -> dict[str, Json]:
+    verdict = attempt.verdict
+    own: dict[str, object] = {"variant": verdict.variant if verdict else "", "lines": verdict.lines if verdict else ()}
+    own["tool"] = attempt.tool if verdict else None
+    return {name: encode(own[name] if name in own else getattr(attempt, name)) for name in _RECORD}
 
 
 def _verification(verified: Verified) -> dict[str, Json]:

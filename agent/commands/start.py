@@ -13,7 +13,6 @@ from kerneltune.agent.attempt import (
     Attempt,
     Author,
     BenchAction,
-    Draft,
     Proposal,
     RunStart,
     UpdateAction,
@@ -79,15 +78,15 @@ def checked(text: str, store: Store, task: TaskFile) -> StartingPoint | None:
     path = Path(os.path.expanduser(text))  # a ~ of nobody stays, where Path.expanduser would raise
     if path.suffix in _SUFFIXES or path.is_file():
         return _file(path)
-    stored = store.find_attempt(text)
-    if stored.run.task_sha256 != task.sha256:
+    run, attempt = store.find_attempt(text)
+    if run.task_sha256 != task.sha256:
         raise UsageError(
-            f"--from {stored.proposed.attempt_id} is an attempt on another task ({stored.run.task}"
-            f"{', an earlier state of its file' if stored.run.task == task.name else ''})"
+            f"--from {attempt.attempt_id} is an attempt on another task ({run.task}"
+            f"{', an earlier state of its file' if run.task == task.name else ''})"
         )
-    if not stored.proposed.source.strip():
-        raise UsageError(f"--from {stored.proposed.attempt_id} has no source")
-    return StartingPoint(stored.proposed.source, stored.proposed.attempt_id, stored.proposed.attempt_id)
+    if not attempt.source.strip():
+        raise UsageError(f"--from {attempt.attempt_id} has no source")
+    return StartingPoint(attempt.source, attempt.attempt_id, attempt.attempt_id)
 
 
 def found(text: str, named: StartingPoint | None, store: Store, where: Where, task: TaskSpec) -> StartingPoint | None:
@@ -107,10 +106,10 @@ def best_stored(store: Store, where: Where) -> StartingPoint | None:
     """The best attempt on this task and this GPU that any run has stored; None where there is none. Without a GPU: on
     any GPU of the architecture, and of those that nothing timed only if there are no others. A run in Triton does not
     start from PTX."""
-    fit = [a for a in _leaders(store, where) if where.language == "ptx" or language_of(a.proposal.source) == "triton"]
-    timed = [a for a in fit if a.verdict.timing is not None]
+    fit = [a for a in _leaders(store, where) if where.language == "ptx" or language_of(a.source) == "triton"]
+    timed = [a for a in fit if a.timing is not None]
     leader = best(timed or fit)
-    return StartingPoint(leader.proposal.source, leader.attempt_id, leader.attempt_id) if leader else None
+    return StartingPoint(leader.source, leader.attempt_id, leader.attempt_id) if leader else None
 
 
 def _leaders(store: Store, where: Where) -> Iterator[Attempt]:
@@ -121,7 +120,7 @@ def _leaders(store: Store, where: Where) -> Iterator[Attempt]:
         return
     for run in runs:
         if _counts(run, where) and store.load_run(run.run_id).task_sha256 == where.task.sha256:
-            yield from (a for a in store.attempts(run.run_id) if a.verdict.accepted)
+            yield from (a for a in store.attempts(run.run_id) if a.accepted)
 
 
 def _counts(run: RunSummary, where: Where) -> bool:
@@ -148,8 +147,8 @@ class Beginning:
 
 def start_of(tracker: AttemptTracker) -> Attempt | None:
     """The attempt that the work begins at: the last accepted one of the start, else the last one, if there is one."""
-    made = [a for a in tracker.attempts if isinstance(a.proposal.origin, RunStart)]
-    return next((a for a in reversed(made) if a.verdict.accepted), made[-1] if made else None)
+    made = [a for a in tracker.attempts if isinstance(a.origin, RunStart)]
+    return next((a for a in reversed(made) if a.accepted), made[-1] if made else None)
 
 
 def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callable[[], Author]) -> Actions:
@@ -158,29 +157,29 @@ def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callab
     if (earlier := start_of(tracker)) is not None:
         if beginning.language == "ptx" and _is_all(earlier, tracker):
             yield ()
-            yield from _as_ptx(earlier, tracker.tools.updater.update(earlier.proposal.source), tracker)
+            yield from _as_ptx(earlier, tracker.tools.updater.update(earlier.source), tracker)
         return None
     if beginning.start is not None:
         start = beginning.start
         origin = RunStart(beginning.wanted or BEST)
         proposal = Proposal(start.source, f"the start: {start.name}", start.parent_id, origin)
-        made_of = yield from _made(tracker, proposal)
+        made = yield from _made(tracker, proposal)
     elif beginning.language == "ptx" and not beginning.wanted:
-        made_of = yield from _first_offline(tracker, offline())
+        made = yield from _first_offline(tracker, offline())
     else:
         return None
-    if made_of and beginning.language == "ptx":
+    if made and beginning.language == "ptx":
         yield ()
-        yield from _as_ptx(made_of[1], made_of[0].update, tracker)
+        yield from _as_ptx(*made, tracker)
     return None
 
 
-_Made = Generator[Sequence[Action], Sequence[ActionResult], tuple[Draft, Attempt] | None]
+_Made = Generator[Sequence[Action], Sequence[ActionResult], tuple[Attempt, Update] | None]
 
 
 def _is_all(start: Attempt, tracker: AttemptTracker) -> bool:
     """Whether the process that made the start ended before it said it in PTX."""
-    origin = start.proposal.origin
+    origin = start.origin
     return tracker.attempts[-1] is start and isinstance(origin, RunStart) and not origin.as_ptx
 
 
@@ -193,33 +192,33 @@ def _first_offline(tracker: AttemptTracker, author: Author) -> _Made:
             return None
         origin = RunStart("offline", point=point_of(proposal.origin))
         made = yield from _made(tracker, Proposal(proposal.source, proposal.rationale, proposal.parent_id, origin))
-        if made and made[1].verdict.accepted:
+        if made and made[0].accepted:
             return made
     return None
 
 
 def _made(tracker: AttemptTracker, proposal: Proposal) -> _Made:
-    """The candidate as it was compiled and as it was judged; None where a person skipped it."""
+    """The candidate as it was judged, and what it was compiled to; None where a person skipped it."""
     (draft,) = yield [UpdateAction(proposal)]
-    if not isinstance(draft, Draft):
+    if not isinstance(draft, Attempt) or draft.update is None:
         return None
     if draft.update.failure is None:
         yield [BenchAction(draft)]
     attempt = tracker.find(draft.attempt_id)
-    return (draft, attempt) if attempt else None
+    return (attempt, draft.update) if attempt else None
 
 
 def _as_ptx(attempt: Attempt, update: Update, tracker: AttemptTracker) -> Actions:
     """The kernels of an accepted attempt as PTX, an attempt of its own; a warning where they cannot be said."""
-    source = attempt.proposal.source
-    if language_of(source) == "ptx" or not attempt.verdict.accepted:
+    source = attempt.source
+    if language_of(source) == "ptx" or not attempt.accepted:
         return None
     try:
-        ptx = tracker.tools.updater.as_ptx(source, update, attempt.verdict.variant or "default")
+        ptx = tracker.tools.updater.as_ptx(source, update, attempt.judged.variant or "default")
     except CannotSay as error:
         tracker.emit(Warned(tracker.run_id, f"attempt {attempt.number} cannot be the start in PTX: {error}"))
         return None
-    assert isinstance(attempt.proposal.origin, RunStart)
-    origin = RunStart(attempt.proposal.origin.given, as_ptx=True)
+    assert isinstance(attempt.origin, RunStart)
+    origin = RunStart(attempt.origin.given, as_ptx=True)
     yield from _made(tracker, Proposal(ptx, _PTX_RATIONALE, attempt.attempt_id, origin))
     return None

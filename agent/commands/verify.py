@@ -32,7 +32,7 @@ from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.commands.session import Session, Workshop
-    from kerneltune.agent.record.store import Store, StoredAttempt
+    from kerneltune.agent.record.store import Store
     from kerneltune.tools.update import Update
 
 command = App(
@@ -75,18 +75,17 @@ def verify(
     from kerneltune.agent.record.store import Store
 
     with Store.open(settings.runs_dir) as store, tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
-        stored = store.find_attempt(attempt)
-        if stored.finished is None:
-            raise StoreError(f"attempt {stored.proposed.attempt_id} never got a verdict, so there is nothing to repeat")
-        origin = stored.proposed.origin
-        if isinstance(origin, GivenFile) and origin.problem:
+        run, found = store.find_attempt(attempt)
+        if found.verdict is None:
+            raise StoreError(f"attempt {found.attempt_id} never got a verdict, so there is nothing to repeat")
+        if isinstance(found.origin, GivenFile) and found.origin.problem:
             raise StoreError(
-                f"attempt {stored.proposed.attempt_id} has no source that could be judged again: {origin.problem}"
+                f"attempt {found.attempt_id} has no source that could be judged again: {found.origin.problem}"
             )
-        found = stored_task(stored.run, task, Path(scratch))
-        with workshop(settings, print_note) as shop, session(shop, found.file) as opened:
-            print_note(Note("", "verifying", stored.finished.attempt_id))
-            outcome = _repeat(opened, store, stored, stored.finished, settings, found.differs)
+        its_task = stored_task(run, task, Path(scratch))
+        with workshop(settings, print_note) as shop, session(shop, its_task.file) as opened:
+            print_note(Note("", "verifying", found.attempt_id))
+            outcome = _repeat(opened, store, run, found, settings, its_task.differs)
     if json:
         print(jsonlib.dumps(verification_json(outcome), allow_nan=False))
     else:
@@ -98,8 +97,8 @@ def verify(
 def _repeat(
     opened: "Session",
     store: "Store",
-    stored: "StoredAttempt",
-    finished: "Attempt",
+    run: RunStarted,
+    attempt: "Attempt",
     settings: Settings,
     differs: tuple[str, ...],
 ) -> "Verification":
@@ -108,7 +107,7 @@ def _repeat(
     from kerneltune.agent.record.folder import ReceiptBook, folder_of
     from kerneltune.agent.repeat import repeated
 
-    run, old, attempt_id, source = stored.run, finished.verdict, finished.attempt_id, stored.proposed.source
+    old, attempt_id, source = attempt.judged, attempt.attempt_id, attempt.source
     tier, place = settings.tier or old.tier or "judged", opened.workshop.place
     update = opened.tools.updater.update(source)
     started = time.perf_counter()
@@ -138,17 +137,17 @@ def _repeat(
         Side(verdict, place.gpu, place.versions),
         outcome.held,
         outcome.why,
-        (*differs, *_differences(opened.workshop, stored, old, update, verdict)),
+        (*differs, *_differences(opened.workshop, run, attempt, update, verdict)),
         receipt,
         str(path),
     )
 
 
 def _differences(
-    shop: "Workshop", stored: "StoredAttempt", old: Verdict, update: "Update", verdict: Verdict
+    shop: "Workshop", run: RunStarted, attempt: "Attempt", update: "Update", verdict: Verdict
 ) -> Iterator[str]:
     """What is not as it was when the attempt was first judged, one line each."""
-    run, place = stored.run, shop.place
+    place, old = shop.place, attempt.judged
     if place.gpu != run.gpu:
         yield f"GPU: {run.gpu or 'none'} then, {place.gpu or 'none'} now"
     for name, then in run.versions.items():
@@ -156,7 +155,7 @@ def _differences(
             yield f"{name}: {then} then, {now} now"
     if shop.arch != run.arch:
         yield f"compiled for {run.arch} then, for {shop.arch} now"
-    then_plan = stored.updated.plan_sha256 if stored.updated else None
+    then_plan = attempt.plan_sha256
     if then_plan and update.sha256 and update.sha256 != then_plan:
         yield f"plan: {then_plan[:16]} then, {update.sha256[:16]} now (traced by other versions)"
     if verdict.variant != old.variant:

@@ -23,8 +23,9 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.events import Event
-    from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+    from kerneltune.agent.record.trajectory import Trajectory
 
 Row = dict[str, Json]
 # `json`: any JSON value. `messages`: a list of {"role", "content", …} that need not have the same keys. `exact`: a JSON
@@ -64,7 +65,7 @@ class ExportRow:
     """A row as its format makes it. The exporter adds where it comes from: its run, and the `attempt` it is about."""
 
     values: Row
-    attempt: "AttemptRecord | None" = None
+    attempt: "Attempt | None" = None
 
 
 class Format:

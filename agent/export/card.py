@@ -16,11 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.base import Feature, Format
 from kerneltune.agent.export.chat_formats import cost_usd, usage_totals
 from kerneltune.agent.export.files import MANIFEST, DataFile
 from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.prompts import cell, code, templates
 from kerneltune.tools.schema.codec import MOST, Json, one_line, plain
 from kerneltune.tools.schema.verdict import Status
@@ -77,7 +78,7 @@ class Statistics:
         self.first_at = math.inf
         self.last_at = -math.inf
 
-    def add(self, trajectory: Trajectory, kept: Sequence[AttemptRecord], facts: Provenance) -> None:
+    def add(self, trajectory: Trajectory, kept: Sequence[Attempt], facts: Provenance) -> None:
         """Counts one run, of which these attempts pass."""
         run, row = trajectory.run, facts.of(None)
         writer = (row["provider"], row["model"] or "", row["gpu"] or "")
@@ -99,7 +100,7 @@ class Statistics:
             for name, value in found.items():
                 self.tables["totals"][(name,) if value is not None else (f"{name} unknown",)] += value or value is None
 
-    def _add_attempt(self, attempt: AttemptRecord, facts: Provenance) -> None:
+    def _add_attempt(self, attempt: Attempt, facts: Provenance) -> None:
         row, marks = facts.of(attempt), self.tables["marks"]
         marks[("faster",)] += bool(row["faster"])
         if row.get("exact_first") is False:

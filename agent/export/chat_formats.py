@@ -16,10 +16,11 @@ from typing import ClassVar, Literal
 
 import orjson
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.authors.llm.tool_calls import TOOLS
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.models.types import ToolCall
-from kerneltune.agent.record.trajectory import AttemptRecord, Conversation, Message, Trajectory
+from kerneltune.agent.record.trajectory import Conversation, Message, Trajectory
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Status
 
@@ -278,7 +279,7 @@ COLUMNS = (
 _RANKS = {status: rank for rank, status in enumerate(Status)}  # from rejected to correct
 
 
-def best_attempt(attempts: Sequence[AttemptRecord], run_best: AttemptRecord | None) -> AttemptRecord | None:
+def best_attempt(attempts: Sequence[Attempt], run_best: Attempt | None) -> Attempt | None:
     """The fastest, the run's own best before others; where nothing was timed the first right one; else the one that
     came furthest. None when none was judged."""
     judged = [a for a in attempts if a.status is not None]
@@ -292,7 +293,7 @@ def best_attempt(attempts: Sequence[AttemptRecord], run_best: AttemptRecord | No
 
 def judged_dialogues(
     trajectory: Trajectory, *, seen: bool = False
-) -> Iterator[tuple[Dialogue, list[AttemptRecord], AttemptRecord | None]]:
+) -> Iterator[tuple[Dialogue, list[Attempt], Attempt | None]]:
     """Each conversation of a run, or (`seen`) each window of one, with the attempts that it made and their best."""
     for conversation in trajectory.conversations:
         made = [a for a in trajectory.attempts if a.conversation == conversation.key]
@@ -302,13 +303,11 @@ def judged_dialogues(
             yield talk, its, best_attempt(its, trajectory.best)
 
 
-def _rank(attempt: AttemptRecord) -> int:
+def _rank(attempt: Attempt) -> int:
     return _RANKS[attempt.status] if attempt.status is not None else -1
 
 
-def summary(
-    trajectory: Trajectory, talk: Dialogue, attempts: Sequence[AttemptRecord], best: AttemptRecord | None
-) -> Row:
+def summary(trajectory: Trajectory, talk: Dialogue, attempts: Sequence[Attempt], best: Attempt | None) -> Row:
     """The values of COLUMNS. `attempts`: those that the talk made; `best` of them."""
     fresh = talk.fresh
     return {
@@ -384,7 +383,7 @@ class ChatFormat(Format):
                 yield ExportRow(values, best)
 
     def values(
-        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
+        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None
     ) -> Row | None:
         """The row of one conversation, of the attempts that it made, and of the best of these."""
         raise NotImplementedError
@@ -414,9 +413,7 @@ class SftChat(ChatFormat):
         *COLUMNS,
     )
 
-    def values(
-        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
-    ) -> Row:
+    def values(self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None) -> Row:
         """Messages, tools and the summary."""
         messages = chat_messages(talk, self.reasoning)
         context = next((i for i, m in enumerate(messages) if m.get("train")), len(messages))
@@ -474,7 +471,7 @@ class OpenAi(ChatFormat):
     )
 
     def values(
-        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
+        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None
     ) -> Row | None:
         """Arguments are JSON strings, reasoning has no place, and `weight` says which replies count."""
         replies = iter(talk.turns)
@@ -523,9 +520,7 @@ class ShareGpt(ChatFormat):
         *COLUMNS,
     )
 
-    def values(
-        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
-    ) -> Row:
+    def values(self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None) -> Row:
         """The conversation in its tags, the tools without their envelope, the summary."""
         tagged: list[Row] = []
         for part in talk.parts:
@@ -566,9 +561,7 @@ class Atif(ChatFormat):
         Feature("extra", "json", "task, verdict, speed-up, how it ended"),
     )
 
-    def values(
-        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[AttemptRecord], best: AttemptRecord | None
-    ) -> Row:
+    def values(self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None) -> Row:
         """The document."""
         run, facts = trajectory.run, summary(trajectory, talk, its, best)
         model = next((t.reply.model for t in talk.fresh if t.reply.model), run.author)

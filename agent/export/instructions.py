@@ -12,10 +12,10 @@ import uuid
 from functools import lru_cache
 from pathlib import Path, PurePath
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.authors.llm.prompts import PRECISIONS
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Row
-from kerneltune.agent.record.trajectory import AttemptRecord
 from kerneltune.prompts import code, render
 from kerneltune.tools.receipt import author_view
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
@@ -103,7 +103,7 @@ def precision_words(source: str) -> str:
 # What may be told -----------------------------------------------------------------------------------------------------
 
 
-def error_told(run: RunStarted, attempt: AttemptRecord) -> str:
+def error_told(run: RunStarted, attempt: Attempt) -> str:
     """Why an attempt failed, in the words that its author was told; "" when it was never judged."""
     if attempt.status is None:
         return ""
@@ -116,7 +116,7 @@ def error_told(run: RunStarted, attempt: AttemptRecord) -> str:
     return author_view(verdict, task).detail[:MOST_OF_AN_ERROR]
 
 
-def hidden_cases(source: str, attempt: AttemptRecord) -> frozenset[str]:
+def hidden_cases(source: str, attempt: Attempt) -> frozenset[str]:
     """Names of cases that an attempt was judged on and that the task does not show."""
     shown, hidden = declared_cases(source)
     named = {case.case for case in attempt.cases}

@@ -8,19 +8,20 @@ import ast
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from random import Random
 from typing import ClassVar, Literal
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.export.instructions import ENTRY_POINT, error_told, repo_name, stable_uuid, visible
 from kerneltune.agent.export.rewards import fails, right
 from kerneltune.agent.export.similarity import parse
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.languages.ptx.loader import language_of, ptx_texts
 from kerneltune.tools.schema.errors import UsageError
 
@@ -40,31 +41,26 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class Descendant:
     """A right attempt, and how many steps of derivation lie between."""
 
-    attempt: AttemptRecord
+    attempt: Attempt
     hops: int
 
 
 class Lineage:
-    """Which attempt of a run came of which. A parent of another run, or one that is newer than its child, is none."""
+    """The nearest right descendant of each attempt of a run."""
 
-    def __init__(self, attempts: Sequence[AttemptRecord]) -> None:
-        self._by_id = {a.attempt_id: a for a in attempts}
+    def __init__(self, trajectory: Trajectory) -> None:
         self._nearest: dict[str, Descendant] = {}
-        for attempt in sorted(attempts, key=lambda a: a.number, reverse=True):  # on a tie the older one counts
+        newest_first = sorted(trajectory.attempts, key=lambda a: a.number, reverse=True)
+        for attempt in newest_first:  # on a tie the older one counts
             further = self._nearest.get(attempt.attempt_id)
             found = Descendant(attempt, 1) if right(attempt) else further and replace(further, hops=further.hops + 1)
-            parent = self.parent(attempt)
+            parent = trajectory.parent(attempt)
             if parent is not None and found is not None:
                 before = self._nearest.get(parent.attempt_id)
                 if before is None or found.hops <= before.hops:
                     self._nearest[parent.attempt_id] = found
 
-    def parent(self, attempt: AttemptRecord) -> AttemptRecord | None:
-        """What an attempt was derived from."""
-        found = self._by_id.get(attempt.parent_id or "")
-        return found if found is not None and found.number < attempt.number else None
-
-    def nearest(self, attempt: AttemptRecord) -> Descendant | None:
+    def nearest(self, attempt: Attempt) -> Descendant | None:
         """The right descendant in the fewest steps, the earliest among equals."""
         return self._nearest.get(attempt.attempt_id)
 
@@ -92,7 +88,7 @@ class Champions:
         if leaders := nsmallest(self._top, {*self._best.get(key, []), *ranks}):
             self._best[key] = leaders
 
-    def chosen(self, trajectory: Trajectory) -> Iterator[tuple[int | None, AttemptRecord]]:
+    def chosen(self, trajectory: Trajectory) -> Iterator[tuple[int | None, Attempt]]:
         """Those of one run that are among the best, with their place from 1; None for what was not timed."""
         places = {
             rank[-1]: None if rank[0] == _UNTIMED else place
@@ -109,7 +105,7 @@ class Champions:
         return run.task_sha256 if self._per == "task" else f"{run.task_sha256} {run.gpu or run.arch}"
 
 
-def _rank(attempt: AttemptRecord, *, leads: bool) -> Rank:
+def _rank(attempt: Attempt, *, leads: bool) -> Rank:
     """Smaller is better."""
     if attempt.timing is None:
         return _UNTIMED, 0.0, 0.0, False, attempt.at, attempt.attempt_id
@@ -274,15 +270,12 @@ class Convert(Format):
                     yield ExportRow(_pair(trajectory.run, direction, python_code, origin.source, ptx), attempt)
 
 
-def _triton_of(trajectory: Trajectory, attempt: AttemptRecord) -> AttemptRecord | None:
+def _triton_of(trajectory: Trajectory, attempt: Attempt) -> Attempt | None:
     """The nearest right attempt in Triton that one in PTX was derived from."""
-    seen = {attempt.attempt_id}
-    origin = trajectory.parent(attempt)
-    while origin is not None and origin.attempt_id not in seen:
-        if right(origin) and language_of(origin.source) == "triton":
-            return origin
-        seen.add(origin.attempt_id)
-        origin = trajectory.parent(origin)
+    while (parent := trajectory.parent(attempt)) is not None:
+        if right(parent) and language_of(parent.source) == "triton":
+            return parent
+        attempt = parent
     return None
 
 
@@ -325,14 +318,14 @@ class Fix(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each failing attempt that something came of."""
-        lineage = Lineage(trajectory.attempts)
+        lineage = Lineage(trajectory)
         for attempt in trajectory.attempts:
             found = lineage.nearest(attempt) if fails(attempt) else None
             if found is not None and found.attempt.source != attempt.source:
                 yield _fix_row(trajectory, attempt, found)
 
 
-def _fix_row(trajectory: Trajectory, broken: AttemptRecord, found: Descendant) -> ExportRow:
+def _fix_row(trajectory: Trajectory, broken: Attempt, found: Descendant) -> ExportRow:
     fixed, error = found.attempt, error_told(trajectory.run, broken)
     before, after = str(broken.status), str(fixed.status)
     values = {
@@ -370,8 +363,8 @@ class Preference:
     """`related`: one was derived from the other. `margin`: of two times, how much faster the better one is at least."""
 
     by: By
-    better: AttemptRecord
-    worse: AttemptRecord
+    better: Attempt
+    worse: Attempt
     related: bool
     margin: float | None = None
 
@@ -384,30 +377,30 @@ def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) ->
     its nearest right descendant, its fastest child or its parent where that is the better one (they differ by what was
     changed), else with one drawn at random. Reads no texts.
     """
-    lineage = Lineage(trajectory.attempts)
+    lineage = Lineage(trajectory)
     rng = Random(f"{seed} {trajectory.run.run_id}")
-    found = list(_right_over_failing(trajectory.attempts, lineage, rng))
+    found = list(_right_over_failing(trajectory, lineage, rng))
     if trajectory.run.gpu is not None:
-        found += _faster_over_slower(trajectory.attempts, lineage, rng, least_margin)
+        found += _faster_over_slower(trajectory, rng, least_margin)
     return found
 
 
-def _right_over_failing(attempts: Sequence[AttemptRecord], lineage: Lineage, rng: Random) -> Iterator[Preference]:
-    good = [a for a in attempts if right(a)]
-    for attempt in attempts if good else ():
+def _right_over_failing(trajectory: Trajectory, lineage: Lineage, rng: Random) -> Iterator[Preference]:
+    good = [a for a in trajectory.attempts if right(a)]
+    for attempt in trajectory.attempts if good else ():
         if fails(attempt):
-            reached, parent = lineage.nearest(attempt), lineage.parent(attempt)
+            reached, parent = lineage.nearest(attempt), trajectory.parent(attempt)
             near = reached.attempt if reached else parent if parent and right(parent) else None
             yield Preference("right", near or rng.choice(good), attempt, near is not None)
 
 
-def _faster_over_slower(
-    attempts: Sequence[AttemptRecord], lineage: Lineage, rng: Random, least_margin: float
-) -> Iterator[Preference]:
-    timed = sorted((a for a in attempts if right(a) and a.timing is not None), key=lambda a: (_high_us(a), a.number))
+def _faster_over_slower(trajectory: Trajectory, rng: Random, least_margin: float) -> Iterator[Preference]:
+    timed = sorted(
+        (a for a in trajectory.attempts if right(a) and a.timing is not None), key=lambda a: (_high_us(a), a.number)
+    )
     highs = [_high_us(a) for a in timed]
     places = {a.attempt_id: place for place, a in enumerate(timed)}
-    parents = [lineage.parent(a) for a in timed]
+    parents = [trajectory.parent(a) for a in timed]
     fastest_child = {p.attempt_id: i for i, p in reversed(list(enumerate(parents))) if p is not None}
     for attempt, parent in zip(timed, parents, strict=True):
         n_faster = bisect_left(highs, _low_us(attempt) / least_margin)
@@ -418,11 +411,11 @@ def _faster_over_slower(
             yield Preference("faster", better, attempt, near is not None, _low_us(attempt) / _high_us(better))
 
 
-def _low_us(attempt: AttemptRecord) -> float:
+def _low_us(attempt: Attempt) -> float:
     return attempt.timing.low_us if attempt.timing else float("-inf")
 
 
-def _high_us(attempt: AttemptRecord) -> float:
+def _high_us(attempt: Attempt) -> float:
     return attempt.timing.high_us if attempt.timing else float("inf")
 
 
@@ -518,7 +511,7 @@ class Kto(Format):
                 prompt, completion = instructions.solve(trajectory.run), instructions.answer(attempt.source)
                 yield ExportRow({"prompt": prompt, "completion": completion, "label": label}, attempt)
 
-    def _label(self, attempt: AttemptRecord) -> bool | None:
+    def _label(self, attempt: Attempt) -> bool | None:
         if fails(attempt):
             return False
         if not right(attempt):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.base import ExportRow, Format
 from kerneltune.agent.export.card import Statistics
 from kerneltune.agent.export.files import DataFile, DataFiles, FileType
@@ -17,7 +18,7 @@ from kerneltune.agent.export.rewards import RejectionSampling, rewards_of
 from kerneltune.agent.export.similarity import Duplicates, Placement
 from kerneltune.agent.record.query import ChosenRun
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 
 NO_NAMES = PrivateNames()
 Progress = Callable[[str, int], None]  # a stage, and attempts that are done in it
@@ -113,13 +114,13 @@ class Exporter:
         duplicate_of = self._duplicates.of if self._duplicates else None
         return Provenance(trajectory, placement, self._rewards, duplicate_of, self._scrubber)
 
-    def _passes(self, attempt: AttemptRecord | None, facts: Provenance) -> bool:
+    def _passes(self, attempt: Attempt | None, facts: Provenance) -> bool:
         """Whether a row about this attempt (or about none) is kept."""
         sampling = self._recipe.sampling
         sampled = sampling is None or attempt is None or sampling.keeps(attempt)
         return sampled and self._where(facts.of(attempt))
 
-    def _kept(self, attempts: Iterable[AttemptRecord], facts: Provenance) -> list[AttemptRecord]:
+    def _kept(self, attempts: Iterable[Attempt], facts: Provenance) -> list[Attempt]:
         return [a for a in attempts if self._passes(a, facts)]
 
     def _write_run(self, trajectory: Trajectory, files: DataFiles, written: WrittenRows) -> None:

@@ -129,8 +129,10 @@ _MARKED = {  # the plain string by which it is found: the rest of the key
     "SG.": r"[\w-]{16,}\.[\w-]{16,}",
     "eyJ": r"[\w-]{8,2000}+\.[\w-]{8,}(?:\.[\w-]*)?",
 }
-_KEYS = tuple((mark, re.compile(rf"{_START}{re.escape(mark)}(?:{rest})")) for mark, rest in _MARKED.items())
-_BROKEN = frozenset(("sk-", "AIza", "ya29.", "glpat-", "nvapi-", "SG.", "pypi-"))  # may hold many "-" and "_"
+_PATTERNS = {mark: re.compile(rf"{_START}{re.escape(mark)}(?:{rest})") for mark, rest in _MARKED.items()}
+_BROKEN = ("sk-", "AIza", "ya29.", "glpat-", "nvapi-", "SG.", "pypi-")  # may hold many "-" and "_"
+_BROKEN_KEYS = [(mark, _PATTERNS[mark]) for mark in _BROKEN]
+_KEYS = [(mark, pattern) for mark, pattern in _PATTERNS.items() if mark not in _BROKEN]
 _LONG_RUN = b"a" * 12  # letters and digits in a row: all other keys have so many, and lines of code seldom do
 _ALNUM = bytes(ord("a") if chr(i).isalnum() and i < 128 else 32 for i in range(256))
 _PEM = re.compile(
@@ -320,10 +322,16 @@ class _Facts(NamedTuple):
     runs: bool
 
 
-def _marked(mark: str) -> Callable[[_Facts], bool]:
-    if mark in _BROKEN:
-        return lambda facts: mark in facts.text
-    return lambda facts: facts.runs and mark in facts.text
+def _holds(mark: str) -> Callable[[_Facts], bool]:
+    return lambda facts: mark in facts.text
+
+
+def _without_keys(text: str) -> str:
+    """Without those that are letters and digits in a row."""
+    for mark, pattern in _KEYS:
+        if mark in text:
+            text = pattern.sub(KEY, text)
+    return text
 
 
 def _one_of(*needles: str) -> Callable[[_Facts], bool]:
@@ -345,7 +353,8 @@ _names_one = _one_of("_key", "-key", "apikey", "accesskey", "accountkey", "priva
 # What finds, and what mends; first those that a later one would cut up.
 _MENDERS: tuple[tuple[Callable[[_Facts], object], Callable[[str], str]], ...] = (
     (lambda facts: "://" in facts.text and "@" in facts.text, _replaced(_IN_URL, f"{USER}:{KEY}")),
-    *((_marked(mark), _replaced(pattern, KEY)) for mark, pattern in _KEYS),
+    *((_holds(mark), _replaced(pattern, KEY)) for mark, pattern in _BROKEN_KEYS),
+    (lambda facts: facts.runs, _without_keys),
     (_one_of("bearer "), _without_bearers),
     (lambda facts: _names_one(facts) or (facts.runs and "token" in facts.low), _without_named),
     (_one_of("passw", "passphrase", "_pwd", "-pwd"), _without_passwords),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Row
 from kerneltune.agent.export.privacy import Scrubber
@@ -20,7 +21,7 @@ from kerneltune.agent.export.rewards import Reward, labels
 from kerneltune.agent.export.similarity import Duplicate, Placement
 from kerneltune.agent.models.providers import OFFLINE, SourceTerms
 from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
@@ -97,7 +98,7 @@ _ATTEMPT = (
     Feature("timed", "bool", "timed on a GPU, with every timed output checked"),
     Feature("faster", "bool", "its interval lies above 1 against the fastest baseline; null: not timed"),
     Feature("impossible", "bool", "faster than light, or clocks disagreed: a cheat or a broken measurement"),
-    Feature("why", "text", "why it is not right: status/tool; empty if it is"),
+    Feature("why", "text", "why it is not right: status/tool/cause, as far as it is known; empty if it is"),
     Feature("verified", "bool", "whether a later verification bore the verdict out; null: nobody verified it"),
     Feature("speedup", "float", "over the fastest baseline; null: not timed"),
     Feature("speedup_low", "float", "lower end of its 95 % interval"),
@@ -146,7 +147,7 @@ class Provenance:
             if message.role == "assistant" and message.turn is not None
         }
 
-    def of(self, attempt: AttemptRecord | None) -> Row:
+    def of(self, attempt: Attempt | None) -> Row:
         """The common columns of a row about this attempt, or about none."""
         if attempt is None:
             return self._run
@@ -178,7 +179,7 @@ class Provenance:
             "kerneltune": versions.get("kerneltune"),
         }
 
-    def _of_attempt(self, attempt: AttemptRecord) -> Row:
+    def _of_attempt(self, attempt: Attempt) -> Row:
         thought = self._thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None
         made: Row = {
             "attempt_id": attempt.attempt_id,
@@ -213,7 +214,7 @@ def _moment(at: float) -> str | None:
         return None
 
 
-def _spills(attempt: AttemptRecord) -> int | None:
+def _spills(attempt: Attempt) -> int | None:
     return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels) if attempt.kernels else None
 
 
@@ -269,16 +270,6 @@ def only_providers(names: str) -> str:
     condition = f"provider={'|'.join(wanted)}"
     predicate([condition], ())
     return condition
-
-
-def where_table() -> str:
-    """The fields as a Markdown table."""
-    shown = {"bool": "true, false", "date": "a date"}
-    rows = [
-        f"| `{name}` | {', '.join(_CHOICES.get(name, ())) or shown.get(kind, kind)} | {about} |"
-        for name, (kind, about) in where_fields().items()
-    ]
-    return "\n".join(("| field | compares with | about |", "| --- | --- | --- |", *rows))
 
 
 def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> Keep:

@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from kerneltune.agent.attempt import Attempt, Expectation, Outcome
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import near, option_types, options
-from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Outcome, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
 FASTEST: Final = "fastest"
-Score = Callable[[AttemptRecord], float | None]
+Score = Callable[[Attempt], float | None]
 
 
 _RIGHT = (Status.CHECKED, Status.CORRECT)
@@ -47,7 +48,7 @@ class Labels(NamedTuple):
     `timed`: `correct` rests on a GPU, where every timed output was checked; otherwise on an interpreter of small cases.
     `faster`: the lower end of its speed-up's interval is above 1 against the fastest baseline. None when not timed.
     `impossible`: faster than light, or the clocks disagree: a cheat, or a broken measurement.
-    `why`: status/tool of an attempt that is not right; "" for one that is, or was never judged.
+    `why`: status/tool/cause of an attempt that is not right, as far as known; "" for one that is, or was never judged.
     `verified`: `optimize verify` bore its verdict out. None: nobody verified it.
     """
 
@@ -60,7 +61,7 @@ class Labels(NamedTuple):
     verified: bool | None
 
 
-def labels(attempt: AttemptRecord) -> Labels:
+def labels(attempt: Attempt) -> Labels:
     """The labels of an attempt."""
     status, timed = attempt.status, attempt.timing is not None
     failed = status is not None and status not in _RIGHT
@@ -70,36 +71,36 @@ def labels(attempt: AttemptRecord) -> Labels:
         timed,
         attempt.speedup_low > 1.0 if timed and attempt.speedup_low is not None else None,
         status is Status.IMPOSSIBLE,
-        f"{status.value}/{attempt.tool}" if failed and status is not None else "",
+        "/".join(filter(None, (status, attempt.tool, attempt.judged.cause))) if failed else "",
         attempt.held,
     )
 
 
-def compilable(attempt: AttemptRecord) -> bool | None:
+def compilable(attempt: Attempt) -> bool | None:
     """Whether tracer and compiler accepted it; None when it never came to that."""
     status = attempt.status
-    if attempt.tool != "update":
+    if status is None or attempt.tool != "update":
         return None if status is None else status is not Status.COMPILE_FAILED
     return None if status is Status.WRONG else False
 
 
-def correct(attempt: AttemptRecord) -> bool | None:
+def correct(attempt: Attempt) -> bool | None:
     """Whether it is right, as far as the machine that judged it could tell; None when it could not."""
     status = attempt.status
     return None if status is None or status is Status.UNCHECKED else status in _RIGHT
 
 
-def right(attempt: AttemptRecord) -> bool:
+def right(attempt: Attempt) -> bool:
     """Known to be right."""
     return attempt.accepted and attempt.held is not False
 
 
-def fails(attempt: AttemptRecord) -> bool:
+def fails(attempt: Attempt) -> bool:
     """Known to fail."""
     return attempt.status in _FAILED and attempt.held is not False
 
 
-def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
+def outcome(expected: Expectation, attempt: Attempt) -> Outcome:
     """What became of a hypothesis that was tested by this attempt. Without a clock one about speed is open, whatever
     was stored; that an attempt does not work at all refutes it without one."""
     decided = attempt.timing is not None or fails(attempt)
@@ -109,7 +110,7 @@ def outcome(expected: Expectation, attempt: AttemptRecord) -> Outcome:
 # Rewards --------------------------------------------------------------------------------------------------------------
 
 
-def speedup_over(attempt: AttemptRecord, baseline: str = FASTEST, *, low: bool = False) -> float | None:
+def speedup_over(attempt: Attempt, baseline: str = FASTEST, *, low: bool = False) -> float | None:
     """Speed-up over the fastest baseline, or over a named one; `low`: the lower end of its 95 % interval. None when it
     was not timed against that one, when a faster one may have been missing, or when what is stored is no positive
     number."""
@@ -128,7 +129,7 @@ def _gated(formula: Callable[..., float | None]) -> Callable[..., float | None]:
     """0 for failed attempts, None for those of which nothing is known, else what the formula says of a right one."""
 
     @functools.wraps(formula)
-    def score(attempt: AttemptRecord, **given: Any) -> float | None:
+    def score(attempt: Attempt, **given: Any) -> float | None:
         known = correct(attempt)
         if known:
             return formula(attempt, **given)
@@ -138,7 +139,7 @@ def _gated(formula: Callable[..., float | None]) -> Callable[..., float | None]:
 
 
 @_gated
-def fast_p(attempt: AttemptRecord, *, p: float = 1.0, baseline: str = FASTEST) -> float | None:
+def fast_p(attempt: Attempt, *, p: float = 1.0, baseline: str = FASTEST) -> float | None:
     """1 when right and more than p times as fast, strictly; fast_1, fast_1.5 name a threshold."""
     if p == 0.0:
         return 1.0  # whatever the time is: fast_0 is the share of right ones
@@ -147,7 +148,7 @@ def fast_p(attempt: AttemptRecord, *, p: float = 1.0, baseline: str = FASTEST) -
 
 
 @_gated
-def kevin(attempt: AttemptRecord, *, correct: float = 0.3, baseline: str = FASTEST) -> float | None:
+def kevin(attempt: Attempt, *, correct: float = 0.3, baseline: str = FASTEST) -> float | None:
     """0.3 for being right plus the speed-up; 0 when not right."""
     speedup = speedup_over(attempt, baseline)
     return None if speedup is None else correct + speedup
@@ -155,7 +156,7 @@ def kevin(attempt: AttemptRecord, *, correct: float = 0.3, baseline: str = FASTE
 
 @_gated
 def drkernel(
-    attempt: AttemptRecord,
+    attempt: Attempt,
     *,
     correct: float = 0.5,
     speed: float = 0.5,
@@ -172,7 +173,7 @@ def drkernel(
 
 
 @_gated
-def sol(attempt: AttemptRecord, *, baseline: str = FASTEST) -> float | None:
+def sol(attempt: Attempt, *, baseline: str = FASTEST) -> float | None:
     """How far it is from the baseline to the speed of light: 0.5 at the baseline, 1 at the limit."""
     speedup, fraction = speedup_over(attempt, baseline), _known(attempt.sol_fraction)
     if speedup is None or fraction is None or fraction <= 0.0:
@@ -193,7 +194,7 @@ def sol_score(speedup: float, sol_fraction: float) -> float:
 
 
 @_gated
-def proven(attempt: AttemptRecord, *, correct: float = 0.3, cap: float = 4.0, baseline: str = FASTEST) -> float | None:
+def proven(attempt: Attempt, *, correct: float = 0.3, cap: float = 4.0, baseline: str = FASTEST) -> float | None:
     """What is proven of it: the logarithm of the interval's lower end, times the coverage.
 
     correct + (1 - correct) * coverage * place; place goes from 0 at 1 / cap to 1 at cap. Unknown when a verification
@@ -205,13 +206,13 @@ def proven(attempt: AttemptRecord, *, correct: float = 0.3, cap: float = 4.0, ba
     return correct + (1.0 - correct) * min(max(coverage, 0.0), 1.0) * place
 
 
-def hypothesis(attempt: AttemptRecord) -> float | None:
+def hypothesis(attempt: Attempt) -> float | None:
     """The expectation that the attempt tested was confirmed, refuted, or undecided (0). Unknown without a clock."""
     worth = {"confirmed": 1.0, "refuted": -1.0, "open": 0.0}
     return _mean(worth[outcome(e, attempt)] for e in attempt.expectations if _was_tested(e, attempt))
 
 
-def _was_tested(expected: Expectation, attempt: AttemptRecord) -> bool:
+def _was_tested(expected: Expectation, attempt: Attempt) -> bool:
     """Decided; or held against a measurement that showed no difference. One about an attempt to come was not."""
     if outcome(expected, attempt) != "open":
         return True
@@ -222,7 +223,7 @@ def _was_tested(expected: Expectation, attempt: AttemptRecord) -> bool:
     return _number(seen.get("measured_speedup" if foretold else "time_ratio_to_parent")) > 0.0
 
 
-def prediction(attempt: AttemptRecord) -> float | None:
+def prediction(attempt: Attempt) -> float | None:
     """How near the predicted speed-up over the parent came to the measured one."""
     failed = correct(attempt) is False
     found = (_foreseen(e, failed=failed) for e in attempt.expectations)
@@ -278,7 +279,7 @@ class Reward:
     about: str
     score: Score
 
-    def __call__(self, attempt: AttemptRecord) -> float | None:
+    def __call__(self, attempt: Attempt) -> float | None:
         """The reward of an attempt, finite; None when it cannot be known."""
         return self.score(attempt)
 
@@ -369,7 +370,7 @@ class RewardedTurn:
     conversation: str
     number: int
     reply: int | None
-    attempts: tuple[AttemptRecord, ...]
+    attempts: tuple[Attempt, ...]
     reward: float | None
     to_go: float | None
 
@@ -386,20 +387,18 @@ def returns(rewards: Sequence[float | None], discount: Discount = Discount()) ->
 
 def turns_of(trajectory: Trajectory, reward: Score, discount: Discount = Discount()) -> list[RewardedTurn]:
     """The turns of all conversations of a run, in order; then the generations of attempts that no reply proposed."""
-    talked: dict[str, dict[int, list[AttemptRecord]]] = {}
-    grown: list[AttemptRecord] = []
+    talked: dict[str, dict[int, list[Attempt]]] = {}
+    grown: list[Attempt] = []
     for attempt in trajectory.attempts:
         if attempt.turn is None:
             grown.append(attempt)
         else:
             talked.setdefault(attempt.conversation, {}).setdefault(attempt.turn, []).append(attempt)
     found = [turn for key, replies in talked.items() for turn in _conversation(key, replies, reward, discount)]
-    return found + (_generations(grown, trajectory.attempts, reward, discount) if grown else [])
+    return found + (_generations(grown, trajectory, reward, discount) if grown else [])
 
 
-def _conversation(
-    key: str, replies: dict[int, list[AttemptRecord]], reward: Score, discount: Discount
-) -> list[RewardedTurn]:
+def _conversation(key: str, replies: dict[int, list[Attempt]], reward: Score, discount: Discount) -> list[RewardedTurn]:
     order = sorted(replies)
     rewards = [_best([reward(a) for a in replies[n]]) for n in order]
     rows = zip(order, rewards, returns(rewards, discount), strict=True)
@@ -413,17 +412,15 @@ def _best(rewards: Sequence[float | None]) -> float | None:
 
 
 def _generations(
-    grown: Sequence[AttemptRecord], everyone: Iterable[AttemptRecord], reward: Score, discount: Discount
+    grown: Sequence[Attempt], trajectory: Trajectory, reward: Score, discount: Discount
 ) -> list[RewardedTurn]:
-    """Attempts come by number, and a parent has a smaller one than its child; a link that says otherwise is none."""
-    parents = {a.attempt_id: a for a in everyone}
+    """Attempts come by number, and a parent has a smaller one than its child."""
     depth: dict[str, int] = {}
-    children: dict[str, list[AttemptRecord]] = {}
-    for attempt in parents.values():
-        parent = parents.get(attempt.parent_id or "")
-        linked = parent is not None and parent.number < attempt.number
-        depth[attempt.attempt_id] = depth[parent.attempt_id] + 1 if linked and parent is not None else 1
-        if linked and parent is not None and attempt.turn is None:
+    children: dict[str, list[Attempt]] = {}
+    for attempt in trajectory.attempts:
+        parent = trajectory.parent(attempt)
+        depth[attempt.attempt_id] = depth[parent.attempt_id] + 1 if parent else 1
+        if parent and attempt.turn is None:
             children.setdefault(parent.attempt_id, []).append(attempt)
     after: dict[str, float | None] = {}
     turns = []
@@ -525,7 +522,7 @@ class RejectionSampling:
             if value is not None and not 0.0 <= value < math.inf:
                 raise UsageError(f"{name}={value} is no threshold; it is a number of at least 0")
 
-    def probability(self, attempt: AttemptRecord) -> float:
+    def probability(self, attempt: Attempt) -> float:
         """With what probability it is kept."""
         if not correct(attempt):
             return 1.0
@@ -538,7 +535,7 @@ class RejectionSampling:
             return float(coverage >= self.tau)
         return min(max((coverage - self.tau) / self.s, 0.0), 1.0)
 
-    def keeps(self, attempt: AttemptRecord) -> bool:
+    def keeps(self, attempt: Attempt) -> bool:
         """Whether it is kept."""
         p = self.probability(attempt)
         return p >= 1.0 or (p > 0.0 and draw(self.seed, attempt.attempt_id) < p)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
@@ -30,7 +31,7 @@ from kerneltune.agent.export.rewards import (
     reward_of,
     turns_of,
 )
-from kerneltune.agent.record.trajectory import AttemptRecord, Message, Trajectory
+from kerneltune.agent.record.trajectory import Message, Trajectory
 
 _CREATE = (
     Feature("task", "text", "the task's name"),
@@ -143,7 +144,7 @@ class RlTurns(Format):
             "group_size": size,
         }
 
-    def _leader(self, turn: RewardedTurn) -> AttemptRecord:
+    def _leader(self, turn: RewardedTurn) -> Attempt:
         """The attempt whose reward is the turn's; the last one when none is known."""
         if turn.reward is None:
             return turn.attempts[-1]

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from kerneltune.agent.attempt import StopReason
-from kerneltune.tools.schema.codec import Json
+from kerneltune.agent.attempt import Earlier, Origin, StopReason, point_of
+from kerneltune.agent.events import RunStarted
+from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.errors import UsageError
-from kerneltune.tools.schema.verdict import Status, Tier
+from kerneltune.tools.schema.verdict import Status
 
 ACCEPTED = "accepted"  # as good as a status, where one is asked for
 _ACCEPTED = (Status.CHECKED.value, Status.CORRECT.value)
@@ -98,28 +99,6 @@ class RunSummary:
     why: StopReason | None
     verified: bool | None = None
     by_status: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class AttemptSummary:
-    """A stored attempt with the verdict that counts; `status` is None when it has none yet. Device times in
-    microseconds; the speed-up is over the fastest baseline. Registers are per thread of each kernel, spills bytes."""
-
-    attempt_id: str
-    number: int
-    parent_id: str | None
-    rationale: str
-    status: str | None = None
-    detail: str = ""
-    tier: Tier | None = None
-    median_us: float | None = None
-    low_us: float | None = None
-    high_us: float | None = None
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    registers: tuple[int, ...] = ()
-    spill_bytes: int = 0
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------
@@ -309,66 +288,57 @@ def _read_only(database: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-# Attempts -----------------------------------------------------------------------------------------------------------
+# What a search may learn from earlier runs on the same GPU ------------------------------------------------------------
 
-_ATTEMPTS = """
-SELECT a.attempt_id, a.number, a.parent_id, a.rationale, v.status, v.detail, v.tier, v.median_us, v.low_us, v.high_us,
-    c.speedup, c.low AS speedup_low, c.high AS speedup_high,
-    (SELECT json_group_array(registers) FROM (
-        SELECT k.registers FROM kernels AS k WHERE k.seq = u.seq ORDER BY k.position
-    )) AS registers,
-    (SELECT coalesce(sum(k.spill_store_bytes + k.spill_load_bytes), 0) FROM kernels AS k WHERE k.seq = u.seq)
-        AS spill_bytes
-FROM attempts AS a LEFT JOIN updates AS u ON u.attempt_id = a.attempt_id
-LEFT JOIN verdicts AS v ON v.seq = (
-    SELECT max(w.seq) FROM verdicts AS w WHERE w.attempt_id = a.attempt_id AND w.tool IN ('bench', 'confirm')
+MOST_RUNS = 40  # of this task first, then the latest: a search of 300 attempts loads 12,000 rows in 0.1 s
+
+# Of each attempt the last verdict counts, as everywhere; a verification by hand, perhaps elsewhere, does not. Only what
+# the record held when the run began counts, so that a resumed run sees what it saw then.
+_EARLIER = """
+WITH now AS (SELECT coalesce((SELECT seq FROM runs WHERE run_id = :run_id), 9223372036854775807) AS seq),
+chosen AS MATERIALIZED (
+    SELECT r.* FROM runs AS r, now
+    WHERE r.gpu = :gpu AND r.arch = :arch AND r.author = 'offline' AND r.seq < now.seq
+    ORDER BY r.task_sha256 = :task_sha256 DESC, r.seq DESC LIMIT :most
 )
-LEFT JOIN comparisons AS c ON c.seq = v.seq AND c.position = (
-    SELECT x.position FROM comparisons AS x WHERE x.seq = v.seq ORDER BY x.speedup LIMIT 1
+SELECT a.attempt_id, a.origin, a.source_ref, c.task, c.task_sha256, c.versions, v.status, v.median_us
+FROM chosen AS c
+CROSS JOIN attempts AS a ON a.run_id = c.run_id
+CROSS JOIN verdicts AS v ON v.seq = (
+    SELECT max(w.seq) FROM verdicts AS w, now
+    WHERE w.attempt_id = a.attempt_id AND w.tool IN ('bench', 'confirm') AND w.seq < now.seq
 )
-WHERE {where} ORDER BY a.number
+ORDER BY a.seq DESC
 """
-_NUMBERS = ("median_us", "low_us", "high_us", "speedup", "speedup_low", "speedup_high")
+_ORIGIN = cast(type[Origin | None], Origin | None)
+_FAILED = ("wrong", "crashed", "timed_out", "compile_failed", "rejected", "impossible")
 
 
-def attempt_summaries(
-    connection: sqlite3.Connection, run_id: str, wanted: Filter | None = None
-) -> list[AttemptSummary]:
-    """The attempts of a run that pass, by number."""
-    wanted = wanted or Filter()
-    return [a for a in _attempts(connection, "a.run_id = ?", run_id) if wanted.passes([a.status], a.speedup)]
+def earlier(connection: sqlite3.Connection, run: RunStarted) -> list[Earlier]:
+    """The attempts of earlier runs' searches on the GPU of `run`, the latest first; none where it has no GPU."""
+    if run.gpu is None:
+        return []
+    asked = {"run_id": run.run_id, "gpu": run.gpu, "arch": run.arch, "task_sha256": run.task_sha256}
+    found = (_earlier(row, run) for row in _rows(connection, _EARLIER, asked | {"most": MOST_RUNS}))
+    return [one for one in found if one is not None]
 
 
-def best_accepted(connection: sqlite3.Connection, run_id: str) -> str | None:
-    """The best attempt of a run, if what counts of it is still a verdict that accepts it."""
-    run = summary(connection, run_id)
-    found = _attempts(connection, "a.attempt_id = ?", run.best_attempt_id if run else None)
-    return next((a.attempt_id for a in found if a.status in _ACCEPTED), None)
-
-
-def ancestors(connection: sqlite3.Connection, attempt_id: str) -> list[AttemptSummary]:
-    """Whom an attempt was derived from: its parent, that one's parent, and so on, as far as they are stored."""
-    found: list[AttemptSummary] = []
-    seen = {attempt_id}
-    parents = [a.parent_id for a in _attempts(connection, "a.attempt_id = ?", attempt_id)]
-    while parents and (parent := parents.pop()) is not None and parent not in seen:
-        seen.add(parent)
-        its = _attempts(connection, "a.attempt_id = ?", parent)
-        found += its
-        parents = [a.parent_id for a in its]
-    return found
-
-
-def _attempts(connection: sqlite3.Connection, where: str, value: str | None) -> list[AttemptSummary]:
-    found = connection.execute(_ATTEMPTS.format(where=where), (_bound(value),))
-    return [_attempt(dict(zip((c[0] for c in found.description), row, strict=True))) for row in found]
-
-
-def _attempt(row: dict[str, Any]) -> AttemptSummary:
-    words = {name: _word(row[name]) for name in ("parent_id", "rationale")}
-    numbers = {name: _real(row[name]) for name in _NUMBERS}
-    registers = tuple(json.loads(row["registers"]))
-    return AttemptSummary(**row | words | numbers | {"registers": registers, "detail": _word(row["detail"]) or ""})
+def _earlier(row: Mapping[str, Any], run: RunStarted) -> Earlier | None:
+    origin: Origin | None = decode(_ORIGIN, json.loads(row["origin"] or "null"))
+    point = point_of(origin)
+    timed = row["status"] == "correct" and isinstance(row["median_us"], float) and row["median_us"] > 0
+    if point is None or not point.sketch or not (timed or row["status"] in _FAILED):
+        return None
+    return Earlier(
+        row["attempt_id"],
+        row["task_sha256"] == run.task_sha256,
+        json.loads(row["versions"]) == run.versions,
+        point.sketch,
+        point.params,
+        row["source_ref"],
+        row["median_us"] if timed else None,
+        row["task"],
+    )
 
 
 # Values as the driver returns them ----------------------------------------------------------------------------------
@@ -381,7 +351,7 @@ def _rows(connection: sqlite3.Connection, query: str, values: Mapping[str, objec
 
 
 def _word(value: Any) -> Any:
-    """A `Words` column of `agent.record.tables`: a text with lone surrogates is stored as bytes."""
+    """A `Words` column of `agent.record.rows`: a text with lone surrogates is stored as bytes."""
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
 
 

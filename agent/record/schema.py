@@ -2,7 +2,7 @@
 
 The version is SQLite's `user_version`. An older database is converted whole: its tables are made anew as they are now,
 and every column that both have is copied; a new column has its default. Before version 2 an attempt had `params`,
-launch parameters and private keys in one object, which become its origin.
+launch parameters and private keys in one object, which become its origin; before version 3 a verdict had no cause.
 """
 
 import contextlib
@@ -16,12 +16,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlmodel import SQLModel
 
 from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
-from kerneltune.agent.record import tables as _tables  # noqa: F401  registers the tables
 from kerneltune.agent.record.rows import digest_of, read_events
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import StoreError
 
-VERSION = 2
+VERSION = 3
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
 
@@ -50,7 +49,7 @@ def version(connection: sqlite3.Connection, path: Path) -> str | None:
         found = str(connection.execute("PRAGMA user_version").fetchone()[0])
     if "events" not in names or found in ("", "0"):
         raise StoreError(f"{path} is an SQLite database, but not one of kerneltune's; give another runs directory")
-    if found not in (str(VERSION), "1", _BEFORE_1):
+    if found not in (_BEFORE_1, *map(str, range(1, VERSION + 1))):
         raise StoreError(
             f"{path} has schema {found}, newer than schema {VERSION} of this kerneltune; "
             "upgrade kerneltune, or give another runs directory"

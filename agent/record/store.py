@@ -12,7 +12,6 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,12 +21,9 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from kerneltune.agent.attempt import Attempt, Earlier, best
-from kerneltune.agent.events import Event, Proposed, RunStarted, Updated, is_stored
-from kerneltune.agent.record import attempts as folds
+from kerneltune.agent.events import Event, RunStarted, attempts_of, is_stored
 from kerneltune.agent.record import query
-from kerneltune.agent.record import tables as t
-from kerneltune.agent.record.earlier import earlier
-from kerneltune.agent.record.rows import read_events, read_texts, to_rows
+from kerneltune.agent.record.rows import EventRow, TextRow, read_events, read_texts, table, to_rows
 from kerneltune.agent.record.schema import prepare
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.tools.schema.codec import Json
@@ -36,22 +32,12 @@ from kerneltune.tools.schema.errors import StoreError
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-EVENTS, TEXTS = t.table(t.EventRow), t.table(t.TextRow)
+EVENTS, TEXTS = table(EventRow), table(TextRow)
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
 
 
 class Contradiction(StoreError):
     """What was to be stored is at odds with what is: another run with this id, a reference to nothing."""
-
-
-@dataclass(frozen=True)
-class StoredAttempt:
-    """An attempt found by its id, and the run it is of. `finished` is None when it never got a verdict."""
-
-    run: RunStarted
-    proposed: Proposed
-    updated: Updated | None
-    finished: Attempt | None
 
 
 class Store:
@@ -117,15 +103,16 @@ class Store:
         with self.reading() as connection:
             return query.summary(connection, run_id)
 
-    def attempt_summaries(self, run_id: str, wanted: query.Filter | None = None) -> list[query.AttemptSummary]:
-        """The attempts of a run that pass, in short, by number."""
-        with self.reading() as connection:
-            return query.attempt_summaries(connection, run_id, wanted)
-
-    def ancestors(self, attempt_id: str) -> list[query.AttemptSummary]:
-        """What an attempt was derived from, nearest first."""
-        with self.reading() as connection:
-            return query.ancestors(connection, attempt_id)
+    def ancestors(self, attempt: Attempt) -> list[Attempt]:
+        """Whom an attempt was derived from: its parent, that one's parent, and so on, as far as they are stored."""
+        found: dict[str | None, Attempt] = {attempt.attempt_id: attempt}
+        while attempt.parent_id and attempt.parent_id not in found:
+            parents = attempts_of(self.load_attempt(attempt.parent_id))
+            if not parents:
+                break
+            [attempt] = parents
+            found[attempt.attempt_id] = attempt
+        return list(found.values())[1:]
 
     def load_events(self, run_id: str, until: int | None = None) -> list[Event]:
         """What happened in a run, in order, equal to what was written; empty when there is no such run. `until`: as the
@@ -142,11 +129,8 @@ class Store:
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """The finished attempts of a run, in the order in which they got their verdict."""
-        return folds.finished(self.load_events(run_id))
-
-    def unfinished(self, run_id: str) -> list[Proposed]:
-        """What was proposed in a run and never judged."""
-        return folds.unfinished(self.load_events(run_id))
+        found = attempts_of(self._events("run_id = :run_id AND attempt_id IS NOT NULL", run_id=run_id))
+        return [attempt for attempt in found if attempt.verdict]
 
     def load_run(self, run_id: str) -> RunStarted:
         """How a run began. Raises StoreError when there is no such run."""
@@ -157,8 +141,8 @@ class Store:
 
     def earlier(self, run: RunStarted) -> list[Earlier]:
         """What searches of other runs found on this run's GPU before it began."""
-        with _one_line(self.path, "reading"), self._engine.begin() as connection:
-            return earlier(connection, run)
+        with self.reading() as connection:
+            return query.earlier(connection, run)
 
     def load_messages(self, run_id: str) -> list[Event]:
         """How a run began, and what was said in it: all that its conversations are made of."""
@@ -184,18 +168,18 @@ class Store:
         with self._finding() as connection:
             return query.attempt_named(text, connection, self._best_of)
 
-    def find_attempt(self, text: str) -> StoredAttempt:
-        """The attempt that `find_attempt_id` finds. Raises StoreError."""
-        events = self.load_attempt(self.find_attempt_id(text))
-        proposed = next(e for e in events if isinstance(e, Proposed))
-        update = next((e for e in events if isinstance(e, Updated)), None)
-        return StoredAttempt(self.load_run(proposed.run_id), proposed, update, next(iter(folds.finished(events)), None))
+    def find_attempt(self, text: str) -> tuple[RunStarted, Attempt]:
+        """The attempt that `find_attempt_id` finds, and how its run began. Raises StoreError."""
+        [found] = attempts_of(events := self.load_attempt(self.find_attempt_id(text)))
+        return self.load_run(events[0].run_id), found
+
+    def load_trajectory(self, run_id: str) -> Trajectory:
+        """A run without its conversations. Raises ValueError when there is no such run."""
+        return trajectory(self._events("run_id = :run_id AND kind NOT IN ('said', 'replied')", run_id=run_id))
 
     def _best_of(self, run_id: str) -> str | None:
-        with self.reading() as connection:
-            if (named := query.best_accepted(connection, run_id)) is not None:
-                return named
-        leader = best(self.attempts(run_id))
+        run = self.load_trajectory(run_id)
+        leader = run.best if run.best and run.best.accepted else best(run.attempts)
         return leader.attempt_id if leader else None
 
     def last_seq(self) -> int:
@@ -260,12 +244,6 @@ class Store:
                 yield attempt_id, texts[address]
 
     @contextlib.contextmanager
-    def _driver(self) -> Iterator[sqlite3.Connection]:
-        """One view of the database, whatever is written meanwhile, past SQLAlchemy: its rows cost more than reading."""
-        with self._engine.begin() as connection:
-            yield _sqlite(connection.connection.driver_connection)
-
-    @contextlib.contextmanager
     def _finding(self) -> Iterator[sqlite3.Connection]:
         try:
             with self.reading() as connection:
@@ -279,9 +257,10 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The database for the length of a block, in which errors become StoreErrors."""
-        with _one_line(self.path, "reading"), self._driver() as driver:
-            yield driver
+        """One view of the database, whatever is written meanwhile, past SQLAlchemy, whose rows cost more than reading.
+        Errors become StoreErrors."""
+        with _one_line(self.path, "reading"), self._engine.begin() as connection:
+            yield _sqlite(connection.connection.driver_connection)
 
 
 def _batches(runs: Iterable[query.ChosenRun]) -> Iterator[list[str]]:
@@ -307,7 +286,7 @@ def _insert(connection: Connection, event: Event) -> None:
         connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
     seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
     for model, values in rows.details:
-        connection.execute(insert(t.table(model)), [v | {"seq": seq} for v in values])
+        connection.execute(insert(table(model)), [v | {"seq": seq} for v in values])
 
 
 def _name(event: Event) -> str:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup, escape
 from rich.cells import cell_len, set_cell_size
 
-from kerneltune.agent.record.trajectory import AttemptRecord
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.report.data import (
     RunData,
     baseline_name,
@@ -234,7 +234,7 @@ def look(status: Status | None) -> VerdictLook:
     return VerdictLook(MARKS[status], css, verdict_style(status).symbol, status.value.replace("_", " "))
 
 
-def timed_mark(attempt: AttemptRecord) -> tuple[str, str]:
+def timed_mark(attempt: Attempt) -> tuple[str, str]:
     """Mark and class of a time, by how thoroughly it was measured."""
     return _TIERS.get(attempt.tier or "judged", _TIERS["judged"])
 
@@ -243,7 +243,7 @@ MOST_TITLED = 120  # marks that say what they are: more would only make the file
 _LOG_SPEEDUPS_FROM = 4.0  # from this ratio of the largest to the smallest on, a logarithm is fairer
 
 
-Timed = tuple[AttemptRecord, Comparison]  # an attempt and the baseline that was hardest to beat
+Timed = tuple[Attempt, Comparison]  # an attempt and the baseline that was hardest to beat
 
 
 def curve(material: RunData, width: float) -> Markup:
@@ -293,7 +293,7 @@ def _speedups(timed: Sequence[Timed], across: Scale, width: float) -> Iterator[s
     yield from _placed([a for a, _ in timed], places, about)
 
 
-def _time(attempt: AttemptRecord) -> str:
+def _time(attempt: Attempt) -> str:
     return words.microseconds(attempt.timing.median_us) if attempt.timing else "?"
 
 
@@ -311,9 +311,7 @@ def _stairs(timed: Sequence[Timed], across: Scale, scale: Scale) -> Iterator[str
     yield text(at, scale(reached.speedup) - 9, f"attempt {leader.number}", style="ink", anchor=side)
 
 
-def _placed(
-    attempts: Sequence[AttemptRecord], places: Sequence[tuple[float, float]], about: Sequence[str]
-) -> Iterator[str]:
+def _placed(attempts: Sequence[Attempt], places: Sequence[tuple[float, float]], about: Sequence[str]) -> Iterator[str]:
     """The marks of timed attempts; each says what it is when pointed at, unless there are too many."""
     if len(attempts) <= MOST_TITLED:
         for a, place, title in zip(attempts, places, about, strict=True):
@@ -325,7 +323,7 @@ def _placed(
         yield marks(kind, alike, style, 2.6)
 
 
-def _strip(others: Sequence[AttemptRecord], across: Scale, top: float, width: float) -> tuple[list[str], float]:
+def _strip(others: Sequence[Attempt], across: Scale, top: float, width: float) -> tuple[list[str], float]:
     """A row of marks for each verdict of attempts without a time, the key above, and where it ends. Few share a row."""
     if not others:
         return [], top - 16
@@ -484,7 +482,7 @@ def _levels(material: RunData) -> Iterator[tuple[float, str, str]]:
         yield compared.baseline_us, "level", compared.baseline
 
 
-def _of_light(attempt: AttemptRecord) -> str:
+def _of_light(attempt: Attempt) -> str:
     fraction = finite(attempt.sol_fraction)
     share = f", {fraction:.0%} of the speed of light" if fraction is not None else ""
     return f"attempt {attempt.number}: {_time(attempt)}{share}"

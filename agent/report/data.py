@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, RunResumed, Verified, Warned
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory, ending
+from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import Gpu, gpu_named
@@ -50,7 +50,7 @@ class RunData:
     other_receipt: Json = None
 
     @property
-    def best(self) -> AttemptRecord | None:
+    def best(self) -> Attempt | None:
         """The best attempt, if it is an accepted one."""
         best = self.trajectory.best
         return best if best is not None and best.accepted else None
@@ -95,7 +95,7 @@ class RunData:
         return benched + sum(finite(e.bench_s) or 0.0 for e in self.verified("confirm"))
 
     @cached_property
-    def timed(self) -> list[AttemptRecord]:
+    def timed(self) -> list[Attempt]:
         """The attempts that have a time."""
         return [a for a in self.trajectory.attempts if timing_of(a)]
 
@@ -157,20 +157,20 @@ def finite(value: float | None) -> float | None:
         return None
 
 
-def sol_us(attempt: AttemptRecord) -> float | None:
+def sol_us(attempt: Attempt) -> float | None:
     """The speed-of-light time that the attempt was compared with, in microseconds."""
     fraction = finite(attempt.sol_fraction)
     us = attempt.timing.median_us if attempt.timing else 0.0
     return fraction * us if fraction and plausible(us) and plausible(fraction * us) else None
 
 
-def ranked(attempt: AttemptRecord) -> list[Comparison]:
+def ranked(attempt: Attempt) -> list[Comparison]:
     """Its comparisons that are numbers, with the baseline that is hardest to beat first."""
     good = [c for c in attempt.comparisons if all(plausible(v) for v in (c.speedup, c.low, c.high, c.baseline_us))]
     return sorted(good, key=lambda c: (c.speedup, c.baseline))
 
 
-def timing_of(attempt: AttemptRecord) -> Timing | None:
+def timing_of(attempt: Attempt) -> Timing | None:
     """Its time, if it is one."""
     timing = attempt.timing
     return timing if timing and all(map(plausible, (timing.median_us, timing.low_us, timing.high_us))) else None
@@ -181,18 +181,15 @@ def plausible(value: float) -> bool:
     return 1e-9 < value < 1e12
 
 
-def ancestors(run: Trajectory, attempt: AttemptRecord) -> list[AttemptRecord]:
-    """What it was derived from within the run, nearest first; a circle in a damaged record is left where it closes."""
-    found, seen = list[AttemptRecord](), {attempt.attempt_id}
-    at = run.parent(attempt)
-    while at is not None and at.attempt_id not in seen:
-        seen.add(at.attempt_id)
-        found.append(at)
-        at = run.parent(at)
+def ancestors(run: Trajectory, attempt: Attempt) -> list[Attempt]:
+    """What it was derived from within the run, nearest first."""
+    found: list[Attempt] = []
+    while (parent := run.parent(attempt)) is not None:
+        found.append(attempt := parent)
     return found
 
 
-def hardest(attempt: AttemptRecord) -> Comparison | None:
+def hardest(attempt: Attempt) -> Comparison | None:
     """The comparison with the baseline that was hardest to beat."""
     return next(iter(ranked(attempt)), None)
 
@@ -234,7 +231,7 @@ def claim(material: RunData) -> Claim:
     return _refuted(material, best, first) if material.doubt else first
 
 
-def _claim_of(material: RunData, best: AttemptRecord) -> Claim:
+def _claim_of(material: RunData, best: Attempt) -> Claim:
     """What the run's own verdict may claim."""
     run = material.trajectory.run
     timing = timing_of(best)
@@ -248,7 +245,7 @@ def _claim_of(material: RunData, best: AttemptRecord) -> Claim:
     return Claim(tone, _headline(material, tone, against), tuple(_measured(material, best)))
 
 
-def _refuted(material: RunData, best: AttemptRecord, first: Claim) -> Claim:
+def _refuted(material: RunData, best: Attempt, first: Claim) -> Claim:
     """A verification weighs more than what was found at first."""
     task = material.trajectory.run.task
     if material.doubt == "wrong":
@@ -284,7 +281,7 @@ def _headline(material: RunData, tone: Tone, against: Comparison) -> str:
     return f"{where}: nothing faster than {than} was found."
 
 
-def _measured(material: RunData, best: AttemptRecord) -> Iterator[str]:
+def _measured(material: RunData, best: Attempt) -> Iterator[str]:
     assert best.timing is not None
     all_of_them = ranked(best)
     told = ", ".join(f"{interval(c)} against {baseline_name(c.baseline)}" for c in all_of_them)
@@ -292,7 +289,7 @@ def _measured(material: RunData, best: AttemptRecord) -> Iterator[str]:
     yield from _footing(material, best)
 
 
-def _footing(material: RunData, best: AttemptRecord) -> Iterator[str]:
+def _footing(material: RunData, best: Attempt) -> Iterator[str]:
     processes = dig(material.receipt, "evidence", "processes")
     if best.tier == "confirmed":
         many = f"{len(processes)} " if isinstance(processes, list) else ""
@@ -304,7 +301,7 @@ def _footing(material: RunData, best: AttemptRecord) -> Iterator[str]:
     yield from _doubts(material, best)
 
 
-def _shares(best: AttemptRecord) -> Iterator[str]:
+def _shares(best: Attempt) -> Iterator[str]:
     if (fraction := finite(best.sol_fraction)) is not None:
         yield f"It reaches {fraction:.0%} of the speed of light"
     if (coverage := finite(best.coverage)) is not None:
@@ -325,7 +322,7 @@ def _untimed(material: RunData) -> Iterator[str]:
     yield from _doubts(material, best)
 
 
-def _doubts(material: RunData, best: AttemptRecord) -> Iterator[str]:
+def _doubts(material: RunData, best: Attempt) -> Iterator[str]:
     if best.held is False:
         yield "A later verification did NOT confirm it."
     elif best.held:

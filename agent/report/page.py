@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
+from kerneltune.agent.attempt import Attempt, Expectation
 from kerneltune.agent.events import RunStarted
-from kerneltune.agent.record.trajectory import JUDGED_FILES, AttemptRecord, Expectation, Message, Trajectory
+from kerneltune.agent.record.trajectory import JUDGED_FILES, Message, Trajectory
 from kerneltune.agent.report import chart
 from kerneltune.agent.report.chart import VerdictLook, curve, look, roof, series, spread
 from kerneltune.agent.report.data import (
@@ -207,7 +208,7 @@ def shows(material: RunData, against: Comparison) -> str:
     return "no difference measured" if tone == "even" else tone
 
 
-def hypotheses(run: Trajectory) -> list[tuple[AttemptRecord, Expectation]]:
+def hypotheses(run: Trajectory) -> list[tuple[Attempt, Expectation]]:
     """Every hypothesis with the last that is known of it: one that was decided is not listed as open too."""
     decided = {(e.hypothesis, e.prediction) for a in run.attempts for e in a.expectations if e.outcome != "open"}
     return [

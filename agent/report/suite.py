@@ -16,8 +16,9 @@ from functools import partial
 
 from markupsafe import Markup
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.rewards import FASTEST, fast_p, speedup_over
-from kerneltune.agent.record.trajectory import AttemptRecord, Trajectory
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.agent.report import chart
 from kerneltune.agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
 from kerneltune.agent.report.page import both, moment, render
@@ -131,13 +132,17 @@ def fast_p_share(of: Suite, p: float, baseline: str = FASTEST) -> tuple[float, f
     return sure / n, (sure + unknown) / n
 
 
-def _score(material: RunData, score: Callable[[AttemptRecord], float | None]) -> float | None:
+def _score(material: RunData, score: Callable[[Attempt], float | None]) -> float | None:
     """That of a task's best kernel; without one 0 if its attempts failed, unknown if nothing could run them."""
     if material.best is not None:
         if material.doubt:
-            return None if material.doubt == "wrong" else score(replace(material.best, comparisons=()))
+            return None if material.doubt == "wrong" else score(_without_times(material.best))
         return score(material.best)
     return None if any(a.status is Status.UNCHECKED for a in material.trajectory.attempts) else 0.0
+
+
+def _without_times(attempt: Attempt) -> Attempt:
+    return replace(attempt, verdict=replace(attempt.judged, comparisons=()))
 
 
 def mean(of: Suite, baseline: str = FASTEST, *, kept: bool = False) -> Mean | None:
@@ -280,7 +285,7 @@ def _share(low_high: tuple[float, float]) -> str:
     return f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
 
 
-def _intervals(best: AttemptRecord | None) -> dict[str, str]:
+def _intervals(best: Attempt | None) -> dict[str, str]:
     """The speed-ups of a kernel by baseline, in words."""
     return {c.baseline: interval(c) for c in ranked(best)} if best else {}
 

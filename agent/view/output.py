@@ -19,12 +19,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, Note, is_stored
 from kerneltune.agent.record.folder import receipt_path
 from kerneltune.agent.settings import Environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.state import AttemptState, ViewState, fold, format_note
+from kerneltune.agent.view.state import ViewState, fold, format_note
 from kerneltune.tools.schema.codec import Json, encode, one_line
 
 
@@ -154,7 +154,7 @@ def _message(state: ViewState, error: BaseException | None) -> str:
     return "the run failed" if state.ended else "the run stopped before it ended"
 
 
-def _best(row: AttemptState, path: str | None) -> dict[str, Json]:
+def _best(row: Attempt, path: str | None) -> dict[str, Json]:
     verdict = row.verdict
     return {
         "attempt_id": row.attempt_id,

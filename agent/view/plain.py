@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import (
     AttemptSkipped,
     Event,
@@ -40,7 +40,6 @@ from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter
 from kerneltune.agent.view.render import line, verdict_facts
 from kerneltune.agent.view.state import (
-    AttemptState,
     Spending,
     ViewState,
     fold,
@@ -177,14 +176,14 @@ def _status(status: Status, colour: bool) -> str:
     return f"\x1b[{verdict_style(status).ansi}m{status.value}\x1b[0m" if colour else status.value
 
 
-def _tried(state: ViewState, row: AttemptState | None) -> str:
+def _tried(state: ViewState, row: Attempt | None) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
     parent = f"  (parent {one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
     return one_line(row.rationale) + parent
 
 
-def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
+def _outcome(row: Attempt | None, verdict: Verdict) -> str:
     if not verdict.accepted:
         return one_line(verdict.detail)
     if verdict.not_timed is not None:
@@ -195,7 +194,7 @@ def _outcome(row: AttemptState | None, verdict: Verdict) -> str:
     return one_line(", ".join((words.timing(verdict.timing), *compared)))
 
 
-def _compiled(row: AttemptState | None) -> str:
+def _compiled(row: Attempt | None) -> str:
     if row is None or not row.kernels:
         return "no kernel of its own"
     facts = f"regs {words.registers(row.kernels)} spills {words.spill_bytes(row.kernels)}"

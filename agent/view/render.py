@@ -19,14 +19,15 @@ from rich.layout import Layout
 from rich.segment import Segment
 from rich.text import Text
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import GpuReading
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import (
     LEFT_STAGES,
-    AttemptState,
     Budget,
     LogEntry,
     ViewState,
+    expectation_of,
     format_spending,
     is_slowed,
     throttling,
@@ -76,7 +77,7 @@ _BACK = ("esc", "left", "backspace")
 _END = 1 << 30
 
 
-def chosen_attempt(state: ViewState, ui: Ui) -> AttemptState | None:
+def chosen_attempt(state: ViewState, ui: Ui) -> Attempt | None:
     """The attempt whose source is shown: the selected one, else the newest."""
     return next((a for a in state.attempts if a.number == ui.selected), None) or state.current
 
@@ -415,7 +416,7 @@ def _footer(state: ViewState, width: int, ui: Ui) -> Text:
 
 def _stages(state: ViewState, width: int, now: float) -> Text:
     """How many attempts are in each stage, whether the model is waited for, and verdicts a minute."""
-    counts = Counter(row.stage for row in state.working)
+    counts = Counter(map(state.stage_of, state.working))
     judging = ("checking", "checking") if state.gpu is None else ("on GPU", "timing")
     stages = (
         ("tracing", counts["proposed"] + counts["tracing"]),
@@ -499,7 +500,7 @@ def best_facts(state: ViewState, width: int, most: int = 99) -> list[Text]:
     return [head, *(line(" ", *parts) for parts in verdict_facts(row, width, state.gpu, most))]
 
 
-def verdict_facts(row: AttemptState, width: int, gpu: str | None, most: int = 99) -> list[list[Part]]:
+def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> list[list[Part]]:
     """What is known of an attempt's speed, a list of parts for each line; without a verdict nothing."""
     if (verdict := row.verdict) is None:
         return []
@@ -564,15 +565,13 @@ def curve_of(state: ViewState) -> BestCurve:
     """The run's curve, in the order in which attempts were proposed."""
     judged = [a for a in state.attempts if a.verdict]
     if state.gpu is None:
-        return BestCurve("right", tuple(accumulate(float(bool(a.verdict and a.verdict.accepted)) for a in judged)))
+        return BestCurve("right", tuple(accumulate(float(a.accepted) for a in judged)))
     timed = any(_best_speedup(a) is not None for a in judged)
     values = tuple(_of_leaders(judged, _best_speedup if timed else _median_us))
     return BestCurve("speed-up" if timed else "time", values)
 
 
-def _of_leaders(
-    judged: Sequence[AttemptState], value: Callable[[AttemptState], float | None]
-) -> Iterator[float | None]:
+def _of_leaders(judged: Sequence[Attempt], value: Callable[[Attempt], float | None]) -> Iterator[float | None]:
     """A value of who leads after each attempt, by the run's own ranking: the median."""
     led_us = math.inf
     shown: float | None = None
@@ -583,13 +582,13 @@ def _of_leaders(
         yield shown
 
 
-def _median_us(row: AttemptState) -> float | None:
-    return row.verdict.timing.median_us if row.verdict and row.verdict.timing else None
+def _median_us(row: Attempt) -> float | None:
+    return row.timing.median_us if row.timing else None
 
 
-def _best_speedup(row: AttemptState) -> float | None:
+def _best_speedup(row: Attempt) -> float | None:
     """An attempt's speed-up over the baseline that is hardest to beat."""
-    compared = words.fastest_first(row.verdict.comparisons) if row.verdict else []
+    compared = words.fastest_first(row.comparisons)
     return compared[0].speedup if compared else None
 
 
@@ -657,7 +656,7 @@ class TableColumn:
     name: str
     width: int
     rank: int
-    cell: Callable[[ViewState, AttemptState, float], Part]
+    cell: Callable[[ViewState, Attempt, float], Part]
     right: bool = True
 
 
@@ -681,7 +680,7 @@ def _table(state: ViewState, width: int, height: int, now: float, selected: int 
 
 def _table_row(
     state: ViewState,
-    row: AttemptState | HiddenRows,
+    row: Attempt | HiddenRows,
     columns: Sequence[TableColumn],
     width: int,
     rest: int,
@@ -713,7 +712,7 @@ def _cells(columns: Sequence[TableColumn], parts: Sequence[Part], rest: int) -> 
         yield "" if column.right else pad
 
 
-def window(state: ViewState, room: int, selected: int | None = None) -> list[AttemptState | HiddenRows]:
+def window(state: ViewState, room: int, selected: int | None = None) -> list[Attempt | HiddenRows]:
     """The rows that fit: the newest, or those around the selected one, and apart from them the best."""
     rows = state.attempts
     at = next((i for i, a in enumerate(rows) if a.number == selected), len(rows) - 1)
@@ -729,7 +728,7 @@ def window(state: ViewState, room: int, selected: int | None = None) -> list[Att
     return shown
 
 
-def _pieces(state: ViewState, start: int, end: int, best: int | None) -> list[AttemptState | HiddenRows]:
+def _pieces(state: ViewState, start: int, end: int, best: int | None) -> list[Attempt | HiddenRows]:
     """A stretch of rows, the best on its side of it, and what is left out."""
     rows = state.attempts
     before = [best] if best is not None and best < start else []
@@ -757,50 +756,50 @@ def _fitting_columns(state: ViewState, width: int) -> list[TableColumn]:
     return [c for c in columns if c in kept]
 
 
-def _verdict_cell(row: AttemptState, now: float) -> Part:
+def _verdict_cell(state: ViewState, row: Attempt, now: float) -> Part:
     """Symbol, word and colour of a verdict; before there is one what is being done, and for how long."""
     if row.verdict is None:
-        working = row.stage not in LEFT_STAGES and row.stage_at and now - row.stage_at >= 1
-        since = f" {words.duration(now - row.stage_at)}" if working else ""
-        return (f"· {_STAGE_WORDS.get(row.stage, row.stage)}{since}", DIM)
+        its = state.under_way[row.attempt_id]
+        since = f" {words.duration(now - its.at)}" if its.stage not in LEFT_STAGES and now - its.at >= 1 else ""
+        return (f"· {_STAGE_WORDS.get(its.stage, its.stage)}{since}", DIM)
     shown = verdict_style(row.verdict.status)
     return (f"{shown.symbol} {row.verdict.status.value}", shown.colour)
 
 
-def _parent_cell(state: ViewState, row: AttemptState, _: float) -> Part:
+def _parent_cell(state: ViewState, row: Attempt, _: float) -> Part:
     return (one_line(state.number_of(row.parent_id)) if row.parent_id else "-", DIM)
 
 
-def _time_cell(_: ViewState, row: AttemptState, __: float) -> Part:
+def _time_cell(_: ViewState, row: Attempt, __: float) -> Part:
     return words.microseconds(row.verdict.timing.median_us) if row.verdict and row.verdict.timing else ""
 
 
-def _speedup_cell(_: ViewState, row: AttemptState, __: float) -> Part:
-    compared = words.fastest_first(row.verdict.comparisons) if row.verdict else []
+def _speedup_cell(_: ViewState, row: Attempt, __: float) -> Part:
+    compared = words.fastest_first(row.comparisons)
     return words.short_speedup(compared[0]) if compared else ""
 
 
-def _spills_cell(_: ViewState, row: AttemptState, __: float) -> Part:
+def _spills_cell(_: ViewState, row: Attempt, __: float) -> Part:
     spilled = words.spill_bytes(row.kernels)
     return (words.size(spilled), "yellow" if spilled else "") if row.kernels else ""
 
 
-def _occupancy_cell(_: ViewState, row: AttemptState, __: float) -> Part:
+def _occupancy_cell(_: ViewState, row: Attempt, __: float) -> Part:
     return f"{words.occupancy(row.kernels):.0%}" if row.kernels else ""
 
 
-def _coverage_cell(_: ViewState, row: AttemptState, __: float) -> Part:
-    return f"{row.verdict.coverage:.0%}" if row.verdict and row.verdict.coverage is not None else ""
+def _coverage_cell(_: ViewState, row: Attempt, __: float) -> Part:
+    return f"{row.coverage:.0%}" if row.coverage is not None else ""
 
 
-def _detail_cell(_: ViewState, row: AttemptState, __: float) -> Part:
-    return (one_line(row.verdict.detail) if row.verdict else "", DIM)
+def _detail_cell(_: ViewState, row: Attempt, __: float) -> Part:
+    return (one_line(row.detail), DIM)
 
 
 _NUMBER = TableColumn("#", 4, 0, lambda _, row, __: str(row.number))
 _PARENT = TableColumn("parent", 6, 3, _parent_cell)
 _RATIONALE = TableColumn("what was tried", 0, 0, lambda _, row, __: one_line(row.rationale), right=False)
-_VERDICT = TableColumn("verdict", LABEL_WIDTH + 2, 0, lambda _, row, now: _verdict_cell(row, now), right=False)
+_VERDICT = TableColumn("verdict", LABEL_WIDTH + 2, 0, _verdict_cell, right=False)
 _REGISTERS = TableColumn("regs", 5, 4, lambda _, row, __: words.registers(row.kernels))
 _SPILLS = TableColumn("spills", 8, 5, _spills_cell)
 _DETAIL = TableColumn("what happened", 0, 7, _detail_cell, right=False)
@@ -875,7 +874,7 @@ def first_line(lines: list[str], room: int) -> int:
     return min(next(kernels, 0), max(0, len(lines) - room))
 
 
-def _difference_lines(state: ViewState, row: AttemptState) -> list[Text]:
+def _difference_lines(state: ViewState, row: Attempt) -> list[Text]:
     """The unified difference to the parent, in colours; + and - say the same without."""
     parent = state.row(row.parent_id)
     if parent is None:
@@ -961,19 +960,19 @@ def _page_title(state: ViewState, ui: Ui) -> str:
     return f"{what} #{row.number}" if row else "attempt"
 
 
-def _attempt_facts(state: ViewState, row: AttemptState, width: int, now: float) -> Iterator[Text]:
+def _attempt_facts(state: ViewState, row: Attempt, width: int, now: float) -> Iterator[Text]:
     yield from _named("tried", row.rationale, width)
     if row.parent_id:
         yield from _named("parent", state.number_of(row.parent_id), width)
-    yield line(" ", (f"{'verdict':{_NAME_CELLS - 2}}", "bold"), _verdict_cell(row, now))
+    yield line(" ", (f"{'verdict':{_NAME_CELLS - 2}}", "bold"), _verdict_cell(state, row, now))
     for name, value in (*(_measured(row.verdict) if row.verdict else ()), *_compiled(row)):
         yield from _named(name, value, width)
-    if row.hypothesis:
-        yield from _named("reflected", f"{row.hypothesis}: {row.outcome}", width)
+    if (said := expectation_of(row)) is not None and said.hypothesis:
+        yield from _named("reflected", f"{said.hypothesis}: {said.outcome}", width)
     yield line()
 
 
-def _compiled(row: AttemptState) -> Iterator[tuple[str, str]]:
+def _compiled(row: Attempt) -> Iterator[tuple[str, str]]:
     for kernel in row.kernels:
         spilled = kernel.spill_store_bytes + kernel.spill_load_bytes
         yield (

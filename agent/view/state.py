@@ -1,12 +1,12 @@
 """What there is to see, as an immutable value, and the fold that makes it from events. Knows no terminal."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Literal, assert_never
 
-from kerneltune.agent.attempt import Limits, best
+from kerneltune.agent.attempt import Attempt, Expectation, Limits, best
 from kerneltune.agent.events import (
     AttemptEvent,
     AttemptSkipped,
@@ -32,38 +32,21 @@ from kerneltune.agent.events import (
     Updated,
     Verified,
     Warned,
+    after,
+    proposed_attempt,
 )
 from kerneltune.agent.view import text as words
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.verdict import KernelReport, Verdict
 
 Who = Literal["author", "judge", "reflection", "warning", "run"]
 
 
 @dataclass(frozen=True)
-class AttemptState:
-    """One attempt. `stage` says what is being done to it until `verdict` is there."""
+class Working:
+    """What is being done to an attempt that has no verdict, and since when (Unix time)."""
 
-    attempt_id: str
-    number: int
-    parent_id: str | None
-    source: str
-    rationale: str
-    stage: str = "proposed"
-    kernels: tuple[KernelReport, ...] = ()
-    library_ops: tuple[str, ...] = ()
-    variants: int = 0
-    verdict: Verdict | None = None
-    rank_key: tuple[float, ...] = ()  # smaller is better
-    hypothesis: str = ""
-    outcome: str = ""
-    stage_at: float = 0.0  # since when
-    judged_at: float = 0.0
-
-    @property
-    def accepted(self) -> bool:
-        """Right as far as the machine that judged it could tell; not judged yet is not."""
-        return self.verdict is not None and self.verdict.accepted
+    stage: str
+    at: float
 
 
 @dataclass(frozen=True)
@@ -169,7 +152,8 @@ class ViewState:
 
     started: RunStarted | None = None
     ended: RunEnded | None = None
-    attempts: tuple[AttemptState, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    under_way: Mapping[str, Working] = field(default_factory=dict)  # attempts without a verdict, by id
     best_id: str | None = None
     stage: str = "starting"
     log: tuple[LogEntry, ...] = ()
@@ -206,12 +190,12 @@ class ViewState:
         return self.started.gpu if self.started else None
 
     @cached_property
-    def best(self) -> AttemptState | None:
+    def best(self) -> Attempt | None:
         """The best attempt so far."""
         return self.row(self.best_id)
 
     @property
-    def current(self) -> AttemptState | None:
+    def current(self) -> Attempt | None:
         """The attempt whose source is worth showing: the newest one."""
         return self.attempts[-1] if self.attempts else None
 
@@ -231,7 +215,7 @@ class ViewState:
         counts = Counter(a.verdict.status.value for a in self.attempts if a.verdict)
         return dict(counts.most_common())
 
-    def row(self, attempt_id: str | None) -> AttemptState | None:
+    def row(self, attempt_id: str | None) -> Attempt | None:
         """The attempt of that id, when it was seen."""
         return next((a for a in reversed(self.attempts) if a.attempt_id == attempt_id), None)
 
@@ -268,9 +252,14 @@ class ViewState:
         return self.speaking[-1][1] if self.speaking else ""
 
     @property
-    def working(self) -> tuple[AttemptState, ...]:
+    def working(self) -> tuple[Attempt, ...]:
         """Attempts that something is being done to, the oldest first; the ones that matter are among the newest."""
-        return tuple(a for a in self.attempts[-_UNDER_WAY:] if a.verdict is None and a.stage not in LEFT_STAGES)
+        return tuple(a for a in self.attempts[-_UNDER_WAY:] if self.stage_of(a) not in ("", *LEFT_STAGES))
+
+    def stage_of(self, attempt: Attempt) -> str:
+        """What is being done to an attempt; "" for one that has a verdict."""
+        found = self.under_way.get(attempt.attempt_id)
+        return found.stage if found else ""
 
     def budgets(self, now: float) -> tuple[Budget, ...]:
         """The limits that were given, in the order attempts, time, patience."""
@@ -347,8 +336,11 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
 
 
 def _stop_attempts(state: ViewState) -> ViewState:
-    rows = (a if a.verdict or a.stage == SKIPPED else replace(a, stage=UNFINISHED) for a in state.attempts)
-    return replace(state, attempts=tuple(rows))
+    under_way = {
+        attempt_id: its if its.stage == SKIPPED else replace(its, stage=UNFINISHED)
+        for attempt_id, its in state.under_way.items()
+    }
+    return replace(state, under_way=under_way)
 
 
 def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
@@ -356,63 +348,42 @@ def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
         case Proposed():
             return _proposed(state, event)
         case Updated():
-            return _change(state, event.attempt_id, lambda row: _updated(row, event))
+            return _staged(_change(state, event), event.attempt_id, "updated", event.at)
         case Judged():
             return _judged(state, event)
         case Verified():
             return _verified(state, event)
         case Reflected():
-            told = (
-                state
-                if event.outcome == "open" and _is_decided(state, event.attempt_id)
-                else _change(
-                    state,
-                    event.attempt_id,
-                    lambda row: replace(row, hypothesis=event.hypothesis, outcome=event.outcome),
-                )
-            )
             words = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
-            return _log(told, event.at, "reflection", words)
+            return _log(_change(state, event), event.at, "reflection", words)
 
 
-def _is_decided(state: ViewState, attempt_id: str) -> bool:
-    """Whether an attempt's own hypothesis was held against it; what is expected of its children is another matter."""
-    row = state.row(attempt_id)
-    return row is not None and row.outcome in ("confirmed", "refuted")
+def expectation_of(attempt: Attempt) -> Expectation | None:
+    """The hypothesis that was held against an attempt, else the latest about it; what is expected of its children is
+    another matter."""
+    decided = [e for e in attempt.expectations if e.outcome != "open"]
+    return next(reversed(decided or attempt.expectations), None)
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
-    row = AttemptState(
-        event.attempt_id, event.number, event.parent_id, event.source, event.rationale, stage_at=event.at
-    )
     others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
-    return replace(state, attempts=(*others, row))
-
-
-def _updated(row: AttemptState, event: Updated) -> AttemptState:
-    compiled = replace(row, kernels=event.kernels, library_ops=event.library_ops, variants=event.variants)
-    return replace(compiled, stage="updated", stage_at=event.at)
+    under_way = {**state.under_way, event.attempt_id: Working("proposed", event.at)}
+    return replace(state, attempts=(*others, proposed_attempt(event)), under_way=under_way)
 
 
 def _judged(state: ViewState, event: Judged) -> ViewState:
-    state = _change(state, event.attempt_id, lambda row: _finished(row, event))
-    state = replace(state, judge_s=state.judge_s + event.bench_s)
+    under_way = {key: its for key, its in state.under_way.items() if key != event.attempt_id}
+    state = replace(_change(state, event), under_way=under_way, judge_s=state.judge_s + event.bench_s)
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
     words = f"{state.number_of(event.attempt_id)} {event.verdict.status.value}: {event.verdict.detail}"
     return _log(state, event.at, "judge", words)
 
 
-def _finished(row: AttemptState, event: Judged) -> AttemptState:
-    return replace(row, verdict=event.verdict, rank_key=event.rank_key, stage="", judged_at=event.at)
-
-
 def _verified(state: ViewState, event: Verified) -> ViewState:
     """A confirmation counts from now on; a verification and an unfinished look stand beside the verdict."""
+    state = _change(state, event)
     if event.purpose == "confirm":
-        state = _change(
-            state, event.attempt_id, lambda row: replace(row, verdict=event.verdict, rank_key=event.rank_key)
-        )
         state = replace(state, best_id=_best_id(state))
     words = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
     return _log(state, event.at, "judge", words)
@@ -422,7 +393,7 @@ def _best_id(state: ViewState) -> str | None:
     """The best by the run's ranking, once a verdict has changed; who has not seen all attempts keeps what it was told
     while that is right."""
     told = state.best
-    if told is None or (told.verdict and told.verdict.accepted and (state.unseen_attempts or not told.rank_key)):
+    if told is None or (told.accepted and (state.unseen_attempts or not told.rank_key)):
         return state.best_id
     leader = best(row for row in state.attempts if row.rank_key)
     return leader.attempt_id if leader else None
@@ -482,10 +453,9 @@ def judging_again(event: JudgingAgain) -> str:
 
 
 def _staged(state: ViewState, attempt_id: str, stage: str, at: float) -> ViewState:
-    row = state.row(attempt_id)
-    if row is None or row.verdict:
+    if attempt_id not in state.under_way:
         return state
-    return _change(state, attempt_id, lambda found: replace(found, stage=stage, stage_at=at))
+    return replace(state, under_way={**state.under_way, attempt_id: Working(stage, at)})
 
 
 def _steered(state: ViewState, event: RunPaused | RunStopping | RunSuspended | LimitsChanged) -> ViewState:
@@ -510,8 +480,8 @@ def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:
     return replace(state, paused_at=None, paused_s=state.paused_s + over_s)
 
 
-def _change(state: ViewState, attempt_id: str, change: Callable[[AttemptState], AttemptState]) -> ViewState:
-    rows = (change(a) if a.attempt_id == attempt_id else a for a in state.attempts)
+def _change(state: ViewState, event: Updated | Judged | Verified | Reflected) -> ViewState:
+    rows = (after(a, event) if a.attempt_id == event.attempt_id else a for a in state.attempts)
     return replace(state, attempts=tuple(rows))
 
 

@@ -104,7 +104,7 @@ def test_optimize_stores_a_run_and_returns_its_best(tmp_path: Path) -> None:
         "softmax", model="offline", max_attempts=1, runs_dir=tmp_path / "runs", on_event=seen.append
     )
     assert outcome.best is not None
-    assert outcome.best.verdict.accepted
+    assert outcome.best.accepted
     assert outcome.best_path is not None
     assert "class ModelNew" in outcome.best_path.read_text()
     assert [e.attempt_id for e in seen if isinstance(e, Judged)] == [outcome.best.attempt_id]

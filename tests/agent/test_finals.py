@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kerneltune.agent.attempt import Limits, Tiers, search_tiers, tiers_for
-from kerneltune.agent.events import Verified, Warned
+from kerneltune.agent.events import Verified, Warned, attempts_of
 from kerneltune.agent.loop import Run, optimize
-from kerneltune.agent.record.attempts import finished
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -35,9 +34,9 @@ def test_a_longer_measurement_s_time_is_not_held_against_what_was_only_screened(
     optimize(running)
     leader = running.tracker.best
     assert leader is not None
-    assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
+    assert (leader.attempt_id, leader.tier) == ("r/1", "confirmed")
     assert [us for us, tier in bench.asked if tier == "confirmed"] == [10.0]
-    assert finished(log.events) == running.tracker.attempts
+    assert attempts_of(log.events) == running.tracker.attempts
 
 
 def test_a_best_that_was_judged_in_between_gives_way_to_one_that_was_screened_as_faster() -> None:
@@ -46,7 +45,7 @@ def test_a_best_that_was_judged_in_between_gives_way_to_one_that_was_screened_as
     optimize(running)
     leader = running.tracker.best
     assert leader is not None
-    assert (leader.attempt_id, leader.verdict.tier) == ("r/32", "confirmed")
+    assert (leader.attempt_id, leader.tier) == ("r/32", "confirmed")
     assert [asked for asked in bench.asked if asked[1] == "judged"] == [(10.0, "judged"), (9.5, "judged")]
 
 
@@ -90,9 +89,9 @@ def test_what_is_refused_in_full_is_refused_in_every_file() -> None:
     optimize(running)
     leader = running.tracker.best
     assert leader is not None
-    assert (leader.attempt_id, leader.verdict.tier) == ("r/5", "confirmed")
+    assert (leader.attempt_id, leader.tier) == ("r/5", "confirmed")
     assert [asked for asked in bench.asked if asked[0] == 10.0 and asked[1] != "screened"] == [(10.0, "judged")]
-    assert "as attempt 1, which has the same plans: one element" in running.tracker.attempts[2].verdict.detail
+    assert "as attempt 1, which has the same plans: one element" in running.tracker.attempts[2].detail
 
 
 def test_a_run_that_goes_on_sees_what_is_faster_than_its_confirmed_best() -> None:
@@ -105,7 +104,7 @@ def test_a_run_that_goes_on_sees_what_is_faster_than_its_confirmed_best() -> Non
     again = Run(on, ListAuthor(["9.9", "9.8", "12", "9.5"]), Limits(6, patience=3))
     assert optimize(again) == "attempts"
     assert on.best is not None
-    assert (on.best.attempt_id, on.best.verdict.tier) == ("r/6", "confirmed")
+    assert (on.best.attempt_id, on.best.tier) == ("r/6", "confirmed")
 
 
 def test_when_time_is_up_the_confirmed_one_stays_the_best() -> None:
@@ -123,7 +122,7 @@ def test_when_time_is_up_the_confirmed_one_stays_the_best() -> None:
     optimize(running)
     leader = running.tracker.best
     assert leader is not None
-    assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
+    assert (leader.attempt_id, leader.tier) == ("r/1", "confirmed")
 
 
 class OutOfMemoryInFull(TieredBench):
@@ -141,9 +140,9 @@ def test_a_later_look_that_comes_to_no_end_takes_nothing_away(tiers: Tiers) -> N
     optimize(running)
     leader = running.tracker.best
     assert leader is not None
-    assert (leader.attempt_id, leader.verdict.tier) == ("r/6", "screened")
-    assert {a.verdict.status for a in running.tracker.attempts} == {Status.CORRECT}
-    assert finished(log.events) == running.tracker.attempts
+    assert (leader.attempt_id, leader.tier) == ("r/6", "screened")
+    assert {a.status for a in running.tracker.attempts} == {Status.CORRECT}
+    assert attempts_of(log.events) == running.tracker.attempts
     beside = [e for e in log.events if isinstance(e, Verified)]
     assert len(beside) == len([tier for _, tier in bench.asked if tier != "screened"]) > 3
     assert {(e.purpose, e.verdict.status, e.held) for e in beside} == {("unfinished", Status.UNCHECKED, False)}

@@ -59,4 +59,4 @@ def test_a_module_gets_an_attempt_that_is_right(name: str, dtype: str, tmp_path:
     done = optimize("--task", "task.py", *flags, cwd=tmp_path, timeout_s=280)
     with Store.open(tmp_path / "runs") as its:
         attempts = list(its.attempts(its.run_ids()[0]))
-    assert [a.verdict.status for a in attempts] == [Status.CHECKED], done.stdout + done.stderr
+    assert [a.status for a in attempts] == [Status.CHECKED], done.stdout + done.stderr

@@ -66,7 +66,7 @@ def test_an_interruption_is_no_verdict(author: str, stopped: Stopped) -> None:
     assert stored[-1] == "run_ended"  # nothing is said after the end
     assert stored.count("judged") < stored.count("proposed")
     with Store.open(folder / "runs") as store:
-        details = [a.verdict.detail for a in store.attempts(run_id)]
+        details = [a.detail for a in store.attempts(run_id)]
     assert not [d for d in details if "gone" in d or "killed" in d]
 
 
@@ -81,5 +81,5 @@ def test_an_interrupted_attempt_is_tried_again(stopped: Stopped, tmp_path: Path)
     again = optimize("--resume", run_id, "--max-attempts", "3", *FLAGS[2:], cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     with Store.open(tmp_path / "runs") as store:
-        judged = [a.proposal.source for a in store.attempts(run_id)]
+        judged = [a.source for a in store.attempts(run_id)]
     assert set(left) <= set(judged)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from kerneltune.agent.attempt import Attempt, Limits, Proposal, Tiers, lasting, next_finalist, search_tiers
-from kerneltune.agent.events import AttemptSkipped, Judged, Proposed, Verified
+from kerneltune.agent.events import AttemptSkipped, Judged, Proposed, Verified, attempts_of
 from kerneltune.agent.loop import Run, optimize
-from kerneltune.agent.record.attempts import finished
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.task import TaskSpec
@@ -179,8 +178,8 @@ def test_a_search_screens_all_and_judges_a_few_of_the_best_at_its_end() -> None:
     assert bench.asked[6:] == [(9.7, "judged"), (9.8, "judged"), (9.9, "judged")]  # the fourth could be as fast, too
     leader = running.tracker.best
     assert leader is not None
-    assert (leader.attempt_id, leader.verdict.tier) == ("r/4", "judged")
-    assert finished(log.events) == running.tracker.attempts
+    assert (leader.attempt_id, leader.tier) == ("r/4", "judged")
+    assert attempts_of(log.events) == running.tracker.attempts
 
 
 def test_what_was_only_lucky_when_it_was_screened_gives_way_to_the_next_best() -> None:
@@ -217,7 +216,7 @@ def test_the_best_that_is_wrong_on_other_inputs_is_found_out_before_the_end() ->
     assert bench.asked.index((5.0, "judged")) < len(bench.asked) - 6
     leader = running.tracker.best
     assert leader is not None
-    assert (leader.attempt_id, leader.verdict.tier) == ("r/1", "confirmed")
+    assert (leader.attempt_id, leader.tier) == ("r/1", "confirmed")
 
 
 def test_a_best_that_lasts_is_judged_once() -> None:
@@ -269,4 +268,4 @@ def test_the_best_are_not_compiled_again_when_they_are_judged_again() -> None:
     optimize(Run(bench, ListAuthor(["9 0.0", "8 0.0", "7 0.0"]), Limits(3)))
     assert asked == ["9 0.0", "8 0.0", "7 0.0"]
     assert bench.best is not None
-    assert bench.best.verdict.tier == "confirmed"
+    assert bench.best.tier == "confirmed"

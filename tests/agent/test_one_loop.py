@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent import loop
-from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal
+from kerneltune.agent.attempt import Attempt, Author, Limits
 from kerneltune.agent.authors.llm.author import LlmAuthor
 from kerneltune.agent.authors.replay import ReplayAuthor
 from kerneltune.agent.commands.bench import FilesAuthor
@@ -35,7 +35,9 @@ def model(strategy: Strategy) -> Callable[[AttemptTracker], Author]:
 
 
 def replay(tracker: AttemptTracker) -> Author:
-    made = [Attempt(f"x/{n}", n, None, Proposal(str(5 - n), ""), Verdict(Status.WRONG, ""), (), ()) for n in (1, 2, 3)]
+    made = [
+        Attempt(str(5 - n), "", attempt_id=f"x/{n}", number=n, verdict=Verdict(Status.WRONG, "")) for n in (1, 2, 3)
+    ]
     return ReplayAuthor(tracker, "replay:x", made)
 
 

@@ -176,23 +176,21 @@ def again(beginning: Beginning, its: AttemptTracker, author: Author, most: int =
 def test_the_start_is_the_first_attempt_and_keeps_the_stored_one_as_its_parent() -> None:
     start, its, _ = begun(Beginning("old/7", "triton", StartingPoint("5", "old/7", "old/7")))
     assert start is not None
-    assert [(a.number, a.parent_id, a.proposal.source, a.proposal.origin) for a in its.attempts] == [
-        (1, "old/7", "5", RunStart("old/7"))
-    ]
+    assert [(a.number, a.parent_id, a.source, a.origin) for a in its.attempts] == [(1, "old/7", "5", RunStart("old/7"))]
     assert start is its.attempts[0]
 
 
 def test_in_ptx_the_triton_start_is_followed_by_its_ptx_which_the_work_begins_at() -> None:
     start, its, _ = begun(Beginning("", "ptx", StartingPoint("5", "old/7", "old/7")))
-    assert [(a.proposal.source, a.parent_id) for a in its.attempts] == [("5", "old/7"), ("4.99", "r/1")]
+    assert [(a.source, a.parent_id) for a in its.attempts] == [("5", "old/7"), ("4.99", "r/1")]
     assert start is its.attempts[1]
 
 
 def test_in_ptx_without_a_start_the_offline_author_makes_one_that_is_accepted() -> None:
     start, its, _ = begun(Beginning("", "ptx"), ["broken", "broken", "7", "8"])
-    assert [a.proposal.source for a in its.attempts] == ["broken", "broken", "7", "6.99"]
+    assert [a.source for a in its.attempts] == ["broken", "broken", "7", "6.99"]
     assert start is its.attempts[-1]
-    assert [a.proposal.origin for a in its.attempts] == [RunStart("offline")] * 3 + [RunStart("offline", as_ptx=True)]
+    assert [a.origin for a in its.attempts] == [RunStart("offline")] * 3 + [RunStart("offline", as_ptx=True)]
 
 
 def test_what_has_no_ptx_is_told_and_the_work_begins_at_the_triton() -> None:
@@ -219,7 +217,7 @@ def test_a_run_that_ended_between_the_start_and_its_ptx_goes_on_there() -> None:
     start, its, _ = begun(Beginning("", "ptx", StartingPoint("5", "f.py")), most=1)
     assert start is its.attempts[0]
     found = again(Beginning("nothing", "ptx"), its, NoAuthor([]))
-    assert [(a.proposal.source, a.parent_id) for a in its.attempts] == [("5", None), ("4.99", "r/1")]
+    assert [(a.source, a.parent_id) for a in its.attempts] == [("5", None), ("4.99", "r/1")]
     assert found is its.attempts[1]
     assert again(Beginning("nothing", "ptx"), its, NoAuthor([])) is found
     assert len(its.attempts) == 2
@@ -250,9 +248,9 @@ def test_a_ptx_file_is_the_first_attempt_of_a_run_on_the_command_line(tmp_path: 
         (run_id,) = its.run_ids()
         (attempt,) = its.attempts(run_id)
         assert its.load_run(run_id).limits["language"] == "ptx"
-    assert attempt.proposal.origin == RunStart("copy.ptx")
-    assert "# LOOK: " in attempt.proposal.source
-    assert attempt.verdict.status not in (Status.REJECTED, Status.COMPILE_FAILED), attempt.verdict
+    assert attempt.origin == RunStart("copy.ptx")
+    assert "# LOOK: " in attempt.source
+    assert attempt.status not in (Status.REJECTED, Status.COMPILE_FAILED), attempt.verdict
 
 
 @pytest.mark.timeout(300)
@@ -262,9 +260,9 @@ def test_ptx_without_a_model_begins_with_an_expert_and_goes_on_with_what_triton_
     assert result(done)["attempts"] == 2, done.stderr
     with Store.open(tmp_path / "runs") as its:
         attempts = list(its.attempts(its.run_ids()[0]))
-    assert [p.sketch for a in attempts if (p := point_of(a.proposal.origin))] == ["ptx_softmax", "inductor"]
-    assert [language_of(a.proposal.source) for a in attempts] == ["ptx", "ptx"]
-    assert [a.verdict.status for a in attempts] == [Status.CHECKED, Status.CHECKED]
+    assert [p.sketch for a in attempts if (p := point_of(a.origin))] == ["ptx_softmax", "inductor"]
+    assert [language_of(a.source) for a in attempts] == ["ptx", "ptx"]
+    assert [a.status for a in attempts] == [Status.CHECKED, Status.CHECKED]
 
 
 def test_a_start_that_does_not_exist_is_told_before_anything_is_started(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.messages import Compiled
 from kerneltune.tools.schema.plan import Kernel, Launch, Plan, plan_hash
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import CaseResult, Cause, Comparison, KernelReport, Status, Timing, Verdict
 from kerneltune.tools.update import Artefact, Update
 
 LEAF = {"$tensor": {"shape": [37, 2053], "dtype": "float32", "stride": None}}
@@ -201,8 +201,9 @@ HIDDEN = (
 
 @pytest.mark.parametrize("verdict", HIDDEN, ids=lambda v: v.status.value)
 def test_an_author_learns_neither_name_nor_shape_of_a_held_out_case(verdict: Verdict) -> None:
-    seen = author_view(verdict, TASK)
+    seen = author_view(replace(verdict, cause=Cause.NOT_FINITE), TASK)
     text = json.dumps(encode(seen))
+    assert seen.cause is None
     for secret in ("prime", "2053", "2052", "75961", "36"):
         assert secret not in text
     assert seen.status is verdict.status

@@ -11,7 +11,7 @@ from kerneltune.tools.receipt import author_view
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.update import HELD_OUT_FAILS, KernelCompiler, Update, UpdateLimits, Updater
 from tests.tools.conftest import COPY_KERNEL, HEADER, tensor
 
@@ -445,6 +445,22 @@ HOSTILE_WORDS = {
     "surrogates": "'\\ud800' * 9",
     "escapes": "'\\x1b]0;owned\\x07\\0'",
 }
+
+
+@pytest.mark.parametrize(
+    ("forward", "cause"),
+    [
+        ("return scale(x * x.sum().item())", Cause.READS_VALUE),
+        ("return x + 1", Cause.NO_LAUNCH),
+        ("return scale(x)[:5]", Cause.RETURNS),
+        ("return scale(x) +", Cause.SOURCE),
+        ("raise KeyError('reads_value')", Cause.HOST_EXCEPTION),
+    ],
+)
+def test_why_a_candidate_was_refused_is_a_fact_of_its_verdict(update: Updates, forward: str, cause: Cause) -> None:
+    found = update(f"class ModelNew(nn.Module):\n    def forward(self, x):\n        {forward}\n").failure
+    assert found is not None
+    assert found.cause is cause
 
 
 @pytest.mark.parametrize("kind", HOSTILE_WORDS)

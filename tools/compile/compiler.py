@@ -28,7 +28,7 @@ from kerneltune.tools.schema.messages import (
     SassRequest,
 )
 from kerneltune.tools.schema.plan import Kernel
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import Cause, Status
 
 
 def warm() -> None:
@@ -98,7 +98,7 @@ def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, byt
 
 def _check_options(kernel: Kernel) -> None:
     if problem := language(kernel.language).forbidden_option(kernel.options):
-        raise NotCompiled(Failure(Status.REJECTED, problem))
+        raise NotCompiled(Failure(Status.REJECTED, problem, cause=Cause.COMPILE_OPTION))
 
 
 @contextlib.contextmanager
@@ -124,4 +124,4 @@ def _failure(error: Exception, diagnostics: str) -> Failure:
     lines = [int(n) for n in re.findall(r"candidate\.py\"?:(\d+)", diagnostics + str(error))]
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])
-    return Failure(Status.COMPILE_FAILED, message[:4000], lines[0] if lines else None)
+    return Failure(Status.COMPILE_FAILED, message[:4000], lines[0] if lines else None, cause=Cause.COMPILER_ERROR)

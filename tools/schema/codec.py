@@ -53,8 +53,9 @@ def _decode(hint: Any, data: Json, where: str) -> Any:
     return _decoder(hint)(data, where)
 
 
+@cache
 def _decoder(hint: Any) -> Decoder:
-    """What decodes values of a type. Resolving a hint takes longer than decoding by it: see `_fields`."""
+    """What decodes values of a type. Resolving a hint takes longer than decoding by it."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda data, where: data
@@ -116,21 +117,25 @@ def _decode_sequence(origin: Any, decoders: list[Decoder], args: tuple[Any, ...]
 
 
 @cache
-def _fields(cls: Any) -> dict[str, tuple[Any, Decoder]]:
-    """Of each field the type of which a value is right as it is (None: there is none), and what decodes others."""
-    hints = typing.get_type_hints(cls)
-    return {name: (hint if hint in (int, str, bool) else None, _decoder(hint)) for name, hint in hints.items()}
+def _fields(cls: Any) -> dict[str, tuple[frozenset[type], Decoder]]:
+    """Of each field the types of which a value is right as it is, and what decodes others."""
+    return {name: (_right(hint), _decoder(hint)) for name, hint in typing.get_type_hints(cls).items()}
+
+
+def _right(hint: Any) -> frozenset[type]:
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return frozenset(option for option in options if option in (int, str, bool, float, types.NoneType))
 
 
 def _decode_dataclass(cls: Any, data: Json, where: str) -> Any:
     _require(isinstance(data, dict), data, where, f"a {cls.__name__}")
     fields = _fields(cls)
-    if unknown := set(data) - set(fields):
-        raise DecodeError(f"{where}: unknown fields {sorted(unknown)} for {cls.__name__}")
     values = {}
     for name, value in data.items():
-        right, decoder = fields[name]
-        values[name] = value if type(value) is right else decoder(value, f"{where}.{name}")
+        field = fields.get(name)
+        if field is None:
+            raise DecodeError(f"{where}: unknown fields {sorted(data.keys() - fields.keys())} for {cls.__name__}")
+        values[name] = value if type(value) in field[0] else field[1](value, f"{where}.{name}")
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:

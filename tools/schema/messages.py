@@ -16,11 +16,15 @@ from kerneltune.tools.schema.gpus import Ceilings
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.sass import Sass
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, Tier, Verdict
+from kerneltune.tools.schema.verdict import CaseResult, Cause, KernelReport, Status, Tier, Verdict
 
 
 class Refused(Exception):
     """The candidate does what a plan cannot say. The message tells the author what to write instead."""
+
+    def __init__(self, message: str, cause: Cause | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Failure:
     message: str
     line: int | None = None
     ptx_lines: tuple[int, ...] = ()
+    cause: Cause | None = None
 
 
 READS_VALUE = (

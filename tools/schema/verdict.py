@@ -9,6 +9,7 @@ every one of them passes, so that whatever a verdict says can be stored and show
 """
 
 import hashlib
+import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,53 @@ class Status(StrEnum):
     UNCHECKED = "unchecked"  # compiled, but nothing on this machine can run it
     CHECKED = "checked"  # right, not timed: no GPU, or `not_timed` says why
     CORRECT = "correct"  # right and timed on a GPU
+
+
+class Cause(StrEnum):
+    """Why an attempt is not right, where that is known as a fact. No author is told it."""
+
+    SOURCE = "source"  # rejected: empty, too long, no text, no Python
+    NO_MODEL = "no_model"
+    SIGNATURE = "signature"
+    RETURNS = "returns"  # also wrong: another structure, shape or dtype than the reference's
+    READS_VALUE = "reads_value"
+    DATA_DEPENDENT_SHAPE = "data_dependent_shape"
+    NO_LAUNCH = "no_launch"
+    UNUSED_LAUNCHES = "unused_launches"
+    CACHED_RESULT = "cached_result"
+    UNSTABLE_HOST_CODE = "unstable_host_code"
+    OPERATOR = "operator"
+    FOREIGN_MEMORY = "foreign_memory"
+    TIMES_KERNELS = "times_kernels"
+    ASKS_COMPILER = "asks_compiler"
+    TOO_MUCH = "too_much"
+    FORGED_REPLY = "forged_reply"
+    COMPILE_OPTION = "compile_option"
+    SHARED_MEMORY = "shared_memory"  # compile_failed
+    COMPILER_ERROR = "compiler_error"
+    COMPILER_DIED = "compiler_died"
+    HOST_EXCEPTION = "host_exception"  # crashed
+    TRACER_DIED = "tracer_died"
+    RUNNER_DIED = "runner_died"
+    OUT_OF_BOUNDS = "out_of_bounds"
+    ASSERTION = "assertion"
+    TRACING = "tracing"  # timed_out
+    COMPILING = "compiling"
+    RUNNING = "running"
+    NOT_FINITE = "not_finite"  # wrong
+    VALUES = "values"
+    OVERWRITES = "overwrites"
+    RACE = "race"
+    SPEED_OF_LIGHT = "speed_of_light"  # impossible
+    HIDDEN_TIME = "hidden_time"
+    NULL_LAUNCH = "null_launch"
+    NO_TIME = "no_time"
+    CLOCKS = "clocks"
+    MEMOISED = "memoised"
+    NO_SMALL_CASE = "no_small_case"  # unchecked
+    NEEDS_GPU = "needs_gpu"
+    MEMORY = "memory"
+    THROTTLED = "throttled"
 
 
 @dataclass(frozen=True)
@@ -112,6 +160,11 @@ class CaseResult:
         return "; ".join(filter(None, (self.detail, *map(str, self.limitations))))
 
     @property
+    def cause(self) -> Cause:
+        """What a comparison that failed found."""
+        return Cause.NOT_FINITE if math.isnan(self.max_abs_error) else Cause.VALUES
+
+    @property
     def name(self) -> str:
         """The comparison as "case/battery"."""
         return f"{self.case}/{self.inputs}"
@@ -166,8 +219,9 @@ class Verdict:
 
     Of a failure: the `case` (it may be a held-out one: see `tools.receipt.author_view`) and the `kernel` that it is
     about, `lines` of the candidate's source and `ptx_lines` of the kernel's PTX, the `needed_shared_bytes` of a kernel
-    that no block of the target has room for. `left_out`: input sets as "case/battery" that found no memory.
-    `not_timed`: why there is no time on a GPU. `pending`: baselines that were not ready when it was timed.
+    that no block of the target has room for; the `cause` where one is known. `left_out`: input sets as "case/battery"
+    that found no memory. `not_timed`: why there is no time on a GPU. `pending`: baselines that were not ready when it
+    was timed.
     """
 
     status: Status
@@ -186,6 +240,7 @@ class Verdict:
     ptx_lines: tuple[int, ...] = ()
     needed_shared_bytes: int | None = None
     left_out: tuple[str, ...] = ()
+    cause: Cause | None = None
     not_timed: NotTimed | None = None
     pending: tuple[str, ...] = ()
 

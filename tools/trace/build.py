@@ -27,6 +27,7 @@ from kerneltune.tools.schema.plan import (
     TensorRef,
     tensor_refs,
 )
+from kerneltune.tools.schema.verdict import Cause
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,12 @@ def build_plan(recording: Recording, *, case: str, variant: str, arch: str) -> P
     _check_stable(recording)
     if not any(isinstance(s, Launch) for s in run.steps):
         ops = ", ".join(dict.fromkeys(s.op for s in run.steps if isinstance(s, Aten))) or "and no operator"
-        raise Refused(NO_LAUNCH.format(ops=ops))
+        raise Refused(NO_LAUNCH.format(ops=ops), Cause.NO_LAUNCH)
     steps = _live(recording)
     if not any(isinstance(s, Launch) for s in steps):
         ops = ", ".join(dict.fromkeys(s.op for s in steps if isinstance(s, Aten) and s.library))
-        raise Refused(UNUSED_LAUNCHES.format(source=f"comes from library operators ({ops})" if ops else "needs none"))
+        source = f"comes from library operators ({ops})" if ops else "needs none"
+        raise Refused(UNUSED_LAUNCHES.format(source=source), Cause.UNUSED_LAUNCHES)
     external = _external(steps, run) - set(recording.state) - set(recording.constants)
     prepare = _prepare(recording, external)
     return _assemble(recording, prepare, steps, case, variant, arch)
@@ -126,10 +128,10 @@ def _check_stable(recording: Recording) -> None:
     if stale := set().union(*map(touched, recording.third.steps)) & (
         set(recording.first.inputs) | set(recording.second.inputs)
     ):
-        raise Refused(CACHED_RESULT + f" (storage {min(stale)} belongs to an earlier call)")
+        raise Refused(CACHED_RESULT + f" (storage {min(stale)} belongs to an earlier call)", Cause.CACHED_RESULT)
     second, third = (_canonical(s, recording.constants) for s in (recording.second, recording.third))
     if second != third:
-        raise Refused(UNSTABLE.format(what=_difference(second, third)))
+        raise Refused(UNSTABLE.format(what=_difference(second, third)), Cause.UNSTABLE_HOST_CODE)
 
 
 def _difference(a: list[Json], b: list[Json]) -> str:
@@ -181,7 +183,7 @@ def _prepare(recording: Recording, external: set[int]) -> list[Step]:
             kept.append(step)
             needed |= reads(step) - set(recording.state)
     if any(touched(s) & set(recording.first.inputs) for s in kept):
-        raise Refused(CACHED_RESULT)
+        raise Refused(CACHED_RESULT, Cause.CACHED_RESULT)
     return kept[::-1]
 
 

@@ -45,6 +45,7 @@ from kerneltune.tools.schema.plan import (
     is_allowed,
     is_library,
 )
+from kerneltune.tools.schema.verdict import Cause
 
 MAX_CONSTANT_BYTES = 64 << 20
 _ADDRESS_BITS = 40
@@ -87,7 +88,9 @@ class Tape:
         """What lies at a synthetic address, to the end of its storage. Raises Refused for a made-up address."""
         number, offset = (address >> _ADDRESS_BITS) - 1, address & ((1 << _ADDRESS_BITS) - 1)
         if number not in self.nbytes or offset % item_bytes:
-            raise Refused(f"a kernel argument points to {address:#x}, which is no tensor's address")
+            raise Refused(
+                f"a kernel argument points to {address:#x}, which is no tensor's address", Cause.FOREIGN_MEMORY
+            )
         return TensorRef(number, dtype, ((self.nbytes[number] - offset) // item_bytes,), (1,), offset // item_bytes)
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -104,11 +107,11 @@ class Tape:
     def add_constant(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Note that `tensor` holds the bytes of the real CPU tensor `value`."""
         if self._holds_addresses(value):
-            raise Refused(POINTER_TABLE)
+            raise Refused(POINTER_TABLE, Cause.FOREIGN_MEMORY)
         number = self.storage(tensor)
         data = _bytes_of(value)
         if len(data) > MAX_CONSTANT_BYTES:
-            raise Refused(f"a constant of {len(data) >> 20} MiB made by host code; the limit is 64 MiB")
+            raise Refused(f"a constant of {len(data) >> 20} MiB made by host code; the limit is 64 MiB", Cause.TOO_MUCH)
         self.nbytes[number] = len(data)
         self.constants[number] = base64.b64encode(zlib.compress(data, 1)).decode()
 
@@ -179,7 +182,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             out = func(*args, **kwargs)
         except DynamicOutputShapeException as error:
-            raise Refused(DATA_DEPENDENT_SHAPE) from error
+            raise Refused(DATA_DEPENDENT_SHAPE, Cause.DATA_DEPENDENT_SHAPE) from error
         if func._schema.is_mutable or any(t.untyped_storage()._cdata not in known for t in tensors_in(out)):
             self._write(func, name, args, kwargs, out)
         return out
@@ -189,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._allocate(out, filled)
             return
         if not is_allowed(name):
-            raise Refused(NOT_ALLOWED.format(op=name))
+            raise Refused(NOT_ALLOWED.format(op=name), Cause.OPERATOR)
         kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "layout", "pin_memory", "non_blocking")}
         outs = out if isinstance(out, list | tuple) else [out]
         tape = self.tape
@@ -224,7 +227,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         qualified = func._schema.name
         definition = OPDEFS.get(qualified)
         if definition is None:
-            raise Refused(UNKNOWN_OPERATOR.format(op=qualified))
+            raise Refused(UNKNOWN_OPERATOR.format(op=qualified), Cause.OPERATOR)
         body = definition._backend_fns.get("cuda", definition._init_fn)
         with self:
             return body(*args, **kwargs)
@@ -256,7 +259,9 @@ class LaunchLog:
     def facts(self, kernel: Kernel) -> dict[str, Json]:
         """Registers, spills and shared memory of a kernel. Raises Refused."""
         if self.ask_compiler is None:
-            raise Refused("host code asks for registers or spills of a kernel; not available while tracing")
+            raise Refused(
+                "host code asks for registers or spills of a kernel; not available while tracing", Cause.ASKS_COMPILER
+            )
         return self.ask_compiler(kernel)
 
     def launch(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], types: Sequence[Any]) -> None:
@@ -264,7 +269,7 @@ class LaunchLog:
         if 0 in grid:
             return  # Triton does not launch an empty grid either
         if len(self.tape.steps) > MAX_LAUNCHES:
-            raise Refused(f"forward makes more than {MAX_LAUNCHES} launches and operator calls")
+            raise Refused(f"forward makes more than {MAX_LAUNCHES} launches and operator calls", Cause.TOO_MUCH)
         args = tuple(_arguments(values, types, self.tape))
         cooperative = bool(kernel.options.get("launch_cooperative_grid"))
         pdl = bool(kernel.options.get("launch_pdl"))
@@ -289,7 +294,7 @@ def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
     tensor = getattr(value, "base", value)  # triton.reinterpret wraps a tensor
     if isinstance(tensor, torch.Tensor):
         if tensor.device.type != "cuda":
-            raise Refused(FOREIGN_TENSOR.format(device=tensor.device))
+            raise Refused(FOREIGN_TENSOR.format(device=tensor.device), Cause.FOREIGN_MEMORY)
         return TensorArg(tape.ref(tensor))
     if isinstance(value, bool | int | float):
         return ScalarArg(value, kind)

@@ -33,7 +33,7 @@ from kerneltune.tools.schema.messages import (
 )
 from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, TensorRef
 from kerneltune.tools.schema.task import TensorSpec
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
 from kerneltune.tools.trace.recorder import LaunchLog, Recorder, Tape
 
@@ -51,7 +51,7 @@ def require_call(function: Callable[..., Any], arguments: Sequence[Any], message
     except TypeError as error:
         takes = ", ".join(str(p) for p in signature.parameters.values())
         given = ", ".join(shown(a) for a in arguments)
-        raise Refused(message.format(takes=takes, given=given)) from error
+        raise Refused(message.format(takes=takes, given=given), Cause.SIGNATURE) from error
 
 
 def require_module(model: Any) -> None:
@@ -59,10 +59,11 @@ def require_module(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise Refused(
             f"ModelNew(...) makes a {type(model).__name__}, which is not an nn.Module: write "
-            "class ModelNew(torch.nn.Module), so that parameters can be given to it"
+            "class ModelNew(torch.nn.Module), so that parameters can be given to it",
+            Cause.NO_MODEL,
         )
     if type(model).forward is torch.nn.Module.forward:
-        raise Refused("ModelNew defines no forward; give it the arguments of the task's Model.forward")
+        raise Refused("ModelNew defines no forward; give it the arguments of the task's Model.forward", Cause.NO_MODEL)
 
 
 def shown(value: Any) -> str:
@@ -101,12 +102,12 @@ def _producers(tape: Tape, ref: TensorRef) -> list[Aten]:
         if not writes(step) & needed:
             continue
         if not isinstance(step, Aten) or any(word in step.op for word in _RANDOM):
-            raise Refused(READS_VALUE)
+            raise Refused(READS_VALUE, Cause.READS_VALUE)
         kept.append(step)
         needed |= reads(step)
     made = set().union(*map(writes, kept)) if kept else set()
     if needed - made - set(tape.constants):
-        raise Refused(READS_VALUE)
+        raise Refused(READS_VALUE, Cause.READS_VALUE)
     return kept[::-1]
 
 
@@ -191,7 +192,9 @@ def main(channel: Any) -> None:
         channel.send(encode(AskCompiler(kernel)))
         facts = decode(CompilerFacts, channel.receive().body)
         if facts.problem:
-            raise Refused(f"host code asks for registers or shared memory of a kernel: {facts.problem}")
+            raise Refused(
+                f"host code asks for registers or shared memory of a kernel: {facts.problem}", Cause.ASKS_COMPILER
+            )
         return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
 
     session.log.ask_compiler = ask_compiler
@@ -246,7 +249,9 @@ class CaseTracer:
         """Import the candidate and build ModelNew(*init_args) on the (fake) GPU."""
         module = load_candidate(source)
         if not callable(getattr(module, "ModelNew", None)):
-            raise Refused("the file defines no class ModelNew(nn.Module) with Model's constructor and forward")
+            raise Refused(
+                "the file defines no class ModelNew(nn.Module) with Model's constructor and forward", Cause.NO_MODEL
+            )
         with torch.device("cuda"):
             arguments = self._arguments(self.case.init_args, "init")
             require_call(
@@ -325,7 +330,8 @@ class CaseTracer:
         if isinstance(value, torch.Tensor):
             if value.device.type != "cuda":
                 raise Refused(
-                    f"forward returns a tensor on the {value.device.type} device; return it on the inputs' (cuda)"
+                    f"forward returns a tensor on the {value.device.type} device; return it on the inputs' (cuda)",
+                    Cause.RETURNS,
                 )
             return {"$tensor": encode(self.session.tape.ref(value))}
         if isinstance(value, dict):
@@ -336,7 +342,9 @@ class CaseTracer:
             return [self._output(v) for v in value]
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        raise Refused(f"forward returns {type(value).__name__}; return tensors, or tuples, lists or dicts of them")
+        raise Refused(
+            f"forward returns {type(value).__name__}; return tensors, or tuples, lists or dicts of them", Cause.RETURNS
+        )
 
     def plan(self, variant: str) -> Plan:
         """The plan for the autotuner choices in force."""
@@ -396,27 +404,29 @@ def _compiled(source: str) -> types.CodeType:
     try:
         return compile(source, FILE, "exec")
     except (MemoryError, RecursionError) as error:
-        raise Refused("the source is nested too deeply for Python's parser") from error
+        raise Refused("the source is nested too deeply for Python's parser", Cause.SOURCE) from error
 
 
 def describe(error: BaseException) -> Failure:
     """A failure in words that help the candidate's author."""
     if isinstance(error, Refused):
-        return Failure(Status.REJECTED, str(error), _line(error))
+        return Failure(Status.REJECTED, str(error), _line(error), cause=error.cause)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         quoted = f": {error.text.strip()[:200]!r}" if error.text and error.text.strip() else ""
-        return Failure(Status.REJECTED, f"{type(error).__name__}: {error.msg}{quoted}", error.lineno)
+        return Failure(
+            Status.REJECTED, f"{type(error).__name__}: {error.msg}{quoted}", error.lineno, cause=Cause.SOURCE
+        )
     source = "".join(linecache.getlines(FILE))
     if found := next(filter(None, (known.describe(error, source) for known in languages())), None):
         return replace(found, line=found.line or _line(error))
     if isinstance(error, DataDependentOutputException):
-        return Failure(Status.REJECTED, READS_VALUE, _line(error))
+        return Failure(Status.REJECTED, READS_VALUE, _line(error), cause=Cause.READS_VALUE)
     refused = next((e for e in _causes(error) if isinstance(e, Refused)), None)
     if refused is not None:
-        return Failure(Status.REJECTED, str(refused), _line(error))
+        return Failure(Status.REJECTED, str(refused), _line(error), cause=refused.cause)
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = MISSING_MODULE if isinstance(error, ModuleNotFoundError) else ""
-    return Failure(Status.CRASHED, f"host code raised {text[:4000]}{hint}", _line(error))
+    return Failure(Status.CRASHED, f"host code raised {text[:4000]}{hint}", _line(error), cause=Cause.HOST_EXCEPTION)
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:

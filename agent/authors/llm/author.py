@@ -347,7 +347,7 @@ def _islands(attempts: list[Attempt], home: dict[str, int]) -> list[list[Attempt
     """Attempts by island; those of earlier processes are spread by number."""
     islands: list[list[Attempt]] = [[] for _ in range(ISLANDS)]
     for attempt in list(attempts):
-        origin = attempt.proposal.origin
+        origin = attempt.origin
         key = origin.conversation if isinstance(origin, LlmTurn) else ""
         islands[home.get(key, attempt.number % ISLANDS)].append(attempt)
     return islands
@@ -378,8 +378,8 @@ def choose(islands: Sequence[Sequence[Attempt]], island: int, random: Random) ->
 def residents(attempts: Sequence[Attempt]) -> list[Attempt]:
     """The accepted attempts that an island keeps, the fastest first; of equal sources the first one."""
     accepted = sorted((a for a in attempts if a.accepted), key=rank_order)
-    unique = {a.proposal.source: a for a in reversed(accepted)}
-    return [a for a in accepted if unique[a.proposal.source] is a][:SIZE]
+    unique = {a.source: a for a in reversed(accepted)}
+    return [a for a in accepted if unique[a.source] is a][:SIZE]
 
 
 def _tournament(ranked: Sequence[Attempt], random: Random) -> Attempt:
@@ -389,7 +389,7 @@ def _tournament(ranked: Sequence[Attempt], random: Random) -> Attempt:
 
 def _fitness(ranked: Sequence[Attempt], place: int) -> float:
     speed = 1 - place / max(1, len(ranked) - 1)
-    alike = (similarity(ranked[place].proposal.source, better.proposal.source) for better in ranked[:place])
+    alike = (similarity(ranked[place].source, better.source) for better in ranked[:place])
     return speed + _NOVELTY * (1 - max(alike, default=0.0))
 
 

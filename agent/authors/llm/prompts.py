@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal, TypeGuard
 
-from kerneltune.agent.attempt import Attempt, Draft, best
+from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.prompts import render, render_text
@@ -25,6 +25,7 @@ from kerneltune.tools.schema.messages import SassReply
 from kerneltune.tools.schema.sass import Sass, changes, made_of
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict
+from kerneltune.tools.update import Update
 
 Trouble = Literal["talk", "empty", "cut_off", "refused"]  # of a reply that calls no tool
 Values = dict[str, object]
@@ -203,14 +204,14 @@ def light_values(spec: TaskSpec, gpu: Gpu) -> Values | None:
 
 def attempt_values(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
     """An attempt in full, as an author may see it. `numbers`: of the attempts that may be its parent."""
-    verdict = author_view(made.verdict, spec)
+    verdict = author_view(made.judged, spec)
     return {
         "number": made.number,
         "parent": numbers.get(made.parent_id or ""),
         "status": verdict.status.value,
         "accepted": verdict.accepted,
-        "tried": made.proposal.rationale,
-        "source": made.proposal.source,
+        "tried": made.rationale,
+        "source": made.source,
         "result": result_words(made, verdict),
         "detail": "" if verdict.accepted else verdict.detail[:MOST_OF_A_DETAIL],
         "failed": "" if verdict.accepted else _failed(verdict),
@@ -226,7 +227,7 @@ def result_words(made: Attempt, verdict: Verdict) -> str:
     if verdict.timing is not None:
         gains = "".join(f", {c.speedup:.3g}x {c.baseline}" for c in verdict.comparisons)
         return f"{_us(verdict.timing.median_us)} us{gains}"
-    if not verdict.accepted or len(made.rank_key) != 4:
+    if not verdict.accepted:
         return ""
     traffic, spills, warps, registers = made.rank_key
     return f"{_amount(int(traffic), 'B')}, spills {spills:.0f} B, occupancy {-warps:.2f}, {registers:.0f} registers"
@@ -268,9 +269,9 @@ def history_values(task: TaskSpec, attempts: Sequence[Attempt], outcomes: Sequen
     numbers = {a.attempt_id: a.number for a in attempts}
     ordered = sorted(attempts, key=lambda a: a.number)
     shown, leader = _worth_telling(ordered), best(ordered)
-    failure = next((a for a in reversed(ordered) if not a.verdict.accepted), None)
+    failure = next((a for a in reversed(ordered) if not a.accepted), None)
     told = leader or (ordered[-1] if ordered else None)
-    counts = Counter(a.verdict.status.value for a in ordered)
+    counts = Counter(a.judged.status.value for a in ordered)
     return {
         "count": len(ordered),
         "counts": ", ".join(f"{n} {status}" for status, n in counts.most_common()),
@@ -285,19 +286,19 @@ def history_values(task: TaskSpec, attempts: Sequence[Attempt], outcomes: Sequen
 
 def _worth_telling(ordered: Sequence[Attempt]) -> list[Attempt]:
     """The best and the newest, by number."""
-    accepted = sorted((a for a in ordered if a.verdict.accepted), key=lambda a: (a.rank_key, a.number))
+    accepted = sorted((a for a in ordered if a.accepted), key=lambda a: (a.rank_key, a.number))
     chosen = {a.attempt_id for a in [*accepted[:MOST_BEST], *ordered[-MOST_NEWEST:]]}
     return [a for a in ordered if a.attempt_id in chosen]
 
 
 def _row(task: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
-    verdict = author_view(made.verdict, task)
+    verdict = author_view(made.judged, task)
     return {
         "number": made.number,
         "parent": numbers.get(made.parent_id or ""),
         "status": verdict.status.value,
         "result": result_words(made, verdict),
-        "tried": made.proposal.rationale,
+        "tried": made.rationale,
         "why": "" if verdict.accepted else verdict.detail,
     }
 
@@ -346,9 +347,11 @@ _MOST_REPORTS = 6
 _MOST_DETAIL = 2_000  # characters of a compiler's message
 
 
-def format_update(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
+def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
     """Of an `update` that made an attempt. `twin`: the number of an earlier one that compiles to the same plan."""
-    update, plan = draft.update, draft.update.main_plan
+    update = draft.update
+    assert update is not None
+    plan = update.main_plan
     failure = author_view(update.failure, task) if update.failure else None
     return render(
         "results/update.j2",
@@ -356,7 +359,7 @@ def format_update(draft: Draft, task: TaskSpec, twin: int | None, notes: Sequenc
         same_as=None,
         failure=failure.status.value if failure else "",
         detail=failure.detail[:_MOST_DETAIL] if failure else "",
-        excerpt=_excerpt(draft, task, failure) if failure else [],
+        excerpt=_excerpt(draft.source, update, task, failure) if failure else [],
         kernels=[_kernel(k) for k in update.kernels],
         library_ops=plan.library_ops if plan else (),
         traffic_bytes=update.traffic_bytes,
@@ -374,7 +377,7 @@ def format_same(number: int, status: str, notes: Sequence[str]) -> str:
 
 def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected | None, place: Roofline | None) -> str:
     """Of a `bench`. `outcome` of a prediction about it; `place`: where the attempt lies, if it is right."""
-    verdict, leader = author_view(attempt.verdict, tracker.task), tracker.best
+    verdict, leader = author_view(attempt.judged, tracker.task), tracker.best
     return render(
         "results/bench.j2",
         number=attempt.number,
@@ -420,7 +423,7 @@ def format_reflect(
         counts=[made_of(kernel.whole) for kernel in sass.kernels],
         uncounted=sass.problem,
         best=other.number if other else None,
-        diff=_diff(attempt.proposal.source, other.proposal.source) if other else "",
+        diff=_diff(attempt.source, other.source) if other else "",
         instructions=changes(sass.kernels, compiled.best_sass) if both else "",
         history=[_prediction(p) for p in predictions[-_MOST_HYPOTHESES:]],
         confirmed=sum(p.outcome == "confirmed" for p in predictions),
@@ -435,16 +438,16 @@ def _prediction(of: Reflected) -> str:
     return f"#{of.attempt_id.rpartition('/')[2]} {of.outcome}: {of.hypothesis}{f' ({numbers})' if numbers else ''}"
 
 
-def _excerpt(draft: Draft, task: TaskSpec, failure: Verdict) -> list[str]:
+def _excerpt(source: str, update: Update, task: TaskSpec, failure: Verdict) -> list[str]:
     """The lines that a failure names, with those around them: of the file, else of the PTX that was assembled."""
-    return _around(draft.proposal.source, failure.lines) or _around(_assembled(draft, task, failure), failure.ptx_lines)
+    return _around(source, failure.lines) or _around(_assembled(update, task, failure), failure.ptx_lines)
 
 
-def _assembled(draft: Draft, task: TaskSpec, failure: Verdict) -> str:
+def _assembled(update: Update, task: TaskSpec, failure: Verdict) -> str:
     """The PTX that a failure is about, templates filled in; "" if none is named. Texts made for held-out shapes never
     show."""
     shown = [case.name for case in task.cases if not case.held_out] if failure.ptx_lines else []
-    kernels = (k for name in shown for plan in draft.update.plans.get(name, ()) for k in plan.kernels)
+    kernels = (k for name in shown for plan in update.plans.get(name, ()) for k in plan.kernels)
     return next((k.text for k in kernels if k.language == "ptx" and k.name == failure.kernel), "")
 
 

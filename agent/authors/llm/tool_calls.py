@@ -19,7 +19,6 @@ from kerneltune.agent.attempt import (
     Attempt,
     BenchAction,
     Declined,
-    Draft,
     LlmTurn,
     Proposal,
     ReflectAction,
@@ -133,7 +132,7 @@ class ToolExecutor:
 
     def __init__(self, tracker: AttemptTracker, key: str, gpu: Gpu, share: int | None = None) -> None:
         self._tracker, self._key, self._gpu, self._share = tracker, key, gpu, share
-        self._drafts: dict[int, Draft] = {}  # not benched yet
+        self._drafts: dict[int, Attempt] = {}  # not benched yet
         self._updates: dict[int, Update] = {}  # of attempts of this conversation
         self.made = 0
 
@@ -192,10 +191,10 @@ class ToolExecutor:
         if isinstance(came, Declined):
             self.made += came.number is not None
             return _mistaken(call, Mistake(came.why))
-        assert isinstance(came, Draft)
-        sha256 = came.update.sha256
+        sha256 = came.plan_sha256
         twin = next((n for n, u in self._updates.items() if sha256 is not None and u.sha256 == sha256), None)
         self.made += 1
+        assert came.update is not None
         self._updates[came.number] = came.update
         if came.update.failure is None:  # else it is benched, too
             self._drafts[came.number] = came
@@ -218,8 +217,8 @@ class ToolExecutor:
 
     def _source_of(self, number: int) -> str:
         if number in self._drafts:
-            return self._drafts[number].proposal.source
-        return self._attempt(number).proposal.source
+            return self._drafts[number].source
+        return self._attempt(number).source
 
     def _attempt(self, number: int) -> Attempt:
         named = 0 < number < _MOST_NUMBER  # a number of 5,000 digits cannot even be said
@@ -234,10 +233,10 @@ class ToolExecutor:
         """The attempt that has this source already, and what it is."""
         wanted = source.strip()
         for attempt in list(self._tracker.attempts):
-            if attempt.proposal.source.strip() == wanted:
-                return attempt.number, attempt.verdict.status.value
+            if attempt.source.strip() == wanted:
+                return attempt.number, attempt.judged.status.value
         drafts = self._drafts.values()
-        return next(((d.number, "not benched yet") for d in drafts if d.proposal.source.strip() == wanted), None)
+        return next(((d.number, "not benched yet") for d in drafts if d.source.strip() == wanted), None)
 
     def _benched(self, number: int) -> Steps[str]:
         draft = self._drafts.pop(number, None)
@@ -247,11 +246,10 @@ class ToolExecutor:
             (came,) = yield [BenchAction(draft)]
             if isinstance(came, Declined):
                 raise Mistake(came.why)
-            assert isinstance(came, Attempt)
             attempt, again = came, ""
         predictions = reversed(self._tracker.predictions)
         outcome = next((p for p in predictions if p.attempt_id == attempt.attempt_id), None)
-        place = self._place(attempt) if attempt.verdict.accepted else None
+        place = self._place(attempt) if attempt.accepted else None
         return again + format_bench(attempt, self._tracker, outcome, place)
 
     def _reflected(self, wanted: ReflectArguments) -> Steps[str]:
@@ -265,18 +263,18 @@ class ToolExecutor:
     def _place(self, attempt: Attempt) -> Roofline:
         """Where an attempt lies on the roofline, and what to look at."""
         update = self._updates.get(attempt.number)
-        work = work_of(update, attempt.verdict.variant) if update is not None else PlanWork()
-        return roofline(self._tracker.task, self._gpu, attempt.verdict, attempt.kernels, work)
+        work = work_of(update, attempt.judged.variant) if update is not None else PlanWork()
+        return roofline(self._tracker.task, self._gpu, attempt.judged, attempt.kernels, work)
 
     def _disassembled(self, attempt: Attempt) -> Disassembled:
         """What the attempt's kernels are made of, and those of the best if it is another one of this conversation."""
-        update, variant = self._updates.get(attempt.number), attempt.verdict.variant
+        update, variant = self._updates.get(attempt.number), attempt.judged.variant
         if update is None or not attempt.kernels:
             return Disassembled(attempt.kernels)
         leader, disassemble = self._tracker.best, self._tracker.tools.updater.sass
         other = self._updates.get(leader.number) if leader and leader.number != attempt.number else None
         reports = update.kernels_of(update.judged_plan(variant)) or attempt.kernels
-        best = disassemble(other, leader.verdict.variant).kernels if leader and other else ()
+        best = disassemble(other, leader.judged.variant).kernels if leader and other else ()
         return Disassembled(reports, disassemble(update, variant), best)
 
 

@@ -186,11 +186,11 @@ _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred
 def _point_of(attempt: Attempt, known: Mapping[str, Sketch]) -> str:
     """The fingerprint of the sketch's text at the attempt's point, whatever language that was said in; of what is no
     point of ours its own text's."""
-    point = point_of(attempt.proposal.origin)
+    point = point_of(attempt.origin)
     sketch = known.get(point.sketch) if point else None
     if point and sketch and set(point.params) <= set(sketch.params):
         return _fingerprint(sketch.render(point.params))
-    return _fingerprint(attempt.proposal.source)
+    return _fingerprint(attempt.source)
 
 
 def _shared_limit(arch: int) -> int:

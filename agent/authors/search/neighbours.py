@@ -218,7 +218,7 @@ def _ranked(history: Iterable[Attempt], known: Mapping[str, Sketch]) -> list[Att
 
 
 def _sketch_name(attempt: Attempt) -> str | None:
-    point = point_of(attempt.proposal.origin)
+    point = point_of(attempt.origin)
     return point.sketch if point else None
 
 
@@ -227,7 +227,7 @@ def _sketch_of(attempt: Attempt, known: Mapping[str, Sketch]) -> Sketch:
 
 
 def _params(attempt: Attempt) -> Params:
-    point = point_of(attempt.proposal.origin)
+    point = point_of(attempt.origin)
     return point.params if point else {}
 
 
@@ -241,7 +241,7 @@ def _starts(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
     first = next((sketch for sketch in view.sketches if sketch.starts), None)
     if first is None:
         return
-    own = [a for a in view.history if a.verdict.timing is not None and _sketch_name(a) in known]
+    own = [a for a in view.history if a.timing is not None and _sketch_name(a) in known]
     base = {s.name: a.rank_key[0] for a in own if a.rank_key and _point_of(a, s := _sketch_of(a, known)) == s.params}
     if base.get(first.name, 0.0) <= min(base.values(), default=0.0) * FAR:
         yield from (Move(first, dict(start), why="Inductor would time it") for start in first.starts)
@@ -309,7 +309,7 @@ class Outcomes:
         """From the attempts of this sketch. `limit_bytes`: shared memory that a block may have."""
         own = [a for a in history if _sketch_name(a) == sketch.name]
         large = [a for a in own if shared_bytes(a) > limit_bytes]
-        timed = {a.attempt_id: a.verdict.timing.median_us for a in own if a.verdict.timing is not None}
+        timed = {a.attempt_id: a.timing.median_us for a in own if a.timing is not None}
         slow_us = min(timed.values(), default=0.0) * _CLEARLY_SLOWER
         slow = [a for a in own if timed.get(a.attempt_id, 0.0) > slow_us and spilled_bytes(a) > _SPILLED_BYTES]
         failed = [a for a in own if not a.rank_key and a not in large]
@@ -347,8 +347,8 @@ def _beyond(params: Params, other: Params, *, otherwise_equal: bool) -> bool:
 
 def shared_bytes(attempt: Attempt) -> int:
     """What the largest kernel needs a block, also of one that was refused for it; 0 where nobody said."""
-    if attempt.verdict.needed_shared_bytes is not None:
-        return attempt.verdict.needed_shared_bytes
+    if attempt.judged.needed_shared_bytes is not None:
+        return attempt.judged.needed_shared_bytes
     return max((k.shared_bytes for k in attempt.kernels), default=0)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, Limits, LlmTurn, Proposal, SearchPoint
+from kerneltune.agent.attempt import Attempt, Limits, LlmTurn, SearchPoint
 from kerneltune.agent.authors.replay import ReplayAuthor
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.record.store import Store
@@ -17,8 +17,10 @@ from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 
 def old(number: int, source: str, parent: int | None, origin: LlmTurn | SearchPoint) -> Attempt:
     parent_id = f"old/{parent}" if parent else None
-    proposal = Proposal(source, f"idea {number}", parent_id, origin, "it waits", "faster")
-    return Attempt(f"old/{number}", number, parent_id, proposal, Verdict(Status.WRONG, ""), (), ())
+    return Attempt(
+        source, f"idea {number}", parent_id, origin, "it waits", "faster",
+        attempt_id=f"old/{number}", number=number, verdict=Verdict(Status.WRONG, ""),
+    )  # fmt: skip
 
 
 # in the order of their verdicts; 3 was skipped
@@ -40,16 +42,16 @@ def replayed(history: list[Attempt], next_number: int, width: int) -> list[Attem
 @pytest.mark.parametrize("width", [1, 3])
 def test_every_attempt_comes_again_in_order_with_its_parent_in_this_run(width: int) -> None:
     made = replayed([], 1, width)
-    assert [a.proposal.source for a in made] == ["9", "8", "7", "6"]
+    assert [a.source for a in made] == ["9", "8", "7", "6"]
     assert [a.parent_id for a in made] == [None, "new/1", "new/2", None]
-    assert [a.proposal.origin for a in made] == [None, SearchPoint("s", {"W": 4}), None, None]
-    assert all((a.proposal.hypothesis, a.proposal.prediction) == ("it waits", "faster") for a in made)
+    assert [a.origin for a in made] == [None, SearchPoint("s", {"W": 4}), None, None]
+    assert all((a.hypothesis, a.prediction) == ("it waits", "faster") for a in made)
 
 
 def test_a_resumed_replay_goes_on_where_it_was_and_finds_the_parents() -> None:
     before = replayed([], 1, 1)[:2]
     made = replayed(list(before), 7, 2)  # numbers 3 to 6 were lost with a process
-    assert [(a.number, a.proposal.source, a.parent_id) for a in made[2:]] == [(7, "7", "new/2"), (8, "6", None)]
+    assert [(a.number, a.source, a.parent_id) for a in made[2:]] == [(7, "7", "new/2"), (8, "6", None)]
 
 
 STORY = Path(shell.ROOT / "tests" / "agent" / "stories" / "softmax.jsonl")
@@ -66,7 +68,7 @@ def test_a_stored_run_is_replayed_from_the_command_line(tmp_path: Path) -> None:
     with Store.open(tmp_path / "runs") as store:
         again = next(other for other in store.run_ids() if other != run_id)
         ways = [
-            [(a.number, a.proposal.source, a.verdict.status, (a.parent_id or "/").rpartition("/")[2]) for a in its]
+            [(a.number, a.source, a.status, (a.parent_id or "/").rpartition("/")[2]) for a in its]
             for its in (store.attempts(run_id), store.attempts(again))
         ]
         assert store.load_run(again).author == f"replay:{run_id}"

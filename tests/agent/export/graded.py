@@ -3,46 +3,47 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kerneltune.agent.attempt import LlmTurn
+from kerneltune.agent.attempt import Attempt, Expectation, LlmTurn, Outcome
 from kerneltune.agent.events import RunStarted
-from kerneltune.agent.record.trajectory import AttemptRecord, Expectation, Outcome, Trajectory
-from kerneltune.tools.schema.verdict import Comparison, Status, Timing
+from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
 
 RUN = "20261121-100000-softmax-77aa"
 
 
-def graded(status: Status | None = Status.CORRECT, number: int = 1, **other: Any) -> AttemptRecord:
+_SOURCE = "class ModelNew: ..."
+_OF_VERDICT = (
+    "detail",
+    "timing",
+    "comparisons",
+    "coverage",
+    "sol_fraction",
+    "variant",
+    "tier",
+    "cases",
+    "lines",
+    "cause",
+)
+
+
+def graded(status: Status | None = Status.CORRECT, number: int = 1, **other: Any) -> Attempt:
     """An attempt of a run, judged by `bench` when it was judged."""
+    if status is Status.CORRECT and other.get("timing") is None:
+        status = Status.CHECKED  # nothing is correct without a time
+    judged = {name: other.pop(name) for name in _OF_VERDICT if name in other}
+    verdict = None if status is None else Verdict(status, **{"detail": "", **judged})
     given: dict[str, Any] = {
         "attempt_id": f"{RUN}/{number}",
-        "number": number,
-        "parent_id": None,
         "at": 1_800_000_000.0 + number,
         "source": "class ModelNew: ...",
-        "rationale": "",
-        "origin": None,
-        "status": status,
-        "tool": None if status is None else "bench",
-        "detail": "",
-        "timing": None,
-        "comparisons": (),
-        "coverage": None,
-        "sol_fraction": None,
-        "variant": "",
-        "tier": None,
-        "best": False,
-        "kernels": (),
-        "library_ops": (),
-        "trace_s": 0.1,
-        "compile_s": 0.2,
-        "bench_s": 0.3,
     }
-    return AttemptRecord(**given | other)
+    given |= {"tool": None if status is None else "bench", "trace_s": 0.1, "compile_s": 0.2, "bench_s": 0.3}
+    return Attempt(**{"rationale": "", **given, **other}, number=number, verdict=verdict)
 
 
 def timed(
     *speedups: float, baselines: Sequence[str] = ("eager", "compile", "compile-max"), half: float = 0.01, **other: Any
-) -> AttemptRecord:
+) -> Attempt:
     """A right attempt of 100 µs with these speed-ups; the intervals reach `half` to either side."""
     compared = tuple(
         Comparison(name, 100.0 * s, s, s - half, s + half) for name, s in zip(baselines, speedups, strict=False)
@@ -56,18 +57,18 @@ def expected(outcome: Outcome, **evidence: Any) -> Expectation:
     return Expectation("memory-bound", "10 % faster", outcome, evidence)
 
 
-def replied(number: int, reply: int, conversation: str = "1", **other: Any) -> AttemptRecord:
+def replied(number: int, reply: int, conversation: str = "1", **other: Any) -> Attempt:
     """An attempt that a reply of a conversation proposed; see `stated`."""
     return graded(number=number, origin=LlmTurn(conversation, reply), **other)
 
 
-def run_of(*attempts: AttemptRecord, task: str = "a" * 64, gpu: str | None = "NVIDIA H200") -> Trajectory:
+def run_of(*attempts: Attempt, task: str = "a" * 64, gpu: str | None = "NVIDIA H200") -> Trajectory:
     """A run with these attempts."""
     started = RunStarted(RUN, "softmax", task, "", "offline", "", "sm_90", gpu, {}, {}, 0, {})
     return Trajectory(started, tuple(sorted(attempts, key=lambda a: a.number)))
 
 
-def stated(attempt: AttemptRecord) -> float | None:
+def stated(attempt: Attempt) -> float | None:
     """A reward that a test wrote into an attempt, as its detail."""
     return float(attempt.detail) if attempt.detail else None
 
@@ -76,7 +77,7 @@ def documented() -> Trajectory:
     """The example of docs/rewards.md: the conversation of tests/agent/stories/softmax.jsonl, with times made up. A
     floor of 45 µs; baselines of 120, 68 and 62 µs; attempts 3, 4 and 5 take 100, 60 and 50 µs."""
 
-    def right(number: int, reply: int, us: float, **other: Any) -> AttemptRecord:
+    def right(number: int, reply: int, us: float, **other: Any) -> Attempt:
         compared = tuple(
             Comparison(name, base, base / us, 0.99 * base / us, 1.01 * base / us)
             for name, base in (("compile-max", 62.0), ("compile", 68.0), ("eager", 120.0))

@@ -2,9 +2,9 @@
 
 import pytest
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.rewards import compilable, labels
-from kerneltune.agent.record.trajectory import AttemptRecord
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import Cause, Status
 from tests.agent.export.graded import graded, timed
 
 
@@ -41,7 +41,7 @@ def test_faster_is_what_the_whole_interval_is_against_every_baseline() -> None:
     ],
 )
 def test_what_nobody_found_out_has_no_label(
-    attempt: AttemptRecord, is_compilable: bool | None, is_correct: bool | None
+    attempt: Attempt, is_compilable: bool | None, is_correct: bool | None
 ) -> None:
     found = labels(attempt)
     assert (found.compilable, found.correct) == (is_compilable, is_correct)
@@ -53,6 +53,8 @@ def test_verified_is_what_the_latest_verification_found() -> None:
     assert [labels(timed(2.0, held=held)).verified for held in (None, True, False)] == [None, True, False]
 
 
-def test_why_names_the_status_and_the_tool_and_nothing_that_a_candidate_wrote() -> None:
+def test_why_names_status_tool_and_cause_and_nothing_that_a_candidate_wrote() -> None:
+    refused = graded(Status.REJECTED, tool="update", detail="own words", cause=Cause.READS_VALUE)
+    assert labels(refused).why == "rejected/update/reads_value"
     assert labels(graded(Status.REJECTED, tool="update", detail="own words")).why == "rejected/update"
     assert [labels(graded(status)).why for status in (None, Status.CHECKED)] == ["", ""]

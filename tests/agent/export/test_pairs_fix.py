@@ -70,8 +70,7 @@ def test_parents_of_other_runs_cycles_and_attempts_that_are_their_own_parent_lea
         tried(4, Status.CHECKED, "r9/1"),
     )
     assert [r["broken_attempt"] for r in rows(Fix(), odd)] == ["r1/2"]
-    lineage = Lineage(odd.attempts)
-    assert [lineage.parent(a) is not None for a in odd.attempts] == [False, False, True, False]
+    assert [odd.parent(a) is not None for a in odd.attempts] == [False, False, True, False]
 
 
 def test_errors_of_held_out_cases_are_told_without_them() -> None:
@@ -85,7 +84,7 @@ def test_a_long_chain_of_failures_takes_time_in_proportion() -> None:
     n = 3000
     chain = run(*(tried(i, Status.WRONG, i - 1 or None) for i in range(1, n)), tried(n, Status.CHECKED, n - 1))
     started = time.thread_time()
-    lineage = Lineage(chain.attempts)
+    lineage = Lineage(chain)
     assert time.thread_time() - started < 1.0
     assert [lineage.nearest(chain.attempts[i]).hops for i in (0, n - 2)] == [n - 1, 1]  # type: ignore[union-attr]
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kerneltune.agent.attempt import LlmTurn
+from kerneltune.agent.attempt import Attempt, LlmTurn
 from kerneltune.agent.export.rewards import Discount, ReturnGroups, RewardedTurn, group_of, returns, reward_of, turns_of
-from kerneltune.agent.record.trajectory import AttemptRecord
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
@@ -16,7 +15,7 @@ from tests.agent.export.graded import RUN, documented, graded, replied, run_of, 
 
 def paying(
     number: int, reply: int | None, reward: float | None, conversation: str = "1", parent_id: str | None = None
-) -> AttemptRecord:
+) -> Attempt:
     origin = LlmTurn(conversation, reply) if reply else None
     return graded(number=number, origin=origin, detail="" if reward is None else str(reward), parent_id=parent_id)
 
@@ -74,7 +73,7 @@ def test_conversations_are_rollouts_of_their_own() -> None:
     assert [(t.conversation, t.number, t.to_go) for t in turns] == [("1", 1, 1.5), ("1", 2, 1.0), ("2", 1, 3.0)]
 
 
-def child(number: int, parent: int | None, reward: float | None) -> AttemptRecord:
+def child(number: int, parent: int | None, reward: float | None) -> Attempt:
     return paying(number, None, reward, parent_id=f"{RUN}/{parent}" if parent else None)
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import Replied
 from kerneltune.agent.export.base import option_types
 from kerneltune.agent.export.rewards import REWARDS, labels, reward_of, rewards_of, sol_score
-from kerneltune.agent.record.trajectory import AttemptRecord, trajectory
+from kerneltune.agent.record.trajectory import trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import documented, expected, graded, timed
@@ -26,11 +27,11 @@ FAILURES = [
 ]
 
 
-def worth(spec: str, attempt: AttemptRecord) -> float | None:
+def worth(spec: str, attempt: Attempt) -> float | None:
     return reward_of(spec)(attempt)
 
 
-def uncompiled(status: Status) -> AttemptRecord:
+def uncompiled(status: Status) -> Attempt:
     return graded(status, tool="update")
 
 
@@ -193,7 +194,7 @@ def test_an_undecided_hypothesis_counts_as_zero_once_it_was_tested_and_not_befor
 
 
 def test_a_prediction_is_worth_how_near_it_came() -> None:
-    def said(predicted: object, measured: object) -> AttemptRecord:
+    def said(predicted: object, measured: object) -> Attempt:
         seen = expected("confirmed", predicted_speedup=predicted, measured_speedup=measured)
         return timed(1.0, expectations=(seen,))
 

@@ -28,7 +28,16 @@ from kerneltune.agent.events import (
     Verified,
     Warned,
 )
-from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, NotTimed, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import (
+    CaseResult,
+    Cause,
+    Comparison,
+    KernelReport,
+    NotTimed,
+    Status,
+    Timing,
+    Verdict,
+)
 
 RUN = "20261121-093000-softmax-1a2b"
 WORDS = (
@@ -95,6 +104,7 @@ def verdict(rng: random.Random, status: Status | None = None) -> Verdict:
         left_out=rng.choice(((), ("main/huge",))),
         not_timed=rng.choice((None, *NotTimed)) if status is Status.CHECKED else None,
         pending=rng.choice(((), ("compile", "compile-max"))),
+        cause=Cause.VALUES if status is Status.WRONG else None,
     )
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
-from kerneltune.agent.record.best import write_best
+from kerneltune.agent.record.folder import write_best
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.record.samples import started
@@ -39,7 +39,9 @@ def attempt_with(text: str, source: str, status: Status = Status.CORRECT) -> Att
     verdict = Verdict(status, "", timing=timing, comparisons=comparisons, tier="judged" if timing else None)
     object.__setattr__(verdict, "detail", text)
     object.__setattr__(kernel, "name", text)
-    return Attempt(f"r/{text}/1", 1, None, Proposal(source, text), verdict, (kernel,), (1.0,))
+    return Attempt(
+        source, text, attempt_id=f"r/{text}/1", number=1, verdict=verdict, kernels=(kernel,), rank_key=(1.0,)
+    )
 
 
 def task(name: str) -> TaskSpec:

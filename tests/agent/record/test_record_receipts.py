@@ -38,7 +38,7 @@ def test_a_confirmation_counts_and_a_verification_does_not(tmp_path: Path) -> No
         first, second = store.attempts(RUN)
         assert trajectory(store.load_events(RUN)).attempts[1].accepted
         assert (first.verdict, first.rank_key) == (wrong, (0.5,))
-        assert second.verdict.accepted
+        assert second.accepted
 
 
 def test_the_listing_says_what_the_run_ended_with_and_whether_it_was_verified(tmp_path: Path) -> None:

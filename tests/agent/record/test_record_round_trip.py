@@ -191,21 +191,21 @@ def test_attempts_are_those_with_a_verdict_and_the_rest_is_unfinished(store: Sto
     assert isinstance(events[1], Updated)
     assert isinstance(events[2], Judged)
     assert (found.attempt_id, found.number, found.parent_id) == (f"{RUN}/1", 1, None)
-    assert (found.proposal.source, found.proposal.origin) == (events[0].source, events[0].origin)
-    assert (found.proposal.hypothesis, found.proposal.prediction) == ("memory-bound", "10% faster")
+    assert (found.source, found.origin) == (events[0].source, events[0].origin)
+    assert (found.hypothesis, found.prediction) == ("memory-bound", "10% faster")
     assert (found.verdict, found.kernels, found.rank_key) == (events[2].verdict, events[1].kernels, (1.0,))
-    assert store.unfinished(RUN) == [proposed]
+    assert [a.number for a in store.load_trajectory(RUN).attempts if a.verdict is None] == [2]
 
 
 def test_an_attempt_is_found_by_its_id_or_the_start_of_it(store: Store) -> None:
     other = "20261121-100000-matmul-77aa"
     write(store, started(), *[e for n in range(1, 13) for e in attempt(n)], started(other), *attempt(1, other)[:1])
     for text, number in ((f"{RUN}/1", 1), (f"{RUN}/12", 12), ("20261121-09/2", 2)):
-        found = store.find_attempt(text)
-        assert found.proposed.number == number
-        assert found.finished is not None
-    unjudged = store.find_attempt("20261121-10")
-    assert (unjudged.proposed.attempt_id, unjudged.finished) == (f"{other}/1", None)
+        run, found = store.find_attempt(text)
+        assert (run.run_id, found.number) == (RUN, number)
+        assert found.verdict is not None
+    run, unjudged = store.find_attempt("20261121-10")
+    assert (run.run_id, unjudged.attempt_id, unjudged.verdict) == (other, f"{other}/1", None)
 
 
 def test_an_unknown_or_ambiguous_attempt_is_one_clear_line(store: Store) -> None:

@@ -118,7 +118,7 @@ def test_a_recorded_demo_still_opens_by_copy(tmp_path: Path, demo: str) -> None:
         runs = store.runs()
         assert [run.accepted > 0 and run.best_speedup is not None for run in runs] == [True] * 3
         assert all(trajectory(store.load_events(run.run_id)).best is not None for run in runs)
-        assert all(isinstance(a.proposal.origin, LlmTurn) for run in runs for a in store.attempts(run.run_id))
+        assert all(isinstance(a.origin, LlmTurn) for run in runs for a in store.attempts(run.run_id))
 
 
 def test_a_newer_schema_is_refused_with_both_versions(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_speed_up_that_is_no_number_is_not_claimed(bad: float) -> None:
 
 def test_a_best_that_was_not_accepted_is_no_best() -> None:
     run = trajectory(events([(None, correct(80.0))]))
-    wrong = replace(run.attempts[0], status=Status.WRONG, timing=None, comparisons=())
+    wrong = replace(run.attempts[0], verdict=Verdict(Status.WRONG, ""))
     assert claim(RunData(replace(run, attempts=(wrong,), best=wrong))).tone == "nothing"
 
 

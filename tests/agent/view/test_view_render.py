@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.controls import Controls
 from kerneltune.agent.events import Event, Proposed, RunStopping, Said
 from kerneltune.agent.view.live import RunSteering
@@ -34,7 +35,7 @@ from kerneltune.agent.view.render import (
     window,
     wrapped,
 )
-from kerneltune.agent.view.state import AttemptState, ViewState, fold
+from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.agent.view.text import verdict_label, verdict_style
 from kerneltune.tools.schema.codec import plain
 from kerneltune.tools.schema.verdict import Status
@@ -175,11 +176,11 @@ def test_best_and_newest_are_in_view_among_a_thousand() -> None:
     state = state_of(many_attempts(1000))
     for _, height in SIZES:
         shown = window(state, height - 14)
-        assert [r.number for r in shown if isinstance(r, AttemptState)][-1] == 1000
+        assert [r.number for r in shown if isinstance(r, Attempt)][-1] == 1000
         if height > 20:
-            assert state.best_id in [r.attempt_id for r in shown if isinstance(r, AttemptState)]
+            assert state.best_id in [r.attempt_id for r in shown if isinstance(r, Attempt)]
         hidden = sum(r.count for r in shown if isinstance(r, HiddenRows))
-        assert height < 20 or hidden + sum(isinstance(r, AttemptState) for r in shown) == 1000
+        assert height < 20 or hidden + sum(isinstance(r, Attempt) for r in shown) == 1000
 
 
 @pytest.mark.parametrize("selected", [None, 1, 2, 5, 50, 57, 58, 60])
@@ -187,7 +188,7 @@ def test_best_and_newest_are_in_view_among_a_thousand() -> None:
 def test_the_window_holds_the_chosen_row_and_counts_what_it_hides(selected: int | None, room: int) -> None:
     shown = window(state_of(many_attempts(60)), room, selected)
     assert len(shown) <= room
-    numbers = [r.number for r in shown if isinstance(r, AttemptState)]
+    numbers = [r.number for r in shown if isinstance(r, Attempt)]
     assert (selected or 60) in numbers
     assert numbers == sorted(set(numbers))
     if room >= 6:

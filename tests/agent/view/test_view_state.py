@@ -44,7 +44,7 @@ def test_the_state_names_best_counts_and_current_attempt() -> None:
     assert state.best is not None
     assert state.best.number == 3
     assert state.current is not None
-    assert (state.current.number, state.current.stage) == (7, "tracing")
+    assert (state.current.number, state.stage_of(state.current)) == (7, "tracing")
     assert state.by_status == {"correct": 3, "wrong": 1, "rejected": 1, "compile_failed": 1}
     assert (state.finished, state.accepted) == (6, 3)
     assert state.gpu_reading is not None
@@ -62,7 +62,7 @@ def test_progress_of_a_judged_attempt_does_not_reopen_it() -> None:
     state = fold(folded(CPU_RUN), StageStarted("r-7f3a", "r-7f3a/3", Stage.CHECKING, at=NOW))
     row = state.row("r-7f3a/3")
     assert row is not None
-    assert row.stage == ""
+    assert state.stage_of(row) == ""
     assert row.verdict is not None
 
 
@@ -77,7 +77,7 @@ def test_a_resumed_run_goes_on_counting_without_the_pause() -> None:
     killed = folded(CPU_RUN)
     resumed = fold(killed, RunResumed("r-7f3a", 6, at=START + 10_000))
     assert resumed.elapsed_s(START + 10_005) == (killed.last_at - START) + 5
-    assert resumed.attempts[-1].stage == "unfinished"
+    assert resumed.stage_of(resumed.attempts[-1]) == "unfinished"
     assert resumed.finished == 6
 
 
@@ -136,7 +136,7 @@ def test_a_resumed_run_whose_events_are_not_replayed_still_counts_them() -> None
 
 def test_an_ended_run_leaves_no_attempt_in_progress() -> None:
     state = fold(folded(CPU_RUN), ENDED)
-    assert state.attempts[-1].stage == "unfinished"
+    assert state.stage_of(state.attempts[-1]) == "unfinished"
     assert state.elapsed_s(NOW + 1000) == ENDED.elapsed_s
 
 

@@ -20,6 +20,7 @@ from triton.backends.compiler import GPUTarget
 
 from kerneltune.tools.schema.messages import BACKWARD, COMPILED, READS_VALUE, Refused
 from kerneltune.tools.schema.plan import Step
+from kerneltune.tools.schema.verdict import Cause
 
 
 class StepTape(Protocol):
@@ -79,7 +80,10 @@ class RecordingDriver:
 
     def get_benchmarker(self) -> Callable[..., Any]:
         """Candidates have no clock."""
-        raise Refused("a candidate cannot time kernels; use @triton.autotune and every config will be measured")
+        raise Refused(
+            "a candidate cannot time kernels; use @triton.autotune and every config will be measured",
+            Cause.TIMES_KERNELS,
+        )
 
 
 def install_cuda_guard() -> None:
@@ -148,7 +152,7 @@ class _Handle:
 
     def elapsed_time(self, *_: Any) -> float:
         """Candidates have no clock."""
-        raise Refused("a candidate cannot time kernels (Event.elapsed_time)")
+        raise Refused("a candidate cannot time kernels (Event.elapsed_time)", Cause.TIMES_KERNELS)
 
     def __enter__(self) -> "_Handle":
         return self

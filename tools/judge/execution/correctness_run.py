@@ -445,7 +445,13 @@ class CorrectnessRun:
                 self._facts[plan.case] = checker.facts()
                 self.most_bytes = max(self.most_bytes, checker.most_bytes)
         except RunnerFailed as failure:
-            return Verdict(failure.status, f"{where}: {failure.detail}", cases=tuple(self.results), case=plan.case)
+            return Verdict(
+                failure.status,
+                f"{where}: {failure.detail}",
+                cases=tuple(self.results),
+                case=plan.case,
+                cause=failure.cause,
+            )
         except ReplayError as error:
             return Verdict(Status.REJECTED, f"{where}: {error}", cases=tuple(self.results), case=plan.case)
         finally:
@@ -470,7 +476,8 @@ class CorrectnessRun:
         if result.ok:
             return None
         where = case_in_words(self._task, plan.case, battery)
-        return Verdict(Status.WRONG, f"{where}: {result.sentence}", cases=tuple(self.results), case=plan.case)
+        detail = f"{where}: {result.sentence}"
+        return Verdict(Status.WRONG, detail, cases=tuple(self.results), case=plan.case, cause=result.cause)
 
     def _hash_of(self, plan: Plan) -> str:
         if self._hashed is None or self._hashed[0] is not plan:

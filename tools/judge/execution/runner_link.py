@@ -18,7 +18,7 @@ from kerneltune.tools.backends.cuda.protocol import Failed, Load, Reply, Request
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import DecodeError, decode, encode, one_line
 from kerneltune.tools.schema.errors import WorkerTimeout
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import Cause, Status
 
 START_S = 60.0
 MAX_REPLY_BYTES = 1 << 20  # the times of 40,000 passes
@@ -36,6 +36,13 @@ class RunnerFailed(Exception):
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(detail)
         self.status, self.detail = status, detail
+
+    @property
+    def cause(self) -> Cause | None:
+        """What is known of it: a fault of memory is told apart where guard pages are looked at."""
+        return {Status.TIMED_OUT: Cause.RUNNING, Status.WRONG: Cause.OVERWRITES, Status.CRASHED: Cause.RUNNER_DIED}.get(
+            self.status
+        )
 
 
 @dataclass(frozen=True)

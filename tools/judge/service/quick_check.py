@@ -117,11 +117,12 @@ class QuickCheck:
             except (RunnerFailed, ReplayError) as failure:
                 status = failure.status if isinstance(failure, RunnerFailed) else Status.REJECTED
                 detail = f"{case_in_words(self._task, plan.case)}: {failure}"
-                failed = Verdict(status, detail, cases=tuple(results), case=plan.case)
+                cause = failure.cause if isinstance(failure, RunnerFailed) else None
+                failed = Verdict(status, detail, cases=tuple(results), case=plan.case, cause=cause)
                 return failed, tuple(results)
             if bad := next((r for r in results if not r.ok), None):
                 detail = f"{case_in_words(self._task, plan.case, bad.inputs)}: {bad.sentence}"
-                failed = Verdict(Status.WRONG, detail, cases=tuple(results), case=plan.case)
+                failed = Verdict(Status.WRONG, detail, cases=tuple(results), case=plan.case, cause=bad.cause)
                 return failed, tuple(results)
         return None, tuple(results)
 

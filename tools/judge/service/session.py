@@ -57,7 +57,7 @@ from kerneltune.tools.schema.messages import (
     Warm,
 )
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
 
 _TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a silent judge is bounded
@@ -286,7 +286,8 @@ class JudgeSession:
                 self._link.distrust("the task's own code failed")
                 return Verdict(Status.UNCHECKED, f"compiled; the task's own code failed: {_first_line(error)}")
             self._make_room()
-        return Verdict(Status.UNCHECKED, f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}")
+        detail = f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
+        return Verdict(Status.UNCHECKED, detail, cause=Cause.MEMORY)
 
     def _make_room(self) -> None:
         """Free what can be had again. Not while the error is at hand: the frames that it came through hold what
@@ -311,7 +312,8 @@ class JudgeSession:
         task = self._opened()[1]
         main = next((p for p in request.plans if p.case == task.main.name), None)
         if main is None or not main.launches:
-            return Verdict(Status.REJECTED, "no kernel of the candidate's own is launched in the main case")
+            detail = "no kernel of the candidate's own is launched in the main case"
+            return Verdict(Status.REJECTED, detail, cause=Cause.NO_LAUNCH)
         if request.tier != "screened" or request.all_baselines:
             if request.tier == "confirmed":
                 self._setup().build()

@@ -160,7 +160,7 @@ class CandidateJudge:
             except Refuted as refuted:
                 verdict = refuted.verdict
             except RunnerFailed as failure:
-                verdict = Verdict(failure.status, f"while timing: {failure.detail}")
+                verdict = Verdict(failure.status, f"while timing: {failure.detail}", cause=failure.cause)
             return Measured(verdict, run.use.and_then(self.setup.use), run.cases)
 
         return said_alone(measure, self._looked, self.gpu_watch, self.gpu)
@@ -196,7 +196,7 @@ class CandidateJudge:
             except Refuted as refuted:
                 failed = refuted.verdict
             except RunnerFailed as failure:
-                failed = Verdict(failure.status, failure.detail)
+                failed = Verdict(failure.status, failure.detail, cause=failure.cause)
             use, cases = use.and_then(run.use), (*cases, *run.cases)
             if failed is not None:
                 return Measured(_not_confirmed(failed, process), use, cases)

@@ -27,6 +27,7 @@ from kerneltune.tools.schema.verdict import (
     NOT_TIMED,
     PROTOCOL_VERSION,
     CaseResult,
+    Cause,
     Comparison,
     Status,
     Tier,
@@ -222,7 +223,8 @@ def build_verdict(
     impossible = too_fast(timing.median_us, last, context)
     receipt = receipt_of(timed_runs, context, gpu, tier)
     if impossible:
-        return Verdict(Status.IMPOSSIBLE, impossible, receipt=receipt)
+        cause, detail = impossible
+        return Verdict(Status.IMPOSSIBLE, detail, receipt=receipt, cause=cause)
     comparisons = comparisons_over(sessions)
     return Verdict(
         Status.CORRECT,
@@ -252,19 +254,20 @@ def not_timed(cases: Sequence[CaseResult], during: GpuUse, after: GpuUse, gpu: d
     )
 
 
-def too_fast(median_us: float, timed: TimingResult, context: TimingContext) -> str:
-    """Why a time cannot be, in words; "" when it can."""
+def too_fast(median_us: float, timed: TimingResult, context: TimingContext) -> tuple[Cause, str] | None:
+    """Why a time cannot be, and in words; None when it can."""
     if not math.isfinite(median_us) or median_us <= 0:
-        return f"{median_us} µs is no time"
+        return Cause.NO_TIME, f"{median_us} µs is no time"
     floor = context.floor_us
     if median_us < timed.rules.floor_tolerance * floor:
-        return f"{median_us:.2f} µs is below the speed of light of {floor:.2f} µs"
+        return Cause.SPEED_OF_LIGHT, f"{median_us:.2f} µs is below the speed of light of {floor:.2f} µs"
     if median_us < _WARM_TO_COLD * timed.warm_us:
-        return f"{median_us:.2f} µs cold, but {timed.warm_us:.2f} µs back to back"
+        return Cause.HIDDEN_TIME, f"{median_us:.2f} µs cold, but {timed.warm_us:.2f} µs back to back"
     least = null_us(timed, context)
     if median_us < _NULL_TOLERANCE * least:
-        return f"{median_us:.2f} µs is less than {timed.nodes} empty launches take ({least:.2f} µs)"
-    return ""
+        detail = f"{median_us:.2f} µs is less than {timed.nodes} empty launches take ({least:.2f} µs)"
+        return Cause.NULL_LAUNCH, detail
+    return None
 
 
 def null_us(timed: TimingResult, context: TimingContext) -> float:

@@ -32,7 +32,7 @@ from kerneltune.tools.judge.timing.statistics import (
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.plan import EMPTY, Aten, Launch, Plan, base_name, plan_hash
-from kerneltune.tools.schema.verdict import CaseResult, Status, Verdict, standing_for
+from kerneltune.tools.schema.verdict import CaseResult, Cause, Status, Verdict, standing_for
 
 _STEADY_PASSES = 5
 _IDLE_S = 0.3  # a GPU that has done nothing for so long is heated up again
@@ -210,11 +210,16 @@ class TimingRun:
         self._ask(CopyOut(), self._setup.slots)
         harmed = self._setup.inputs.harmed()
         if harmed:
-            raise Refuted(Verdict(Status.WRONG, f"the candidate overwrites its {harmed} while it is timed"))
+            raise Refuted(
+                Verdict(
+                    Status.WRONG, f"the candidate overwrites its {harmed} while it is timed", cause=Cause.OVERWRITES
+                )
+            )
         result = self._setup.verify(outputs, max(0, self._turn - 1), only)
         self._timed.results.append(result)
         if not result.ok:
-            raise Refuted(Verdict(Status.WRONG, f"a timed run is wrong: {result.sentence}", cases=(result,)))
+            detail = f"a timed run is wrong: {result.sentence}"
+            raise Refuted(Verdict(Status.WRONG, detail, cases=(result,), cause=result.cause))
 
     def _preheat(self) -> None:
         """The arms themselves, until the clocks have settled."""
@@ -257,7 +262,8 @@ class TimingRun:
         self._seen("start")
         if self._timed.memory is not None and self._timed.memory.remembers:
             receipt: dict[str, Json] = {"memory_probe": self._timed.memory.facts()}
-            raise Refuted(Verdict(Status.IMPOSSIBLE, self._timed.memory.detail, receipt=receipt))
+            detail = self._timed.memory.detail
+            raise Refuted(Verdict(Status.IMPOSSIBLE, detail, receipt=receipt, cause=Cause.MEMOISED))
 
     def _probed(self, name: str) -> tuple[MemoizationTimes, MemoizationTimes | None]:
         """Single passes of the candidate and of a baseline: the contents of `repeated` ones were there before and
@@ -314,7 +320,8 @@ class TimingRun:
             self._verify(outputs)
         if series.unfit:
             why = f"{series.discarded} of {len(series.rounds)} rounds had a throttled GPU"
-            raise Refuted(Verdict(Status.UNCHECKED, f"right, but this GPU is not fit to time it: {why}"))
+            detail = f"right, but this GPU is not fit to time it: {why}"
+            raise Refuted(Verdict(Status.UNCHECKED, detail, cause=Cause.THROTTLED))
 
     def _one_round(self, watch: Watch) -> None:
         by_name = {b.name: b for b in self._arms}
@@ -360,7 +367,7 @@ class TimingRun:
             found = agreement(least_delayed(self._timed.readings))
         self._timed.clocks = found
         if not found.ok:
-            raise Refuted(Verdict(Status.IMPOSSIBLE, f"clocks disagree: {found.detail}"))
+            raise Refuted(Verdict(Status.IMPOSSIBLE, f"clocks disagree: {found.detail}", cause=Cause.CLOCKS))
 
 
 def _per_launch(times: Times, slots: int) -> float:

@@ -30,7 +30,7 @@ from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
 from kerneltune.tools.schema.plan import Kernel, Launch
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 MOST_FINDINGS = 8
 MAX_WORK = 2_000_000  # batched instructions; those of an endless loop take 10 to 20 µs each
@@ -105,7 +105,7 @@ class PtxLanguage:
             return None
         words = with_candidate_lines(str(error), error.whole, source)
         if isinstance(error, PtxError):
-            return Failure(Status.COMPILE_FAILED, words, ptx_lines=error.lines)
+            return Failure(Status.COMPILE_FAILED, words, ptx_lines=error.lines, cause=Cause.COMPILER_ERROR)
         return Failure(Status.REJECTED, words)
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
@@ -114,7 +114,9 @@ class PtxLanguage:
         except PtxLaunchError as error:
             raise NotCompiled(Failure(Status.REJECTED, str(error))) from error
         except PtxError as error:
-            raise NotCompiled(Failure(Status.COMPILE_FAILED, str(error), ptx_lines=error.lines)) from error
+            raise NotCompiled(
+                Failure(Status.COMPILE_FAILED, str(error), ptx_lines=error.lines, cause=Cause.COMPILER_ERROR)
+            ) from error
 
     def ptx(self, kernel: Kernel, arch: str, folder: Path) -> tuple[str, int]:
         raise NotCompiled(Failure(Status.REJECTED, "is PTX already"))

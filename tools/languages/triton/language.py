@@ -38,7 +38,7 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
 from kerneltune.tools.schema.plan import Kernel, Launch
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 _ASSEMBLY = "// begin inline asm"
 _HIDDEN = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
@@ -145,7 +145,7 @@ class TritonLanguage:
 
         if not isinstance(error, CompilationError):
             return None
-        return Failure(Status.COMPILE_FAILED, str(error)[-4000:], _kernel_line(error))
+        return Failure(Status.COMPILE_FAILED, str(error)[-4000:], _kernel_line(error), cause=Cause.COMPILER_ERROR)
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         return _lowered(kernel, arch, folder)

@@ -68,7 +68,9 @@ def attempt(number: int, verdict: Verdict, parent: int | None = None, rationale:
     key: tuple[float, ...] = (134_217_728.0, 16.0 * (number % 3), -0.75, 40.0 + number) if verdict.accepted else ()
     if verdict.timing:
         key = (verdict.timing.median_us,)
-    return Attempt(f"r/{number}", number, proposal.parent_id, proposal, verdict, (report,), key)
+    return Attempt(
+        **vars(proposal), attempt_id=f"r/{number}", number=number, verdict=verdict, kernels=(report,), rank_key=key
+    )
 
 
 def timed(us: float) -> Verdict:

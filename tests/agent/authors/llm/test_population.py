@@ -2,7 +2,7 @@
 
 from random import Random
 
-from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.authors.llm.author import SIZE, Parents, choose, residents, similarity
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 
@@ -12,9 +12,9 @@ WORDS = "load store exp max sum row col mask block warp stage tile".split()
 def attempt(number: int, us: float | None, source: str | None = None) -> Attempt:
     text = source or " ".join(Random(number).choices(WORDS, k=60))
     if us is None:
-        return Attempt(f"r/{number}", number, None, Proposal(text, ""), Verdict(Status.WRONG, "no"), (), ())
+        return Attempt(text, "", attempt_id=f"r/{number}", number=number, verdict=Verdict(Status.WRONG, "no"))
     verdict = Verdict(Status.CORRECT, "", timing=Timing(us, us, us, 1, 1))
-    return Attempt(f"r/{number}", number, None, Proposal(text, ""), verdict, (), (us,))
+    return Attempt(text, "", attempt_id=f"r/{number}", number=number, verdict=verdict, rank_key=(us,))
 
 
 def test_an_island_without_a_right_kernel_begins_anew() -> None:

@@ -159,15 +159,15 @@ def test_the_rows_are_in_order_of_number_though_verdicts_come_in_any_order() -> 
 
 def test_the_best_source_is_whole_and_the_latest_failure_says_why() -> None:
     history = RunPrompts(workbench(*story()), "sm_90", "NVIDIA H200").history()
-    assert story()[2].proposal.source in history  # #3 is the fastest
-    assert story()[0].proposal.source not in history
+    assert story()[2].source in history  # #3 is the fastest
+    assert story()[0].source not in history
     assert "The latest failure:\n\nAttempt #5 (from #3): wrong." in history
 
 
 def test_while_nothing_is_right_the_newest_source_is_whole() -> None:
     attempts = [attempt(1, REJECTED), attempt(2, wrong(), 1)]
     history = RunPrompts(workbench(*attempts), "sm_90", "NVIDIA H200").history()
-    assert attempts[1].proposal.source in history
+    assert attempts[1].source in history
     assert "Nothing is right yet" in history
 
 
@@ -207,8 +207,8 @@ def test_seeds_and_parents_are_told_in_full() -> None:
     first, second = story()[0], story()[2]
     words = RunPrompts(workbench(*story()), "sm_90", "NVIDIA H200")
     for text in (words.opening((first, second)), words.crossover(first, second)):
-        assert first.proposal.source in text
-        assert second.proposal.source in text
+        assert first.source in text
+        assert second.source in text
         assert "41.5 us, 1.2x torch.compile" in text
     assert "from #1" in words.crossover(first, second)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kerneltune.agent.attempt import Draft, Proposal
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.authors.llm.prompts import format_update
 from kerneltune.tools.schema.messages import Compiled
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -25,7 +25,7 @@ def plan(case: str, mark: str) -> Plan:
 def words(detail: str, update: Update | None = None, **facts: Any) -> str:
     plans = {"main": (plan("main", "shown"),), "zanzibar": (plan("zanzibar", "hidden"),)}
     made = update or Update(plans, failure=Verdict(Status.COMPILE_FAILED, detail, **facts), main_case="main")
-    return format_update(Draft("r/1", 1, Proposal(SOURCE, ""), made), TASK, None, ())
+    return format_update(Attempt(SOURCE, "", attempt_id="r/1", number=1, update=made), TASK, None, ())
 
 
 def test_a_line_of_ptx_is_shown_as_it_was_assembled_and_not_as_a_line_of_the_file() -> None:

@@ -92,7 +92,7 @@ def test_best_of_begins_every_conversation_with_the_task_alone(width: int) -> No
     assert optimize(room) == "attempts"
     assert len(room.tracker.attempts) == 8
     assert set(openings(events)) == {"opening "}
-    keys = [a.proposal.origin.conversation for a in room.tracker.attempts if isinstance(a.proposal.origin, LlmTurn)]
+    keys = [a.origin.conversation for a in room.tracker.attempts if isinstance(a.origin, LlmTurn)]
     assert all(keys.count(key) <= BEST_OF_SHARE for key in keys)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import Draft, Limits, LlmTurn
+from kerneltune.agent.attempt import Attempt, Limits, LlmTurn
 from kerneltune.agent.authors.llm.tool_calls import TOOLS, ToolExecutor
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected
 from kerneltune.agent.loop import Run, bench_rest, carry_out, optimize
@@ -71,7 +71,7 @@ class Box:
 
     executor: ToolExecutor
     going: Run
-    drafts: dict[str, Draft] = field(default_factory=dict)
+    drafts: dict[str, Attempt] = field(default_factory=dict)
 
     def run(self, calls: Sequence[ToolCall], turn: int) -> tuple[ToolResult, ...]:
         """A result for every call."""
@@ -127,7 +127,7 @@ def test_a_failure_is_judged_at_once_and_shows_the_line_that_it_names() -> None:
     told = one(box, write("broken\nthe second line\nthird")).text
     assert told.startswith("#1 compile_failed: line 2: no such name")
     assert ">    2 the second line" in told
-    assert bench.attempts[0].verdict.status is Status.COMPILE_FAILED
+    assert bench.attempts[0].status is Status.COMPILE_FAILED
     assert "compile_failed" in one(box, call("bench", attempt=1)).text
 
 
@@ -137,7 +137,7 @@ def test_edits_change_any_earlier_attempt() -> None:
     edit = {"search": "5", "replace": "4"}
     assert one(box, write(None, parent=1, edits=[edit])).text.startswith("#2 compiled")
     box.finish()
-    assert [(a.number, a.proposal.source, a.parent_id) for a in bench.attempts] == [
+    assert [(a.number, a.source, a.parent_id) for a in bench.attempts] == [
         (1, "5 slow", None),
         (2, "4 slow", "r/1"),
     ]

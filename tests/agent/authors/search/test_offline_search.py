@@ -50,7 +50,15 @@ def judged(proposals: Sequence[Proposal], history: Sequence[Attempt] = ()) -> li
         warps = at(proposal).params.get("NUM_WARPS", 8)
         number = len(found) + 1
         verdict = Verdict(Status.CHECKED, "")
-        found.append(Attempt(f"r/{number}", number, proposal.parent_id, proposal, verdict, (), (float(warps), number)))
+        found.append(
+            Attempt(
+                **vars(proposal),
+                attempt_id=f"r/{number}",
+                number=number,
+                verdict=verdict,
+                rank_key=(float(warps), number),
+            )
+        )
     return found
 
 
@@ -75,7 +83,9 @@ EXPERT = Sketch("expert", "TILE = 64", "", {"TILE": 64})
 def timed(number: int, sketch: str, us: float) -> Attempt:
     """A sketch as it is, with its time."""
     verdict = Verdict(Status.CORRECT, "", timing=Timing(us, us, us, 5, 1))
-    return Attempt(f"r/{number}", number, None, Proposal("", "", origin=SearchPoint(sketch)), verdict, (), (us,))
+    return Attempt(
+        "", "", origin=SearchPoint(sketch), attempt_id=f"r/{number}", number=number, verdict=verdict, rank_key=(us,)
+    )
 
 
 def first_moves(count: int, **times_us: float) -> list[tuple[str, int]]:
@@ -110,24 +120,24 @@ def in_ptx(source: str) -> str:
 def test_in_ptx_our_experts_come_first_and_then_every_point_that_has_ptx() -> None:
     author = OfflineAuthor(refuse, 90, as_ptx=in_ptx)
     history = climb(author, 6)
-    assert history[0].proposal.origin == SearchPoint("ptx_softmax")
-    assert all("PtxKernel" in a.proposal.source for a in history)
-    assert not any("PROGRAMS_PER_SM" in a.proposal.source for a in history)
+    assert history[0].origin == SearchPoint("ptx_softmax")
+    assert all("PtxKernel" in a.source for a in history)
+    assert not any("PROGRAMS_PER_SM" in a.source for a in history)
     assert [p for p in author.problems if "softmax_persistent" in p] == [
         "softmax_persistent cannot be said in PTX: a persistent kernel, in this test"
     ]
-    assert len({a.proposal.source for a in history}) == len(history) == 18
+    assert len({a.source for a in history}) == len(history) == 18
 
 
 def test_a_resumed_run_in_ptx_repeats_nothing() -> None:
     history = climb(OfflineAuthor(refuse, 90, as_ptx=in_ptx), 4)
     later = OfflineAuthor(refuse, 90, as_ptx=in_ptx).propose(TASK, history, 6)
     assert len(later) == 6
-    assert not {p.source for p in later} & {a.proposal.source for a in history}
+    assert not {p.source for p in later} & {a.source for a in history}
 
 
 def test_no_source_is_proposed_twice() -> None:
-    sources = [fingerprint(a.proposal.source) for a in climb(OfflineAuthor(refuse, 90), 40)]
+    sources = [fingerprint(a.source) for a in climb(OfflineAuthor(refuse, 90), 40)]
     points = sum(math.prod(map(len, sketch.space.values())) for sketch in experts(TASK))
     assert len(set(sources)) == len(sources) == min(points, 120)
 
@@ -153,7 +163,7 @@ def test_neighbours_of_the_best_attempt_say_what_they_change_and_why() -> None:
         assert proposal.hypothesis
         assert proposal.prediction
         assert f"attempt {best.number}" in proposal.rationale
-        then, now = at(best.proposal).params, at(proposal).params
+        then, now = at(best).params, at(proposal).params
         changed = {k for k in now if now[k] != then[k]}
         assert len(changed) == 1
 
@@ -184,17 +194,24 @@ def attempt(
     verdict = Verdict(status, "", timing=Timing(us, us, us, 1, 1) if us else None, needed_shared_bytes=needs)
     kernels = () if needs else (KernelReport("k", 32, spills, 0, 0, 1024, values["NUM_WARPS"], 2, 0.5, ""),)
     proposal = Proposal(SKETCH.render(values), "", origin=SearchPoint("s", values))
-    return Attempt(f"r/{number}", number, None, proposal, verdict, kernels, (us,) if us else ())
+    return Attempt(
+        **vars(proposal),
+        attempt_id=f"r/{number}",
+        number=number,
+        verdict=verdict,
+        kernels=kernels,
+        rank_key=(us,) if us else (),
+    )
 
 
 def test_every_point_is_reached_in_the_end() -> None:
     history: list[Attempt] = []
     for number in range(1, 49):
-        seen = {a.proposal.source for a in history}
+        seen = {a.source for a in history}
         moves = search(View([SKETCH], history, turn=number))
         params = next(m.params for m in moves if SKETCH.render(m.params) not in seen)
         history.append(attempt(number, params, 10.0 + number % 7))
-    assert len({a.proposal.source for a in history}) == 48 == 4 * 3 * 4
+    assert len({a.source for a in history}) == 48 == 4 * 3 * 4
 
 
 def test_the_same_view_gives_the_same_moves_and_another_seed_others() -> None:
