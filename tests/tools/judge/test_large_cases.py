@@ -126,7 +126,7 @@ def test_of_a_square_product_only_the_left_operand_has_rows(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("battery", ["one_hot_left", "one_hot_right"])
 def test_the_probes_of_a_large_product_see_narrow_operands(tmp_path: Path, battery: str) -> None:
-    two = "torch.randn(512, 96), torch.randn(96, 128)"
+    two = "torch.randn(2048, 96), torch.randn(96, 128)"
     file = task_of(tmp_path, "x @ y", two, ", y")
     file.path.write_text(file.source.replace("{'x': 'any'}", "{'x': 'any', 'y': 'any'}"))
     _, (x, y), found = expected(read_task(file.path), battery)
