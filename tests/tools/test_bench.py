@@ -215,7 +215,7 @@ def test_some_programs_are_run_at_the_timed_shape_and_what_was_covered_is_told(j
     assert verdict.status is Status.CHECKED, verdict.detail
     assert verdict.receipt["timed_shape"] == {"ran": 12, "programs": 3000, "compared": 12 * 2048, "bytes": 3000 * 8192}
     assert "at the timed shape 12 of 3,000 programs were run, and 24,576 elements compared" in verdict.detail
-    assert "main/own" in verdict.receipt["seeds"]  # type: ignore[operator]
+    assert "main/own" in verdict.receipt["seeds"]
 
 
 @pytest.mark.parametrize(
