@@ -68,7 +68,7 @@ def launch(
     grid: tuple[int, ...],
     capability: int = 90,
     max_ops: int = 50_000_000,
-    cooperative: bool = False,
+    cooperative: int = False,
     **values: Any,
 ) -> RunStats:
     """Lowers and runs `kernel`."""
@@ -78,4 +78,4 @@ def launch(
     text = lower(kernel, {name: kind for name, (kind, _) in described.items()}, constants, capability)
     args = [described[name][1] for name in kernel.arg_names if name not in constants]
     full = (*grid, 1, 1)[:3]
-    return run(parse(text), (full[0], full[1], full[2]), args, max_ops=max_ops, cooperative=cooperative)
+    return run(parse(text), (full[0], full[1], full[2]), args, max_ops=max_ops, cooperative=bool(cooperative))

@@ -349,7 +349,7 @@ def test_an_endless_loop_ends_in_a_step_limit() -> None:
 def test_programs_of_a_cooperative_launch_may_wait_for_all_others(programs: int) -> None:
     x = torch.randint(-9, 9, (programs * 16,)).float()
     parts, y, arrived = torch.full((programs,), math.nan), torch.zeros(programs), torch.zeros(1, dtype=torch.int32)
-    values = {"x": x, "parts": parts, "y": y, "arrived": arrived, "B": 16, "PARTS": 256}
+    values: dict[str, Any] = {"x": x, "parts": parts, "y": y, "arrived": arrived, "B": 16, "PARTS": 256}
     launch(kernels.sum_behind_a_barrier, (programs,), cooperative=True, **values)
     assert torch.equal(y, x.sum().expand(programs))
     arrived.zero_()
