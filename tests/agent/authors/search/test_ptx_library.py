@@ -67,10 +67,10 @@ def model(task: str, cols: int, dtype: torch.dtype) -> torch.nn.Module:
 
 @pytest.fixture
 def launches() -> Any:
-    before, kept = loader._backend, Launches()
+    before, kept = loader._launcher, Launches()
     loader.use(kept)
     yield kept
-    loader._backend = before
+    loader._launcher = before
 
 
 @pytest.mark.timeout(300)
