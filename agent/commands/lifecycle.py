@@ -282,8 +282,7 @@ def _drive(
     listen(controls, tracker, opened, limits, show)
     work = Work(
         opened, tracker, limits, settings, event.seed, started.events, controls, started.beginning,
-        earlier=store.earlier(event) if settings.warm_start else (),
-        replayed=_replayed(choice, store),
+        store.earlier(event) if settings.warm_start else [], _replayed(choice, store),
     )  # fmt: skip
     begun_s, why = controls.clock_s, StopReason.FAILED
     try:

@@ -236,11 +236,11 @@ def test_a_kernel_that_is_wrong_at_the_timed_shape_alone_is_wrong(judge: Judge, 
 
 
 def test_a_task_whose_sizes_cannot_be_made_smaller_is_checked_at_the_timed_shape(judge: Judge) -> None:
-    task = SCALE.replace("torch.randn(ROWS, COLS)", "torch.randn(3000, 2048)").replace("CASES", "UNUSED")
+    task = SCALE.replace("torch.randn(ROWS, COLS)", "torch.randn(1100, 1024)").replace("CASES", "UNUSED")
     verdict = judge(task, SCALE_KERNEL)
     assert verdict.status is Status.CHECKED, verdict.detail
     assert {r.inputs for r in verdict.cases} == {"own", "scaled"}
-    wrong = SCALE_KERNEL.replace("top = tl.max(v, 0)", "top = tl.max(tl.where(tl.program_id(0) == 1777, 0.0, v), 0)")
+    wrong = SCALE_KERNEL.replace("top = tl.max(v, 0)", "top = tl.max(tl.where(tl.program_id(0) == 777, 0.0, v), 0)")
     assert judge(task, wrong).status is Status.WRONG
 
 

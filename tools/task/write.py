@@ -11,8 +11,12 @@ import symtable
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kerneltune.tools.schema.errors import TaskError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 # ---
 # One function or module of a file, and whatever else of the file it needs.
@@ -553,8 +557,6 @@ def my_op(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 def task_source(parts: CodeParts, origin: str) -> str:
     """The file. `origin`: what it was made from, as a person typed it. Raises TaskError for what takes no tensor, and
     for a module that is called Model already and cannot be called as a task calls it."""
-    from jinja2 import Environment, StrictUndefined  # not before somebody wants a file
-
     found = guess(parts)
     if not found.inputs:
         raise TaskError(f"{parts.name} takes no tensor that must be given, and a task needs one to vary")
@@ -567,9 +569,7 @@ def task_source(parts: CodeParts, origin: str) -> str:
     future = [line for line in parts.imports if line.startswith("from __future__")]
     imports = [line for line in parts.imports if line not in (*_TORCH, *future)]
     names = [i.name for i in found.inputs]
-    template = Path(__file__).with_name("task.py.j2").read_text(encoding="utf-8")
-    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    text = made.from_string(template).render(
+    text = _template().render(
         parts=parts,
         found=found,
         origin=origin,
@@ -585,6 +585,14 @@ def task_source(parts: CodeParts, origin: str) -> str:
         given=list(_given(parts.forward, {name: name for name in names}, found.values)),
     )
     return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"
+
+
+def _template() -> "Template":
+    from jinja2 import Environment, StrictUndefined  # not before somebody wants a file
+
+    text = Path(__file__).with_name("task.py.j2").read_text(encoding="utf-8")
+    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    return made.from_string(text)
 
 
 def _harmless(text: str) -> str:
