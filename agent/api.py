@@ -51,6 +51,7 @@ def optimize(
     target_speedup: float | None = None,
     target_sol: float | None = None,
     tier: Tier | None = None,
+    counters: bool | None = None,
     confirm: bool | None = None,
     width: int | None = None,
     seed: int | None = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO
 from cyclopts import App, Parameter, Token, UnknownOptionError
 
 from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, tiers_for
-from kerneltune.agent.commands import Arch, AsLines, RunsDir, Task, Tier, Unsandboxed, Width
+from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
 from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunStarted, Stage, StageStarted, Warned
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
@@ -58,6 +58,7 @@ def bench(
     *files: Annotated[str, Parameter(help="Kernel files, folders of them, or - for stdin.", allow_leading_hyphen=True)],
     task: Task,
     tier: Tier = None,
+    counters: Counters = None,
     width: Width = None,
     arch: Arch = None,
     runs_dir: RunsDir = None,

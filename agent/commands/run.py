@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from kerneltune.agent import complete
-from kerneltune.agent.commands import Arch, AsLines, RunsDir, Task, Tier, Unsandboxed, Width
+from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
 from kerneltune.agent.models.providers import SPELLINGS
 from kerneltune.agent.models.types import Effort
 from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
@@ -94,6 +94,7 @@ def run(
         ),
     ] = None,
     tier: Annotated[Tier, Parameter(group=_HOW)] = None,
+    counters: Annotated[Counters, Parameter(group=_HOW)] = None,
     confirm: Annotated[
         bool | None, Parameter(group=_HOW, help="Judge the best again at the end, in fresh processes.")
     ] = None,

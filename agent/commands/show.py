@@ -31,6 +31,7 @@ from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.listing import best_in_words, parent_name, run_json, where
 from kerneltune.agent.view.output import Page, choose_view, columns, facts, heading, print_note, short, standard_page
+from kerneltune.tools.judge.timing.counters import counters_in_words
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -535,6 +536,8 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
     if record.verdict and record.verdict.variant:
         yield "variant", record.verdict.variant
+    for line in counters_in_words(record.verdict.receipt if record.verdict else {}):
+        yield "counters", line
 
 
 def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:

@@ -16,6 +16,7 @@ from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.prompts import render, render_text
+from kerneltune.tools.judge.timing.counters import counters_in_words
 from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.reflect import Roofline
@@ -422,6 +423,7 @@ def format_reflect(
         kernels=[_kernel(k) for k in compiled.reports[:_MOST_REPORTS]],
         counts=[made_of(kernel.whole) for kernel in sass.kernels],
         uncounted=sass.problem,
+        counters=counters_in_words(attempt.judged.receipt),
         best=other.number if other else None,
         diff=_diff(attempt.source, other.source) if other else "",
         instructions=changes(sass.kernels, compiled.best_sass) if both else "",

@@ -224,7 +224,7 @@ def counters_in_words(receipt: Mapping[str, Json]) -> list[str]:
     if not isinstance(counters, Mapping):
         return []
     if counters.get("problem"):
-        return [f"no hardware counters: {plain(str(counters['problem']), 300)}"]
+        return [f"not read: {plain(str(counters['problem']), 300)}"]
     try:
         return [_kernel_in_words(one) for one in decode(tuple[KernelCounters, ...], counters.get("kernels"))]
     except DecodeError:
