@@ -12,23 +12,34 @@ import pytest
 ROOT = Path(__file__).resolve().parents[4]
 
 
+NAMES = "softmax row_sum rms_norm layer_norm cross_entropy gelu_bias rope swiglu".split()
+
+
+@pytest.fixture(scope="module")
+def proposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the author proposes for each task, in a process of its own that TorchInductor's imports stay in."""
+    sources = {name: (ROOT / "tools" / "tasks" / f"{name}.py").read_text() for name in NAMES}
+    script, home = Path(__file__).with_name("offline_bench.py"), tmp_path_factory.mktemp("home")
+    done = subprocess.run(
+        [sys.executable, str(script), "propose"], input=json.dumps(sources), text=True, capture_output=True,
+        env={"PYTHONPATH": ":".join(filter(None, [str(ROOT), *sys.path])), "PATH": "/usr/bin:/bin", "HOME": str(home)},
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    jobs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return jobs
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", "softmax row_sum rms_norm layer_norm cross_entropy gelu_bias rope swiglu".split())
-def test_candidates_of_built_in_tasks_are_right_in_float64(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_candidates_of_built_in_tasks_are_right_in_float64(name: str, proposed: dict[str, Any], tmp_path: Path) -> None:
     import torch
 
     from kerneltune.tools.judge.correctness.comparison import judge
     from kerneltune.tools.judge.correctness.problem import Problem
     from kerneltune.tools.task.load import find_task
 
-    source = (ROOT / "tools" / "tasks" / f"{name}.py").read_text()
-    script = Path(__file__).with_name("offline_bench.py")
-    done = subprocess.run(
-        [sys.executable, str(script), "propose"], input=json.dumps({name: source}), text=True, capture_output=True,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    job = json.loads(done.stdout.splitlines()[-1])[name]
+    job = proposed[name]
     assert job["problems"] == []
     problem = Problem.load(find_task(name), device="cuda")
     drawn = problem.draw(seed=1)
