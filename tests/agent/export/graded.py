@@ -21,6 +21,8 @@ _OF_VERDICT = (
     "variant",
     "tier",
     "cases",
+    "pending",
+    "not_timed",
     "lines",
     "cause",
 )
