@@ -254,7 +254,7 @@ class AttemptTracker:
             judged = replace(judged, best=best([*self.attempts, finished]) is finished)
             self.emit(judged)
             with self._numbering:  # after it is stored, and at no moment both finished and under way
-                self.attempts.append(finished := after(finished, judged))
+                self.attempts.append(finished := replace(finished, best=judged.best))
                 self._open.discard(attempt.attempt_id)
             self._remember(finished, update)
             self._hold_against(finished)
