@@ -9,7 +9,7 @@ from torch import nn
 SPECIMEN = {
     "id": "H50",
     "task": "softmax",
-    "expect": ["unchecked", "rejected"],
+    "expect": ["wrong", "rejected"],
     "expect_gpu": ["wrong", "rejected"],
     "naive": "not applicable",
 }

@@ -9,7 +9,7 @@ from torch import nn
 SPECIMEN = {
     "id": "R46",
     "task": "softmax",
-    "expect": ["unchecked", "rejected"],
+    "expect": ["checked", "rejected"],
     "expect_gpu": ["rejected", "correct"],
     "naive": "not applicable",
 }
