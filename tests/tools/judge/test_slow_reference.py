@@ -13,7 +13,7 @@ from kerneltune.tools.schema.task import BATTERIES
 from kerneltune.tools.schema.verdict import CaseResult, Limitation, LimitationKind, Status, Verdict, concluded
 from kerneltune.tools.task.load import TaskFile, find_task, read_task, with_small
 
-SLOW = "time.sleep(0.2)"
+SLOW = "until = time.thread_time() + 0.2\n        while time.thread_time() < until: pass"
 
 
 def task_of(folder: Path, pause: str, *, inputs: str = "torch.randn(8, 64), torch.randn(8, 64)") -> TaskFile:
