@@ -284,7 +284,8 @@ def bench_rest(run: Run, drafts: dict[str, Attempt]) -> None:
 
 
 def conclude(tracker: AttemptTracker) -> None:
-    """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all."""
+    """Judge the best of a search in full, as many as the tiers and the time allow, and confirm the best of all. Where
+    nothing is confirmed, what was judged before all baselines were ready is judged again, against all."""
     tiers, took_s = tracker.tiers, 0.0
     ends = time.perf_counter() + tiers.final_s
     tried: set[str] = set()
@@ -295,6 +296,9 @@ def conclude(tracker: AttemptTracker) -> None:
         took_s = max(took_s, tracker.judge_again(attempt, "judged"))
     if tiers.confirm:
         _confirm(tracker, ends)
+    elif tiers.first == "judged":
+        for attempt in [a for a in tracker.attempts if a.accepted and a.judged.pending]:
+            tracker.judge_again(attempt, "judged")  # the judge builds what was pending before it answers again
 
 
 def _confirm(tracker: AttemptTracker, ends: float) -> None:

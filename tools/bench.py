@@ -320,13 +320,16 @@ class GpuBench:
         counters: bool = False,
         memory_bytes: int = 0,
         first_tier: Tier = "screened",
+        small: Mapping[str, Json] | None = None,
     ) -> dict[str, Json]:
         """Load the task; returns the GPU as the judge found it. Raises TaskError. With `counters`, what is judged in
-        full and right has hardware counters in its receipt."""
+        full and right has hardware counters in its receipt. `small`: constants of the small case, where they are known
+        and the file does not say them; else they are found out anew."""
         kept = str(cache_dir) if cache_dir else ""
         request = OpenTask(
-            str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes, first_tier
-        )
+            str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes, first_tier,
+            dict(small or {}),
+        )  # fmt: skip
         ready = self._ask(request, Ready, timeout_s=OPEN_TIMEOUT_S)
         if ready.problem:
             raise TaskError(ready.problem)

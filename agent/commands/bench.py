@@ -15,7 +15,18 @@ from cyclopts import App, Parameter, Token, UnknownOptionError
 
 from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, tiers_for
 from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
-from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunStarted, Stage, StageStarted, Warned
+from kerneltune.agent.events import (
+    Event,
+    Judged,
+    JudgingAgain,
+    Proposed,
+    RunEnded,
+    RunStarted,
+    Stage,
+    StageStarted,
+    Verified,
+    Warned,
+)
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
@@ -241,6 +252,13 @@ class FilesView:
                 self._progress(f"{len(self.files)}/{self._total} judged; {event.stage} {self._names[event.attempt_id]}")
             case Judged():
                 file = self._kept.pop(event.attempt_id)
+                self.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))
+            case JudgingAgain():
+                name = self._names[event.attempt_id]
+                self._progress(f"{len(self.files)}/{self._total} judged; {name} again, against all baselines")
+            case Verified(purpose="confirm"):
+                file = self._kept.pop(event.attempt_id)
+                self.files = [f for f in self.files if f.index != file.index]
                 self.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))
             case RunEnded():
                 if self._json:

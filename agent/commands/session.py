@@ -228,11 +228,11 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
         target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
         gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
         judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
-        task, notes = open_task(judge, task_file)
+        task, notes, small = _described(judge, task_file, DESCRIBE_TIMEOUT_S)
         updater = updater_for(shop, task, machine, patience)
         bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
         if gpu_judge is not None:
-            ready = functools.partial(_ready, gpu_judge, shop, task_file, task, patience)
+            ready = functools.partial(_ready, gpu_judge, shop, task_file, task, patience, small)
             bench = held.enter_context(opening(gpu_judge, ready))
         tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
         yield Session(shop, task_file, task, tools, machine, notes)
@@ -255,21 +255,30 @@ def open_task(
     judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
 ) -> tuple[TaskSpec, tuple[str, ...]]:
     """The task as data, described by the CPU judge, and what the CPU judge has against it. Raises TaskError."""
+    task, notes, _ = _described(judge, task_file, timeout_s)
+    return task, notes
+
+
+def _described(
+    judge: Worker, task_file: TaskFile, timeout_s: float
+) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
     body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
     opened = decode(Opened, body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
-    return opened.task, opened.notes
+    return opened.task, opened.notes, opened.small
 
 
-def _ready(bench: GpuBench, shop: Workshop, task_file: TaskFile, task: TaskSpec, patience: Patience) -> Baselines:
+def _ready(
+    bench: GpuBench, shop: Workshop, file: TaskFile, task: TaskSpec, patience: Patience, small: dict[str, Json]
+) -> Baselines:
     """Open the task on the GPU, as far as a first verdict needs. Raises TaskError and GpuLost."""
     assert shop.gpu is not None
     cache_dir = shop.settings.cache_dir
     ceilings = load_ceilings(ceilings_file(cache_dir, shop.gpu))
     bench.prepare()
     bench.open(
-        task_file,
+        file,
         task,
         baselines=patience.baselines,
         ceilings=ceilings,
@@ -277,6 +286,7 @@ def _ready(bench: GpuBench, shop: Workshop, task_file: TaskFile, task: TaskSpec,
         counters=shop.settings.counters,
         memory_bytes=int((shop.settings.gpu_memory_gib or 0) * (1 << 30)),
         first_tier=patience.first_tier,
+        small=small,
     )
     return bench.warm(every=False)
 

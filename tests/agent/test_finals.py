@@ -155,3 +155,28 @@ def test_each_finalist_that_cannot_be_judged_in_full_is_tried_once() -> None:
     running, _ = tiered(bench, ["10", "9.9", "9.8", "9.7", "9.6"], search_tiers(gpu=True))
     optimize(running)
     assert bench.asked[5:] == [(9.6, "judged"), (9.7, "judged"), (9.8, "judged"), (9.6, "confirmed")]
+
+
+@dataclass
+class OneLate(TieredBench):
+    """Its last baseline is ready once the first candidate was judged."""
+
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        verdict = super().bench(update, tier)
+        return replace(verdict, pending=() if len(self.asked) > 1 else ("compile-max",))
+
+
+def test_what_was_judged_before_all_baselines_were_ready_is_judged_against_all_at_the_end() -> None:
+    bench = OneLate()
+    running, log = tiered(bench, ["10", "11"], tiers_for(True, "judged", confirm=False))
+    optimize(running)
+    assert bench.asked == [(10.0, "judged"), (11.0, "judged"), (10.0, "judged")]
+    assert [a.judged.pending for a in running.tracker.attempts] == [(), ()]
+    assert [e.attempt_id for e in log.events if isinstance(e, Verified)] == ["r/1"]
+
+
+def test_a_screening_does_not_wait_for_baselines() -> None:
+    bench = OneLate()
+    running, _ = tiered(bench, ["10", "11"], tiers_for(True, "screened", confirm=False))
+    optimize(running)
+    assert bench.asked == [(10.0, "screened"), (11.0, "screened")]

@@ -290,11 +290,13 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """The task as seen from outside, or why it cannot be used. `notes`: how far verdicts on it can be trusted."""
+    """The task as seen from outside, or why it cannot be used. `notes`: how far verdicts on it can be trusted; `small`:
+    the constants of its small case, where its file does not say them."""
 
     task: TaskSpec | None = None
     problem: str | None = None
     notes: tuple[str, ...] = ()
+    small: dict[str, Json] = field(default_factory=dict)
     kind: Literal["opened"] = "opened"
 
 
@@ -350,7 +352,7 @@ class OpenTask:
     data sheet); torch.compile keeps its work under `cache_dir` ("": nowhere), where processes of one user also lock a
     GPU; a baseline that takes longer than `baseline_limit_s` to build is left out. `memory_bytes` of the GPU may be
     used by judge and runner together (0: all of it). `first_tier`: what will be asked for first; a screening waits for
-    one baseline alone."""
+    one baseline alone. `small`: the constants of the small case that the task has and its file does not."""
 
     path: str
     task: TaskSpec
@@ -360,6 +362,7 @@ class OpenTask:
     baseline_limit_s: float = BASELINE_LIMIT_S
     memory_bytes: int = 0
     first_tier: Tier = "screened"
+    small: dict[str, Json] = field(default_factory=dict)
     kind: Literal["open_task"] = "open_task"
 
 

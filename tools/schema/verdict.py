@@ -113,6 +113,8 @@ class LimitationKind(StrEnum):
     MANY_OUTPUTS = "many_outputs"
     NATIVE_MISSES = "native_misses"
     LEFT_OUT = "left_out"
+    SLOW = "slow"
+    NO_TIME = "no_time"
 
 
 LIMITATIONS: Mapping[LimitationKind, str] = {
@@ -124,6 +126,10 @@ LIMITATIONS: Mapping[LimitationKind, str] = {
     ),
     LimitationKind.NATIVE_MISSES: "inputs at which torch's own arithmetic misses the answer as far say nothing",
     LimitationKind.LEFT_OUT: "no memory to draw these inputs, left out",
+    LimitationKind.SLOW: (
+        "the reference is too slow to measure its noise, whose share of the tolerance follows from the row's size"
+    ),
+    LimitationKind.NO_TIME: "the reference is too slow for these inputs, left out",
 }
 _OF_MEMORY = frozenset({LimitationKind.NOT_FLOAT64, LimitationKind.NO_NOISE, LimitationKind.LEFT_OUT})
 
@@ -220,8 +226,8 @@ class Verdict:
     Of a failure: the `case` (it may be a held-out one: see `tools.receipt.author_view`) and the `kernel` that it is
     about, `lines` of the candidate's source and `ptx_lines` of the kernel's PTX, the `needed_shared_bytes` of a kernel
     that no block of the target has room for; the `cause` where one is known. `left_out`: input sets as "case/battery"
-    that found no memory. `not_timed`: why there is no time on a GPU. `pending`: baselines that were not ready when it
-    was timed.
+    that found no memory, or of a case with a slow reference no time. `not_timed`: why there is no time on a GPU.
+    `pending`: baselines that were not ready when it was timed.
     """
 
     status: Status
@@ -266,9 +272,13 @@ class Verdict:
         found: dict[LimitationKind, list[str]] = {}
         for kind in LimitationKind:
             names = [c.name for c in self.cases if any(limitation.kind is kind for limitation in c.limitations)]
-            if names := list(dict.fromkeys([*names, *(self.left_out if kind is LimitationKind.LEFT_OUT else ())])):
+            if names := list(dict.fromkeys([*names, *(n for n in self.left_out if self._why_left_out(n) is kind)])):
                 found[kind] = names
         return found
+
+    def _why_left_out(self, name: str) -> LimitationKind:
+        slow = {c.case for c in self.cases if any(lacks.kind is LimitationKind.SLOW for lacks in c.limitations)}
+        return LimitationKind.NO_TIME if name.rpartition("/")[0] in slow else LimitationKind.LEFT_OUT
 
     @property
     def lacked_memory(self) -> bool:

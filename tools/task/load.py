@@ -9,7 +9,7 @@ import hashlib
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec
 
 MAIN = "main"
+SMALL = "small"  # the case that a file gets when its own sizes are too large for a CPU
 PRECISIONS = ("float64", "float32", "tf32_ok", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 INPUT_KINDS = {
     "any": "any finite value of its dtype; an integer or a boolean: any value that the task's own inputs show",
@@ -66,6 +67,11 @@ class TaskFile:
             if case.name == name:
                 return case
         raise TaskError(f"{self.name}: no case {name!r}; known cases: {', '.join(c.name for c in self.cases)}")
+
+
+def with_small(task: TaskFile, overrides: Mapping[str, Json]) -> TaskFile:
+    """The task with a further case of these constants, for the interpreter."""
+    return replace(task, cases=(*task.cases, CaseDef(SMALL, tuple(overrides.items()), cpu=True)))
 
 
 def find_task(name_or_path: str) -> TaskFile:

@@ -10,12 +10,15 @@ import pytest
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands.bench import FilesView, JudgedFile
 from kerneltune.agent.commands.verify import Side, Verification, print_verification, verification_json
-from kerneltune.agent.events import Event, Proposed, RunEnded, Stage, StageStarted, Verified
+from kerneltune.agent.events import Event, Judged, JudgingAgain, Proposed, RunEnded, Stage, StageStarted, Verified
+from kerneltune.agent.record.folder import ReceiptBook
 from kerneltune.agent.view.output import JsonView, standard_page
 from kerneltune.agent.view.plain import plain_line, summary_text
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.update import Update
+from tests.agent.record.test_record_receipts import SETTING
 from tests.agent.view.scripts import GPU_RUN, NOW, started, verdict
 
 BEGIN: list[Event] = [
@@ -79,6 +82,26 @@ def test_progress_goes_to_stderr_one_line_redrawn_in_a_terminal_and_lines_elsewh
     assert shown(live=True)[1].startswith("\r\x1b[K0/3 judged; tracing slow.py\r\x1b[K")
     assert "\x1b" not in shown(live=True)[0]
     assert "\x1b[32m✔ correct" in shown(colour=True)[0]
+
+
+def test_a_file_that_is_judged_again_is_shown_again_and_counted_once() -> None:
+    out, err = StringIO(), StringIO()
+    view = FilesView(out, err, json=True, total=1)
+    early = replace(verdict(4, Status.CORRECT), pending=("compile-max",))
+    for event in BEGIN:
+        view(event)
+    view.book = ReceiptBook(None, lambda: SETTING)
+    view.keep("r-1/1", "x = 1", Update(), early, "judged")
+    view(Judged("r-1", "r-1/1", early, 3.0, False, (200.0,), at=NOW))
+    view(JudgingAgain("r-1", "r-1/1", "judged", at=NOW))
+    view.keep("r-1/1", "x = 1", Update(), replace(early, pending=()), "judged")
+    view(replace(confirmed(True, replace(early, pending=())), run_id="r-1", attempt_id="r-1/1"))
+    view(END)
+    objects = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [o["type"] for o in objects] == ["judged_file", "judged_file", "bench_summary"]
+    assert [(o["index"], o["verdict"]["pending"]) for o in objects[:2]] == [(0, ["compile-max"]), (0, [])]
+    assert (objects[-1]["judged"], objects[-1]["ranking"]) == (1, ["slow.py"])
+    assert "1/1 judged; slow.py again, against all baselines" in err.getvalue()
 
 
 def verification(new: Verdict, held: bool) -> Verification:

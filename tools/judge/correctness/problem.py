@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,9 +74,9 @@ from kerneltune.tools.judge.correctness.tree import (
 )
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
-from kerneltune.tools.schema.task import PROBES, CaseSpec, TaskSpec
+from kerneltune.tools.schema.task import BATTERIES, PROBES, CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
-from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, int_constants, visible_source
+from kerneltune.tools.task.load import MAIN, SMALL, CaseDef, TaskFile, int_constants, visible_source, with_small
 
 _ATEN = torch.ops.aten
 # Where each operator's arguments after query, key and value say that the mask is causal.
@@ -184,6 +185,11 @@ _SAME_ROWS = 1e-9  # relative, between two float64 runs over different numbers o
 _ALIKE = 0.1  # relative, of an answer and its reference's own dtype: not a tolerance, but a sign of other rows
 # output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
 MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
+# Seconds of a forward that a dispatch mode watches, as one in float64 is. A battery with its noise takes a dozen, a
+# verdict over a hundred: of a scan over 1,500 steps in a Python loop none was given after 45 s.
+SLOW_S = 0.15
+_BATTERIES_S = 12.0  # that the answers of a slow case may take altogether
+_RUNS_A_BATTERY = 4  # without noise: in both arithmetics, once to see whether it applies and once for its answer
 # equal terms are rounded the same way, so errors add up as L, not sqrt(L); whole numbers that something scales, too
 _LENIENCE = {"structure": 4.0, "offset": 4.0, "one_hot": 4.0, "integers": 4.0}
 
@@ -225,7 +231,8 @@ class ExpectationInParts:
 class LoadedCase(ReferenceModel):
     """One case of one task on one device, as declared; `tools.judge.correctness.problem.Problem.load` finds it by name.
 
-    `left_out`: batteries that there was no memory for when they were drawn last, and what was asked for."""
+    `left_out`: batteries that there was no memory for when they were drawn last, and what was asked for; and those that
+    a slow reference has no time for."""
 
     def __init__(
         self, task: TaskFile, case: CaseDef, device: str = "cpu", make_room: Callable[[], None] = free_cached
@@ -264,6 +271,20 @@ class LoadedCase(ReferenceModel):
         inferred = _inferred(self.task, small.name if small else self.case.name, "cpu" if small else self.device)
         return {**inferred, **declared}
 
+    @property
+    def slow(self) -> bool:
+        """Whether judging in full takes too many runs of this reference: its noise is not measured then, and only the
+        batteries are drawn that there is time for."""
+        return _forward_s(self.task, self.case.name, self.device) > SLOW_S
+
+    @property
+    def in_time(self) -> tuple[str, ...]:
+        """The batteries that there is time for: all where the reference is not slow, the task's own in any case."""
+        if not self.slow:
+            return BATTERIES
+        each_s = _RUNS_A_BATTERY * _forward_s(self.task, self.case.name, self.device)
+        return BATTERIES[: max(1, int(_BATTERIES_S / each_s))]
+
     def in_domain(self, inputs: Tree) -> bool:
         """Whether the reference runs on these inputs, and makes no NaN of them in float64. Raises OutOfMemory when
         there is none for that, and a NaN without it."""
@@ -279,9 +300,12 @@ class LoadedCase(ReferenceModel):
     def draw(self, seed: int, battery: str = "own") -> Drawn | None:
         """Inputs and parameters for one check, which also become the present ones; None where the battery does not
         apply: it would repeat the task's own inputs, leave what they may be, or make the reference itself not finite
-        although it is on those; and where there is no memory to find that out, which `left_out` says. Raises
+        although it is on those; and where there is no memory or time to find that out, which `left_out` says. Raises
         OutOfMemory when the task's own inputs do not fit."""
         self.left_out.pop(battery, None)
+        if battery not in self.in_time:
+            self.left_out[battery] = Limitation(LimitationKind.NO_TIME)
+            return None
         try:
             return self._draw(seed, battery)
         except OutOfMemory as error:
@@ -565,6 +589,8 @@ class LoadedCase(ReferenceModel):
     def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
         if not answer.exact:
             return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
+        if self.slow:
+            return _Noise(limitations=(Limitation(LimitationKind.SLOW),))
         if numel(answer.values) > MOST_DISTURBED[self.device]:
             return _Noise(limitations=(Limitation(LimitationKind.MANY_OUTPUTS),))
         try:
@@ -657,11 +683,34 @@ def _inferred(task: TaskFile, case: str, device: str) -> Mapping[str, str]:
 
 
 @functools.lru_cache(maxsize=256)
+def _forward_s(task: TaskFile, case: str, device: str) -> float:
+    """Seconds of one watched forward on the task's own inputs, measured once; 0 where it cannot be. One that seems slow
+    is measured three times, since the first loads libraries. On a CPU, whose cores others use as well, only the seconds
+    that this thread has worked count."""
+    took_s = math.inf
+    clock = time.perf_counter if device == "cuda" else time.thread_time
+    try:
+        problem = LoadedCase(task, task.case(case), device)
+        inputs = problem._own(0)
+        for _ in range(3):
+            began_s = clock()
+            with Lengths():
+                problem.native(inputs)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            took_s = min(took_s, clock() - began_s)
+            if took_s <= SLOW_S:
+                break
+    except TaskError:  # whoever needs that forward is told
+        return 0.0
+    return took_s
+
+
+@functools.lru_cache(maxsize=256)
 def _taken(task: TaskFile, case: str, battery: str) -> bool:
     return LoadedCase(task, task.case(case)).takes(battery)
 
 
-SMALL = "small"
 SMALL_ELEMENTS = 2_000_000  # inputs, parameters and outputs of a case for the interpreter
 SMALL_FLOPS = 2_000_000_000
 _SMALLEST = 8  # constants below are kernel sizes, heads, flags
@@ -709,8 +758,7 @@ def expanded(task: TaskFile) -> TaskFile:
     overrides = _scaled_down(task)
     if overrides is None:
         return task
-    small = CaseDef(SMALL, tuple(overrides.items()), cpu=True)
-    larger = dataclasses.replace(task, cases=(*task.cases, small))
+    larger = with_small(task, overrides)
     return larger if _runs(larger) else task
 
 
@@ -737,11 +785,7 @@ class _Size:
     @classmethod
     def of(cls, task: TaskFile, case: CaseDef) -> "_Size":
         """Measure without allocating; with real tensors where the reference needs values."""
-        try:
-            with FakeTensorMode(allow_non_fake_inputs=True):
-                return cls._measured(LoadedCase(task, case))
-        except TaskError:
-            return cls._measured(LoadedCase(task, case))
+        return _faked(_alone(task, case.overrides)) or cls._measured(LoadedCase(task, case))
 
     @classmethod
     def _measured(cls, problem: LoadedCase) -> "_Size":
@@ -784,6 +828,22 @@ def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
     )
 
 
+def _alone(task: TaskFile, overrides: tuple[tuple[str, Json], ...]) -> TaskFile:
+    """The task with nothing but a case of these constants."""
+    return dataclasses.replace(task, cases=(CaseDef(SMALL, overrides),))
+
+
+@functools.lru_cache(maxsize=64)
+def _faked(task: TaskFile) -> _Size | None:
+    """The size of a task's only case; None where it needs values. Kept: without data, a forward of 9,000 operators took
+    3 to 8 s, and a task was opened with five of them."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return _Size._measured(LoadedCase(task, task.cases[0]))
+    except TaskError:
+        return None
+
+
 _Place = tuple[str, int]  # the name of a constant, and the index into it when it is a tuple (else 0)
 
 
@@ -811,11 +871,7 @@ def _scaled_down(task: TaskFile) -> dict[str, Json] | None:
 
 
 def _try(task: TaskFile, overrides: Mapping[str, Json]) -> _Size | None:
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return _Size._measured(LoadedCase(task, CaseDef(SMALL, tuple(overrides.items()))))
-    except TaskError:
-        return None
+    return _faked(_alone(task, tuple(overrides.items())))
 
 
 def _largest(constants: Mapping[str, Any], stuck: set[_Place]) -> list[_Place]:

@@ -184,7 +184,7 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
         results = list(_case(problem, ("own",)))
         if _passing(results):  # the other batteries may still catch it
             results += _case(problem, CORE[1:])
-        dead = [s.operand for s in sensitivities(problem) if s.dead]
+        dead = [s.operand for s in sensitivities(problem) if s.dead] if not problem.slow else []
     except TaskError as error:
         return [f"the task could not be examined: {error}"]
     names = [name for _, name in _passing(results)]
@@ -192,7 +192,10 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
     notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}" for name in names[:1]]
     if dead:
         notes.append(f"a kernel may leave out {', '.join(dead)}: case {case} does not depend on it")
-    return [f"{note}; verdicts mean little" for note in notes]
+    doubts = [f"{note}; verdicts mean little" for note in notes]
+    if problem.slow:
+        doubts.append(f"the reference is slow: whether its answer depends on every operand of case {case} is not known")
+    return doubts
 
 
 def _case(problem: Problem, batteries: Sequence[str] = BATTERIES) -> Iterator[AdmissionResult]:

@@ -25,7 +25,7 @@ from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.messages import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import CaseResult
-from kerneltune.tools.task.load import TaskFile, find_task
+from kerneltune.tools.task.load import SMALL, TaskFile, find_task
 
 MOST_ROW_FLOPS, MOST_ROW_BYTES = 2e9, 32e6  # of the rows of a sample: some seconds with all that the tolerance asks for
 
@@ -47,7 +47,8 @@ class CpuJudge:
             self._spec = describe(self._file)
         except TaskError as error:
             return Opened(problem=str(error))
-        return Opened(task=self._spec, notes=tuple(warnings_of(self._file, self._spec)))
+        small = next((dict(c.overrides) for c in self._file.cases if c.name == SMALL and not self._file.declared), {})
+        return Opened(task=self._spec, notes=tuple(warnings_of(self._file, self._spec)), small=small)
 
     def new_inputs(self, request: NewInputs, _: Sequence[bytes] = ()) -> tuple[PreparedInputs, list[Any]]:
         """Draw the inputs of a case for this plan."""

@@ -58,7 +58,7 @@ from kerneltune.tools.schema.messages import (
 )
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict
-from kerneltune.tools.task.load import TaskFile, find_task
+from kerneltune.tools.task.load import SMALL, TaskFile, find_task, with_small
 
 _TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a silent judge is bounded
 
@@ -136,7 +136,10 @@ class JudgeSession:
                 self._build_for_first_verdict(self._made)
 
     def _build_for_first_verdict(self, setup: BenchmarkSetup) -> None:
-        """Build what a verdict in full waits for, as long as the first one may wait at all."""
+        """Build what a verdict in full waits for, as long as the first one may wait at all: not for a slow reference to
+        be compiled, which for 1,500 steps of a loop takes minutes."""
+        if setup.problem.slow:
+            return
         began_s = time.monotonic()
         setup.build(self._patience_s)
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_s))
@@ -145,7 +148,7 @@ class JudgeSession:
         self._gpu = describe_gpu()
         self._gpu_watch = GpuWatch(Sampler(self._gpu.get("uuid")))
         try:
-            self._file = expanded(find_task(request.path))
+            self._file = _with_small(find_task(request.path), request)
         except TaskError as error:
             return Ready(self._gpu, str(error))
         self._task = request.task
@@ -321,6 +324,13 @@ class JudgeSession:
                 self._build_for_first_verdict(self._setup())
         verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
+
+
+def _with_small(file: TaskFile, request: OpenTask) -> TaskFile:
+    """The file with the small case of the task, if it has one of which the file does not know."""
+    if file.declared or all(case.name != SMALL for case in request.task.cases):
+        return file
+    return with_small(file, request.small) if request.small else expanded(file)
 
 
 def _first_line(error: Exception) -> str:

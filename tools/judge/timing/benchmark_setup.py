@@ -79,6 +79,7 @@ def bytes_of(expected: Expected) -> int:
 
 
 CONTENTS = 8  # different sets of contents among the slots
+_SLOW_CONTENTS = 2  # the same where the reference is slow: each takes an answer whenever outputs are verified
 _AA_ROUNDS = 30
 _AA_GROUP = 5  # rounds, a quarter of the fewest that a timing run has
 _AA_BLOCK_S = 0.003
@@ -113,6 +114,7 @@ class BenchmarkSetup:
         self.task, self.notes, self._plans = task, list(plans.notes), plans
         self.answers = AnswerCache(torch.cuda.mem_get_info()[0] // 6)
         self.problem = Problem.load(file, task.main.name, device="cuda", make_room=_forgetting(self.answers, make_room))
+        self.contents = _SLOW_CONTENTS if self.problem.slow else CONTENTS
         drawn = self.problem.draw(seed, "own")
         if drawn is None:
             raise TaskError("the task gives no inputs of its own")
@@ -202,12 +204,12 @@ class BenchmarkSetup:
         return sorted(self.baselines, key=lambda b: self.times_us[b.name])[:1]
 
     def refresh(
-        self, seed_of: Callable[[int], int], *, contents: int = CONTENTS, batteries: Sequence[str] = ()
+        self, seed_of: Callable[[int], int], *, contents: int | None = None, batteries: Sequence[str] = ()
     ) -> None:
-        """New contents for all slots; slots that are `contents` apart get the same. The last of several contents are
-        from the further `batteries`, one each."""
+        """New contents for all slots; slots that are `contents` apart (by default `self.contents`) get the same. The
+        last of several contents are from the further `batteries`, one each."""
         self.filled_for = ""
-        self._period = min(contents, self.slots)
+        self._period = min(contents or self.contents, self.slots)
         plain = max(1, self._period - len(batteries))
         self._contents = [
             (seed_of(number), "own" if number < plain else batteries[number - plain]) for number in range(self._period)

@@ -15,7 +15,7 @@ from kerneltune.tools.judge.execution.correctness_run import FIRST_RUN_S, RUN_S,
 from kerneltune.tools.judge.execution.device_buffers import OutputBuffers
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.timing.baselines import Baseline
-from kerneltune.tools.judge.timing.benchmark_setup import CONTENTS, BenchmarkSetup
+from kerneltune.tools.judge.timing.benchmark_setup import BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult
 from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, throttled
 from kerneltune.tools.judge.timing.statistics import (
@@ -257,7 +257,7 @@ class TimingRun:
             if not self._timed.memory.remembers:
                 break
         if self._refill is None:  # else only times that are quoted are worth the answers
-            some = self._rng.sample(range(self._setup.slots), min(8, self._setup.slots))
+            some = self._rng.sample(range(self._setup.slots), min(self._setup.contents, self._setup.slots))
             self._verify(outputs, some)
         self._seen("start")
         if self._timed.memory is not None and self._timed.memory.remembers:
@@ -295,7 +295,7 @@ class TimingRun:
             self._setup.filled_for = ""
             self._refill()
 
-    def _refresh(self, name: str, contents: int = CONTENTS) -> None:
+    def _refresh(self, name: str, contents: int | None = None) -> None:
         """New contents from secret seeds, which the receipt reveals."""
         case, label = self._setup.task.main.name, f"{self._label}.{name}"
         drawn: list[int] = []
