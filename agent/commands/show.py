@@ -36,7 +36,7 @@ from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbered_ptx
-from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
+from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, launches_in_words
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -536,6 +536,8 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
     if record.verdict and record.verdict.variant:
         yield "variant", record.verdict.variant
+    if launches := launches_in_words(record.verdict.receipt if record.verdict else {}):
+        yield "by launch", launches
     for line in counters_in_words(record.verdict.receipt if record.verdict else {}):
         yield "counters", line
 

@@ -3,6 +3,7 @@
 import pytest
 
 from kerneltune.tools.reflect import PlanWork, Roofline, roofline
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Status, Timing, Verdict
@@ -11,10 +12,17 @@ H200 = gpu_for_arch("sm_90")
 SPILLING = KernelReport("k", 255, 64, 64, 0, 1024, 4, 1, 0.1, "c", 0.1)
 
 
-def place(us: float | None, *, n_bytes: int = 4_800_000_000, flops: int = 0, work: PlanWork | None = None) -> Roofline:
+def place(
+    us: float | None,
+    *,
+    n_bytes: int = 4_800_000_000,
+    flops: int = 0,
+    work: PlanWork | None = None,
+    receipt: dict[str, Json] | None = None,
+) -> Roofline:
     task = TaskSpec("t", "0" * 64, "bfloat16", "", (CaseSpec("main", (), (), None, bytes_moved=n_bytes, flops=flops),))
     timing = None if us is None else Timing(us, us, us, 1, 1)
-    verdict = Verdict(Status.CHECKED if us is None else Status.CORRECT, "right", timing=timing)
+    verdict = Verdict(Status.CHECKED if us is None else Status.CORRECT, "right", timing=timing, receipt=receipt or {})
     return roofline(task, H200, verdict, (SPILLING,), work or PlanWork())
 
 
@@ -41,8 +49,21 @@ def test_without_a_time_nothing_is_said_of_the_attempt() -> None:
 
 
 def test_hints_name_what_is_wasted_with_its_number() -> None:
-    hints = place(1_000.0, work=PlanWork(9_600_000_000, (64, 4096), ("softmax",))).hints
+    hints = place(1_000.0, work=PlanWork(9_600_000_000, (("k", 64), ("k", 4096)), ("softmax",))).hints
     assert any("2.00x the task's least bytes" in h for h in hints)
     assert any("2 launches a forward" in h for h in hints)
     assert any("64 programs for 132 multiprocessors" in h for h in hints)
     assert any("spills 128 bytes a thread" in h for h in hints)
+
+
+def test_a_kernel_that_takes_little_of_the_time_gets_no_hint() -> None:
+    work = PlanWork(launches=(("k", 64), ("rows", 32)))
+    for kernel_us, hinted in ((9.0, False), (20.0, True)):
+        launches: list[Json] = [
+            {"kernel": "k", "launches": 1, "us": kernel_us},
+            {"kernel": "rows", "launches": 1, "us": 91.0},
+        ]
+        hints = place(1_000.0, work=work, receipt={"launches_us": launches}).hints
+        assert any("k spills" in h for h in hints) is hinted
+        assert any("64 programs" in h for h in hints) is hinted
+        assert any("32 programs" in h for h in hints)

@@ -25,7 +25,7 @@ from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, speed_of_light
 from kerneltune.tools.schema.messages import SassReply
 from kerneltune.tools.schema.sass import Sass, changes, made_of
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.schema.verdict import KernelReport, Verdict
+from kerneltune.tools.schema.verdict import KernelReport, Verdict, launches_in_words
 from kerneltune.tools.update import Update
 
 Trouble = Literal["talk", "empty", "cut_off", "refused"]  # of a reply that calls no tool
@@ -389,6 +389,7 @@ def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected |
         comparisons=sorted(verdict.comparisons, key=lambda c: c.baseline_us),
         worst=max(verdict.cases, key=lambda c: c.error_ratio, default=None),
         prediction=_prediction(outcome) if outcome else "",
+        launches=launches_in_words(attempt.judged.receipt),
         hints=place.hints if place else (),
     )
 
@@ -423,6 +424,7 @@ def format_reflect(
         kernels=[_kernel(k) for k in compiled.reports[:_MOST_REPORTS]],
         counts=[made_of(kernel.whole) for kernel in sass.kernels],
         uncounted=sass.problem,
+        launches=launches_in_words(attempt.judged.receipt),
         counters=counters_in_words(attempt.judged.receipt),
         best=other.number if other else None,
         diff=_diff(attempt.source, other.source) if other else "",
