@@ -13,6 +13,8 @@ from typing import Literal
 from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import Gpu, rate_tflops, speed_of_light
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.sass import KernelFacts, kernel_facts
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict, launch_shares
 from kerneltune.tools.update import Update
@@ -159,3 +161,9 @@ def _of_kernel(kernel: KernelReport) -> list[str]:
     if kernel.occupancy < 0.25 and kernel.shared_bytes < 64 << 10:
         hints.append(f"{kernel.name} keeps {kernel.occupancy:.0%} of the warps resident ({kernel.registers} registers)")
     return hints
+
+
+def facts_of(update: Update, plan: Plan | None) -> tuple[KernelFacts, ...]:
+    """The facts of a plan's kernels that were compiled, in the order of `Update.kernels_of`."""
+    made = update.compiled_of(plan)
+    return tuple(kernel_facts(kernel, artefact.compiled.report, plan) for kernel, artefact in made if plan)

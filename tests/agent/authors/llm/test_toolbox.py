@@ -282,7 +282,10 @@ def test_a_reflection_tells_the_instructions_and_what_the_best_has_otherwise() -
     box.run([call("bench", attempt=1), call("bench", attempt=2), call("bench", attempt=3)], 1)
     arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
     told = one(box, call("reflect", attempt=1, **arguments)).text
-    assert "- k: 40 registers, 8 B spilled, 1024 B shared, occupancy 50%\n  8 instructions: 8 float" in told
+    assert (
+        "- k: 40 registers, 8 B spilled, 1024 B shared, occupancy 50 %, 4 warps, 3 stages\n  8 instructions: 8 float"
+        in told
+    )
     assert "From the instruction counts of this attempt to those of the best, #2" in told
     assert "the kernel 8 instructions -> 5 instructions: -3 float" in told
     told = one(box, call("reflect", attempt=2, **arguments)).text
