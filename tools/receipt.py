@@ -23,6 +23,7 @@ from kerneltune.tools.schema.verdict import (
     Verdict,
     limitations_by_sentence,
     limitations_in_words,
+    of_a_process,
 )
 from kerneltune.tools.update import Update
 
@@ -46,7 +47,7 @@ def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
         yield _speedup(verdict)
     name = gpu.get("name", "a GPU") if isinstance(gpu, Mapping) else "a GPU"
     interval = f"{timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}]"
-    yield ", ".join([f"{interval} device time", "cold L2", str(name), *_clocks(_of_a_process(facts))])
+    yield ", ".join([f"{interval} device time", "cold L2", str(name), *_clocks(of_a_process(facts))])
     if verdict.tier:
         yield _tier(verdict.tier, timing.n_blocks, facts)
     if verdict.sol_fraction is not None:
@@ -76,12 +77,6 @@ def _tier(tier: str, n_blocks: int, facts: Mapping[str, Json]) -> str:
     processes = facts.get("processes")
     where = f" in {len(processes)} fresh processes" if isinstance(processes, list) else ""
     return f"{tier}{where} ({n_blocks} blocks)"
-
-
-def _of_a_process(facts: Mapping[str, Json]) -> Mapping[str, Json]:
-    """A confirmation tells of each of its processes; the clocks of the last stand for them."""
-    processes = facts.get("processes")
-    return processes[-1] if isinstance(processes, list) and processes else facts
 
 
 def _clocks(facts: Mapping[str, Json]) -> Iterator[str]:

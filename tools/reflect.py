@@ -7,14 +7,16 @@ kernel would have needed in that time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
 from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import Gpu, rate_tflops, speed_of_light
-from kerneltune.tools.schema.plan import Launch, Plan
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.sass import KernelFacts, kernel_facts
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import KernelReport, Verdict
+from kerneltune.tools.schema.verdict import KernelReport, Verdict, launch_shares
 from kerneltune.tools.update import Update
 
 NOISE = 0.005  # a change below this share of the parent's time is no evidence either way
@@ -54,15 +56,17 @@ Bound = Literal["memory", "compute", "latency"]
 BUSY = 0.6  # share of a ceiling from which on that ceiling is called the bound
 NEAR = 0.9  # of the speed of light: little is left
 MOST_HINTS = 8
+WORTH_A_HINT = 0.1  # share of the time from which on a kernel is worth a hint
 SHORT_US = 5.0  # below this the start of a kernel is a large part of its time
 
 
 @dataclass(frozen=True)
 class PlanWork:
-    """What one forward of the timed case does, by its plan. `grids`: programs of each launch; None: no plan kept."""
+    """What one forward of the timed case does, by its plan. `launches`: the kernel of each and its programs; None: no
+    plan kept."""
 
     traffic_bytes: int | None = None
-    grids: tuple[int, ...] = ()
+    launches: tuple[tuple[str, int], ...] = ()
     library_ops: tuple[str, ...] = ()
 
 
@@ -87,11 +91,8 @@ def work_of(update: Update, variant: str = "") -> PlanWork:
     plan = update.judged_plan(variant)
     if plan is None:
         return PlanWork()
-    return PlanWork(traffic_bytes(plan), _grids(plan), tuple(dict.fromkeys(plan.library_ops)))
-
-
-def _grids(plan: Plan) -> tuple[int, ...]:
-    return tuple(s.grid[0] * s.grid[1] * s.grid[2] for s in plan.run if isinstance(s, Launch))
+    launches = tuple((plan.kernels[s.kernel].name, prod(s.grid)) for s in plan.launches)
+    return PlanWork(traffic_bytes(plan), launches, tuple(dict.fromkeys(plan.library_ops)))
 
 
 def roofline(task: TaskSpec, gpu: Gpu, verdict: Verdict, kernels: Sequence[KernelReport], work: PlanWork) -> Roofline:
@@ -125,8 +126,10 @@ def _bound(memory: float, compute: float, us: float) -> tuple[Bound, str]:
 
 
 def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: PlanWork, verdict: Verdict) -> list[str]:
-    """What to look at next, the most telling first; each with its number."""
+    """What to look at next, the most telling first; each with its number. Of a kernel only where it takes time."""
     hints: list[str] = []
+    shares = launch_shares(verdict.receipt)
+    light = {name for name, share in shares.items() if share < WORTH_A_HINT}
     if verdict.sol_fraction is not None and verdict.sol_fraction >= NEAR:
         hints.append(
             f"{verdict.sol_fraction:.0%} of the speed of light: at most {1 / verdict.sol_fraction:.2f}x is left"
@@ -136,10 +139,10 @@ def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: Pl
     if work.traffic_bytes and least_bytes and work.traffic_bytes > 1.1 * least_bytes:
         ratio = work.traffic_bytes / least_bytes
         hints.append(f"its steps touch {ratio:.2f}x the task's least bytes: fuse steps, drop intermediate tensors")
-    if len(work.grids) > 1:
-        hints.append(f"{len(work.grids)} launches a forward: each costs a start and a wait")
-    hints += [_few(programs, gpu) for programs in work.grids if programs < gpu.multiprocessors]
-    hints += [hint for kernel in kernels for hint in _of_kernel(kernel)]
+    if len(work.launches) > 1:
+        hints.append(f"{len(work.launches)} launches a forward: each costs a start and a wait")
+    hints += [_few(n, gpu) for name, n in work.launches if n < gpu.multiprocessors and name not in light]
+    hints += [hint for kernel in kernels if kernel.name not in light for hint in _of_kernel(kernel)]
     return list(dict.fromkeys(hints))[:MOST_HINTS]
 
 
@@ -158,3 +161,9 @@ def _of_kernel(kernel: KernelReport) -> list[str]:
     if kernel.occupancy < 0.25 and kernel.shared_bytes < 64 << 10:
         hints.append(f"{kernel.name} keeps {kernel.occupancy:.0%} of the warps resident ({kernel.registers} registers)")
     return hints
+
+
+def facts_of(update: Update, plan: Plan | None) -> tuple[KernelFacts, ...]:
+    """The facts of a plan's kernels that were compiled, in the order of `Update.kernels_of`."""
+    made = update.compiled_of(plan)
+    return tuple(kernel_facts(kernel, artefact.compiled.report, plan) for kernel, artefact in made if plan)

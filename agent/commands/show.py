@@ -35,8 +35,17 @@ from kerneltune.tools.judge.timing.counters import counters_in_words
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
-from kerneltune.tools.schema.sass import LEGEND, Sass, changes, listing, numbered_ptx
-from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
+from kerneltune.tools.schema.sass import (
+    LEGEND,
+    KernelFacts,
+    Sass,
+    changes,
+    facts_in_words,
+    kernel_facts,
+    listing,
+    numbered_ptx,
+)
+from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, launches_in_words
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -237,7 +246,20 @@ def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
         ancestors[0].source if ancestors else None,
         [e for e in events if isinstance(e, Verified) and e.purpose == "verify"],
         str(path) if path.is_file() else None,
+        _facts_of(record, next((e for e in events if isinstance(e, Updated)), None)),
     )
+
+
+def _facts_of(record: "Attempt", updated: Updated | None) -> tuple[KernelFacts, ...]:
+    """What the compiler did; nothing where the plan that is stored is another variant's, or cannot be read."""
+    variant = record.verdict.variant if record.verdict else ""
+    try:
+        plan = decode(Plan, updated.plan) if updated and updated.plan else None
+        if plan is None or variant not in ("", plan.variant) or len(plan.kernels) != len(record.kernels):
+            return ()
+        return tuple(kernel_facts(k, its, plan) for k, its in zip(plan.kernels, record.kernels, strict=True))
+    except (DecodeError, KeyError):
+        return ()
 
 
 def _conversations(store: "Store", run_id: str) -> tuple[Conversation, ...]:
@@ -292,7 +314,7 @@ def _compiled(run: RunStarted, attempt: "Attempt", plan: Plan, shop: "Workshop")
         disassembler=reply.disassembler,
         same_cubins=judged == {a.compiled.report.cubin_sha256 for a in artefacts} if is_stored else None,
         ptx=tuple(k.text if k.language == "ptx" else its.ptx for k, its in zip(kernels, reply.kernels, strict=True)),
-        reports=tuple(a.compiled.report for a in artefacts),
+        facts=tuple(kernel_facts(k, a.compiled.report, plan) for k, a in zip(kernels, artefacts, strict=True)),
         sass=reply.kernels,
     )
 
@@ -433,7 +455,8 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 @dataclass(frozen=True)
 class ShownAttempt:
-    """An attempt and what is known beside it. `ancestors`: nearest first; `receipt_path`: None without a file."""
+    """An attempt and what is known beside it. `ancestors`: nearest first; `receipt_path`: None without a file;
+    `facts`: of its kernels, where they are known."""
 
     run: RunStarted
     record: Attempt
@@ -441,6 +464,7 @@ class ShownAttempt:
     parent_source: str | None
     verifications: Sequence[Verified]
     receipt_path: str | None
+    facts: Sequence[KernelFacts]
 
     @property
     def diff(self) -> str:
@@ -509,6 +533,8 @@ def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
     tier = f", {record.tier}" if record.tier else ""
     yield "verdict", label(record.status).append(f"{tier}  {one_line(record.detail)}", style="default")
     yield from _measured(record)
+    for one in shown.facts:
+        yield "compiled", facts_in_words(one)
     if record.library_ops:
         yield "library", ", ".join(record.library_ops)
     spent = {"trace": record.trace_s, "compile": record.compile_s, "judge": record.bench_s}
@@ -536,6 +562,8 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
     if record.verdict and record.verdict.variant:
         yield "variant", record.verdict.variant
+    if launches := launches_in_words(record.verdict.receipt if record.verdict else {}):
+        yield "by launch", launches
     for line in counters_in_words(record.verdict.receipt if record.verdict else {}):
         yield "counters", line
 
@@ -630,7 +658,7 @@ def _verification(verified: Verified) -> dict[str, Json]:
 @dataclass(frozen=True)
 class CompiledAttempt:
     """An attempt's kernels, compiled again. `versions_then`: of the run; `same_cubins`: whether they are those that
-    were judged, byte for byte; None where nobody knows. `ptx`, `reports` and `sass` have one entry per kernel."""
+    were judged, byte for byte; None where nobody knows. `ptx`, `facts` and `sass` have one entry per kernel."""
 
     attempt_id: str
     variant: str
@@ -642,8 +670,13 @@ class CompiledAttempt:
     disassembler: str
     same_cubins: bool | None
     ptx: tuple[str, ...]
-    reports: tuple[KernelReport, ...]
+    facts: tuple[KernelFacts, ...]
     sass: tuple[Sass, ...]
+
+    @property
+    def reports(self) -> tuple[KernelReport, ...]:
+        """The compiler's report of each kernel."""
+        return tuple(facts.report for facts in self.facts)
 
     @property
     def provenance(self) -> tuple[str, ...]:
@@ -665,9 +698,10 @@ class CompiledAttempt:
 
 
 def sass_of(shown: CompiledAttempt) -> str:
-    """Return the SASS listing of every kernel below its provenance."""
+    """Return the SASS listing of every kernel below its provenance and what the compiler did."""
     head = [f"// {line}" for line in shown.provenance]
-    return "\n".join([*head, LEGEND, "", *(listing(kernel) for kernel in shown.sass)])
+    did = [f"// {facts_in_words(*its)}" for its in zip(shown.facts, shown.sass, strict=True)]
+    return "\n".join([*head, *did, LEGEND, "", *(listing(kernel) for kernel in shown.sass)])
 
 
 def ptx_of(shown: CompiledAttempt) -> str:

@@ -1,9 +1,14 @@
 """What holds an attempt back, by its time and its plan."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from kerneltune.tools.reflect import PlanWork, Roofline, roofline
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import gpu_for_arch
+from kerneltune.tools.schema.sass import KernelFacts, Sass, SassInstruction, counted, facts_in_words, hot_loop
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import KernelReport, Status, Timing, Verdict
 
@@ -11,10 +16,17 @@ H200 = gpu_for_arch("sm_90")
 SPILLING = KernelReport("k", 255, 64, 64, 0, 1024, 4, 1, 0.1, "c", 0.1)
 
 
-def place(us: float | None, *, n_bytes: int = 4_800_000_000, flops: int = 0, work: PlanWork | None = None) -> Roofline:
+def place(
+    us: float | None,
+    *,
+    n_bytes: int = 4_800_000_000,
+    flops: int = 0,
+    work: PlanWork | None = None,
+    receipt: dict[str, Json] | None = None,
+) -> Roofline:
     task = TaskSpec("t", "0" * 64, "bfloat16", "", (CaseSpec("main", (), (), None, bytes_moved=n_bytes, flops=flops),))
     timing = None if us is None else Timing(us, us, us, 1, 1)
-    verdict = Verdict(Status.CHECKED if us is None else Status.CORRECT, "right", timing=timing)
+    verdict = Verdict(Status.CHECKED if us is None else Status.CORRECT, "right", timing=timing, receipt=receipt or {})
     return roofline(task, H200, verdict, (SPILLING,), work or PlanWork())
 
 
@@ -41,8 +53,74 @@ def test_without_a_time_nothing_is_said_of_the_attempt() -> None:
 
 
 def test_hints_name_what_is_wasted_with_its_number() -> None:
-    hints = place(1_000.0, work=PlanWork(9_600_000_000, (64, 4096), ("softmax",))).hints
+    hints = place(1_000.0, work=PlanWork(9_600_000_000, (("k", 64), ("k", 4096)), ("softmax",))).hints
     assert any("2.00x the task's least bytes" in h for h in hints)
     assert any("2 launches a forward" in h for h in hints)
     assert any("64 programs for 132 multiprocessors" in h for h in hints)
     assert any("spills 128 bytes a thread" in h for h in hints)
+
+
+def test_a_kernel_that_takes_little_of_the_time_gets_no_hint() -> None:
+    work = PlanWork(launches=(("k", 64), ("rows", 32)))
+    for kernel_us, hinted in ((9.0, False), (20.0, True)):
+        launches: list[Json] = [
+            {"kernel": "k", "launches": 1, "us": kernel_us},
+            {"kernel": "rows", "launches": 1, "us": 91.0},
+        ]
+        hints = place(1_000.0, work=work, receipt={"launches_us": launches}).hints
+        assert any("k spills" in h for h in hints) is hinted
+        assert any("64 programs" in h for h in hints) is hinted
+        assert any("32 programs" in h for h in hints)
+
+
+def facts(**more: Any) -> KernelFacts:
+    return KernelFacts(replace(SPILLING, name="mm", num_stages=3), **more)
+
+
+def test_the_line_of_an_update_counts_blocks_and_waves_and_stays_short() -> None:
+    said = facts_in_words(facts(blocks=2, programs=300, multiprocessors=132))
+    assert said.endswith("4 warps, 3 stages; 2 blocks/SM, 300 programs: 1.14 waves (last 14 %)")
+    assert facts(blocks=2, programs=264, multiprocessors=132).last_wave == 1.0
+    longest = replace(SPILLING, name="k" * 300, spill_load_bytes=9935, shared_bytes=232448, num_warps=8, num_stages=4)
+    grid = KernelFacts(longest, 1, 65536, 132)
+    assert len(facts_in_words(grid)) == 160
+    assert "\n" not in facts_in_words(grid)
+
+
+def sass_of(*lines: str) -> Sass:
+    """Of "label: text" lines."""
+    parted = [line.rpartition(": ") for line in lines]
+    return counted("mm", [SassInstruction(16 * n, text, label) for n, (label, _, text) in enumerate(parted)])
+
+
+LOOP = (
+    "HMMA.1688.F32.TF32 R0, R4, R8, R0",
+    ".L_x_1: LDGSTS.E.BYPASS.128 [R2], desc[UR4][R8.64]",
+    "HMMA.16816.F32 R0, R4, R8, R0",
+    "@P0 BRA `(.L_x_1)",
+    "STG.E.U16 desc[UR4][R8.64], R0",
+    "STG.E.128 desc[UR4][R8.64], R0",
+    "EXIT",
+)
+
+
+def test_tensor_core_operations_are_counted_in_the_loop_and_widths_in_the_whole_kernel() -> None:
+    said = facts_in_words(facts(), sass_of(*LOOP))
+    assert "; 1 HMMA.16816.F32 in the loop; asynchronous copies; loads of 128 bits; stores of 16 to 128 bits" in said
+    straight = facts_in_words(facts(), sass_of(*(line for line in LOOP if "BRA" not in line)))
+    assert "; 1 HMMA.1688.F32.TF32, 1 HMMA.16816.F32; " in straight
+
+
+def test_a_branch_back_over_the_end_is_no_loop_and_the_densest_of_several_counts() -> None:
+    waits = ("@!P1 BRA `(.L_x_1)", "BRA `(.L_x_9)")
+    code = sass_of(".L_x_0: NOP", *LOOP[1:3], "@P1 BRA `(.L_x_1)", "@P2 BRA `(.L_x_0)", "EXIT", *waits).instructions
+    assert [i.head for i in hot_loop(code)] == ["LDGSTS", "HMMA", "BRA"]
+    assert hot_loop(sass_of("NOP", ".L_x_1: HMMA.1 R0", "EXIT", "BRA `(.L_x_1)").instructions) == ()
+
+
+def test_what_was_asked_for_and_not_done_is_said() -> None:
+    unmet = facts_in_words(
+        facts(asked_warps=4, descriptors=True), sass_of(".L_x_1: HMMA.1 R0", "BRA `(.L_x_1)", "EXIT")
+    )
+    assert "not specialised as asked" in unmet
+    assert "tensor descriptors without TMA: emulated; 3 stages asked, no asynchronous copy" in unmet

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from kerneltune.tools.receipt import author_view
+from kerneltune.tools.reflect import facts_of
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.sass import facts_in_words
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.update import HELD_OUT_FAILS, KernelCompiler, Update, UpdateLimits, Updater
@@ -495,6 +497,45 @@ def test_what_was_compiled_is_disassembled_by_a_confined_worker(machine: Machine
     assert ".visible .entry" in sass.ptx
     assert updater.sass(update, "no such variant").kernels == told.kernels
     assert updater.sass(replace(update, artefacts={})).problem == "nothing of it was compiled"
+
+
+DESCRIBED = """
+@triton.jit
+def product(a, b, c, n, B: tl.constexpr, K: tl.constexpr):
+    left = tl.make_tensor_descriptor(a, [n, n], [n, 1], [B, K])
+    right = tl.make_tensor_descriptor(b, [n, n], [n, 1], [K, B])
+    i, j = tl.program_id(0) * B, tl.program_id(1) * B
+    acc = tl.zeros((B, B), tl.float32)
+    for k in tl.range(0, n, K, warp_specialize=True):
+        acc = tl.dot(left.load([i, k]), right.load([k, j]), acc)
+    tl.make_tensor_descriptor(c, [n, n], [n, 1], [B, B]).store([i, j], acc.to(tl.bfloat16))
+
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        c = torch.empty_like(a)
+        product[(16, 16)](a, b, c, 2048, B=128, K=64, num_warps=4, num_stages=3)
+        return c
+"""
+
+
+ASKED = "warp_specialize=True"
+DID = {
+    ASKED: "; specialised from 4 warps; 4 HGMMA.64x128x16.F32.BF16 in the loop; TMA (bulk load and bulk store)",
+    "": "3 stages; 2 blocks/SM, 256 programs: 0.97 waves (last 97 %); 8 HGMMA.64x128x16.F32.BF16 in the loop; TMA",
+}
+
+
+@pytest.mark.parametrize("asked", DID)
+def test_what_the_compiler_did_with_descriptors_and_specialised_warps_is_said(machine: Machine, asked: str) -> None:
+    square = tensor(2048, 2048, dtype="bfloat16")
+    task = TaskSpec("product", "0" * 64, "bfloat16", "", (CaseSpec("main", (square, square), (), square),))
+    updater = Updater(task, "sm_90", machine.tracer, machine.compiler)
+    update = updater.update(HEADER + DESCRIBED.replace(ASKED, asked))
+    assert update.failure is None
+    (sass,), (facts,) = updater.sass(update).kernels, facts_of(update, update.main_plan)
+    said = facts_in_words(facts, sass)
+    assert DID[asked] in said
+    assert len(facts_in_words(facts)) <= 160
 
 
 def test_a_cubin_that_cannot_be_read_is_a_problem_in_words(machine: Machine) -> None:

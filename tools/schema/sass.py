@@ -1,6 +1,8 @@
 """Cubins: the sections of the ELF file, and disassembled kernels as values: what `nvdisasm` prints, read, counted by
 kind of instruction, and put in words.
 
+What the compiler did with what a source asks for is said here, too, in one line.
+
 Pure; the text comes of a cubin that a candidate had made. What runs nvdisasm is `tools.compile.disassemble`.
 """
 
@@ -12,8 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import islice
+from math import ceil, prod
 
 from kerneltune.tools.schema.codec import one_line, plain
+from kerneltune.tools.schema.gpus import gpu_for_arch
+from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.verdict import KernelReport
 
 MOST_INSTRUCTIONS = 20_000
 MOST_PTX = 1 << 20  # characters
@@ -23,6 +29,7 @@ _PARTS = re.compile(r"(?:@(!?U?P\w+)\s+)?(\S+)\s*(.*)", re.DOTALL)
 _SECTION = re.compile(r"\.text\.(\S+):$")
 _LABEL = re.compile(r"(\.L_\w+|[A-Za-z_$][\w$.]*):$")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,8})\*/\s+([^;]*?)\s*;\s*(?:/\*.*)?$")
+_TARGET = re.compile(r"`\((\S+)\)")  # of a branch: BRA `(.L_x_1)
 _HIGH = re.compile(r"/\* 0x([0-9a-f]{16}) \*/$")
 _SCHEDULE = re.compile(r"\s{2,}[&?].*$", re.DOTALL)  # some releases print the control bits as words behind it
 _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)(?:.*inlined at "([^"]*)", line (\d+))?')
@@ -196,13 +203,34 @@ def census(code: Sequence[SassInstruction]) -> Census:
     return Census(len(code), issue_cycles, dict(classes.most_common()), dict(kinds.most_common(_MOST_KINDS)))
 
 
+def hot_loop(code: Sequence[SassInstruction]) -> Sequence[SassInstruction]:
+    """The loop in which tensor-core operations lie closest together; empty where none is in a loop. A branch backwards
+    over the end of a program is no loop: what waits for long lies behind it."""
+    places = {i.label: n for n, i in enumerate(code) if i.label}
+    products = list(itertools.accumulate((class_of(i) == "tensor core" for i in code), initial=0))
+    ends = list(itertools.accumulate((i.head in ("EXIT", "RET") and not i.predicate for i in code), initial=0))
+    branches = ((n, found[1]) for n, i in enumerate(code) if i.head == "BRA" and (found := _TARGET.search(i.operands)))
+    loops = [(places[target], last + 1) for last, target in branches if places.get(target, last) < last]
+    density = {(a, b): (products[b] - products[a]) / (b - a) for a, b in loops if ends[a] == ends[b]}
+    first, after = max(density, key=lambda its: density[its], default=(0, 0))
+    return code[first:after] if density.get((first, after)) else ()
+
+
+def widths(part: Census, *accesses: str) -> tuple[int, int] | None:
+    """Bits of the narrowest and the widest of these accesses ("global load"); None where there is none."""
+    found = (name.rpartition(" ") for name in part.classes if name.startswith(accesses))
+    bits = [int(width) for _, _, width in found if width.isdecimal()]
+    return (min(bits), max(bits)) if bits else None
+
+
 def class_of(instruction: SassInstruction) -> str:
     """ "global load 128", "tensor core"."""
-    return _class_of(instruction.opcode)
+    return class_of_opcode(instruction.opcode)
 
 
 @lru_cache(maxsize=4096)
-def _class_of(opcode: str) -> str:
+def class_of_opcode(opcode: str) -> str:
+    """The class of an instruction by its opcode alone."""
     head, *modifiers = opcode.split(".")
     if access := _ACCESSES.get(head):
         width = next((width.lstrip("US") for width in _WIDTHS if width in modifiers), "32")
@@ -214,7 +242,7 @@ def _class_of(opcode: str) -> str:
 def _kind_of(opcode: str) -> str:
     """Of a tensor-core operation its shape and types; of an access its cache hints and scope, if any; of a bulk copy,
     a fence or a barrier its name."""
-    if _class_of(opcode).startswith(("tensor core", "bulk", "matrix", "barrier", "fence")):
+    if class_of_opcode(opcode).startswith(("tensor core", "bulk", "matrix", "barrier", "fence")):
         return opcode
     head, *modifiers = opcode.split(".")
     hints = [m for m in modifiers if m not in _USUAL] if head in _CACHED else []
@@ -301,6 +329,100 @@ def numbers(part: Census) -> str:
     cycles = f", {part.issue_cycles} issue cycles" if part.issue_cycles else ""
     loaded = f", {part.loaded_bytes} B loaded" if part.loaded_bytes else ""
     return f"{part.instructions} instruction{'s' * (part.instructions != 1)}{cycles}{loaded}"
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What the compiler made of one kernel and of what its source asks for. `blocks`: that a multiprocessor holds;
+    `programs`: of its largest launch; `multiprocessors` of the GPU that times; `asked_warps`: where the source asks for
+    specialised warps, those that it has without; `descriptors`: whether it makes or takes tensor descriptors."""
+
+    report: KernelReport
+    blocks: int = 0
+    programs: int = 0
+    multiprocessors: int = 1
+    asked_warps: int | None = None
+    descriptors: bool = False
+
+    @property
+    def waves(self) -> float:
+        """How often the GPU is filled with blocks."""
+        return self.programs / max(1, self.blocks * self.multiprocessors)
+
+    @property
+    def last_wave(self) -> float:
+        """How much of the GPU the last wave fills."""
+        return self.waves - ceil(self.waves) + 1 if self.programs else 0.0
+
+
+def kernel_facts(kernel: Kernel, report: KernelReport, plan: Plan) -> KernelFacts:
+    """The facts of one of a plan's kernels, on the first known GPU of the plan's target."""
+    gpu = gpu_for_arch(plan.arch)
+    grids = (prod(s.grid) for s in plan.launches if plan.kernels[s.kernel] == kernel)
+    asked = kernel.options.get("num_warps")
+    specialised = kernel.language == "ttir" and _SPECIALISE in kernel.text
+    described = any(t.startswith("tensordesc") for t in kernel.signature) or _DESCRIBE[kernel.language] in kernel.text
+    return KernelFacts(
+        report,
+        round(report.occupancy * gpu.warps_per_sm / max(1, report.num_warps)),
+        max(grids, default=0),
+        gpu.multiprocessors,
+        asked if specialised and isinstance(asked, int) else None,
+        described,
+    )
+
+
+_SPECIALISE = "tt.warp_specialize"
+_DESCRIBE = {"ttir": "tt.make_tensor_descriptor", "ptx": "cp.async.bulk.tensor"}
+_MOST_OF_A_LINE, _LEAST_OF_A_NAME = 160, 8
+
+
+def facts_in_words(facts: KernelFacts, sass: Sass | None = None) -> str:
+    """One line of what the compiler did, of 160 characters at most for all but absurd numbers; longer where the
+    instructions are known, by what is said of them.
+
+    "mm: 90 registers, 98328 B shared, occupancy 25 %, 8 warps, 3 stages; 2 blocks/SM, 256 programs: 0.97 waves (last
+    97 %)"
+    """
+    of = facts.report
+    spilled = of.spill_store_bytes + of.spill_load_bytes
+    taken = {"registers": of.registers, "B spilled": spilled, "B shared": of.shared_bytes}
+    words = [f"{n} {what}" for what, n in taken.items() if n]
+    words += [f"occupancy {100 * of.occupancy:.0f} %", f"{of.num_warps} warps"]
+    parts = [", ".join([*words, *([f"{of.num_stages} stages"] if of.num_stages else [])])]
+    if facts.programs:
+        waves = f"{facts.waves:.{0 if facts.waves >= 100 else 2}f} waves (last {100 * facts.last_wave:.0f} %)"
+        parts.append(f"{facts.blocks} block{'s' * (facts.blocks != 1)}/SM, {facts.programs} programs: {waves}")
+    if facts.asked_warps is not None:
+        done = of.num_warps > facts.asked_warps
+        parts.append(f"specialised from {facts.asked_warps} warps" if done else "not specialised as asked")
+    said = "; ".join(parts)
+    name = of.name[: max(_LEAST_OF_A_NAME, _MOST_OF_A_LINE - len(said) - 2)]
+    return f"{name}: {'; '.join([said, *(_instructions(facts, sass) if sass else [])])}"
+
+
+def _instructions(facts: KernelFacts, sass: Sass) -> Iterator[str]:
+    """What was asked for, found among a kernel's instructions or not."""
+    loop = census(hot_loop(sass.instructions))
+    part, where = (loop, " in the loop") if loop.instructions else (sass.whole, "")
+    products = ", ".join(f"{n} {kind}" for kind, n in part.kinds.items() if class_of_opcode(kind) == "tensor core")
+    if products:
+        yield products + where
+    classes = sass.whole.classes
+    if facts.descriptors:
+        moved = [name for name in ("bulk load", "bulk store") if name in classes]
+        yield f"TMA ({' and '.join(moved)})" if moved else "tensor descriptors without TMA: emulated"
+    if "bulk load" not in classes:
+        if any(name.startswith(("async copy", "bulk copy")) for name in classes):
+            yield "asynchronous copies"
+        elif facts.report.num_stages > 1 and loop.instructions:
+            yield f"{facts.report.num_stages} stages asked, no asynchronous copy"
+    for word, accesses in _TOLD_ACCESSES.items():
+        if bits := widths(sass.whole, *accesses):
+            yield f"{word} of {' to '.join(map(str, dict.fromkeys(bits)))} bits"
+
+
+_TOLD_ACCESSES = {"loads": ("global load", "generic load", "async copy"), "stores": ("global store", "generic store")}
 
 
 def changes(before: Sequence[Sass], after: Sequence[Sass]) -> str:

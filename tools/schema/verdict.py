@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from kerneltune.tools.schema.codec import Json, plain
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, plain
 
 MOST_OF_A_NAME = 200
 Tier = Literal["screened", "judged", "confirmed"]
@@ -102,6 +102,18 @@ class KernelReport:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", plain(self.name, MOST_OF_A_NAME))
+
+
+@dataclass(frozen=True)
+class LaunchTime:
+    """Device time per forward of one launch of several, or of all launches of one kernel where there are many."""
+
+    kernel: str
+    launches: int
+    us: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kernel", plain(self.kernel, MOST_OF_A_NAME))
 
 
 class LimitationKind(StrEnum):
@@ -317,6 +329,46 @@ def _by_case(names: Iterable[str]) -> str:
     return ", ".join(f"{case} ({', '.join(batteries)})" for case, batteries in cases.items())
 
 
+def of_a_process(receipt: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The facts of a timing. A confirmation tells of each of its processes; the last stands for them."""
+    processes = receipt.get("processes")
+    return processes[-1] if isinstance(processes, list) and processes else receipt
+
+
+def launch_times(receipt: Mapping[str, Json]) -> tuple[LaunchTime, ...]:
+    """What a receipt says of each launch of a forward that has several; nothing of any other."""
+    try:
+        return decode(tuple[LaunchTime, ...], of_a_process(receipt).get("launches_us", []))
+    except DecodeError:
+        return ()
+
+
+def launch_shares(receipt: Mapping[str, Json]) -> dict[str, float]:
+    """Each kernel's share of the time of all launches, library calls and copies; empty where there is none."""
+    times, whole_us = launch_times(receipt), _whole_us(receipt)
+    return {t.kernel: sum(o.us for o in times if o.kernel == t.kernel) / whole_us for t in times if whole_us}
+
+
+def _whole_us(receipt: Mapping[str, Json]) -> float:
+    others = (of_a_process(receipt).get(name) for name in ("library_us", "glue_us"))
+    return sum(t.us for t in launch_times(receipt)) + sum(us for us in others if isinstance(us, int | float))
+
+
+def launches_in_words(receipt: Mapping[str, Json]) -> str:
+    """ "rows 62 % of the time, 81.2 µs; finish 38 %, 49.8 µs"; "" where nobody timed them apart."""
+    times, whole_us = launch_times(receipt), _whole_us(receipt)
+    if not whole_us:
+        return ""
+    parts = [
+        f"{t.kernel[:_MOST_OF_A_LAUNCH]}{f' ({t.launches} launches)' if t.launches > 1 else ''} "
+        f"{100 * t.us / whole_us:.0f} %{'' if number else ' of the time'}, {t.us:.1f} µs"
+        for number, t in enumerate(times)
+    ]
+    others = 1.0 - sum(t.us for t in times) / whole_us
+    return "; ".join([*parts, *([f"library calls and copies {100 * others:.0f} %"] if others >= 0.005 else [])])
+
+
+_MOST_OF_A_LAUNCH = 40  # characters of a kernel's name
 PROTOCOL_VERSION = "2"  # of everything that a quoted time depends on; receipts of other versions are not comparable
 
 

@@ -9,6 +9,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import prod
 from typing import Literal, TypeGuard
 
@@ -19,13 +20,13 @@ from kerneltune.prompts import render, render_text
 from kerneltune.tools.judge.timing.counters import counters_in_words
 from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
-from kerneltune.tools.reflect import Roofline
+from kerneltune.tools.reflect import Roofline, facts_of
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, speed_of_light
 from kerneltune.tools.schema.messages import SassReply
-from kerneltune.tools.schema.sass import Sass, changes, made_of
+from kerneltune.tools.schema.sass import KernelFacts, Sass, changes, facts_in_words, made_of
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.schema.verdict import KernelReport, Verdict
+from kerneltune.tools.schema.verdict import KernelReport, Verdict, launches_in_words
 from kerneltune.tools.update import Update
 
 Trouble = Literal["talk", "empty", "cut_off", "refused"]  # of a reply that calls no tool
@@ -361,7 +362,7 @@ def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Seque
         failure=failure.status.value if failure else "",
         detail=failure.detail[:_MOST_DETAIL] if failure else "",
         excerpt=_excerpt(draft.source, update, task, failure) if failure else [],
-        kernels=[_kernel(k) for k in update.kernels],
+        kernels=[facts_in_words(facts) for facts in facts_of(update, plan)],
         library_ops=plan.library_ops if plan else (),
         traffic_bytes=update.traffic_bytes,
         minimum_bytes=task.main.bytes_moved,
@@ -389,16 +390,17 @@ def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected |
         comparisons=sorted(verdict.comparisons, key=lambda c: c.baseline_us),
         worst=max(verdict.cases, key=lambda c: c.error_ratio, default=None),
         prediction=_prediction(outcome) if outcome else "",
+        launches=launches_in_words(attempt.judged.receipt),
         hints=place.hints if place else (),
     )
 
 
 @dataclass(frozen=True)
 class Disassembled:
-    """What an attempt's kernels came to: the compiler's `reports` and their `sass`; `best_sass` of the best attempt,
+    """What an attempt's kernels came to: the compiler's `facts` and their `sass`; `best_sass` of the best attempt,
     empty where it is this one or was compiled elsewhere."""
 
-    reports: Sequence[KernelReport] = ()
+    facts: Sequence[KernelFacts] = ()
     sass: SassReply = field(default_factory=SassReply)
     best_sass: Sequence[Sass] = ()
 
@@ -420,9 +422,10 @@ def format_reflect(
         verdict=attempt.verdict,
         main=tracker.task.main,
         place=place,
-        kernels=[_kernel(k) for k in compiled.reports[:_MOST_REPORTS]],
+        kernels=[facts_in_words(*its) for its in zip_longest(compiled.facts, sass.kernels) if its[0]][:_MOST_REPORTS],
         counts=[made_of(kernel.whole) for kernel in sass.kernels],
         uncounted=sass.problem,
+        launches=launches_in_words(attempt.judged.receipt),
         counters=counters_in_words(attempt.judged.receipt),
         best=other.number if other else None,
         diff=_diff(attempt.source, other.source) if other else "",

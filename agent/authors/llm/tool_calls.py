@@ -27,9 +27,10 @@ from kerneltune.agent.attempt import (
 from kerneltune.agent.authors.llm.prompts import Disassembled, format_bench, format_reflect, format_same, format_update
 from kerneltune.agent.models.types import Tool, ToolCall, ToolResult
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.reflect import PlanWork, Roofline, roofline, work_of
+from kerneltune.tools.reflect import PlanWork, Roofline, facts_of, roofline, work_of
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import Gpu
+from kerneltune.tools.schema.sass import KernelFacts
 from kerneltune.tools.update import Update
 
 _MOST_PROBLEMS = 4
@@ -270,12 +271,12 @@ class ToolExecutor:
         """What the attempt's kernels are made of, and those of the best if it is another one of this conversation."""
         update, variant = self._updates.get(attempt.number), attempt.judged.variant
         if update is None or not attempt.kernels:
-            return Disassembled(attempt.kernels)
+            return Disassembled(tuple(map(KernelFacts, attempt.kernels)))
         leader, disassemble = self._tracker.best, self._tracker.tools.updater.sass
         other = self._updates.get(leader.number) if leader and leader.number != attempt.number else None
-        reports = update.kernels_of(update.judged_plan(variant)) or attempt.kernels
+        facts = facts_of(update, update.judged_plan(variant) or update.main_plan)
         best = disassemble(other, leader.judged.variant).kernels if leader and other else ()
-        return Disassembled(reports, disassemble(update, variant), best)
+        return Disassembled(facts, disassemble(update, variant), best)
 
 
 def _mistaken(call: ToolCall, mistake: Mistake) -> ToolResult:

@@ -12,7 +12,17 @@ from kerneltune.tools.backends.cuda.protocol import Shares
 from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, TimingResult, build_verdict
 from kerneltune.tools.judge.timing.statistics import CANDIDATE, Agreement, RoundSeries
 from kerneltune.tools.schema.messages import Rules
-from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, CaseResult, Limitation, LimitationKind, Status
+from kerneltune.tools.schema.verdict import (
+    PROTOCOL_VERSION,
+    CaseResult,
+    LaunchTime,
+    Limitation,
+    LimitationKind,
+    Status,
+    Tier,
+    launch_shares,
+    launches_in_words,
+)
 
 GPU = {"name": "NVIDIA H200", "uuid": "GPU-1"}
 
@@ -132,3 +142,23 @@ def test_coverage_is_the_share_of_own_kernels_and_whole_without_other_steps() ->
     assert build_verdict([timed(80, shares=Shares(30.0, 60.0, 10.0))], GROUND, GPU, "judged").coverage == pytest.approx(
         0.3
     )
+
+
+def test_the_time_of_each_launch_is_a_fact_of_the_receipt_and_said_in_words() -> None:
+    times = (LaunchTime("rows", 1, 60.0), LaunchTime("finish", 3, 30.0))
+    runs = [timed(80, shares=Shares(90.0, 10.0, 0.0, (60.0, 30.0)), launch_times=times)]
+    tiers: list[tuple[int, Tier]] = [(1, "judged"), (3, "confirmed")]
+    for count, tier in tiers:
+        receipt = build_verdict(runs * count, GROUND, GPU, tier).receipt
+        said = launches_in_words(json.loads(json.dumps(receipt)))
+        assert said == (
+            "rows 60 % of the time, 60.0 µs; finish (3 launches) 30 %, 30.0 µs; library calls and copies 10 %"
+        )
+        assert launch_shares(receipt) == pytest.approx({"rows": 0.6, "finish": 0.3})
+
+
+def test_a_forward_of_one_launch_or_an_old_receipt_says_nothing_of_launches() -> None:
+    receipt = build_verdict([timed(80)], GROUND, GPU, "judged").receipt
+    assert receipt["launches_us"] == []
+    assert (launches_in_words(receipt), launches_in_words({}), launch_shares(receipt)) == ("", "", {})
+    assert launches_in_words({"launches_us": [{"kernel": 7}]}) == ""

@@ -19,6 +19,7 @@ from kerneltune.tools.backends.cuda.protocol import (
     Request,
     Setup,
     Shared,
+    Shares,
     Steps,
     TimedBlock,
     Times,
@@ -200,6 +201,9 @@ def test_a_runner_that_fails_is_a_verdict_and_the_next_one_takes_over(
         (TimedBlock(1, 0), Times((1.0,), -1.0)),
         (TimedBlock(1, 0), Done()),
         (Steps(1), {"kind": "shares", "own_us": -1, "library_us": 0, "glue_us": 0}),
+        (Steps(1, 2), Shares(3.0, 0.0, 0.0, (3.0,))),
+        (Steps(1, 1), Shares(3.0, 0.0, 0.0, (3.0, 0.0))),
+        (Steps(1, 1), Shares(3.0, 0.0, 0.0, (float("nan"),))),
         (Steps(1), {"kind": "shares", "own_us": 10**400, "library_us": 0, "glue_us": 0}),
     ],
 )

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.plan import Launch, Plan
 
 MAX_ROOMS = 512  # descriptors beside one message
+MOST_LAUNCHES = 16  # of a forward that have a time each
+_OTHERS = "others"
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,11 @@ class CopyOut:
 
 @dataclass(frozen=True)
 class Steps:
-    """Time the plan's own kernels and its other steps apart, over `passes` runs of slot 0. The answer is Shares."""
+    """Time the plan's own kernels and its other steps apart, over `passes` passes, and `groups` groups of launches: as
+    many as `launch_groups` of the plan has. The answer is Shares."""
 
     passes: int
+    groups: int = 0
     kind: Literal["steps"] = "steps"
 
 
@@ -148,11 +152,13 @@ class Times:
 
 @dataclass(frozen=True)
 class Shares:
-    """Device time in the plan's own kernels, in library operators, and in glue (copies, fills)."""
+    """Device time per forward in the plan's own kernels, in library operators, and in glue (copies, fills); and in each
+    group of launches."""
 
     own_us: float
     library_us: float
     glue_us: float
+    launches_us: tuple[float, ...] = ()
     kind: Literal["shares"] = "shares"
 
 
@@ -183,9 +189,28 @@ def fits(request: Request, reply: Reply) -> bool:
         passes = request.passes if isinstance(request, TimedBlock) else 0
         return len(reply.pass_us) == passes and all(map(_is_time, (*reply.pass_us, reply.span_us)))
     if isinstance(reply, Shares):
-        return all(map(_is_time, (reply.own_us, reply.library_us, reply.glue_us)))
+        groups = request.groups if isinstance(request, Steps) else 0
+        times = (reply.own_us, reply.library_us, reply.glue_us, *reply.launches_us)
+        return len(reply.launches_us) == groups and all(map(_is_time, times))
     return True
 
 
 def _is_time(us: float) -> bool:
     return math.isfinite(us) and us >= 0
+
+
+def launch_groups(plan: Plan) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """What of a forward is timed apart: the name of a kernel, and the numbers of its launches among the steps. Each
+    launch is a group; where there are more than MOST_LAUNCHES, those of one name are, and the last takes all others. A
+    single launch has no group: its time is the forward's."""
+    steps = [(n, s) for n, s in enumerate(plan.run) if isinstance(s, Launch) and 0 not in s.grid]
+    if len(steps) < 2:
+        return ()
+    named = [(plan.kernels[step.kernel].name, number) for number, step in steps]
+    if len(named) <= MOST_LAUNCHES:
+        return tuple((name, (number,)) for name, number in named)
+    groups: dict[str, list[int]] = {}
+    for name, number in named:
+        known = name in groups or len(groups) < MOST_LAUNCHES - 1
+        groups.setdefault(name if known else _OTHERS, []).append(number)
+    return tuple((name, tuple(numbers)) for name, numbers in groups.items())

@@ -14,6 +14,9 @@ keeps at least.
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from statistics import mean, median
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +24,7 @@ import torch
 from kerneltune.tools.backends.cuda import passes
 from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
 from kerneltune.tools.backends.cuda.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, settle, torch_memory
-from kerneltune.tools.backends.cuda.protocol import BufferRegion, Load, Setup, Shares, Times
+from kerneltune.tools.backends.cuda.protocol import BufferRegion, Load, Setup, Shares, Times, launch_groups
 from kerneltune.tools.replay.replay import (
     Launcher,
     OutputLayout,
@@ -112,6 +115,7 @@ def _scratch(flats: dict[str, torch.Tensor]) -> dict[tuple[int, str], torch.Tens
 
 
 MAX_SCRATCH_SHARE = 0.5  # of the memory that is free
+_MOST_EVENTS = 512  # in one graph
 
 
 class TimedPlan:
@@ -237,11 +241,42 @@ class TimedPlan:
                 view_of(region, dense(ref)).copy_(replay.view(ref))
 
     def shares(self, count: int) -> Shares:
-        """Time the plan's own kernels, its library operators and its glue, each as a graph of its own. The steps do
-        the same work whatever data they find; results are rubbish afterwards, and the graph has to be made again."""
+        """Time the groups of launches; and where there is more than the plan's own kernels, these, its library
+        operators and its glue, each kind as a graph of its own: the steps do the same work whatever data they find.
+
+        Results are rubbish afterwards, and the graph has to be made again."""
         self._graph, self._leftovers = None, []
+        launches_us = self._time_launches(count)
+        if all(_kind(step) in ("own", "none") for step in self._setup.plan.run):
+            return Shares(sum(launches_us), 0.0, 0.0, launches_us)
         own, library, glue = (self._time_steps(kind, count) for kind in ("own", "library", "glue"))
-        return Shares(own, library, glue)
+        return Shares(own, library, glue, launches_us)
+
+    def _time_launches(self, count: int) -> tuple[float, ...]:
+        """Device time per forward of each group of launches. Whole forwards, with an event behind every step: a kernel
+        by itself might wait for ever for what another one signals, or count on until it writes outside."""
+        plan = self._setup.plan
+        groups = launch_groups(plan)
+        if not groups:
+            return ()
+        replays = self._order[: max(1, _MOST_EVENTS // (len(plan.run) + 1))]
+        events = [[_mark() for _ in range(len(plan.run) + 1)] for _ in replays]
+
+        def work() -> None:
+            for replay, marks in zip(replays, events, strict=True):
+                self._launcher.begin_forward()
+                marks[0].record()
+                for step, mark in zip(plan.run, marks[1:], strict=True):
+                    replay.run_step(step)
+                    mark.record()
+
+        def steps_us(turn: int) -> list[list[float]]:
+            passes.cold_passes(1, graph.replay, lambda _: self.reset(turn), self._flush)
+            return [[a.elapsed_time(b) * 1e3 for a, b in pairwise(marks)] for marks in events]
+
+        self._run_once(0)
+        graph = passes.captured(work, self._stream)
+        return group_times([n for _, n in groups], [self._on_stream(partial(steps_us, t)) for t in range(count)])
 
     def _time_steps(self, kind: str, count: int) -> float:
         """Device time per forward of the steps of one kind; 0 when there are none."""
@@ -268,6 +303,20 @@ class TimedPlan:
             buffer.close()
         self._buffers = []
         torch.cuda.empty_cache()
+
+
+def _mark() -> torch.cuda.Event:
+    """An event that a graph records each time it is replayed."""
+    return torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
+
+
+def group_times(groups: Sequence[Sequence[int]], steps_us: Sequence[Sequence[Sequence[float]]]) -> tuple[float, ...]:
+    """The time of each group of steps, from the times of all steps in each forward of each pass: the mean over a pass's
+    forwards, the median over the passes."""
+    return tuple(
+        median(mean(sum(forward[number] for number in group) for forward in forwards) for forwards in steps_us)
+        for group in groups
+    )
 
 
 def _kind(step: Step) -> str:

@@ -29,6 +29,7 @@ from kerneltune.tools.schema.verdict import (
     CaseResult,
     Cause,
     Comparison,
+    LaunchTime,
     Status,
     Tier,
     Verdict,
@@ -137,7 +138,8 @@ class TimingResult:
     results: list[CaseResult] = field(default_factory=list)
     launches: int = 0
     warm_us: float = 0.0
-    shares: Shares | None = None  # None: all steps are the candidate's own kernels
+    shares: Shares | None = None  # None: all that there is is one kernel of the candidate's
+    launch_times: tuple[LaunchTime, ...] = ()  # where there are several launches
     memory: MemoizationFinding | None = None
     seeds: dict[str, str] = field(default_factory=dict)
     sm_clocks_mhz: list[float] = field(default_factory=list)
@@ -156,10 +158,8 @@ class TimingResult:
     @property
     def coverage(self) -> float:
         """Share of device time in the candidate's own kernels."""
-        if self.shares is None:
-            return 1.0
-        whole = self.shares.own_us + self.shares.library_us + self.shares.glue_us
-        return self.shares.own_us / whole if whole else 0.0
+        others_us = self.shares.library_us + self.shares.glue_us if self.shares else 0.0
+        return self.shares.own_us / (self.shares.own_us + others_us) if self.shares and others_us else 1.0
 
     def facts(self) -> dict[str, Json]:
         """Return the facts for the receipt."""
@@ -181,6 +181,7 @@ class TimingResult:
             "own_us": self.shares.own_us if self.shares else None,
             "library_us": self.shares.library_us if self.shares else 0.0,
             "glue_us": self.shares.glue_us if self.shares else 0.0,
+            "launches_us": encode(self.launch_times),
             "sm_clock_mhz": {"median": statistics.median(clocks), "p5": slow, "n": len(clocks)} if clocks else None,
             "throttle_reasons": self.throttle_reasons,
             "power_w": _range([s.power_w for s in self.samples]),

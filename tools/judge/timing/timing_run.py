@@ -9,7 +9,15 @@ from statistics import median
 from typing import Any
 
 from kerneltune.tools.backends.cuda.device import Watch
-from kerneltune.tools.backends.cuda.protocol import Capture, CopyOut, Replays, Steps, TimedBlock, Times
+from kerneltune.tools.backends.cuda.protocol import (
+    Capture,
+    CopyOut,
+    Replays,
+    Steps,
+    TimedBlock,
+    Times,
+    launch_groups,
+)
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.execution.correctness_run import FIRST_RUN_S, RUN_S, Images, staged
 from kerneltune.tools.judge.execution.device_buffers import OutputBuffers
@@ -32,7 +40,7 @@ from kerneltune.tools.judge.timing.statistics import (
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.plan import EMPTY, Aten, Launch, Plan, base_name, plan_hash
-from kerneltune.tools.schema.verdict import CaseResult, Cause, Status, Verdict, standing_for
+from kerneltune.tools.schema.verdict import CaseResult, Cause, LaunchTime, Status, Verdict, standing_for
 
 _STEADY_PASSES = 5
 _IDLE_S = 0.3  # a GPU that has done nothing for so long is heated up again
@@ -119,8 +127,10 @@ class TimingRun:
 
     def _measured(self, plan: Plan, outputs: OutputBuffers, watch: Watch) -> None:
         timed = self._timed
+        with self._phase("steps"):
+            self._time_steps(plan)
         with self._phase("prepare"):
-            self._prepare(plan, outputs)
+            self._capture(outputs)
             self._look_around()
         with self._phase("preheat"):
             self._preheat()
@@ -183,11 +193,14 @@ class TimingRun:
         answered = self._link.ask(request, timeout_s=max(least_s, 20e-6 * launches * self._setup.eager_us))
         return answered.reply, answered.host_us
 
-    def _prepare(self, plan: Plan, outputs: OutputBuffers) -> None:
-        """Shares of the steps where there are others than kernels, then the graph."""
-        if any(isinstance(step, Aten) and base_name(step.op) not in EMPTY for step in plan.run):
-            self._timed.shares, _ = self._ask(Steps(_STEADY_PASSES), 3 * _STEADY_PASSES * self._setup.slots)
-        self._capture(outputs)
+    def _time_steps(self, plan: Plan) -> None:
+        """Shares of the steps, where there are others than kernels or several launches."""
+        groups = launch_groups(plan)
+        if groups or any(isinstance(step, Aten) and base_name(step.op) not in EMPTY for step in plan.run):
+            request = Steps(_STEADY_PASSES, len(groups))
+            self._timed.shares, _ = self._ask(request, 4 * _STEADY_PASSES * self._setup.slots)
+            named = zip(groups, self._timed.shares.launches_us, strict=True)
+            self._timed.launch_times = tuple(LaunchTime(name, len(its), us) for (name, its), us in named)
 
     def _capture(self, outputs: OutputBuffers) -> None:
         """The graph, a first verified pass, the number of passes per block."""

@@ -15,6 +15,7 @@ from kerneltune.agent.loop import Run, bench_rest, carry_out, optimize
 from kerneltune.agent.models.types import ToolCall, ToolResult
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import Compiled, SassReply
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -25,6 +26,7 @@ from kerneltune.tools.update import Artefact, Update
 from tests.agent.authors.llm.parts import OneLine, call
 from tests.agent.test_loop import TASK, Log
 
+LAUNCHES: Json = [{"kernel": "rows", "launches": 1, "us": 6.0}, {"kernel": "finish", "launches": 1, "us": 3.0}]
 REPORT = KernelReport("k", 40, 0, 8, 0, 1024, 4, 3, 0.5, "c", 0.1)
 
 
@@ -59,7 +61,8 @@ class WordBench:
             )
             return Verdict(Status.WRONG, "a held-out case: [3, 131]", cases, receipt={"case": "secret"})
         compared = (Comparison("eager", 10.0, 10 / us, 9.9 / us, 10.1 / us),)
-        return Verdict(Status.CORRECT, "right", (), Timing(us, us, us, 1, 1), compared, 1.0, 0.5)
+        receipt: dict[str, Json] = {"launches_us": LAUNCHES} if us == 9 else {}
+        return Verdict(Status.CORRECT, "right", (), Timing(us, us, us, 1, 1), compared, 1.0, 0.5, receipt=receipt)
 
 
 TASKS = replace(TASK, cases=(*TASK.cases, CaseSpec("secret", (), (), None, held_out=True)))
@@ -279,7 +282,10 @@ def test_a_reflection_tells_the_instructions_and_what_the_best_has_otherwise() -
     box.run([call("bench", attempt=1), call("bench", attempt=2), call("bench", attempt=3)], 1)
     arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
     told = one(box, call("reflect", attempt=1, **arguments)).text
-    assert "- k: 40 registers, 8 B spilled, 1024 B shared, occupancy 50%\n  8 instructions: 8 float" in told
+    assert (
+        "- k: 40 registers, 8 B spilled, 1024 B shared, occupancy 50 %, 4 warps, 3 stages\n  8 instructions: 8 float"
+        in told
+    )
     assert "From the instruction counts of this attempt to those of the best, #2" in told
     assert "the kernel 8 instructions -> 5 instructions: -3 float" in told
     told = one(box, call("reflect", attempt=2, **arguments)).text
@@ -288,6 +294,15 @@ def test_a_reflection_tells_the_instructions_and_what_the_best_has_otherwise() -
     told = one(box, call("reflect", attempt=3, **arguments)).text
     assert "its instructions are not counted: nvdisasm 1.0 cannot read this cubin" in told
     assert "From the instructions" not in told
+
+
+def test_a_bench_and_a_reflection_say_where_the_time_of_several_launches_goes() -> None:
+    box, _, _ = toolbox()
+    box.run([write("9"), write("8")], 1)
+    arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
+    told = [one(box, call("bench", attempt=1)).text, one(box, call("reflect", attempt=1, **arguments)).text]
+    assert all("by launch: rows 67 % of the time, 6.0 µs; finish 33 %, 3.0 µs" in text.lower() for text in told)
+    assert "launch:" not in one(box, call("bench", attempt=2)).text
 
 
 def test_nothing_of_a_held_out_case_is_told() -> None:

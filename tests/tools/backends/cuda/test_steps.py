@@ -1,0 +1,42 @@
+"""Which launches of a forward are timed apart, and what becomes of the times of its steps."""
+
+import pytest
+
+from kerneltune.tools.backends.cuda.protocol import MOST_LAUNCHES, launch_groups
+from kerneltune.tools.backends.cuda.stage import group_times
+from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan
+
+FILL = Aten("aten::zero_", (), {}, ())
+
+
+def plan(*launched: str, grid: tuple[int, int, int] = (1, 1, 1)) -> Plan:
+    """A fill, then a launch of each named kernel."""
+    names = list(dict.fromkeys(launched))
+    kernels = tuple(Kernel(name, "ttir", name, ()) for name in names)
+    return Plan(
+        "main", "", "sm_90", (), kernels, (), (FILL, *(Launch(names.index(n), grid, ()) for n in launched)), None
+    )
+
+
+def test_each_launch_has_a_time_of_its_own_where_there_are_few_of_them() -> None:
+    assert launch_groups(plan("rows", "finish", "rows")) == (("rows", (1,)), ("finish", (2,)), ("rows", (3,)))
+
+
+def test_a_launch_that_is_all_there_is_or_that_does_nothing_is_not_timed_apart() -> None:
+    assert launch_groups(plan("rows")) == ()
+    assert launch_groups(plan("rows", "finish", grid=(0, 1, 1))) == ()
+
+
+def test_many_launches_are_timed_by_kernel_and_many_kernels_within_the_bound() -> None:
+    often = launch_groups(plan(*["rows", "finish"] * 10))
+    assert often == (("rows", tuple(range(1, 21, 2))), ("finish", tuple(range(2, 21, 2))))
+    groups = launch_groups(plan(*(f"k{n}" for n in range(40))))
+    assert len(groups) == MOST_LAUNCHES
+    assert groups[-1] == ("others", tuple(range(MOST_LAUNCHES, 41)))
+
+
+def test_a_group_takes_the_median_over_passes_of_the_mean_over_forwards_of_its_steps() -> None:
+    one_pass = [[9.0, 2.0, 5.0, 1.0], [9.0, 4.0, 7.0, 1.0]]
+    disturbed = [[9.0, 200.0, 500.0, 1.0], [9.0, 400.0, 700.0, 1.0]]
+    times = group_times([(1, 3), (2,)], [one_pass, disturbed, one_pass])
+    assert times == pytest.approx((4.0, 6.0))
