@@ -599,7 +599,9 @@ def test_what_was_begun_for_a_task_that_is_left_is_given_up(tmp_path: Path) -> N
         ahead.close()
         ahead.wait_lowered()
         assert time.monotonic() - began < 20
-        assert "lowered" in shop.lowering.call({"source": find_task("softmax").source, "overrides": {}, "arch": 90}, 60.0)
+        assert "lowered" in shop.lowering.call(
+            {"source": find_task("softmax").source, "overrides": {}, "arch": 90}, 60.0
+        )
 
 
 def test_a_worker_whose_parent_is_gone_ends_what_it_does(tmp_path: Path) -> None:
