@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.attempt import rank_key
+from kerneltune.agent.attempt import Attempt, rank_key
+from kerneltune.agent.authors.llm.prompts import result_words
 from kerneltune.agent.authors.search.author import OfflineAuthor
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.sass import SassInstruction, phases
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import NotTimed, Status, Verdict
 from kerneltune.tools.update import Update, Updater
 from tests.agent.authors.search.test_offline_search import TASK, climb, refuse
 from tests.tools.conftest import tensor
@@ -78,6 +79,12 @@ def test_without_a_clock_one_wide_read_comes_before_two_of_two_bytes(machine: Ma
     assert twice.effective_bytes is not None
     assert once.effective_bytes == pytest.approx(3 * ROWS * COLS * 2, rel=0.1)  # x, weight out of the cache, y
     assert twice.effective_bytes > 2 * once.effective_bytes
+
+
+def test_what_a_busy_gpu_left_without_a_time_is_told_without_a_rank() -> None:
+    verdict = Verdict(Status.CHECKED, "right", not_timed=NotTimed.SHARED)
+    made = Attempt("", "", attempt_id="r/1", number=1, verdict=verdict, rank_key=rank_key(verdict, Update()))
+    assert result_words(made, verdict) == ""
 
 
 def test_each_loop_is_a_phase_without_the_loops_within_it() -> None:
