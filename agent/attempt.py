@@ -424,8 +424,8 @@ def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
     """Smaller is better; () when the attempt is not accepted.
 
     Timed: the median; what could not be timed although there is a GPU comes behind. Without a GPU nothing is timed, so
-    the order is what the plan and the compiler say: bytes that the plan's steps move at least, then spills, then
-    resident warps, then registers. It is an order, not a time.
+    the order is that of a static model, `tools.replay.effects.effective_bytes`, to two digits, below which it tells
+    nothing; then spills, resident warps, registers. It is an order, not a time.
     """
     if not verdict.accepted:
         return ()
@@ -433,10 +433,12 @@ def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
         return (verdict.timing.median_us,)
     if verdict.not_timed is not None:
         return (_LAST,)
-    return (float(update.traffic_bytes), *_static_key(update.kernels))
+    moved = update.traffic_bytes if update.effective_bytes is None else update.effective_bytes
+    return (float(f"{moved:.2g}"), *static_key(update.kernels))
 
 
-def _static_key(kernels: Sequence[KernelReport]) -> tuple[float, ...]:
+def static_key(kernels: Sequence[KernelReport]) -> tuple[float, ...]:
+    """Spills, resident warps, registers: the smaller, the better."""
     spills = sum(k.spill_store_bytes + k.spill_load_bytes for k in kernels)
     occupancy = min((k.occupancy for k in kernels), default=0.0)
     return (float(spills), -occupancy, float(sum(k.registers for k in kernels)))

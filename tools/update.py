@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.from_plan import CannotSay, ptx_candidate, short
-from kerneltune.tools.replay.effects import traffic_bytes
+from kerneltune.tools.replay.effects import effective_bytes, traffic_bytes
 from kerneltune.tools.sandbox.workers import Worker
 from kerneltune.tools.schema.codec import DecodeError, decode, encode, plain
 from kerneltune.tools.schema.errors import WorkerError, WorkerTimeout
@@ -99,7 +99,7 @@ __all__ = ["MAX_SOURCE_BYTES", "Artefact", "Update", "UpdateLimits", "Updater"]
 @dataclass(frozen=True)
 class Update:
     """What came of a source. `plans` by case name, the default variant first; `artefacts` by Kernel.sha256; `failure`
-    when it got no further."""
+    when it got no further; `effective_bytes`: what orders it where nobody takes the time."""
 
     plans: Mapping[str, tuple[Plan, ...]] = field(default_factory=dict)
     artefacts: Mapping[str, Artefact] = field(default_factory=dict)
@@ -108,6 +108,7 @@ class Update:
     compile_s: float = 0.0
     dropped_variants: tuple[str, ...] = ()
     main_case: str = ""
+    effective_bytes: float | None = None
 
     @property
     def main_plan(self) -> Plan | None:
@@ -191,6 +192,7 @@ class Updater:
             new_tracer, self._compiling.facts, trace_s=self.limits.trace_s, variants=self.limits.max_variants
         )
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
+        self.ranks_untimed = False  # then each kernel is disassembled, which takes 0.4 s on a quiet machine
 
     def update(self, source: str, on_stage: Callable[[str], None] = lambda _: None) -> Update:
         """Trace every case, then compile every kernel of the cases that will be run or timed; `on_stage` is
@@ -208,7 +210,7 @@ class Updater:
         built = self._compile(plans)
         plans, too_large, failure = self._without(plans, built.too_large)
         compile_s = time.perf_counter() - started
-        return Update(
+        update = Update(
             plans,
             built.artefacts,
             _placed(built.failure, source, plans) or failure,
@@ -217,6 +219,19 @@ class Updater:
             (*dropped, *too_large),
             self.task.main.name,
         )
+        ranked = self.ranks_untimed and update.failure is None
+        return replace(update, effective_bytes=self.effective_bytes(update)) if ranked else update
+
+    def effective_bytes(self, update: Update, variant: str = "") -> float | None:
+        """What orders the main plan (a variant's, if named) where nobody times it; None where its kernels cannot be
+        disassembled."""
+        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
+        made, reply = update.compiled_of(plan), self.sass(update, variant)
+        if plan is None or (made and reply.problem):
+            return None
+        reports = {kernel.sha256: artefact.compiled.report for kernel, artefact in made}
+        code = {kernel.sha256: sass for (kernel, _), sass in zip(made, reply.kernels, strict=False)}
+        return effective_bytes(plan, reports, code, gpu_for_arch(self.arch))
 
     def _trace(self, source: str) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
         """Plans by case, the variants left out, and what is wrong: the cases that are not held out come first."""

@@ -68,7 +68,8 @@ def _version(package: str) -> str | None:
 
 
 def _latest_run(run: RunSummary) -> list[tuple[str, str]]:
-    best = f", best {best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
+    said = "" if run.best_us is None else "best "
+    best = f", {said}{best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
     rows = [(f"optimize show {run.run_id}", f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}")]
     if run.why in (None, StopReason.INTERRUPTED):
         rows.append((f"optimize --resume {run.run_id}", "continue it: it has not ended"))

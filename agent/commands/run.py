@@ -164,7 +164,7 @@ def _next_commands(outcome: "RunOutcome") -> "list[NextCommand]":
     resume = NextCommand(f"optimize --resume {outcome.run_id}", "go on with this run")
     commands = []
     if outcome.best is not None:
-        commands.append(NextCommand(f"less {outcome.best_path}", "the best kernel, with its verdict"))
+        commands.append(NextCommand(f"less {outcome.best_path}", "the kernel, with its verdict"))
         commands.append(NextCommand(f"optimize verify {outcome.best.attempt_id}", "judge it again, here or elsewhere"))
     commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
     return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]

@@ -248,6 +248,7 @@ def updater_for(shop: Workshop, task: TaskSpec, machine: Machine, patience: Pati
     updater = Updater(task, shop.arch, machine.tracer, machine.compiler, limits)
     if shop.gpu is None:
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
+        updater.ranks_untimed = True
     return updater
 
 

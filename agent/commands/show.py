@@ -393,7 +393,8 @@ def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None) 
     limits = ", ".join(f"{k} {v}" for k, v in started.limits.items() if v is not None)
     table.add_row("limits", one_line(limits) or "none")
     table.add_row("verdicts", _counts(summary))
-    table.add_row("best", best_in_words(summary, in_full=True))
+    untimed = summary.best_attempt_id is not None and summary.best_us is None
+    table.add_row("chosen" if untimed else "best", best_in_words(summary, in_full=True))
     if best_path:
         table.add_row("kernel", Text(one_line(best_path), style="bold"))
     return table

@@ -226,7 +226,7 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
     """
     verdict = attempt.judged
     lines = [
-        "The best accepted kernel of a kerneltune run.",
+        f"The {'best accepted kernel' if verdict.timing else 'first choice, not timed,'} of a kerneltune run.",
         "",
         f"{task.name}: attempt {attempt.number} of run {run.run_id} ({attempt.rationale})",
         "",

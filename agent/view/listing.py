@@ -20,7 +20,7 @@ def best_in_words(run: "RunSummary", *, in_full: bool = False) -> str:
     `in_full`: also what a column beside it would say."""
     if run.best_attempt_id is None:
         return "none"
-    time = words.microseconds(run.best_us) if run.best_us is not None else "not timed" if in_full else ""
+    time = words.microseconds(run.best_us) if run.best_us is not None else f"({words.FIRST_CHOICE})" if in_full else ""
     over = " over the fastest baseline" if in_full else ""
     speedup = f", {run.best_speedup:.2f}x{over}" if run.best_speedup is not None else ""
     held = {None: "", True: " (verified)", False: " (did not hold)"}[run.verified]

@@ -142,10 +142,11 @@ def _run_line(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> st
         case RunResumed():
             return f"run {event.run_id} goes on after {words.plural(event.finished_attempts, 'finished attempt')}"
         case RunEnded():
-            best = state.number_of(event.best_attempt_id) if event.best_attempt_id else "none"
+            first = state.number_of(event.best_attempt_id) if event.best_attempt_id else "none"
+            said = words.FIRST_CHOICE if state.best and not state.best.timing else "best"
             path = f" in {event.best_path}" if event.best_path else ""
             tried = f"{words.plural(event.attempts, 'attempt')}, {event.accepted} accepted"
-            return f"run {event.run_id} ended ({event.why}): {tried}, best {best}{path}"
+            return f"run {event.run_id} ended ({event.why}): {tried}, {said} {first}{path}"
 
 
 def _limits(state: ViewState) -> str:
@@ -162,7 +163,8 @@ def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Verifie
         case Updated():
             return "" if event.failure else f"{number} compiled  {_compiled(row)}"
         case Judged():
-            best = "  best so far" if event.best else ""
+            said = "best so far" if event.verdict.timing else words.FIRST_CHOICE
+            best = f"  {said}" if event.best else ""
             status = _status(event.verdict.status, colour)
             return f"{number} {status}  {_tried(state, row)}  {_outcome(row, event.verdict)}{best}"
         case Verified():
@@ -252,7 +254,8 @@ def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[S
     yield SummaryLine("run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
     yield SummaryLine("verified", Text(_verified(state)))
     if best := state.best:
-        yield SummaryLine("best", Text(one_line(f"#{best.number} {best.rationale}")))
+        label, said = ("best", "") if best.timing else ("chosen", f" ({words.FIRST_CHOICE})")
+        yield SummaryLine(label, Text(one_line(f"#{best.number}{said} {best.rationale}")))
         for parts in verdict_facts(best, _SUMMARY_WIDTH, state.gpu)[
             : None if best.verdict and best.verdict.timing else 1
         ]:

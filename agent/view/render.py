@@ -496,7 +496,8 @@ def best_facts(state: ViewState, width: int, most: int = 99) -> list[Text]:
     row = state.best
     if row is None or row.verdict is None:
         return [_rule(width, ("best so far", "bold")), line((" no correct kernel yet", DIM))]
-    head = _rule(width, ("best so far ", "bold"), (f"#{row.number} {one_line(row.rationale)}", "bold green"))
+    said = "best so far" if row.timing else words.FIRST_CHOICE
+    head = _rule(width, (f"{said} ", "bold"), (f"#{row.number} {one_line(row.rationale)}", "bold green"))
     return [head, *(line(" ", *parts) for parts in verdict_facts(row, width, state.gpu, most))]
 
 

@@ -8,7 +8,8 @@ from rich.text import Text
 from kerneltune.tools.schema.codec import plain
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
 
-RANKED_BY = "ranked by bytes moved, spills, occupancy, registers"  # where nothing is timed
+RANKED_BY = "ranked by effective bytes, spills, occupancy, registers"  # where nothing is timed
+FIRST_CHOICE = "first choice, not timed"
 NO_GPU = "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times"
 
 

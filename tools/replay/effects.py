@@ -5,10 +5,12 @@ content is still wanted. What a later forward reads from memory that is kept bet
 kernel's text does not say what it writes, it may write all of its arguments.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kerneltune.tools.languages.base import EVERYTHING, language
+from kerneltune.tools.schema.gpus import Gpu
 from kerneltune.tools.schema.plan import (
     Aten,
     DescriptorArg,
@@ -21,6 +23,8 @@ from kerneltune.tools.schema.plan import (
     base_name,
     tensor_refs,
 )
+from kerneltune.tools.schema.sass import Census, Sass, phases
+from kerneltune.tools.schema.verdict import KernelReport
 
 _ALLOCATIONS = ("aten::empty", "aten::new_empty")
 _ITEM_BYTES = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "uint32": 4}
@@ -59,6 +63,71 @@ def _view_bytes(ref: TensorRef) -> int:
     for size, stride in zip(ref.shape, ref.stride, strict=True):
         elements *= size if stride else 1  # an expanded dimension is read from cache
     return elements * item_bytes(ref.dtype)
+
+
+_CLOCK_HZ = 1.7e9  # about what H100, H200 and A100 hold under load; their data sheets give no more than a boost clock
+_SCHEDULERS = 4  # of a multiprocessor, from Volta on
+_LAUNCH_S = 2e-6  # of one step behind another in a CUDA graph, about
+_MOVED_OTHERWISE = ("bulk", "tensor")  # beginnings of classes whose bytes or repetitions no instruction tells
+_IN_FLIGHT = {10: 64 << 10, 9: 48 << 10, 8: 16 << 10}  # generation -> bytes a multiprocessor must have asked for
+
+
+def effective_bytes(plan: Plan, reports: Mapping[str, KernelReport], sass: Mapping[str, Sass], gpu: Gpu) -> float:
+    """What orders kernels that nobody can time: a plan's memory traffic, issue and launches in bytes that the GPU's
+    memory would move meanwhile at its full rate. `reports`, `sass`: by Kernel.sha256. It is an order, not a time.
+
+    A roofline (Williams et al., 2009), with Little's law (Volkov, 2016) for memory. A launch takes the longer of
+        memory  (bytes loaded / min(1, bytes in flight / bytes needed in flight) + bytes stored and spilled)
+        issue   waves x max(instructions x warps per scheduler, issue cycles of one warp) / clock
+    In flight are a trip's loads of all resident threads, so 2-byte loads and few warps cost; what is needed is CUB's
+    (`arch_to_min_bytes_in_flight`: 48 KiB on an H200). A loop that stores runs until its outputs are written, one that
+    only loads until the largest tensor is read: so one that reads it a second time counts twice. Bulk copies and
+    tensor cores say no such numbers: there each tensor counts once, as in `traffic_bytes`.
+    """
+    total = 0.0
+    for step in plan.run:
+        moved = float(_step_bytes(step))
+        kernel = plan.kernels[step.kernel] if isinstance(step, Launch) else None
+        if isinstance(step, Launch) and kernel is not None and kernel.sha256 in sass:
+            moved = max(moved, _launch_bytes(step, kernel, reports[kernel.sha256], sass[kernel.sha256], gpu))
+        total += moved + _LAUNCH_S * gpu.bandwidth_gbps * 1e9 * (moved > 0)
+    return total
+
+
+def _launch_bytes(step: Launch, kernel: Kernel, report: KernelReport, sass: Sass, gpu: Gpu) -> float:
+    if any(name.startswith(_MOVED_OTHERWISE) for name in sass.whole.classes) or sass.cut:
+        return 0.0
+    warps = math.prod(step.grid) * report.num_warps
+    resident = max(1.0, min(report.occupancy * gpu.warps_per_sm, warps / gpu.multiprocessors))  # of a multiprocessor
+    needed, read, written = _IN_FLIGHT.get(gpu.arch // 10, 12 << 10), *_read_and_written(step, kernel)
+    memory = instructions = cycles = 0.0
+    for number, phase in enumerate(phases(sass.instructions)):
+        trips = _trips(phase, read, written, warps * 32) if number else 1.0
+        share = min(1.0, resident * 32 * phase.loaded_bytes / needed) or 1.0
+        memory += trips * warps * 32 * (phase.loaded_bytes / share + phase.stored_bytes + phase.spilled_bytes)
+        instructions += trips * phase.instructions
+        cycles += trips * phase.issue_cycles
+    waves = warps / gpu.multiprocessors / resident
+    issue_s = waves * max(instructions * resident / _SCHEDULERS, cycles) / _CLOCK_HZ
+    return max(memory, issue_s * gpu.bandwidth_gbps * 1e9)
+
+
+def _trips(loop: Census, read: int, written: int, threads: int) -> float:
+    """How often each thread runs a loop, at least once: see `effective_bytes`."""
+    nbytes, of = (written, loop.stored_bytes) if loop.stored_bytes else (read, loop.loaded_bytes)
+    return max(1.0, nbytes / (threads * of)) if of and threads else 1.0
+
+
+def _read_and_written(step: Launch, kernel: Kernel) -> tuple[int, int]:
+    """Bytes of the largest tensor that a launch may read, and of all that it may write."""
+    found = language(kernel.language).effects(kernel)
+    read, written = 0, list[TensorRef]()
+    for i, argument in enumerate(step.args):
+        if isinstance(argument, TensorArg | DescriptorArg):
+            effect = found[i] if len(found) == len(step.args) else EVERYTHING
+            read = max(read, _view_bytes(argument.tensor)) if effect.reads else read
+            written += [argument.tensor] if effect.writes else []
+    return read, _distinct_bytes(written)
 
 
 # In-place operators that do not look at what they overwrite.

@@ -25,6 +25,8 @@ MOST_INSTRUCTIONS = 20_000
 MOST_PTX = 1 << 20  # characters
 _MOST_TEXT, _MOST_NAME = 300, 200
 _LOADS = ("global load", "generic load", "async copy")
+_STORES = ("global store", "generic store")
+_TARGET = re.compile(r"`\((\.L_\w+)\)")
 _PARTS = re.compile(r"(?:@(!?U?P\w+)\s+)?(\S+)\s*(.*)", re.DOTALL)
 _SECTION = re.compile(r"\.text\.(\S+):$")
 _LABEL = re.compile(r"(\.L_\w+|[A-Za-z_$][\w$.]*):$")
@@ -144,7 +146,20 @@ class Census:
     @property
     def loaded_bytes(self) -> int:
         """What a thread loads of global memory if it runs every instruction once."""
-        found = (name.rpartition(" ") for name in self.classes if name.startswith(_LOADS))
+        return self._bytes(_LOADS)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it stores there."""
+        return self._bytes(_STORES)
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What it puts into local memory, and reads of it."""
+        return self._bytes(("spill",))
+
+    def _bytes(self, accesses: tuple[str, ...]) -> int:
+        found = (name.rpartition(" ") for name in self.classes if name.startswith(accesses))
         return sum(self.classes[f"{access} {bits}"] * int(bits) // 8 for access, _, bits in found if bits.isdecimal())
 
 
@@ -221,6 +236,18 @@ def widths(part: Census, *accesses: str) -> tuple[int, int] | None:
     found = (name.rpartition(" ") for name in part.classes if name.startswith(accesses))
     bits = [int(width) for _, _, width in found if width.isdecimal()]
     return (min(bits), max(bits)) if bits else None
+
+
+def phases(code: Sequence[SassInstruction]) -> list[Census]:
+    """What is outside of all loops, then what each loop holds outside of loops within it. A loop is what lies between a
+    branch backwards and its target."""
+    places = {i.label: n for n, i in enumerate(code) if i.label}
+    ends = [(places.get(to[1], n), n) for n, i in enumerate(code) if i.head == "BRA" and (to := _TARGET.search(i.text))]
+    begins = {begin: end for begin, end in ends if begin < end}  # of several branches to one place the last
+    owner = [0] * len(code)
+    for number, (begin, end) in enumerate(sorted(begins.items(), key=lambda loop: loop[0] - loop[1]), 1):
+        owner[begin : end + 1] = [number] * (end + 1 - begin)
+    return [census([i for i, its in zip(code, owner, strict=True) if its == n]) for n in range(len(begins) + 1)]
 
 
 def class_of(instruction: SassInstruction) -> str:

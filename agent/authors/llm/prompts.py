@@ -229,10 +229,11 @@ def result_words(made: Attempt, verdict: Verdict) -> str:
     if verdict.timing is not None:
         gains = "".join(f", {c.speedup:.3g}x {c.baseline}" for c in verdict.comparisons)
         return f"{_us(verdict.timing.median_us)} us{gains}"
-    if not verdict.accepted:
+    if not verdict.accepted or verdict.not_timed is not None:
         return ""
-    traffic, spills, warps, registers = made.rank_key
-    return f"{_amount(int(traffic), 'B')}, spills {spills:.0f} B, occupancy {-warps:.2f}, {registers:.0f} registers"
+    moved, spills, warps, registers = made.rank_key
+    order = f"{_amount(int(moved), 'B')} effective"
+    return f"{order}, spills {spills:.0f} B, occupancy {-warps:.2f}, {registers:.0f} registers"
 
 
 def _failed(verdict: Verdict) -> str:

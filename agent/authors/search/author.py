@@ -23,7 +23,7 @@ from kerneltune.tools.languages.ptx.host_code import CannotSay
 from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import WorkerError
-from kerneltune.tools.schema.gpus import GPUS
+from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 
 Lower = Callable[[str, dict[str, Json], int], LoweredCode]
@@ -93,6 +93,7 @@ class OfflineAuthor:
                 _shared_limit(self._arch),
                 self._seed,
                 len(finished | given),
+                speed_of_light(task.main, gpu_for_arch(f"sm_{self._arch}"), task.precision).bound == "memory",
             )
             proposal = self._next(view, finished, given)
             if proposal is None:

@@ -160,7 +160,8 @@ class Move:
 
 @dataclass(frozen=True)
 class View:
-    """All that the next move depends on. `turn` counts proposals so far."""
+    """All that the next move depends on. `turn` counts proposals so far; `climbs_untimed`: whether attempts without a
+    time are ordered well enough to try the neighbours of the first."""
 
     sketches: Sequence[Sketch]
     history: Sequence[Attempt]
@@ -168,6 +169,7 @@ class View:
     limit_bytes: int = SHARED_LIMIT_BYTES
     seed: int = 0
     turn: int = 0
+    climbs_untimed: bool = True
 
 
 def search(view: View, put_off: Callable[[str, str], None] = lambda sketch, why: None) -> Iterator[Move]:
@@ -191,7 +193,7 @@ def _moves(view: View, known: Mapping[str, Sketch]) -> Iterator[Move]:
     for one in view.earlier.best:
         yield _again(one, known, f"the best of an earlier run here, {one.attempt_id}", one.attempt_id)
     yield from (Move(s, s.params) for s in view.sketches if not view.earlier.knows(s.name, s.params))
-    best = _ranked(view.history, known)
+    best = [a for a in _ranked(view.history, known) if a.timing is not None or view.climbs_untimed]
     order = list(dict.fromkeys(_sketch_of(a, known).name for a in best))
     fastest_first = sorted(view.earlier.elsewhere, key=lambda e: order.index(e.sketch) if e.sketch in order else 99)
     for one in fastest_first[:OF_OTHER_SHAPES]:

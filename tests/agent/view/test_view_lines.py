@@ -42,9 +42,15 @@ def as_json(events: list[Event], error: BaseException | None = None) -> list[dic
 
 def test_a_judged_attempt_is_one_plain_line_with_what_is_known() -> None:
     lines = plain([*CPU_RUN, ENDED])
-    assert "#3 checked  single-pass rows, 8 warps  (parent #1)  regs 56 spills 8 occ 0.75  best so far" in lines
+    assert (
+        "#3 checked  single-pass rows, 8 warps  (parent #1)  regs 56 spills 8 occ 0.75  first choice, not timed"
+        in lines
+    )
     assert any(line.startswith("#4 wrong  single-pass") and line.endswith("beyond the tolerance") for line in lines)
-    assert lines[-1] == "run r-7f3a ended (attempts): 6 attempts, 3 accepted, best #3 in runs/r-7f3a/best.py"
+    assert (
+        lines[-1]
+        == "run r-7f3a ended (attempts): 6 attempts, 3 accepted, first choice, not timed #3 in runs/r-7f3a/best.py"
+    )
 
 
 def test_plain_lines_carry_no_escape_codes_and_no_times_without_a_gpu() -> None:

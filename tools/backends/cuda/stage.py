@@ -241,16 +241,24 @@ class TimedPlan:
                 view_of(region, dense(ref)).copy_(replay.view(ref))
 
     def shares(self, count: int) -> Shares:
-        """Time the groups of launches; and where there is more than the plan's own kernels, these, its library
-        operators and its glue, each kind as a graph of its own: the steps do the same work whatever data they find.
+        """Time the groups of launches; and where there is more than the plan's own kernels, its library operators and
+        its glue, each kind as a graph of its own: these do the same work whatever data they find. The plan's own
+        kernels take the rest of a forward: by themselves, without the fills between them, they might wait for ever.
 
         Results are rubbish afterwards, and the graph has to be made again."""
         self._graph, self._leftovers = None, []
         launches_us = self._time_launches(count)
         if all(_kind(step) in ("own", "none") for step in self._setup.plan.run):
             return Shares(sum(launches_us), 0.0, 0.0, launches_us)
-        own, library, glue = (self._time_steps(kind, count) for kind in ("own", "library", "glue"))
-        return Shares(own, library, glue, launches_us)
+        library, glue = (self._time_steps(kind, count) for kind in ("library", "glue"))
+        return Shares(max(0.0, self._time_forward(count) - library - glue), library, glue, launches_us)
+
+    def _time_forward(self, count: int) -> float:
+        """Device time of a forward: the median of so many cold passes."""
+        self._run_once(0)
+        graph = passes.captured(self._pass, self._stream)
+        times = self._on_stream(lambda: passes.cold_passes(count, graph.replay, self.reset, self._flush))
+        return float(sorted(times.pass_us)[count // 2]) / len(self._replays)
 
     def _time_launches(self, count: int) -> tuple[float, ...]:
         """Device time per forward of each group of launches. Whole forwards, with an event behind every step: a kernel

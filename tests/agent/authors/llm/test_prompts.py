@@ -178,7 +178,7 @@ def test_an_attempt_may_come_from_one_that_this_run_does_not_know() -> None:
 
 def test_without_a_gpu_attempts_are_told_by_rank() -> None:
     history = RunPrompts(workbench(attempt(1, checked())), "sm_90", None).history()
-    assert "134 MB, spills 16 B, occupancy 0.75, 41 registers" in history
+    assert "134 MB effective, spills 16 B, occupancy 0.75, 41 registers" in history
     assert " us" not in history.split("```")[0].replace(" used", "")
 
 

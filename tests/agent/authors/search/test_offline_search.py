@@ -62,10 +62,10 @@ def judged(proposals: Sequence[Proposal], history: Sequence[Attempt] = ()) -> li
     return found
 
 
-def climb(author: OfflineAuthor, rounds: int, width: int = 3) -> list[Attempt]:
+def climb(author: OfflineAuthor, rounds: int, width: int = 3, task: TaskSpec = TASK) -> list[Attempt]:
     history: list[Attempt] = []
     for _ in range(rounds):
-        history = judged(author.propose(TASK, history, width), history)
+        history = judged(author.propose(task, history, width), history)
     return history
 
 
