@@ -183,7 +183,7 @@ def test_a_run_that_goes_on_in_the_background_leaves_the_terminal_to_others_unti
     tmux.shows("Running")
     tmux.wait(lambda: float((tmux.folder / "paused").read_text() or 0) >= 1.0)  # empty while it is written
     tmux.type("fg")
-    tmux.shows("first choice, not timed")
+    tmux.shows("best so far")
     tmux.keys("q")
     tmux.wait(tmux.is_clean)
     assert tmux.mode("after") == before
@@ -196,7 +196,7 @@ def test_a_run_that_begins_in_the_background_takes_the_terminal_after_fg(tmux: T
     tmux.wait(lambda: beats.exists() and beats.stat().st_size > 10)
     assert tmux.is_clean()
     tmux.type("fg")
-    tmux.shows("first choice, not timed")
+    tmux.shows("best so far")
     tmux.keys("C-c")
     tmux.wait(tmux.is_clean)
 
