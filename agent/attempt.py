@@ -439,7 +439,7 @@ def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
 
 def static_key(kernels: Sequence[KernelReport]) -> tuple[float, ...]:
     """Spills, resident warps, registers: the smaller, the better."""
-    spills = sum(k.spill_store_bytes + k.spill_load_bytes for k in kernels)
+    spills = sum(k.spill_bytes for k in kernels)
     occupancy = min((k.occupancy for k in kernels), default=0.0)
     return (float(spills), -occupancy, float(sum(k.registers for k in kernels)))
 

@@ -365,13 +365,12 @@ class GpuBench:
     def _counters(self, update: Update, plan: Plan, task_path: Path) -> Json:
         """What ncu counted, or why it did not: the verdict stands without it. The next reader warms up meanwhile."""
         started_s = time.monotonic()
-        images, cubins = _images(update, [plan])
-        by_name = {image.sha256: (image.metadata, cubin) for image, cubin in zip(images, cubins, strict=True)}
-        ordered = [by_name[kernel.sha256] for kernel in plan.kernels]
+        made = [artefact for _, artefact in update.compiled_of(plan)]
+        metadata, cubins = [artefact.compiled.metadata for artefact in made], [artefact.cubin for artefact in made]
         try:
             reader, self._reader = self._reader or CounterReader(), None
             with reader:
-                found = reader.read(plan, [m for m, _ in ordered], [cubin for _, cubin in ordered], task_path)
+                found = reader.read(plan, metadata, cubins, task_path)
             self._reader = CounterReader()
         except CountersUnavailable as error:
             return {"problem": str(error)}
@@ -459,22 +458,11 @@ def gpu_bench(
     baselines: tuple[str, ...] = BASELINES,
     ceilings: Ceilings | None = None,
     cache_dir: Path | None = None,
-    counters: bool = False,
-    memory_bytes: int = 0,
 ) -> Iterator[GpuBench]:
     """Start the judge on the GPU and load the task; end judge and runner on the way out. `ceilings` are what
-    `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session; of the GPU's
-    memory, `memory_bytes` are used (0: as much as there is)."""
+    `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session."""
     with waiting_judge(machine) as bench:
-        bench.open(
-            task_file,
-            task,
-            baselines=baselines,
-            ceilings=ceilings,
-            cache_dir=cache_dir,
-            counters=counters,
-            memory_bytes=memory_bytes,
-        )
+        bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir)
         bench.warm()
         yield bench
 

@@ -30,7 +30,7 @@ def evidence(
         "status": verdict.status.value,
         "arithmetic_intensity": round(task.main.flops / task.main.bytes_moved, 3) if task.main.bytes_moved else None,
         "registers": [k.registers for k in kernels],
-        "spill_bytes": sum(k.spill_store_bytes + k.spill_load_bytes for k in kernels),
+        "spill_bytes": sum(k.spill_bytes for k in kernels),
         "occupancy": [k.occupancy for k in kernels],
         "shared_bytes": [k.shared_bytes for k in kernels],
         "source": "compiler report",
@@ -156,7 +156,7 @@ def _few(programs: int, gpu: Gpu) -> str:
 
 def _of_kernel(kernel: KernelReport) -> list[str]:
     hints = []
-    if spilled := kernel.spill_store_bytes + kernel.spill_load_bytes:
+    if spilled := kernel.spill_bytes:
         hints.append(f"{kernel.name} spills {spilled} bytes a thread: smaller blocks or more warps")
     if kernel.occupancy < 0.25 and kernel.shared_bytes < 64 << 10:
         hints.append(f"{kernel.name} keeps {kernel.occupancy:.0%} of the warps resident ({kernel.registers} registers)")

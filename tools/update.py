@@ -480,8 +480,7 @@ class KernelCompiler:
         if built.too_large:
             return CompilerFacts(problem=needs_too_much(kernel, self._arch, built.too_large[kernel.sha256])[:500])
         report = built.artefacts[kernel.sha256].compiled.report
-        spilled = report.spill_store_bytes + report.spill_load_bytes
-        return CompilerFacts(report.registers, spilled, report.shared_bytes)
+        return CompilerFacts(report.registers, report.spill_bytes, report.shared_bytes)
 
 
 def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:

@@ -604,8 +604,7 @@ def _kernels(record: Attempt) -> Table:
     names = ("kernel", "registers", "spilled B", "stack B", "shared B", "warps", "stages", "occupancy")
     table = columns(*names, right=names[1:])
     for k in record.kernels:
-        spilled = k.spill_store_bytes + k.spill_load_bytes
-        numbers = (k.registers, spilled, k.stack_bytes, k.shared_bytes, k.num_warps, k.num_stages)
+        numbers = (k.registers, k.spill_bytes, k.stack_bytes, k.shared_bytes, k.num_warps, k.num_stages)
         table.add_row(one_line(k.name), *map(str, numbers), f"{k.occupancy:.2f}")
     return table
 
@@ -779,9 +778,8 @@ def _resource_changes(before: CompiledAttempt, after: CompiledAttempt) -> Iterat
 
 
 def _resources(report: KernelReport) -> str:
-    spilled = report.spill_store_bytes + report.spill_load_bytes
     return (
-        f"{report.registers} registers, {spilled} B spilled, {report.shared_bytes} B shared, "
+        f"{report.registers} registers, {report.spill_bytes} B spilled, {report.shared_bytes} B shared, "
         f"{report.num_warps} warps, occupancy {report.occupancy:.0%}"
     )
 

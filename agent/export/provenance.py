@@ -215,7 +215,7 @@ def _moment(at: float) -> str | None:
 
 
 def _spills(attempt: Attempt) -> int | None:
-    return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels) if attempt.kernels else None
+    return sum(k.spill_bytes for k in attempt.kernels) if attempt.kernels else None
 
 
 # Filters --------------------------------------------------------------------------------------------------------------

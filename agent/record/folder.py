@@ -263,7 +263,7 @@ def _measured(verdict: Verdict) -> list[str]:
 
 def _compiled(attempt: Attempt) -> list[str]:
     return [
-        f"Kernel {k.name}: {k.registers} registers, {k.spill_store_bytes + k.spill_load_bytes} bytes spilled, "
+        f"Kernel {k.name}: {k.registers} registers, {k.spill_bytes} bytes spilled, "
         f"{k.shared_bytes} bytes shared, occupancy {k.occupancy:.2f}"
         for k in attempt.kernels
     ]

@@ -975,10 +975,9 @@ def _attempt_facts(state: ViewState, row: Attempt, width: int, now: float) -> It
 
 def _compiled(row: Attempt) -> Iterator[tuple[str, str]]:
     for kernel in row.kernels:
-        spilled = kernel.spill_store_bytes + kernel.spill_load_bytes
         yield (
             "kernel",
-            f"{kernel.name}: {kernel.registers} registers, spills {words.size(spilled)}, shared "
+            f"{kernel.name}: {kernel.registers} registers, spills {words.size(kernel.spill_bytes)}, shared "
             f"{words.size(kernel.shared_bytes)}, {kernel.num_warps} warps, {kernel.num_stages} stages, occupancy "
             f"{kernel.occupancy:.0%}",
         )

@@ -74,7 +74,7 @@ def registers(kernels: Sequence[KernelReport]) -> str:
 
 def spill_bytes(kernels: Sequence[KernelReport]) -> int:
     """Sum the bytes spilled per thread, stores and loads of all kernels."""
-    return sum(k.spill_store_bytes + k.spill_load_bytes for k in kernels)
+    return sum(k.spill_bytes for k in kernels)
 
 
 def occupancy(kernels: Sequence[KernelReport]) -> float:

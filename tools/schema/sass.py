@@ -26,7 +26,6 @@ MOST_PTX = 1 << 20  # characters
 _MOST_TEXT, _MOST_NAME = 300, 200
 _LOADS = ("global load", "generic load", "async copy")
 _STORES = ("global store", "generic store")
-_TARGET = re.compile(r"`\((\.L_\w+)\)")
 _PARTS = re.compile(r"(?:@(!?U?P\w+)\s+)?(\S+)\s*(.*)", re.DOTALL)
 _SECTION = re.compile(r"\.text\.(\S+):$")
 _LABEL = re.compile(r"(\.L_\w+|[A-Za-z_$][\w$.]*):$")
@@ -218,14 +217,21 @@ def census(code: Sequence[SassInstruction]) -> Census:
     return Census(len(code), issue_cycles, dict(classes.most_common()), dict(kinds.most_common(_MOST_KINDS)))
 
 
+def _loops(code: Sequence[SassInstruction]) -> Iterator[tuple[int, int]]:
+    """Places of the first and the last instruction of each loop: a branch backwards and its target."""
+    places = {i.label: n for n, i in enumerate(code) if i.label}
+    for last, i in enumerate(code):
+        found = _TARGET.search(i.operands) if i.head == "BRA" else None
+        if found and (begin := places.get(found[1], last)) < last:
+            yield begin, last
+
+
 def hot_loop(code: Sequence[SassInstruction]) -> Sequence[SassInstruction]:
     """The loop in which tensor-core operations lie closest together; empty where none is in a loop. A branch backwards
     over the end of a program is no loop: what waits for long lies behind it."""
-    places = {i.label: n for n, i in enumerate(code) if i.label}
     products = list(itertools.accumulate((class_of(i) == "tensor core" for i in code), initial=0))
     ends = list(itertools.accumulate((i.head in ("EXIT", "RET") and not i.predicate for i in code), initial=0))
-    branches = ((n, found[1]) for n, i in enumerate(code) if i.head == "BRA" and (found := _TARGET.search(i.operands)))
-    loops = [(places[target], last + 1) for last, target in branches if places.get(target, last) < last]
+    loops = ((begin, last + 1) for begin, last in _loops(code))
     density = {(a, b): (products[b] - products[a]) / (b - a) for a, b in loops if ends[a] == ends[b]}
     first, after = max(density, key=lambda its: density[its], default=(0, 0))
     return code[first:after] if density.get((first, after)) else ()
@@ -239,11 +245,8 @@ def widths(part: Census, *accesses: str) -> tuple[int, int] | None:
 
 
 def phases(code: Sequence[SassInstruction]) -> list[Census]:
-    """What is outside of all loops, then what each loop holds outside of loops within it. A loop is what lies between a
-    branch backwards and its target."""
-    places = {i.label: n for n, i in enumerate(code) if i.label}
-    ends = [(places.get(to[1], n), n) for n, i in enumerate(code) if i.head == "BRA" and (to := _TARGET.search(i.text))]
-    begins = {begin: end for begin, end in ends if begin < end}  # of several branches to one place the last
+    """What is outside of all loops, then what each loop holds outside of loops within it."""
+    begins = dict(_loops(code))  # of several branches to one place the last
     owner = [0] * len(code)
     for number, (begin, end) in enumerate(sorted(begins.items(), key=lambda loop: loop[0] - loop[1]), 1):
         owner[begin : end + 1] = [number] * (end + 1 - begin)
@@ -412,8 +415,7 @@ def facts_in_words(facts: KernelFacts, sass: Sass | None = None) -> str:
     97 %)"
     """
     of = facts.report
-    spilled = of.spill_store_bytes + of.spill_load_bytes
-    taken = {"registers": of.registers, "B spilled": spilled, "B shared": of.shared_bytes}
+    taken = {"registers": of.registers, "B spilled": of.spill_bytes, "B shared": of.shared_bytes}
     words = [f"{n} {what}" for what, n in taken.items() if n]
     words += [f"occupancy {100 * of.occupancy:.0f} %", f"{of.num_warps} warps"]
     parts = [", ".join([*words, *([f"{of.num_stages} stages"] if of.num_stages else [])])]

@@ -103,6 +103,11 @@ class KernelReport:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", plain(self.name, MOST_OF_A_NAME))
 
+    @property
+    def spill_bytes(self) -> int:
+        """Stored and loaded, per thread."""
+        return self.spill_store_bytes + self.spill_load_bytes
+
 
 @dataclass(frozen=True)
 class LaunchTime:

@@ -248,7 +248,7 @@ def _failed(verdict: Verdict) -> str:
 
 
 def _kernel(report: KernelReport) -> Values:
-    return {**vars(report), "spill_bytes": report.spill_store_bytes + report.spill_load_bytes}
+    return {**vars(report), "spill_bytes": report.spill_bytes}
 
 
 def _us(number: float) -> str:

@@ -356,7 +356,7 @@ def shared_bytes(attempt: Attempt) -> int:
 
 def spilled_bytes(attempt: Attempt) -> int:
     """Of all kernels, per thread."""
-    return sum(k.spill_store_bytes + k.spill_load_bytes for k in attempt.kernels)
+    return sum(k.spill_bytes for k in attempt.kernels)
 
 
 # parameter suffix -> hypothesis and prediction when it grows, then when it shrinks

@@ -255,10 +255,10 @@ class TimedPlan:
 
     def _time_forward(self, count: int) -> float:
         """Device time of a forward: the median of so many cold passes."""
-        self._run_once(0)
-        graph = passes.captured(self._pass, self._stream)
-        times = self._on_stream(lambda: passes.cold_passes(count, graph.replay, self.reset, self._flush))
-        return float(sorted(times.pass_us)[count // 2]) / len(self._replays)
+        self.capture()
+        times = self.block(count, 0)
+        self._graph, self._leftovers = None, []
+        return sorted(times.pass_us)[count // 2] / len(self._replays)
 
     def _time_launches(self, count: int) -> tuple[float, ...]:
         """Device time per forward of each group of launches. Whole forwards, with an event behind every step: a kernel

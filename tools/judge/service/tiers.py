@@ -21,9 +21,8 @@ from kerneltune.tools.schema.task import TaskSpec, batteries_of
 from kerneltune.tools.schema.verdict import CaseResult, Status, Tier, Verdict, concluded
 from kerneltune.tools.task.load import TaskFile
 
-PEAK_MEMORY = (
-    "peak_memory_bytes"  # in a receipt: the most that the judge held on the GPU, pages shared with the runner included
-)
+# in a receipt: the most that the judge held on the GPU, pages shared with the runner included
+PEAK_MEMORY = "peak_memory_bytes"
 PROCESSES = 3  # fresh runners of a confirmation
 _MOST_MEASUREMENTS = 3  # until something doubtful is left untimed
 

@@ -117,6 +117,7 @@ class CounterReader:
         program = find_ncu()
         if program is None:
             raise CountersUnavailable("ncu is not installed: sudo apt install nsight-compute")
+        self._program = program
         self._folder = Path(tempfile.mkdtemp(prefix="kerneltune-counters-"))
         self._line, theirs = socket.socketpair()
         with theirs:
@@ -151,7 +152,7 @@ class CounterReader:
             raise CountersUnavailable(self._said() or f"the process under ncu failed: {error}") from error
         if counted.problem:
             raise CountersUnavailable(plain(counted.problem, 300))
-        return _named(counted.kernels, _report(self._folder / "report.ncu-rep"), self._said)
+        return _named(counted.kernels, _report(self._program, self._folder / "report.ncu-rep"), self._said)
 
     def _said(self) -> str:
         """The first error of ncu, else its last line; the process is ended for it."""
@@ -194,11 +195,10 @@ def _ncu(program: Path, report: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _report(path: Path) -> list[dict[str, float]]:
+def _report(program: Path, path: Path) -> list[dict[str, float]]:
     """The values of each launch in a report by ncu's names, as ncu's own Python interface reads them. Raises
     CountersUnavailable."""
-    program = find_ncu()
-    folders = [] if program is None else [parent / "extras" / "python" for parent in program.parents]
+    folders = [parent / "extras" / "python" for parent in program.parents]
     folder = next((f for f in folders if (f / "ncu_report.py").exists()), _packaged())
     if folder is None:
         raise CountersUnavailable(f"ncu's Python interface (extras/python/ncu_report.py) is not beside {program}")
