@@ -21,14 +21,23 @@ from urllib.parse import quote
 
 from kerneltune.agent.events import Event, RunStarted
 from kerneltune.agent.record.folder import is_plain
-from kerneltune.agent.record.rows import DETAILS, digest_of, read_events
-from kerneltune.agent.record.schema import VERSION, convert, version
-from kerneltune.agent.record.store import BUSY_TIMEOUT_MS, FILE_NAME, Contradiction, Store
+from kerneltune.agent.record.store import (
+    BUSY_TIMEOUT_MS,
+    DETAILS,
+    FILE_NAME,
+    VERSION,
+    Contradiction,
+    Store,
+    convert,
+    digest_of,
+    read_events,
+    version,
+)
 from kerneltune.tools.schema.errors import StoreError
 
 _PAGE_EVENTS = 200  # read at a time
 _MOST_BYTES = 1 << 29  # of the texts of such a part
-_TABLES = {"events", "texts", *(str(model.__tablename__) for model in DETAILS)}
+_TABLES = {"events", "texts", *(table.name for table in DETAILS)}
 _STRANGE = "its id is no name of a folder"
 _CLASH = "two different runs have this id: neither goes on where the other ends"
 

@@ -194,10 +194,10 @@ def _summary(row: Mapping[str, Any]) -> RunSummary:
     by_status: dict[str, int] = json.loads(row["statuses"])
     return RunSummary(
         row["run_id"],
-        _word(row["task"]),
-        _word(row["author"]),
-        _word(row["arch"]),
-        _word(row["gpu"]),
+        word(row["task"]),
+        word(row["author"]),
+        word(row["arch"]),
+        word(row["gpu"]),
         datetime.fromtimestamp(float(row["at"]), UTC),
         attempts=sum(by_status.values()),
         accepted=sum(by_status.get(status, 0) for status in _ACCEPTED),
@@ -212,11 +212,11 @@ def _summary(row: Mapping[str, Any]) -> RunSummary:
 
 def _explain(connection: sqlite3.Connection, wanted: Filter) -> None:
     """Nothing was found: because the store has no such task or model at all?"""
-    tasks = [_word(row["task"]) for row in _rows(connection, "SELECT DISTINCT task FROM runs", {})]
+    tasks = [word(row["task"]) for row in _rows(connection, "SELECT DISTINCT task FROM runs", {})]
     if tasks and wanted.task is not None and wanted.task not in tasks:
         raise UsageError(f"--task {wanted.task!r}: no run of it is stored; {_close(wanted.task, tasks)}")
     if tasks and wanted.model is not None:
-        authors = [_word(row["author"]) for row in _rows(connection, "SELECT DISTINCT author FROM runs", {})]
+        authors = [word(row["author"]) for row in _rows(connection, "SELECT DISTINCT author FROM runs", {})]
         if not any(wanted.model.lower() in author.lower() for author in authors):
             raise UsageError(f"--model {wanted.model!r}: no run's author has it; {_close(wanted.model, authors)}")
 
@@ -233,7 +233,7 @@ def chosen(
     author may be a provider alone ("anthropic")."""
     size = "(SELECT coalesce(max(number), 0) FROM attempts AS a WHERE a.run_id = r.run_id)"
     query = f"SELECT run_id, {size}, task_sha256, task, author FROM runs AS r WHERE seq <= ? ORDER BY seq"
-    found = (map(_word, row) for row in connection.execute(query, (2**63 - 1 if until is None else until,)))
+    found = (map(word, row) for row in connection.execute(query, (2**63 - 1 if until is None else until,)))
     return [
         ChosenRun(run_id, size, sha256)
         for run_id, size, sha256, task, author in found
@@ -248,7 +248,7 @@ def tasks(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
     query = """
     SELECT r.task, r.task_sha256, r.task_source_ref, min(e.at) AS first FROM runs AS r JOIN events AS e ON e.seq = r.seq
     GROUP BY r.task_sha256 ORDER BY first, r.task_sha256"""
-    return [(_word(task), _word(sha256), address) for task, sha256, address, _ in connection.execute(query)]
+    return [(word(task), word(sha256), address) for task, sha256, address, _ in connection.execute(query)]
 
 
 def machines(connection: sqlite3.Connection) -> list[Json]:
@@ -350,8 +350,8 @@ def _rows(connection: sqlite3.Connection, query: str, values: Mapping[str, objec
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def _word(value: Any) -> Any:
-    """A `Words` column of `agent.record.rows`: a text with lone surrogates is stored as bytes."""
+def word(value: Any) -> Any:
+    """A `Words` column of `agent.record.store`: a text with lone surrogates is stored as bytes."""
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
 
 

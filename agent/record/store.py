@@ -1,39 +1,682 @@
-"""The only module that opens the database. One short transaction per event; reading folds the events again.
+"""The record, and the only module that opens it: its tables, events to rows and back without a loss, its version.
 
-WAL lets readers go on while one process writes; several processes queue for up to 30 s. A commit is in the kernel's
-hands when `write` returns, so `kill -9` loses nothing that was written (a power cut may lose the last moments).
+One row of `events` for each stored event, in order, and a typed row beside it. Rows are only ever added, never changed.
+The columns of a table are the fields of the class that it holds, under their names; `<field>_ref` is the sha256 of that
+field's text in `texts`, `<field>_json_ref` the same for a JSON value. `at` is Unix time in seconds (UTC). A field that
+is added needs a new `VERSION`, so that databases without it are converted, and a `server_default` where it may not be
+NULL. Reading, the strict decoder builds the event.
+
+One short transaction per event. WAL lets readers go on while one process writes; several processes queue for up to
+30 s. A commit is in the kernel's hands when `write` returns, so `kill -9` loses nothing that was written (a power cut
+may lose the last moments).
+
+The version is SQLite's `user_version`. An older database is converted whole: its tables are made anew as they are now,
+and every column that both have is copied; a new column has its default. Before version 2 an attempt had `params`,
+launch parameters and private keys in one object, which become its origin; before version 3 a verdict had no cause.
 """
 
 import contextlib
+import dataclasses
 import fcntl
+import hashlib
 import json
+import math
 import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
-from sqlalchemy import URL, Connection, Engine, create_engine, select
+from sqlalchemy import (
+    URL,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Connection,
+    Dialect,
+    Engine,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    create_engine,
+    select,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
+from sqlalchemy.types import TypeDecorator
 
-from kerneltune.agent.attempt import Attempt, Earlier, best
-from kerneltune.agent.events import Event, RunStarted, attempts_of, is_stored
+from kerneltune.agent.attempt import Attempt, Earlier, GivenFile, LlmTurn, Origin, RunStart, SearchPoint, best
+from kerneltune.agent.events import (
+    Event,
+    Judged,
+    Proposed,
+    Reflected,
+    Replied,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    Said,
+    StoredEvent,
+    Updated,
+    Verified,
+    Warned,
+    attempts_of,
+    is_stored,
+)
 from kerneltune.agent.record import query
-from kerneltune.agent.record.rows import EventRow, TextRow, read_events, read_texts, table, to_rows
-from kerneltune.agent.record.schema import prepare
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
 from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-EVENTS, TEXTS = table(EventRow), table(TextRow)
+VERSION = 3
+_BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
+_PAGE_EVENTS = 1000
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
+MOST_BYTES = 4 << 30  # of the texts of one reading: a few MiB of a foreign file may claim to be any size
+_FACTS = ("case", "cause", "kernel", "lines", "ptx_lines", "needed_shared_bytes", "left_out", "not_timed", "pending")
+
+
+# The tables -----------------------------------------------------------------------------------------------------------
+
+
+class Words(TypeDecorator[str]):
+    """Any Python string. One with lone surrogates (models and hostile processes write them) becomes a BLOB."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
+        """Text where UTF-8 can say it."""
+        if value is None or value.isascii():
+            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-8", "surrogatepass")
+        return value
+
+
+class Real(Float[float]):
+    """Any float. SQLite would turn NaN into NULL; the word 'nan' stays, and sorts above every number, as a failure."""
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[float | None], Any]:
+        """A number, or 'nan'."""
+        return lambda value: "nan" if value is not None and math.isnan(value) else value
+
+
+class Document(TypeDecorator[Json]):
+    """A small JSON value, as text; None is NULL."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Json, dialect: Dialect) -> str | None:
+        """JSON in ASCII, keys in their order."""
+        return None if value is None else json.dumps(value)
+
+
+_METADATA = MetaData()
+_OF_EVENTS = ("run_id", "kind", "at")  # columns of `events`, whatever the event
+
+
+def _kind(hint: Any) -> tuple[type[Any], bool]:
+    """The type of a column for a field, and whether it may be NULL."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    [of, *others] = [part for part in parts if part is not NoneType]
+    plain = {bool: Boolean, int: Integer, float: Real}
+    if others or not (of in plain or get_origin(of) is Literal or (isinstance(of, type) and issubclass(of, str))):
+        return Document, NoneType in parts
+    return plain.get(of, Words), NoneType in parts
+
+
+def _table(
+    name: str, cls: type[Any], *own: SchemaItem, without: Collection[str] = (), apart: Collection[str] = ()
+) -> Table:
+    """The table that holds a class: columns of its `own`, one for each other field, and constraints. `apart`: fields
+    that are long, and lie in `texts`."""
+    columns = [item for item in own if isinstance(item, Column)]
+    left, hints = {*without, *_OF_EVENTS, *(column.name for column in columns)}, get_type_hints(cls)
+    for field in (field for field in dataclasses.fields(cls) if field.name not in left):
+        kind, optional = _kind(hints[field.name])
+        may_be_null = optional or field.default is None
+        if field.name in apart:
+            ref = f"{field.name}_ref" if kind is Words else f"{field.name}_json_ref"
+            columns.append(Column(ref, String, ForeignKey("texts.sha256"), nullable=may_be_null))
+        else:
+            columns.append(Column(field.name, kind, nullable=may_be_null))
+    return Table(name, _METADATA, *columns, *(item for item in own if not isinstance(item, Column)))
+
+
+def _seq() -> Column[Any]:
+    return Column("seq", Integer, ForeignKey("events.seq"), primary_key=True)
+
+
+def _attempt(**options: Any) -> Column[Any]:
+    return Column("attempt_id", String, ForeignKey("attempts.attempt_id"), nullable=False, **options)
+
+
+def _parts_of(table: str) -> tuple[Column[Any], Column[Any]]:
+    return Column("seq", ForeignKey(f"{table}.seq"), primary_key=True), Column("position", Integer, primary_key=True)
+
+
+# A long text, stored once: zlib-compressed UTF-8 under the sha256 of the uncompressed bytes.
+TEXTS = Table(
+    "texts", _METADATA, Column("sha256", String, primary_key=True), Column("data", LargeBinary, nullable=False)
+)
+# The order of what happened. `digest` tells an event that is already stored.
+EVENTS = Table(
+    "events",
+    _METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("run_id", ForeignKey("runs.run_id", deferrable=True, initially="DEFERRED"), nullable=False, index=True),
+    Column("attempt_id", String, index=True),
+    Column("kind", String, nullable=False),
+    Column("at", Real, nullable=False),
+    Column("digest", String, nullable=False, unique=True),
+)
+# No foreign key to `events`, which refers to this table.
+RUNS = _table(
+    "runs",
+    RunStarted,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("run_id", String, nullable=False, unique=True),
+    apart=["task_source"],
+)
+ATTEMPTS = _table(
+    "attempts",
+    Proposed,
+    _seq(),
+    Column("attempt_id", String, nullable=False, unique=True),
+    Column("run_id", String, ForeignKey("runs.run_id"), nullable=False),
+    UniqueConstraint("run_id", "number"),
+    apart=["source"],
+)
+MESSAGES = _table(
+    "messages",
+    Said,
+    _seq(),
+    Column("conversation", Words, nullable=False, server_default=""),
+    without=["attempt_id", "final"],
+    apart=["text", "raw"],
+)
+REPLIES = _table("replies", Replied, _seq(), apart=["text", "thinking", "calls", "raw"])
+# Its failure, if any, is the row of `verdicts` with the same seq.
+UPDATES = _table("updates", Updated, _seq(), _attempt(unique=True), without=["kernels", "failure"], apart=["plan"])
+KERNELS = _table("kernels", KernelReport, *_parts_of("updates"))
+_TIMING = tuple(field.name for field in dataclasses.fields(Timing))
+# Of Judged (`tool` = 'bench'), the failure of an Updated ('update'), or a Verified ('confirm', 'verify'), of which an
+# attempt may have several. `bench_s` and `rank_key` are not of an update, `best` is of Judged alone; `facts`: further
+# fields of a verdict that has some.
+VERDICTS = _table(
+    "verdicts",
+    Verdict,
+    _seq(),
+    _attempt(index=True),
+    Column("tool", String, nullable=False),
+    Column("status", String, nullable=False),
+    *(Column(name, _kind(hint)[0]) for name, hint in get_type_hints(Timing).items()),
+    Column("facts", Document),
+    Column("bench_s", Real),
+    Column("best", Boolean),
+    Column("rank_key", Document),
+    UniqueConstraint("seq", "status"),
+    CheckConstraint(
+        " AND ".join(f"({name} IS NOT NULL) = (status = 'correct')" for name in _TIMING),
+        name="only_correct_has_timing",
+    ),
+    CheckConstraint("sol_fraction IS NULL OR status = 'correct'", name="only_correct_has_sol_fraction"),
+    without=["cases", "timing", "comparisons", *_FACTS],
+    apart=["receipt"],
+)
+# Its verdict is the row of `verdicts` with the same seq.
+VERIFICATIONS = _table(
+    "verifications", Verified, _seq(), _attempt(index=True), without=["verdict", "bench_s", "rank_key"]
+)
+# "case" needs its quotes in SQL.
+CASES = _table("cases", CaseResult, *_parts_of("verdicts"), Column("limitations", Document))
+# `status` is there so that the database can refuse it to any other verdict.
+COMPARISONS = _table(
+    "comparisons",
+    Comparison,
+    Column("seq", Integer, primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("status", String, nullable=False),
+    ForeignKeyConstraint(["seq", "status"], ["verdicts.seq", "verdicts.status"]),
+    CheckConstraint("status = 'correct'", name="only_correct_is_compared"),
+)
+_TABLE_OF: dict[str, Table] = {
+    "run_started": RUNS,
+    "run_resumed": _table("resumptions", RunResumed, _seq()),
+    "run_ended": _table("endings", RunEnded, _seq()),
+    "warned": _table("warnings", Warned, _seq()),
+    "said": MESSAGES,
+    "replied": REPLIES,
+    "proposed": ATTEMPTS,
+    "updated": UPDATES,
+    "judged": VERDICTS,
+    "verified": VERIFICATIONS,
+    "reflected": _table("reflections", Reflected, _seq(), _attempt(index=True)),
+}
+DETAILS: tuple[Table, ...] = (*_TABLE_OF.values(), KERNELS, CASES, COMPARISONS)
+# What a trajectory has no use for, and what stands there instead: more than half of what there is to unpack.
+_DOCUMENTS: Mapping[tuple[str, str], Json] = {
+    ("updates", "plan_json_ref"): None,
+    ("verdicts", "receipt_json_ref"): {},
+    ("replies", "raw_json_ref"): None,
+}
+
+
+# Events to rows -------------------------------------------------------------------------------------------------------
+
+Values = dict[str, Any]
+Detail = tuple[Table, list[Values]]
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(StoredEvent)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What one event is in the database: its texts by address, and its rows in the order of insertion, without seq."""
+
+    event: Values
+    texts: dict[str, bytes]
+    details: list[Detail]
+
+
+def digest_of(event: Event) -> str:
+    """The sha256 of all that an event says: the same event has the same digest on every machine."""
+    canonical = json.dumps(event, default=vars, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def to_rows(event: Event) -> Rows:
+    """The rows of a stored event."""
+    texts = _Texts()
+    details = [(table, values) for table, values in _details(event, texts) if values]
+    about = {"run_id": event.run_id, "attempt_id": getattr(event, "attempt_id", None), "kind": event.kind}
+    return Rows(about | {"at": event.at, "digest": digest_of(event)}, texts.found, details)
+
+
+class _Texts:
+    """Collects the long texts of an event; each is replaced by its address."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, bytes] = {}
+
+    def text(self, text: str) -> str:
+        """The address of a text."""
+        raw = text.encode("utf-8", "surrogatepass")
+        sha256 = hashlib.sha256(raw).hexdigest()
+        self.found[sha256] = raw
+        return sha256
+
+    def json(self, value: Json) -> str | None:
+        """The address of a JSON value; None has none."""
+        return None if value is None else self.text(json.dumps(value))
+
+
+def _details(event: Event, texts: _Texts) -> Iterator[Detail]:
+    match event:
+        case Judged():
+            beside: Values = {"bench_s": event.bench_s, "best": event.best, "rank_key": event.rank_key}
+            yield from _of_verdict(event.attempt_id, "bench", event.verdict, texts, beside)
+        case Proposed():
+            yield ATTEMPTS, [_row(ATTEMPTS, event, texts, origin=encode(event.origin))]
+        case _:
+            yield _TABLE_OF[event.kind], [_row(_TABLE_OF[event.kind], event, texts)]
+    if isinstance(event, Updated):
+        yield KERNELS, [{"position": i} | vars(kernel) for i, kernel in enumerate(event.kernels)]
+        if event.failure:
+            yield from _of_verdict(event.attempt_id, "update", event.failure, texts, {})
+    if isinstance(event, Verified):
+        beside = {"bench_s": event.bench_s, "rank_key": event.rank_key}
+        yield from _of_verdict(event.attempt_id, event.purpose, event.verdict, texts, beside)
+
+
+def _row(table: Table, source: object, texts: _Texts, **other: Any) -> Values:
+    """The columns of a table from the fields of their names; `other`: those that are none. Raises AttributeError."""
+    row: Values = {}
+    for name, _ in _columns(table):
+        if name in other:
+            row[name] = other[name]
+        elif name.endswith("_json_ref"):
+            row[name] = texts.json(getattr(source, name.removesuffix("_json_ref")))
+        elif name.endswith("_ref"):
+            row[name] = texts.text(getattr(source, name.removesuffix("_ref")))
+        elif name != "seq":
+            row[name] = getattr(source, name)
+    return row
+
+
+def _of_verdict(
+    attempt_id: str, tool: str, verdict: Verdict, texts: _Texts, beside: Mapping[str, Any]
+) -> Iterator[Detail]:
+    """A verdict, its cases and its comparisons; `beside`: the columns that only some tools' verdicts have."""
+    timing = vars(verdict.timing) if verdict.timing else dict.fromkeys(_TIMING)
+    other = {"attempt_id": attempt_id, "tool": tool, "bench_s": None, "best": None, "rank_key": None} | timing
+    yield VERDICTS, [_row(VERDICTS, verdict, texts, **other | dict(beside), facts=_facts(verdict))]
+    yield (
+        CASES,
+        [
+            _row(CASES, case, texts, position=i, limitations=encode(case.limitations) or None)
+            for i, case in enumerate(verdict.cases)
+        ],
+    )
+    compared = enumerate(verdict.comparisons)
+    yield COMPARISONS, [_row(COMPARISONS, c, texts, position=i, status=verdict.status) for i, c in compared]
+
+
+def _facts(verdict: Verdict) -> Json:
+    """What a verdict says beside its columns; None for the many that say nothing more."""
+    found = {name: value for name in _FACTS if (value := encode(getattr(verdict, name))) not in ("", [], None)}
+    return found or None
+
+
+# Reading ------------------------------------------------------------------------------------------------------------
+
+
+def read_events(
+    connection: sqlite3.Connection,
+    where: str,
+    values: Mapping[str, object],
+    *,
+    most_bytes: int = MOST_BYTES,
+    cases: bool = True,
+    documents: bool = True,
+) -> list[tuple[int, Event]]:
+    """The events of some rows of `events`, each with its number, in order, equal to those that were written. Their
+    texts have at most `most_bytes` together. Verdicts have no cases unless `cases`; plans, receipts and providers' own
+    items are left empty unless `documents`. Raises ValueError, zlib.error and sqlite3.Error for damage."""
+    chosen = f"SELECT seq FROM events WHERE {where}"
+    rows = _select(connection, EVENTS, f"WHERE {where} ORDER BY seq", values)
+    wanted = [table for table in DETAILS if cases or table is not CASES]
+    details = {table: _select(connection, table, f"WHERE seq IN ({chosen})", values) for table in wanted}
+    empty = {} if documents else _DOCUMENTS
+    addresses = {
+        row[column]
+        for table, found in details.items()
+        for column, _ in _references(table)
+        if (table.name, column) not in empty
+        for row in found
+    }
+    reader = _RowDecoder(details, read_texts(connection, addresses - {None}, most_bytes), empty)
+    return [(row["seq"], reader.event(row)) for row in rows]
+
+
+def _select(connection: sqlite3.Connection, table: Table, rest: str, values: Mapping[str, object]) -> list[Values]:
+    columns = _columns(table)
+    names = ", ".join(f'"{name}"' for name, _ in columns)
+    found = connection.execute(f"SELECT {names} FROM {table.name} {rest}", values)
+    keys = [name for name, _ in columns]
+    rows: list[Values] = [dict(zip(keys, row, strict=True)) for row in found]
+    for name, load in columns:
+        if load is not None:
+            for row in rows:
+                if row[name] is not None:
+                    row[name] = load(row[name])
+    return rows
+
+
+@cache
+def _columns(table: Table) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    """Each column of a table with what turns a value of the driver into one of the column's type."""
+    return [(str(column.name), _loader(column.type)) for column in table.columns]
+
+
+def _loader(kind: object) -> Callable[[Any], Any] | None:
+    if isinstance(kind, Document):
+        return json.loads
+    if isinstance(kind, Real):
+        return float
+    if isinstance(kind, Boolean):
+        return bool
+    return query.word if isinstance(kind, Words) else None
+
+
+def read_texts(connection: sqlite3.Connection, wanted: Iterable[str], most_bytes: int = MOST_BYTES) -> dict[str, str]:
+    """The texts at these addresses, as far as they are there."""
+    found: dict[str, str] = {}
+    addresses, room = sorted(set(wanted)), most_bytes
+    for start in range(0, len(addresses), 500):  # SQLite limits the variables of a statement
+        some = addresses[start : start + 500]
+        marks = ", ".join("?" * len(some))
+        for sha256, data in connection.execute(f"SELECT sha256, data FROM texts WHERE sha256 IN ({marks})", some):
+            raw = inflated(data, room)
+            room -= len(raw)
+            found[sha256] = raw.decode("utf-8", "surrogatepass")
+    return found
+
+
+def inflated(data: bytes, most_bytes: int) -> bytes:
+    """A stored text. Raises ValueError when it has more bytes than that, zlib.error when it is damaged."""
+    unpack = zlib.decompressobj()
+    raw = unpack.decompress(data, most_bytes + 1)
+    if len(raw) > most_bytes:
+        raise ValueError(f"the texts have more than {most_bytes:,} bytes")
+    if not unpack.eof:
+        raise zlib.error("a text is damaged")
+    return raw
+
+
+class _RowDecoder:
+    """Puts stored rows together again: `details` are the rows beside some events, by table, and `texts` their texts."""
+
+    def __init__(
+        self, details: Mapping[Table, Sequence[Values]], texts: Mapping[str, str], empty: Mapping[tuple[str, str], Json]
+    ) -> None:
+        self._texts, self._empty = texts, empty
+        self._rows: dict[tuple[Table, int], list[Values]] = defaultdict(list)
+        for table, rows in details.items():
+            for row in rows:
+                self._rows[table, row["seq"]].append(row)
+
+    def event(self, row: Values) -> Event:
+        """The event of one row of `events`."""
+        seq, kind = row["seq"], row["kind"]
+        if kind not in _TABLE_OF:
+            raise DecodeError(f"event {seq}: unknown kind {kind!r:.100}")
+        facts: Values = dict(row)
+        for detail in self._of(_TABLE_OF[kind], seq):
+            facts |= detail
+        if kind == "updated":
+            facts |= {"kernels": self._list(KernelReport, KERNELS, seq), "failure": self._verdict(seq)}
+        if kind == "verified":
+            facts |= next(self._of(VERDICTS, seq), {})
+        if kind in ("judged", "verified"):
+            facts["verdict"] = self._verdict(seq)
+        return cast(Event, decode(_KINDS[kind], _fields(_KINDS[kind], facts), f"event {seq}"))
+
+    def _verdict(self, seq: int) -> Json:
+        for facts in self._of(VERDICTS, seq):
+            timing = None if facts["median_us"] is None else _fields(Timing, facts)
+            cases = [case | {"limitations": case["limitations"] or []} for case in self._list(CaseResult, CASES, seq)]
+            comparisons = self._list(Comparison, COMPARISONS, seq)
+            parts = {"timing": timing, "cases": cases, "comparisons": comparisons}
+            return _fields(Verdict, facts | parts | (facts["facts"] or {}))
+        return None
+
+    def _list(self, cls: type[Any], table: Table, seq: int) -> list[Values]:
+        return [_fields(cls, row) for row in sorted(self._of(table, seq), key=lambda row: int(row["position"]))]
+
+    def _of(self, table: Table, seq: int) -> Iterator[Values]:
+        references = _references(table)
+        for row in self._rows.get((table, seq), ()):
+            texts = {name: self._text(table, column, row[column]) for column, name in references}
+            yield row | texts if texts else row
+
+    def _text(self, table: Table, column: str, address: str | None) -> Json:
+        if address is None or (table.name, column) in self._empty:
+            return self._empty.get((table.name, column))
+        if address not in self._texts:
+            raise DecodeError(f"the text {str(address)[:16]} is missing")
+        text = self._texts[address]
+        return json.loads(text) if column.endswith("_json_ref") else text
+
+
+@cache
+def _references(table: Table) -> list[tuple[str, str]]:
+    """The columns of a table that hold addresses, and the fields whose texts these are."""
+    names = [name for name, _ in _columns(table) if name.endswith("_ref")]
+    return [(name, name.removesuffix("_ref").removesuffix("_json")) for name in names]
+
+
+@cache
+def _names(cls: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _fields(cls: Any, facts: Mapping[str, Any]) -> Values:
+    """The fields of a class; `final`, which has no column, has its default."""
+    return {name: facts[name] for name in _names(cls) if name in facts}
+
+
+# The version ----------------------------------------------------------------------------------------------------------
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Leave the database at `path` at our version, in WAL mode. The caller holds the lock of the runs directory, for
+    two processes may find the same old or missing database. Raises StoreError."""
+    found = version(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL").close()  # a property of the file: nothing to do when it has it
+    if found is None:
+        with transaction(connection):
+            _create(connection)
+    elif found != str(VERSION):
+        _backup(connection, path.with_name(f"{path.name}.bak-{found}"))
+        convert(connection)
+
+
+def version(connection: sqlite3.Connection, path: Path) -> str | None:
+    """The stored version, ours or one that can be converted; None for an empty database. Raises StoreError."""
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not names:
+        return None
+    if "alembic_version" in names:
+        found = ", ".join(str(row[0]) for row in connection.execute("SELECT version_num FROM alembic_version"))
+    else:
+        found = str(connection.execute("PRAGMA user_version").fetchone()[0])
+    if "events" not in names or found in ("", "0"):
+        raise StoreError(f"{path} is an SQLite database, but not one of kerneltune's; give another runs directory")
+    if found not in (_BEFORE_1, *map(str, range(1, VERSION + 1))):
+        raise StoreError(
+            f"{path} has schema {found}, newer than schema {VERSION} of this kerneltune; "
+            "upgrade kerneltune, or give another runs directory"
+        )
+    return found
+
+
+def convert(connection: sqlite3.Connection) -> None:
+    """Bring a database of an older version to ours, in one transaction. Foreign keys are off meanwhile. An event's
+    digest is that of all its fields, so it is made anew where there are more of them."""
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("PRAGMA legacy_alter_table = ON")  # a renamed table is not followed by those that refer to it
+    try:
+        with transaction(connection):
+            _copy_tables(connection)
+            _renew_digests(connection)
+            if broken := connection.execute("PRAGMA foreign_key_check").fetchone():
+                raise StoreError(f"the conversion to schema {VERSION} breaks a reference: {broken}")
+    finally:
+        connection.execute("PRAGMA legacy_alter_table = OFF")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _copy_tables(connection: sqlite3.Connection) -> None:
+    stored = "SELECT name FROM sqlite_master WHERE type = ? AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+    for (name,) in connection.execute(stored, ("index",)).fetchall():
+        connection.execute(f"DROP INDEX {_quoted(name)}")
+    names = [name for (name,) in connection.execute(stored, ("table",))]
+    for name in names:
+        connection.execute(f"ALTER TABLE {_quoted(name)} RENAME TO {_quoted('old_' + name)}")
+    _create(connection)
+    for table in _METADATA.sorted_tables:
+        if table.name in names:
+            old = {row[1] for row in connection.execute(f"PRAGMA table_info({_quoted('old_' + table.name)})")}
+            both = ", ".join(_quoted(column.name) for column in table.columns if column.name in old)
+            connection.execute(f"INSERT INTO {table.name} ({both}) SELECT {both} FROM {_quoted('old_' + table.name)}")
+            if table.name == "attempts" and "params" in old:
+                found = connection.execute("SELECT params, seq FROM old_attempts").fetchall()
+                origins = [(json.dumps(encode(origin_of(json.loads(params)))), seq) for params, seq in found]
+                connection.executemany("UPDATE attempts SET origin = nullif(?, 'null') WHERE seq = ?", origins)
+    for name in names:
+        connection.execute(f"DROP TABLE {_quoted('old_' + name)}")
+
+
+def origin_of(params: dict[str, Json]) -> Origin | None:
+    """What the `params` of an attempt of version 1 say of its origin."""
+    numbers = {name: value for name, value in params.items() if type(value) is int}
+    match params:
+        case {"conversation": str(key), "turn": int(turn)}:
+            return LlmTurn(key, turn)
+        case {"from": str(given)}:
+            point = SearchPoint(str(params["sketch"]), numbers) if "sketch" in params else None
+            return RunStart(given, "as" in params, point)
+        case {"file": str(name)}:
+            return GivenFile(name, str(params.get("problem", "")))
+    return SearchPoint(str(params.get("sketch", "")), numbers) if params else None
+
+
+def _renew_digests(connection: sqlite3.Connection) -> None:
+    last = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+    for start in range(0, last, _PAGE_EVENTS):
+        page = {"start": start, "end": start + _PAGE_EVENTS}
+        found = read_events(connection, "seq > :start AND seq <= :end", page)
+        renewed = [(digest_of(event), seq) for seq, event in found]
+        connection.executemany("UPDATE events SET digest = ? WHERE seq = ?", renewed)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    for table in _METADATA.sorted_tables:
+        connection.execute(str(CreateTable(table).compile(dialect=sqlite.dialect())))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            connection.execute(str(CreateIndex(index).compile(dialect=sqlite.dialect())))
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _backup(connection: sqlite3.Connection, copy: Path) -> None:
+    """A whole copy of the database: complete, or not there."""
+    beside = copy.with_name(copy.name + ".part")
+    beside.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(beside)) as target:
+        connection.backup(target)
+    beside.replace(copy)
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that writes, of a connection that begins none by itself."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+# The store ------------------------------------------------------------------------------------------------------------
 
 
 class Contradiction(StoreError):
@@ -285,8 +928,8 @@ def _insert(connection: Connection, event: Event) -> None:
     if texts := [{"sha256": sha256, "data": zlib.compress(raw)} for sha256, raw in rows.texts.items()]:
         connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
     seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
-    for model, values in rows.details:
-        connection.execute(insert(table(model)), [v | {"seq": seq} for v in values])
+    for table, values in rows.details:
+        connection.execute(insert(table), [v | {"seq": seq} for v in values])
 
 
 def _name(event: Event) -> str:

@@ -1,6 +1,7 @@
 """The database is made, converted or refused."""
 
 import contextlib
+import hashlib
 import shutil
 import sqlite3
 import subprocess
@@ -14,8 +15,7 @@ import pytest
 
 from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
 from kerneltune.agent.events import Event, Said
-from kerneltune.agent.record.schema import VERSION, origin_of
-from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.record.store import FILE_NAME, VERSION, Store, origin_of
 from kerneltune.agent.record.trajectory import trajectory
 from kerneltune.tools.schema.errors import StoreError
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, made_old, started
@@ -48,8 +48,16 @@ def test_a_new_database_is_ours_and_in_wal_mode(tmp_path: Path) -> None:
 
 
 def test_the_events_load_neither_the_database_nor_its_libraries() -> None:
-    code = "import sys, kerneltune.agent.events; assert not {'sqlalchemy', 'sqlmodel', 'sqlite3'} & set(sys.modules)"
+    code = "import sys, kerneltune.agent.events; assert not {'sqlalchemy', 'sqlite3'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_columns_change_only_with_the_version(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    tables = "sqlite_master AS t JOIN pragma_table_info(t.name) AS c"
+    columns = 't.name, c.name, c.type, c."notnull", c.pk'
+    shape = stored(tmp_path / FILE_NAME, f"SELECT {columns} FROM {tables} ORDER BY 1, 2")
+    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (3, "244ea1459e9ef433")
 
 
 def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
