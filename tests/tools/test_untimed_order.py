@@ -22,7 +22,8 @@ ROWS, COLS = 16384, 4096
 X, WEIGHT = tensor(ROWS, COLS, dtype="bfloat16"), tensor(COLS, dtype="bfloat16")
 RMS_NORM = TaskSpec("rms_norm", "0" * 64, "bfloat16", "", (CaseSpec("main", (X, WEIGHT), (), X),))
 EXPERT = (
-    (ROOT / "agent" / "authors" / "search" / "experts" / "rms_norm.py").read_text()
+    "import torch\nimport triton\nimport triton.language as tl\n"
+    + (ROOT / "agent" / "authors" / "search" / "experts" / "rms_norm.py").read_text()
     + """
 
 class ModelNew(torch.nn.Module):

@@ -142,8 +142,12 @@ def loads(node: ast.AST) -> Iterator[str]:
     return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
 
 
-def with_forward(kernels: str, source: str, call: str) -> str:
-    """A candidate: `kernels` as they are, then the task's constructor with a forward that returns `call`."""
+_IMPORTS = "import torch\nimport triton\nimport triton.language as tl"
+
+
+def with_forward(about: str, kernels: str, source: str, call: str) -> str:
+    """A candidate: its docstring, `kernels` as they are, then the task's constructor with a forward that returns
+    `call`."""
     statements, model, parameters = model_parts(source)
     for argument in parameters.args:
         argument.annotation = None  # names in it need not be among what is copied
@@ -152,9 +156,8 @@ def with_forward(kernels: str, source: str, call: str) -> str:
     model.body.append(ast.parse(f"def forward({arguments}):\n    return {call}").body[0])
     imports = [s for s in statements if s.startswith(("import ", "from "))]
     rest = [s for s in statements if s not in imports]
-    head, _, body = kernels.partition("\nimport triton.language as tl\n")
-    top = [f"{head}\nimport triton.language as tl", *(i for i in imports if i not in kernels)]
-    return "\n\n\n".join(["\n".join(top), body.strip(), *rest, ast.unparse(ast.fix_missing_locations(model))]) + "\n"
+    top = "\n".join([f"{about}\n\n{_IMPORTS}", *(i for i in imports if i not in f"{_IMPORTS}\n{kernels}")])
+    return "\n\n\n".join([top, kernels.strip(), *rest, ast.unparse(ast.fix_missing_locations(model))]) + "\n"
 
 
 # ---

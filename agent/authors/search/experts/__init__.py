@@ -1,4 +1,5 @@
-"""Expert kernels, one idea a file: kernels and a host function, read as text and never imported.
+"""Expert kernels, one idea a file: kernels and a host function, read as text and never imported. `torch`, `triton` and
+`tl` are imported for all of them.
 
 A file's first comments say for which tasks it is and what may be searched:
 
@@ -55,14 +56,13 @@ def _order(text: str) -> int:
 
 
 def _sketch(path: Path, seen: TaskFormula | None, task: TaskSpec) -> Sketch | None:
-    head, _, text = path.read_text().partition('"""')
+    head, about, text = path.read_text().split('"""', 2)
     named = dict(_tagged(head, r"task: (\w+) = (.*)"))
     call = named.get(task.name) or next((call for fit in _fits(head) if seen and (call := seen.call(fit))), None)
     if call is None:
         return None
-    text = '"""' + text
     try:
-        source = with_forward(text, task.source, call)
+        source = with_forward(f'"""{about}"""', text, task.source, call)
     except CannotLower:
         return None
     space = {name: tuple(int(v) for v in values.split()) for name, values in _tagged(head, r"search: (\w+) = (.*)")}

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # says: all four operands read and three results written once, constants folded on the host in float64
 # task: adam_step = adam(weight, gradient, first, second, self.step, self.rate, self.decay, self.eps, self.beta1, self.beta2)
 # search: ACCESSES = 1 2
@@ -11,10 +9,6 @@ H200, 203.4 us with two 16-byte accesses of each stream a thread and 8 warps, 20
 is read leaves the L2 last: 207.3 without. Corrections for the first steps are the host's: it divides by 1 - beta^step
 once, in double precision.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 ACCESSES = 2  # of 16 bytes, a thread
 NUM_WARPS = 8

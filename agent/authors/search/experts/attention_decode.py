@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # says: split keys: several programs share one sequence's cache, all query heads of a key head read it together, then a merge
 # fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v, enable_gqa=True) where q: B H 1 D, k: B G S D, v: B G S D
 # fits: decode(q, k, v) = F.scaled_dot_product_attention(q, k, v) where q: B H 1 D, k: B H S D, v: B H S D
@@ -15,10 +13,6 @@ are several. All programs should run at once: they share the memory evenly and e
 take 123.4 us on an H200 (torch.compile 124.0) with a program each, which needs no merge, and blocks of 64 keys; 128.4
 us with blocks of 32; as 512 programs 126.4 to 126.7 us with blocks of 32 and 129 us with blocks of 16.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_N = 64
 PROGRAMS_PER_SM = 1  # how finely caches are split: this many parts in all for each multiprocessor

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # says: flash attention: a block of queries a program, softmax online, blocks above the diagonal skipped, heads share keys
 # fits: attention(q, k, v, True) = F.scaled_dot_product_attention(q, k, v, is_causal=True) where q: B H S D, k: B H S D, v: B H S D
 # fits: attention(q, k, v, True) = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) where q: B H S D, k: B G S D, v: B G S D
@@ -31,10 +29,6 @@ a branch or with a second product loop, and put barriers that nobody uses (one a
 largest operand will lie: with three stages or more their bits turned up in it as NaN, with two they did not. So its
 blocks are always 128 x 128 with two stages.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_M = 128
 BLOCK_N = 64

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: one read and one write; the bias stays in the cache, the Gaussian is one polynomial and one power of two
 # fits: bias_gelu(x, bias) = F.gelu(x + bias) where x: R C, bias: C
 # search: ROWS = 1 2 4
@@ -17,10 +15,6 @@ GELU is max(h, 0) - |h| Q(|h|), where Q is the Gaussian's upper tail, and log2 Q
 degree 8 does for all h: the result is off by 5e-8 at most (torch's float32 by 1e-6 near h = -5, where 1 + erf cancels)
 and by 1.3e-7 of itself for positive h.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 ROWS = 2
 ACCESSES = 1  # of 16 bytes, a thread, in each row

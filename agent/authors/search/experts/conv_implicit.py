@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, B905, N803, N806
 # says: convolution as one product over channels and the places of the window; nothing is unfolded in memory
 # fits: conv(x, layer, PRECISION) = Conv1d(x, layer) where x: B C W
 # fits: conv(x, layer, PRECISION) = Conv2d(x, layer) where x: B C H W
@@ -26,10 +24,6 @@ order), 32 x 64 x 131072 by 128 filters of 3 took 7.9 ms as it is and 13.9 ms as
 many products of what it reads: KernelBench's level1/59 takes 4.1 ms with 128 x 128 by 4 warps, 5.7 ms with 64 x 128 by
 8, 7.9 ms with 32 x 64 by 8 (cuDNN 2.7); its level1/70 64.6 and 116.0 ms (cuDNN 38.9).
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_M = 128  # output channels
 BLOCK_N = 128  # places

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: one read of each operand and one write, one 16-byte access a thread
 # fits: gated(gate, up, False) = F.silu(gate) * up where gate: R C, up: R C
 # fits: gated_halves(x, True) = F.gelu(x.chunk(2, dim=-1)[0], approximate="tanh") * x.chunk(2, dim=-1)[1]
@@ -14,10 +12,6 @@ A thread takes as many neighbouring elements as fill one 16-byte access. On an H
 leave first and prefetches cost 3-8 %. Operands of one shape are one long row; halves of a row need no division for
 their addresses: rows are a dimension of the grid.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 ACCESSES = 1  # of 16 bytes, a thread
 NUM_WARPS = 32

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # order: 1
 # says: a group's channels lie together in memory: sums by several programs a group, then one pass that normalises
 # fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W
@@ -14,10 +12,6 @@ so that weight and bias are one vector a tile. On an H200, 168 MB of float32 too
 two kernels); x comes from memory twice, and a policy that would keep it in the L2 between them cost 0.6 %. It is for
 groups that are too few for one program each.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK = 4096
 PROGRAMS_PER_SM = 4

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: a group stays in registers where it fits; a wider one is walked over twice, from the L2 cache
 # fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W
 # search: BLOCK = 4096 8192
@@ -18,10 +16,6 @@ the moments (Welford's, in each lane, merged once by Chan's formula: no differen
 L2 cache when it reads it again to write: 117.3 us so for the same groups with 8192 elements a step, 126.9 with 16384,
 120.0 where the first read does not ask to stay and the second does not leave first.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 HELD = 49152  # elements of a group; 32 warps have room for 48 each beside addresses
 BLOCK = 8192

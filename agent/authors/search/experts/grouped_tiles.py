@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: one grid for all groups: the host lists their blocks of rows; tiles that share operands are neighbours
 # task: grouped_matmul = grouped_matmul(x, self.weight, self.sizes)
 # search: BLOCK_M = 64 128
@@ -22,10 +20,6 @@ a multiprocessor (265.5 as one loop); 244.7 with blocks of rows first, 223.6 wit
 Where TMA cannot read a row, or the last step over k would run into the next group's weight, the operands come by
 pointers with masks.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_M = 128
 BLOCK_N = 256

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803, N806
 # says: weights are unpacked in registers on their way to the tensor cores; programs share the sums evenly
 # task: int4_matmul = int4_matmul(x, packed, scales, self.group)
 # search: PROGRAMS_PER_SM = 1 2 3 4 6 12
@@ -28,10 +26,6 @@ multiprocessor of 168 registers (66.5), programs of one warp (71.5). In `int4_ke
 even and odd columns are split in registers: two loads of 2 bytes each, which cannot reach shared memory ahead of
 time, took 149.8 us instead of 83.4.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_M = 64  # or as many as there are tokens
 BLOCK_N = 128

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # says: logits live in registers only: each program keeps a maximum and a sum for its part of the vocabulary, then a merge
 # task: linear_cross_entropy = linear_cross_entropy(x, self.weight, target)
 # search: BLOCK_N = 128 256
@@ -19,9 +17,6 @@ logit.
 cannot read it: then pointers do the work.
 """
 
-import torch
-import triton
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 BLOCK_M = 128

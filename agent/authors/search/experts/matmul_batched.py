@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # order: 1
 # says: batches by TMA: a program a multiprocessor, stores of one tile under the products of the next
 # fits: batched_matmul(a, b) = a @ b where a: plain B M K, b: plain B K N
@@ -19,9 +17,6 @@ Operands that TMA cannot read (rows of no multiple of 16 bytes) and rows that do
 `masked_kernel`: a block that ends beyond its matrix would be stored in the next one.
 """
 
-import torch
-import triton
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 BLOCK_M = 128

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803, SIM108
 # order: 2
 # says: persistent: a program a multiprocessor, tiles moved by TMA, stores of one tile under the products of the next
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: plain M K, b: plain K N
@@ -32,10 +30,6 @@ multiple of 16 bytes TMA cannot read it: then `masked_kernel` does the work. A w
 (warp_specialize) was tried: 2101 us for 8192 cubed in bfloat16, where this takes 1448, and NaN now and then (see
 `attention_flash`).
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_M = 128
 BLOCK_N = 256

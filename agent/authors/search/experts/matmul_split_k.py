@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # order: 1
 # says: whole tiles by TMA where there are enough; else every program takes an even stretch of all tiles' sums, a second kernel adds
 # fits: split_matmul(a, b) = a @ b where a: M K, b: K N<257
@@ -33,9 +31,6 @@ program of a tile adds the parts in the same kernel), and the 16 tokens 115-144 
 multiple of 16 bytes, float32, whose transposed tiles the tensor cores do not take) goes to `masked_kernel`.
 """
 
-import torch
-import triton
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 # for tiles more than 64 wide; narrow ones, which memory holds up, are half as high, read lines of twice the length and

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # order: 3
 # says: one tile a program, neighbours share operands in the L2 cache, products on tensor cores, the epilogue in registers
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: M K, b: K N
@@ -23,10 +21,6 @@
 Programs that run at the same time cover a compact patch of the result (GROUP_M rows of tiles), so that most of what
 they read is in the L2 cache. Any strides: a transposed operand is read where it lies.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_M = 128
 BLOCK_N = 256

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: a dot product a row, long rows in pieces; no tensor core, which would wait for 15 of its 16 columns
 # fits: matrix_vector(a, b) = a @ b where a: M K, b: K N<2
 # fits: matrix_vector(a, b.t()) = F.linear(a, weight=b) where a: M K, b: N<2 K
@@ -14,10 +12,6 @@ push the vector, which all rows share, out of the L2. On an H200, 2048 x 1048576
 1945 with 32 programs a multiprocessor and 2005 with 8 or 4, which are one a row there; 8192 by 16 warps 2074. cuBLAS
 takes 2624, torch.compile's max-autotune 1913.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK = 8192
 PROGRAMS_PER_SM = 16

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # says: normalised over a dimension that is not the last: a program takes neighbouring columns, so every access is along memory
 # fits: rms_norm_over_1(x, eps) = x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + eps) where x: B C H W
 # fits: rms_norm_over_1(x, eps) = x * torch.rsqrt(torch.mean(x ** 2, dim=1, keepdim=True) + eps) where x: B C H W
@@ -11,10 +9,6 @@ The tile stays in registers, so x is read once; along the pixels accesses are co
 them. What is read leaves the L2 last: 2 % in RMS normalisation over rows on an H200; not
 timed here.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK = 64  # pixels a program
 NUM_WARPS = 8

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # says: sum over a dimension that is not the last: columns side by side, the sum shared by several programs where columns are few
 # fits: sum_over(x, 0, False) = x.sum(0) where x: R C
 # fits: sum_over(x, 1, True) = x.sum(1, keepdim=True) where x: B R C
@@ -18,10 +16,6 @@ with tiles of 8 x 64 by 4 warps and 16 programs a multiprocessor, 123.9 with 32 
 and 8 or 16 x 256 and 4, 128.5 with 8 x 128 and 16, 134.3 with 32 x 128 by 8 warps and 8. A policy for the L2 makes no
 difference.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK_ROWS = 8
 BLOCK_COLS = 64

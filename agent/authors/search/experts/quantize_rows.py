@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: the largest magnitude and the quotients in one pass, rows in registers
 # task: quantize_int8 = quantize(x, 127.0, torch.int8)
 # task: quantize_fp8 = quantize(x, 448.0, torch.float8_e4m3fn)
@@ -17,10 +15,6 @@ TorchInductor's time for int8 is 109):
 - with 1.5 * 2^23 added, the last bits of the sum are the integer, halves to even, as torch.round has them. A
   conversion is done at a quarter of the pace of an addition.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 ROWS = 1
 NUM_WARPS = 4

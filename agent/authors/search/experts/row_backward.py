@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: gradients along rows in one pass; the weight's gradient is summed by a fixed grid, then over its programs
 # task: rms_norm_backward = rms_norm_backward(gradient, x, self.weight, self.eps)
 # search: PROGRAMS_PER_SM = 1 2 4
@@ -16,10 +14,6 @@ columns of bfloat16). Triton gives such loads no policy for the L2. On an H200, 
 multiprocessor, 8 warps and three stages, 102.8 with 16 warps, 120.7 with one program and four stages, 130.7 with two
 stages and 145.6 with one.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 PROGRAMS_PER_SM = 2
 NUM_WARPS = 8

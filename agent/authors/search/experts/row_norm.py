@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, E501, N803
 # says: residual added and normalised in one pass, a row in registers, several short rows a program
 # fits: rms_norm(x, weight, eps, residual=r) = (F.rms_norm(x + r, _, weight, eps), x + r) where x: R C, r: R C, weight: C<65537
 # fits: layer_norm(x, weight, bias, eps, residual=r) = (F.layer_norm(x + r, _, weight, bias, eps), x + r) where x: R C, r: R C, weight: C<65537
@@ -16,10 +14,6 @@ On an H200, what is read leaves the L2 last. Rows of 4096 bfloat16 (RMS, residua
 of 4096 float32 (layer norm) by 8 warps: 126.5 (130.2 without), by 16 133.7. Rows
 of 1280 bfloat16 with a residual: 2048 elements by 4 warps 156.8, 4096 by 8 157.1 (160.1 without), 4096 by 16 189.6.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 TILE = 4096  # elements a program, at least one row
 NUM_WARPS = 8

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # order: 2
 # says: online: running maximum and sum over blocks of columns, then a second read that hits the L2 cache
 # fits: softmax(x) = torch.softmax(x, -1)
@@ -13,10 +11,6 @@ there (evict last), the second is the last use (evict first). On an H200, 8192 x
 columns a step by 16 warps, with or without these policies; 168 with 8192), TorchInductor's kernel of this form 127.5
 (32 registers): it is for rows that registers do not hold. Loads on their way to shared memory ahead of time took 159.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 BLOCK = 4096  # columns a step
 NUM_WARPS = 16

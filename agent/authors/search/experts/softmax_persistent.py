@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # order: 3
 # says: persistent: a fixed grid walks over the rows, so the next row is loaded while this one is reduced
 # fits: softmax(x) = torch.softmax(x, -1) where x: ... C<65537
@@ -14,10 +12,6 @@ travels while the current one is reduced, and no time goes into starting program
 8192 x 8192 of float32 (138-145 us; one row a program 128): the way through shared memory costs more than the wait.
 Loads on that way carry no policy for the L2 in Triton 3.6 and 3.7; with one stage they do.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 PROGRAMS_PER_SM = 4
 NUM_WARPS = 8

@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # order: 1
 # says: single pass: whole rows in registers, read once; several short rows a program
 # fits: softmax(x) = torch.softmax(x, -1) where x: ... C<65537
@@ -14,10 +12,6 @@ so that writes make room for each other: 130.1 without. The same in PTX, all of 
 before one barrier, took 125.4 by 1,024 threads. Powers of two instead of `exp`, which mends subnormal results nobody
 asks for: 1 %.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 TILE = 8192  # elements a program, at least one row
 NUM_WARPS = 16

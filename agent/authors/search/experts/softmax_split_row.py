@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # order: 4
 # says: split rows: several programs share one row, for matrices with fewer rows than the GPU has multiprocessors
 # fits: softmax(x) = torch.softmax(x, -1) where x: R<1025 C
@@ -15,10 +13,6 @@ The first read of x asks to stay in the L2 cache (evict last), where the second 
 many rows two kernels read x twice from memory (8192 rows of 8192: 385-430 us on an H200 instead of 128): they are
 left to the others.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 PROGRAMS_PER_SM = 8
 BLOCK = 4096

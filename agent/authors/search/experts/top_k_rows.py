@@ -1,5 +1,3 @@
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, N803
 # says: a few of short rows are drawn one by one; else value and place sorted as one 64-bit number, long rows in chunks
 # fits: top_k(x, k) = torch.topk(x, k, dim=-1)[0], torch.topk(x, k, dim=-1)[1] where x: R C
 # fits: top_k(x, k) = torch.topk(x, k, dim=1)[0], torch.topk(x, k, dim=1)[1] where x: R C
@@ -19,10 +17,6 @@ that has it, and once more without that place. Whole numbers of 32 bits are comp
 each (8 winners of 256: a third of the instructions that sorting takes). For the
 same rows 203.3 us with one a warp, 206.4 with two, 211.1 with four, 275.6 with two by two warps; torch.compile 3,180.
 """
-
-import torch
-import triton
-import triton.language as tl
 
 DRAWN = 16  # the largest k that is not sorted
 TILE = 256  # elements a program, of short rows

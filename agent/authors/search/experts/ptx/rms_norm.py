@@ -1,6 +1,4 @@
 # says: a row packed in registers, one barrier, the L2 asked to keep what is read
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN002, ANN201, ANN204
 r"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
 
 A thread takes a few times 16 bytes of each of BATCH rows: it issues all loads before it uses the first, the weight's

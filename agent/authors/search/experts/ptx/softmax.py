@@ -1,6 +1,4 @@
 # says: a row in registers, one barrier for maximum and sum, the L2 asked to keep what is read
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN002, ANN201
 r"""Softmax over the last dimension in PTX: each row is read once, stays in registers, and is written once.
 
 What is bought with PTX: all loads of a row are issued before the first use; offsets are immediates, so a thread

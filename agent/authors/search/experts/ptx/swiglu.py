@@ -1,6 +1,4 @@
 # says: 16 bytes an access, several of each tensor in flight
-# mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
 r"""SwiGLU in PTX: silu(gate) * up, elementwise, so nothing counts but bytes in flight.
 
 Each thread takes UNROLL pieces of 16 bytes of each tensor and issues all its loads before it uses the first: with
