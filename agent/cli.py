@@ -16,7 +16,7 @@ from cyclopts.command_spec import CommandSpec
 from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from kerneltune.agent.commands.run import run
-from kerneltune.agent.models.errors import LlmError
+from kerneltune.agent.models.types import LlmError
 from kerneltune.tools.schema.codec import plain
 from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
 

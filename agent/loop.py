@@ -24,6 +24,7 @@ from kerneltune.agent.attempt import (
     Attempt,
     Author,
     BenchAction,
+    Controls,
     Declined,
     Limits,
     Proposal,
@@ -34,7 +35,6 @@ from kerneltune.agent.attempt import (
     next_finalist,
     next_to_confirm,
 )
-from kerneltune.agent.controls import Controls
 from kerneltune.agent.tracker import AttemptTracker, GivenUp
 
 T = TypeVar("T")

@@ -53,10 +53,9 @@ from benchmarks.gpu_fleet import (
 from benchmarks.public_kernels import OURS, SOURCES, PublicFolders, source_of, written
 from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
-from kerneltune.agent.commands.author import LOWER_TIMEOUT_S, chosen
 from kerneltune.agent.commands.bench import FilesView, bench_opened, read_candidates
 from kerneltune.agent.commands.doctor import measure_ceilings
-from kerneltune.agent.commands.lifecycle import run_opened
+from kerneltune.agent.commands.lifecycle import LOWER_TIMEOUT_S, checked, chosen, run_opened
 from kerneltune.agent.commands.session import (
     Patience,
     Session,
@@ -67,7 +66,6 @@ from kerneltune.agent.commands.session import (
     updater_for,
     workshop,
 )
-from kerneltune.agent.commands.start import checked
 from kerneltune.agent.events import Event, Judged, RunEnded, RunStarted
 from kerneltune.agent.models.providers import OFFLINE
 from kerneltune.agent.record.folder import folder_of, receipt_path

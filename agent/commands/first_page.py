@@ -9,7 +9,6 @@ from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.record.query import RunSummary, latest_runs
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.listing import best_in_words
 from kerneltune.agent.view.output import heading, standard_page
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
 from kerneltune.tools.schema.codec import one_line
@@ -69,7 +68,7 @@ def _version(package: str) -> str | None:
 
 def _latest_run(run: RunSummary) -> list[tuple[str, str]]:
     said = "" if run.best_us is None else "best "
-    best = f", {said}{best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
+    best = f", {said}{words.best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
     rows = [(f"optimize show {run.run_id}", f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}")]
     if run.why in (None, StopReason.INTERRUPTED):
         rows.append((f"optimize --resume {run.run_id}", "continue it: it has not ended"))

@@ -2,38 +2,463 @@
 happens."""
 
 import contextlib
+import functools
+import os
 import threading
 import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import assert_never
 
-from kerneltune.agent.attempt import Attempt, Limits, StopReason, search_tiers, tiers_for
-from kerneltune.agent.commands.author import Choice, Work, chosen, named, ready, require_price
-from kerneltune.agent.commands.session import Session, UntilEnded, ended, fan_out, run_started, session, warn, workshop
-from kerneltune.agent.commands.start import NOTHING, Beginning, StartingPoint, Where, checked, found
-from kerneltune.agent.controls import Change, Controls
+from kerneltune.agent.attempt import (
+    Action,
+    ActionResult,
+    Actions,
+    Attempt,
+    Author,
+    BenchAction,
+    Change,
+    Controls,
+    Limits,
+    Proposal,
+    RunStart,
+    StopReason,
+    UpdateAction,
+    best,
+    point_of,
+    search_tiers,
+    tiers_for,
+)
+from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.authors.llm.prompts import RunPrompts
+from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.commands.session import (
+    USUAL_WIDTH,
+    Session,
+    UntilEnded,
+    ended,
+    fan_out,
+    run_started,
+    session,
+    warn,
+    workshop,
+)
 from kerneltune.agent.events import (
     Event,
     LimitsChanged,
+    Note,
+    Proposed,
+    Reflected,
+    Replied,
     RunPaused,
     RunResumed,
     RunStarted,
     RunStopping,
     Warned,
 )
-from kerneltune.agent.loop import optimize
-from kerneltune.agent.models.errors import LlmError
-from kerneltune.agent.models.providers import OFFLINE, PROVIDERS, REPLAY
+from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, PROVIDERS, REPLAY, open_model, parse
+from kerneltune.agent.models.scripted import ScriptedModel
+from kerneltune.agent.models.types import LanguageModel, LlmError, Usage
 from kerneltune.agent.record.folder import ReceiptBook, alive, is_plain, write_best
+from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.settings import Environment, Settings
+from kerneltune.agent.settings import Environment, Language, Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit
 from kerneltune.agent.view.live import gpu_samples
+from kerneltune.tools.languages.ptx.guess import guessed_candidate
+from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.languages.ptx.ir import PtxError
+from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import TaskError, UsageError
-from kerneltune.tools.task.load import find_task
+from kerneltune.tools.schema.gpus import arch_number
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.task.load import TaskFile, find_task
+from kerneltune.tools.update import Update
+
+# Where a run starts --------------------------------------------------------------------------------------------------
+
+
+NOTHING, BEST = "nothing", "best"
+MOST_TRIES = 6  # of the offline author, until one of its kernels is accepted
+_PTX_RATIONALE = "the same kernels as PTX: what Triton made of them, with names; other shapes go through Triton"
+_SUFFIXES = (".py", ".ptx")
+_MOST_RUNS = 200  # whose best are compared
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """A candidate that was there before the run. `name`: what a person calls it; `parent_id`: the stored attempt that
+    it is; `is_ptx`: the text of a .ptx file, for which host code has to be guessed."""
+
+    source: str
+    name: str
+    parent_id: str | None = None
+    is_ptx: bool = False
+
+    def as_candidate(self, task: TaskSpec) -> "StartingPoint":
+        """The same as a Python file that can be judged. Raises UsageError for a text that is no PTX."""
+        if not self.is_ptx:
+            return self
+        try:
+            return replace(self, source=guessed_candidate(self.source, task, Path(self.name).name), is_ptx=False)
+        except (PtxError, PtxLaunchError) as error:
+            raise UsageError(f"--from {self.name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Where:
+    """What a stored attempt has to fit: the task, and the machine that would time it."""
+
+    task: TaskFile
+    arch: str
+    gpu: str | None
+    language: Language
+
+
+def checked(text: str, store: Store, task: TaskFile) -> StartingPoint | None:
+    """What --from names, unless that is `best` or nothing; asked before anything is started. Raises UsageError and
+    StoreError."""
+    if text in ("", NOTHING, BEST):
+        return None
+    path = Path(os.path.expanduser(text))  # a ~ of nobody stays, where Path.expanduser would raise
+    if path.suffix in _SUFFIXES or path.is_file():
+        return _file(path)
+    run, attempt = store.find_attempt(text)
+    if run.task_sha256 != task.sha256:
+        raise UsageError(
+            f"--from {attempt.attempt_id} is an attempt on another task ({run.task}"
+            f"{', an earlier state of its file' if run.task == task.name else ''})"
+        )
+    if not attempt.source.strip():
+        raise UsageError(f"--from {attempt.attempt_id} has no source")
+    return StartingPoint(attempt.source, attempt.attempt_id, attempt.attempt_id)
+
+
+def found(text: str, named: StartingPoint | None, store: Store, where: Where, task: TaskSpec) -> StartingPoint | None:
+    """What the run starts from: what was named, or the best stored where that was asked for, or PTX needs one. Raises
+    UsageError where the best was asked for and there is none."""
+    if named is not None:
+        return named.as_candidate(task)
+    if text == NOTHING or (not text and where.language != "ptx"):
+        return None
+    best_one = best_stored(store, where)
+    if best_one is None and text == BEST:
+        raise UsageError("--from best: no accepted attempt on this task and GPU is stored; leave --from out")
+    return best_one
+
+
+def best_stored(store: Store, where: Where) -> StartingPoint | None:
+    """The best attempt on this task and this GPU that any run has stored; None where there is none. Without a GPU: on
+    any GPU of the architecture, and of those that nothing timed only if there are no others. A run in Triton does not
+    start from PTX."""
+    fit = [a for a in _leaders(store, where) if where.language == "ptx" or language_of(a.source) == "triton"]
+    timed = [a for a in fit if a.timing is not None]
+    leader = best(timed or fit)
+    return StartingPoint(leader.source, leader.attempt_id, leader.attempt_id) if leader else None
+
+
+def _leaders(store: Store, where: Where) -> Iterator[Attempt]:
+    """The accepted attempts of runs that count."""
+    try:
+        runs = store.runs(Filter(task=where.task.name, verdict="accepted", limit=_MOST_RUNS))
+    except UsageError:  # no run of this task
+        return
+    for run in runs:
+        if _counts(run, where) and store.load_run(run.run_id).task_sha256 == where.task.sha256:
+            yield from (a for a in store.attempts(run.run_id) if a.accepted)
+
+
+def _counts(run: RunSummary, where: Where) -> bool:
+    return run.arch == where.arch and (where.gpu is None or run.gpu == where.gpu)
+
+
+def _file(path: Path) -> StartingPoint:
+    try:
+        return StartingPoint(path.read_text(), str(path), is_ptx=path.suffix == ".ptx")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--from {path}: it is no UTF-8 text") from error
+    except OSError as error:
+        raise UsageError(f"--from {path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a run begins with. `wanted` is --from, `start` what it was found to mean."""
+
+    wanted: str = ""
+    language: Language = "triton"
+    start: StartingPoint | None = None
+
+
+def start_of(tracker: AttemptTracker) -> Attempt | None:
+    """The attempt that the work begins at: the last accepted one of the start, else the last one, if there is one."""
+    made = [a for a in tracker.attempts if isinstance(a.origin, RunStart)]
+    return next((a for a in reversed(made) if a.accepted), made[-1] if made else None)
+
+
+def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callable[[], Author]) -> Actions:
+    """Make the attempts of the start, as far as the limits go. PTX without a start begins with the first kernel of the
+    offline author that is accepted."""
+    if (earlier := start_of(tracker)) is not None:
+        if beginning.language == "ptx" and _is_all(earlier, tracker):
+            yield ()
+            yield from _as_ptx(earlier, tracker.tools.updater.update(earlier.source), tracker)
+        return None
+    if beginning.start is not None:
+        start = beginning.start
+        origin = RunStart(beginning.wanted or BEST)
+        proposal = Proposal(start.source, f"the start: {start.name}", start.parent_id, origin)
+        made = yield from _made(tracker, proposal)
+    elif beginning.language == "ptx" and not beginning.wanted:
+        made = yield from _first_offline(tracker, offline())
+    else:
+        return None
+    if made and beginning.language == "ptx":
+        yield ()
+        yield from _as_ptx(*made, tracker)
+    return None
+
+
+_Made = Generator[Sequence[Action], Sequence[ActionResult], tuple[Attempt, Update] | None]
+
+
+def _is_all(start: Attempt, tracker: AttemptTracker) -> bool:
+    """Whether the process that made the start ended before it said it in PTX."""
+    origin = start.origin
+    return tracker.attempts[-1] is start and isinstance(origin, RunStart) and not origin.as_ptx
+
+
+def _first_offline(tracker: AttemptTracker, author: Author) -> _Made:
+    """The first kernel of the offline author that is accepted."""
+    for _ in range(MOST_TRIES):
+        yield ()
+        proposals = author.propose(tracker.task, tracker.attempts, 1)
+        if not proposals or not isinstance(proposal := proposals[0], Proposal):
+            return None
+        origin = RunStart("offline", point=point_of(proposal.origin))
+        made = yield from _made(tracker, Proposal(proposal.source, proposal.rationale, proposal.parent_id, origin))
+        if made and made[0].accepted:
+            return made
+    return None
+
+
+def _made(tracker: AttemptTracker, proposal: Proposal) -> _Made:
+    """The candidate as it was judged, and what it was compiled to; None where a person skipped it."""
+    (draft,) = yield [UpdateAction(proposal)]
+    if not isinstance(draft, Attempt) or draft.update is None:
+        return None
+    if draft.update.failure is None:
+        yield [BenchAction(draft)]
+    attempt = tracker.find(draft.attempt_id)
+    return (attempt, draft.update) if attempt else None
+
+
+def _as_ptx(attempt: Attempt, update: Update, tracker: AttemptTracker) -> Actions:
+    """The kernels of an accepted attempt as PTX, an attempt of its own; a warning where they cannot be said."""
+    source = attempt.source
+    if language_of(source) == "ptx" or not attempt.accepted:
+        return None
+    try:
+        ptx = tracker.tools.updater.as_ptx(source, update, attempt.judged.variant or "default")
+    except CannotSay as error:
+        tracker.emit(Warned(tracker.run_id, f"attempt {attempt.number} cannot be the start in PTX: {error}"))
+        return None
+    assert isinstance(attempt.origin, RunStart)
+    origin = RunStart(attempt.origin.given, as_ptx=True)
+    yield from _made(tracker, Proposal(ptx, _PTX_RATIONALE, attempt.attempt_id, origin))
+    return None
+
+
+class ReplayAuthor:
+    """`replayed`: attempts of the earlier run. Those whose source this run has already, as a resumed one may, are not
+    proposed again."""
+
+    def __init__(self, tracker: AttemptTracker, name: str, replayed: Sequence[Attempt]) -> None:
+        self.name, self._tracker = name, tracker
+        done = {attempt.source: attempt.attempt_id for attempt in tracker.attempts}
+        self._ids = {a.attempt_id: done[a.source] for a in replayed if a.source in done}
+        self._left = sorted((a for a in replayed if a.attempt_id not in self._ids), key=lambda a: a.number)
+
+    def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+        """The next ones, with this run's numbers for their parents. The loop numbers them in this order."""
+        taken, self._left = self._left[:width], self._left[width:]
+        for number, attempt in enumerate(taken, self._tracker.next_number):
+            self._ids[attempt.attempt_id] = f"{self._tracker.run_id}/{number}"
+        return [self._again(attempt) for attempt in taken]
+
+    def _again(self, made: Attempt) -> Proposal:
+        """In words of this run: its parent there, and no conversation, which was the other run's."""
+        parent_id, origin = self._ids.get(made.parent_id or ""), point_of(made.origin)
+        return Proposal(made.source, made.rationale, parent_id, origin, made.hypothesis, made.prediction)
+
+
+# Who writes the kernels ----------------------------------------------------------------------------------------------
+
+
+LOWER_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`model` is None for the offline author and for a replay. `notes`: what a person should know of the model;
+    `replayed`: the run whose attempts are proposed again."""
+
+    name: str
+    why: str
+    model: LanguageModel | None = None
+    notes: tuple[str, ...] = ()
+    replayed: str = ""
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the offline author searches."""
+        return self.model is None and not self.replayed
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self.model is not None:
+            self.model.close()
+
+
+def chosen(settings: Settings, environment: Environment) -> Choice:
+    """The author of a new run. Raises UsageError for a --model that nobody knows, LlmError for one that is no use."""
+    if settings.model:
+        return named(settings.model, "--model", settings, environment)
+    if not environment.keys:
+        return named(OFFLINE, f"neither {' nor '.join(KEY_VARIABLES.values())} is set", settings, environment)
+    provider = environment.keys[0]
+    return named(provider, f"{KEY_VARIABLES[provider]} is set", settings, environment)
+
+
+def named(name: str, why: str, settings: Settings, environment: Environment) -> Choice:
+    """The author of that name, which is asked about itself, so that a key or a name that is wrong shows at once."""
+    if name == OFFLINE:
+        return Choice(OFFLINE, why)
+    if name.startswith(f"{REPLAY}:"):
+        return Choice(name, why, replayed=name.removeprefix(f"{REPLAY}:"))
+    parse(name)
+    keys = {"chat": environment.server_key} if environment.server_key else {}
+    model = open_model(name, keys=keys, base_url=settings.base_url or None, effort=settings.effort)
+    try:
+        facts = model.facts()
+    except BaseException:
+        model.close()
+        raise
+    provider = name.partition(":")[0]
+    known = name if provider == "scripted" else f"{provider}:{facts.model}"
+    return Choice(known, why, model, facts.notes)
+
+
+def require_price(choice: Choice, settings: Settings) -> None:
+    """A limit on cost needs a price. Raises UsageError."""
+    if choice.model is None or settings.max_cost_usd is None:
+        return
+    if choice.model.price_usd(Usage(1_000, 1_000)) is None:
+        raise UsageError(
+            f"--max-cost {settings.max_cost_usd:g}: the price of {choice.name} is unknown, so no cost can be kept to; "
+            "limit the run by --max-attempts or --max-time instead"
+        )
+
+
+@dataclass
+class Started:
+    """A run before its first attempt, new or taken up again, and all that it works with. `attempts`, `next_number` and
+    `events`: of earlier processes."""
+
+    event: RunStarted
+    choice: Choice
+    opened: Session
+    limits: Limits
+    settings: Settings
+    store: Store
+    show: Emit
+    controls: Controls
+    beginning: Beginning
+    attempts: list[Attempt] = field(default_factory=list)
+    next_number: int = 1
+    events: tuple[Event, ...] = ()
+
+
+@contextlib.contextmanager
+def ready(started: Started, tracker: AttemptTracker) -> Iterator[Run]:
+    """The run with its author; afterwards what that holds is let go of, and its problems are told."""
+    choice, width = started.choice, started.opened.workshop.width
+    with contextlib.ExitStack() as stack:
+        offline = functools.cache(lambda: stack.enter_context(_offline_author(started, tracker)))
+        if choice.model is not None:
+            author: Author = _llm_author(choice.model, started, tracker)
+            width = started.settings.width or USUAL_WIDTH  # conversations are bound by the model, not by cores
+        elif choice.replayed:
+            author = ReplayAuthor(tracker, choice.name, _replayed(choice, started.store))
+        else:
+            author = offline()
+        start = start_actions(started.beginning, tracker, offline)
+        run = Run(tracker, author, started.limits, width, started.controls, start=start)
+        try:
+            yield run
+        except KeyboardInterrupt:
+            choice.close()  # wakes those that wait for a reply
+            raise
+        finally:
+            run.halted.set()
+
+
+@contextlib.contextmanager
+def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[OfflineAuthor]:
+    settings, workshop, updater = started.settings, started.opened.workshop, started.opened.tools.updater
+
+    def call(body: dict[str, Json]) -> dict[str, Json]:
+        return workshop.lowering.call(body, LOWER_TIMEOUT_S)
+
+    def told(words: str) -> None:
+        tracker.emit(Note(tracker.run_id, "search", words))
+
+    author = OfflineAuthor(
+        through(call),
+        arch_number(workshop.arch),
+        started.event.seed,
+        started.store.earlier(started.event) if settings.warm_start else [],
+        told,
+        updater.ptx_of if started.choice.model is None and settings.language == "ptx" else None,
+    )
+    try:
+        yield author
+    finally:
+        for problem in dict.fromkeys(author.problems):
+            tracker.emit(Warned(tracker.run_id, problem))
+
+
+def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker) -> LlmAuthor:
+    """The model's conversations; those of earlier processes count for keys and costs."""
+    settings, opened = started.settings, started.opened
+    for note in started.choice.notes:
+        tracker.emit(Warned(tracker.run_id, note))
+    replies = [e for e in started.events if isinstance(e, Replied)]
+    for reply in replies:
+        tracker.cost.add(reply.cost_usd)
+        if isinstance(model, ScriptedModel):
+            model.skip(1, reply.conversation)
+    arch, gpu = opened.workshop.arch, opened.gpu
+    tracker.predictions += [e for e in started.events if isinstance(e, Reflected) and e.outcome != "open"]
+    return LlmAuthor(
+        tracker,
+        model,
+        RunPrompts(tracker, arch, gpu.name if gpu else None, settings.language, lambda: list(tracker.predictions)),
+        arch,
+        settings.strategy,
+        started.event.seed,
+        settings.context_tokens,
+        finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
+        start=lambda: start_of(tracker),
+    )
+
+
+# From the first event to the last ------------------------------------------------------------------------------------
+
 
 USUAL_ATTEMPTS = 24
 SEARCH_ATTEMPTS = 300  # a limit for tiny tasks only: 110 s of screenings at 0.35 s are 310
@@ -56,17 +481,6 @@ class RunOutcome:
     def exit_code(self) -> int:
         """0 when something was accepted, 1 when nothing was, 130 after Ctrl-C."""
         return 130 if self.why is StopReason.INTERRUPTED else int(self.best_path is None)
-
-
-@dataclass
-class Started:
-    """A run before its first attempt: new, or taken up again."""
-
-    event: RunStarted
-    attempts: list[Attempt] = field(default_factory=list)
-    next_number: int = 1
-    events: tuple[Event, ...] = ()  # of the earlier process
-    beginning: Beginning = field(default_factory=Beginning)
 
 
 def run_task(
@@ -111,9 +525,8 @@ def run_opened(
     beginning = _beginning(opened, settings, store, named_start)
     facts = encode(asdict(limits)) | _manner(choice, settings)
     event = run_started(opened, choice.name, choice.why, facts, settings.seed)
-    started = Started(event, beginning=beginning)
     with alive(settings.runs_dir / event.run_id):
-        return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
+        return _drive(Started(event, choice, opened, limits, settings, store, show, controls or Controls(), beginning))
 
 
 def _replayed(choice: Choice, store: Store) -> list[Attempt]:
@@ -187,13 +600,13 @@ def resume_run(
     """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
     way; but the limit of cost counts all processes and stays until `--max-cost` changes it."""
     with Store.open(settings.runs_dir) as store:
-        started = _stored(store, run_id)
-        event = started.event
+        event, events = _stored(store, run_id)
+        attempts = store.attempts(event.run_id)
         task_file = find_task(str(event.machine.get("task_path") or event.task))
         if task_file.sha256 != event.task_sha256:
             raise TaskError(f"{task_file.path} has changed since run {event.run_id}; start a new run with --task")
-        settings = limits_as_then(_as_then(settings, event), event, started.attempts)
-        named_start = None if started.attempts else checked(settings.from_, store, task_file)
+        settings = limits_as_then(_as_then(settings, event), event, attempts)
+        named_start = None if attempts else checked(settings.from_, store, task_file)
         with (
             alive(settings.runs_dir / event.run_id),
             contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice,
@@ -201,10 +614,16 @@ def resume_run(
             require_price(choice, settings)
             with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
                 settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search)
-                limits = limits_of(settings)
-                begun = Beginning(NOTHING, settings.language)  # what it began with is among its attempts
-                started.beginning = begun if started.attempts else _beginning(opened, settings, store, named_start)
-                return _drive(started, choice, opened, limits, settings, store, show, controls or Controls())
+                if attempts:  # what it began with is among them
+                    beginning = Beginning(NOTHING, settings.language)
+                else:
+                    beginning = _beginning(opened, settings, store, named_start)
+                numbers = [e.number for e in events if isinstance(e, Proposed)]
+                started = Started(
+                    event, choice, opened, limits_of(settings), settings, store, show, controls or Controls(),
+                    beginning, attempts, max(numbers, default=0) + 1, tuple(events),
+                )  # fmt: skip
+                return _drive(started)
 
 
 def _as_then(settings: Settings, event: RunStarted) -> Settings:
@@ -239,7 +658,8 @@ def limits_as_then(settings: Settings, event: RunStarted, attempts: list[Attempt
             return kept
 
 
-def _stored(store: Store, run_id: str) -> Started:
+def _stored(store: Store, run_id: str) -> tuple[RunStarted, list[Event]]:
+    """How a run began, and all its events."""
     events = store.load_events(store.find_run(run_id))
     event = next(e for e in events if isinstance(e, RunStarted))
     if not is_plain(event.run_id):  # it came with another machine's record
@@ -248,45 +668,31 @@ def _stored(store: Store, run_id: str) -> Started:
         raise UsageError(
             f"run {run_id} judged {event.author}; there is nothing to go on with. Give --task to start a run"
         )
-    numbers = [e.number for e in events if hasattr(e, "number")]
-    return Started(event, store.attempts(event.run_id), max(numbers, default=0) + 1, tuple(events))
+    return event, events
 
 
-def _drive(
-    started: Started,
-    choice: Choice,
-    opened: Session,
-    limits: Limits,
-    settings: Settings,
-    store: Store,
-    show: Emit,
-    controls: Controls,
-) -> RunOutcome:
+def _drive(started: Started) -> RunOutcome:
     """Let the author work; whatever ends it, the end is an event and the best kernel is on disk."""
-    event = started.event
-    emit = UntilEnded(fan_out(store.write, show))
+    event, opened, settings, limits = started.event, started.opened, started.settings, started.limits
+    show, controls = started.show, started.controls
+    emit = UntilEnded(fan_out(started.store.write, show))
     for earlier in started.events:
         show(earlier)
     emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
     if started.events:
         show(LimitsChanged(event.run_id, limits))  # what counts now; the start says what did
     warn(opened, event.run_id, emit)
+    tiers = search_tiers if started.choice.is_search else tiers_for
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
-        tiers=(search_tiers if choice.is_search else tiers_for)(
-            opened.gpu is not None, settings.tier, confirm=settings.confirm
-        ),
+        tiers=tiers(opened.gpu is not None, settings.tier, confirm=settings.confirm),
         keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
         place=opened.workshop.place,
     )  # fmt: skip
     listen(controls, tracker, opened, limits, show)
-    work = Work(
-        opened, tracker, limits, settings, event.seed, started.events, controls, started.beginning,
-        store.earlier(event) if settings.warm_start else [], _replayed(choice, store),
-    )  # fmt: skip
     begun_s, why = controls.clock_s, StopReason.FAILED
     try:
-        with gpu_samples(opened.gpu, event.run_id, show), ready(choice, work) as run:
+        with gpu_samples(opened.gpu, event.run_id, show), ready(started, tracker) as run:
             why = optimize(run)
     except KeyboardInterrupt:
         why = StopReason.INTERRUPTED

@@ -128,8 +128,7 @@ def _run_shown(
     task: str | None, resume: str | None, settings: Settings, environment: Environment, *, json: bool, plain: bool
 ) -> int:
     """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
-    from kerneltune.agent.attempt import StopReason
-    from kerneltune.agent.controls import Controls
+    from kerneltune.agent.attempt import Controls, StopReason
     from kerneltune.agent.events import Note
     from kerneltune.agent.view.live import close_view, open_view
     from kerneltune.agent.view.output import choose_view

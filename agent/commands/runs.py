@@ -8,8 +8,8 @@ from cyclopts import App, Parameter
 from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.agent.view.listing import best_in_words, run_json, where
-from kerneltune.agent.view.output import columns, short, standard_page
+from kerneltune.agent.view.output import columns, run_json, short, standard_page
+from kerneltune.agent.view.text import best_in_words, where
 from kerneltune.tools.schema.codec import one_line
 
 command = App(

@@ -29,8 +29,17 @@ from kerneltune.agent.record.query import RunSummary
 from kerneltune.agent.record.trajectory import Conversation, Message, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.listing import best_in_words, parent_name, run_json, where
-from kerneltune.agent.view.output import Page, choose_view, columns, facts, heading, print_note, short, standard_page
+from kerneltune.agent.view.output import (
+    Page,
+    choose_view,
+    columns,
+    facts,
+    heading,
+    print_note,
+    run_json,
+    short,
+    standard_page,
+)
 from kerneltune.tools.judge.timing.counters import counters_in_words
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
@@ -386,7 +395,7 @@ def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None) 
     table.add_row("run", one_line(summary.run_id))
     table.add_row("task", one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
     table.add_row("author", one_line(f"{summary.author}  ({started.author_why})"))
-    table.add_row("where", one_line(where(summary)))
+    table.add_row("where", one_line(words.where(summary)))
     table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")
     table.add_row("ended", summary.why or "not yet, or its process was killed")
     table.add_row("versions", one_line(", ".join(f"{k} {v}" for k, v in started.versions.items())))
@@ -394,7 +403,7 @@ def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None) 
     table.add_row("limits", one_line(limits) or "none")
     table.add_row("verdicts", _counts(summary))
     untimed = summary.best_attempt_id is not None and summary.best_us is None
-    table.add_row("chosen" if untimed else "best", best_in_words(summary, in_full=True))
+    table.add_row("chosen" if untimed else "best", words.best_in_words(summary, in_full=True))
     if best_path:
         table.add_row("kernel", Text(one_line(best_path), style="bold"))
     return table
@@ -419,7 +428,7 @@ def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> T
 
 def _row(attempt: Attempt) -> Iterator[RenderableType]:
     yield str(attempt.number)
-    yield one_line(parent_name(attempt.attempt_id, attempt.parent_id)) or "-"
+    yield one_line(words.parent_name(attempt.attempt_id, attempt.parent_id)) or "-"
     yield label(attempt.status)
     yield time_words(attempt)
     yield speedup_words(attempt)

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import orjson
 
 from kerneltune.agent.attempt import Attempt
-from kerneltune.agent.authors.llm.tool_calls import TOOLS
+from kerneltune.agent.authors.llm.author import TOOLS
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.trajectory import Conversation, Message, Trajectory

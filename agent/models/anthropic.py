@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import anthropic
 
 from kerneltune.agent.models import tool_calls
-from kerneltune.agent.models.errors import KeyRejected
 from kerneltune.agent.models.http_api import NO_TEXT, HttpModel, Piece, own_items, silence_limits
 from kerneltune.agent.models.types import (
     EFFORTS,
     Effort,
+    KeyRejected,
     Message,
     ModelFacts,
     ModelOptions,

@@ -25,23 +25,21 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import httpx2
 
-from kerneltune.agent.models.errors import (
-    ContextOverflow,
-    KeyRejected,
-    LlmError,
-    NoSuchModel,
-    OutOfCredit,
-    RequestRejected,
-    Unavailable,
-)
 from kerneltune.agent.models.types import (
+    ContextOverflow,
     Delta,
     DeltaKind,
+    KeyRejected,
     Listen,
+    LlmError,
     ModelFacts,
     ModelOptions,
     ModelRequest,
+    NoSuchModel,
+    OutOfCredit,
     Reply,
+    RequestRejected,
+    Unavailable,
     Usage,
     cleaned,
     whole,

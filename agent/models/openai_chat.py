@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import openai
 
 from kerneltune.agent.models import tool_calls
-from kerneltune.agent.models.errors import NoSuchModel
 from kerneltune.agent.models.http_api import NO_TEXT, ErrorDetails, HttpModel, Piece
 from kerneltune.agent.models.openai_responses import openai_client, openai_usage
 from kerneltune.agent.models.types import (
@@ -19,6 +18,7 @@ from kerneltune.agent.models.types import (
     ModelFacts,
     ModelOptions,
     ModelRequest,
+    NoSuchModel,
     Reply,
     Stop,
     Tool,

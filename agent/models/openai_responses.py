@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import openai
 
 from kerneltune.agent.models import tool_calls
-from kerneltune.agent.models.errors import KeyRejected
 from kerneltune.agent.models.http_api import (
     NO_TEXT,
     ErrorDetails,
@@ -24,6 +23,7 @@ from kerneltune.agent.models.types import (
     EFFORTS,
     DeltaKind,
     Effort,
+    KeyRejected,
     Message,
     ModelFacts,
     ModelOptions,

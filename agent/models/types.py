@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, get_args
 
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import KerneltuneError
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
@@ -238,3 +239,39 @@ def _credible(usage: Usage) -> bool:
     """Is each count a number of tokens?"""
     counts = [count for count in vars(usage).values() if count is not None]
     return all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts)
+
+
+# What can go wrong ---------------------------------------------------------------------------------------------------
+
+
+class LlmError(KerneltuneError):
+    """A model could not be asked. The message names the provider, what it said, and the way out."""
+
+
+class KeyRejected(LlmError):
+    """The API key is missing, wrong or expired, or may not use this model."""
+
+
+class OutOfCredit(LlmError):
+    """The account has no money left, or reached its spending limit."""
+
+
+class NoSuchModel(LlmError):
+    """The provider does not know the model; the message lists some that it knows."""
+
+
+class RequestRejected(LlmError):
+    """The provider will not take the request whatever is done about it."""
+
+
+class ContextOverflow(LlmError):
+    """The conversation is longer than the model can read: shorten it and ask again."""
+
+
+class Unavailable(LlmError):
+    """The provider does not answer, or is too busy, after all retries. `retry_after_s`: when to come back, if it said
+    so."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

@@ -38,7 +38,6 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.listing import parent_name
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import NOT_IN_FULL, Comparison, Status
 
@@ -75,8 +74,7 @@ def environment(shown: Sanitizer) -> "Environment":
     )
     made.filters |= {"one_line": shown.line, "ends": shown.ends}
     made.globals |= {
-        "look": look, "plural": words.plural,
-        "words": words, "parent_name": parent_name, "hardest": hardest, "timing_of": timing_of, "interval": interval,
+        "look": look, "words": words, "hardest": hardest, "timing_of": timing_of, "interval": interval,
         "finite": finite, "baseline_name": baseline_name, "shows": shows, "measured": measured,
     }  # fmt: skip
     return made

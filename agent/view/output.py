@@ -8,12 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from io import StringIO
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import IO, Any, Literal, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -26,6 +26,9 @@ from kerneltune.agent.settings import Environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import ViewState, fold, format_note
 from kerneltune.tools.schema.codec import Json, encode, one_line
+
+if TYPE_CHECKING:
+    from kerneltune.agent.record.query import RunSummary
 
 
 class LineWriter:
@@ -268,3 +271,9 @@ def facts() -> Table:
 def heading(text: str) -> Text:
     """Return the heading of the next part."""
     return Text(f"\n{text}", style="bold")
+
+
+def run_json(run: "RunSummary") -> dict[str, Json]:
+    """Return a stored run as one JSON object."""
+    values = {f.name: getattr(run, f.name) for f in fields(run)}
+    return {name: encode(v) for name, v in values.items() if name != "started"} | {"started": str(run.started)}

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from kerneltune.tools.schema.codec import plain
+from kerneltune.tools.schema.codec import one_line, plain
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
+
+if TYPE_CHECKING:
+    from kerneltune.agent.record.query import RunSummary
 
 RANKED_BY = "ranked by effective bytes, spills, occupancy, registers"  # where nothing is timed
 FIRST_CHOICE = "first choice, not timed"
@@ -148,3 +152,26 @@ def verdict_label(status: Status, *, padded: bool = True) -> Text:
     style = verdict_style(status)
     word = status.value.ljust(LABEL_WIDTH) if padded else status.value
     return Text(f"{style.symbol} {word}", style=style.colour, no_wrap=True)
+
+
+def where(run: "RunSummary") -> str:
+    """Format the GPU, or that there was none."""
+    return run.gpu or f"no GPU ({run.arch})"
+
+
+def best_in_words(run: "RunSummary", *, in_full: bool = False) -> str:
+    """Format the best attempt: its number, time and speed-up over the fastest baseline, and its last verification.
+    `in_full`: also what a column beside it would say."""
+    if run.best_attempt_id is None:
+        return "none"
+    time = microseconds(run.best_us) if run.best_us is not None else f"({FIRST_CHOICE})" if in_full else ""
+    over = " over the fastest baseline" if in_full else ""
+    speedup = f", {run.best_speedup:.2f}x{over}" if run.best_speedup is not None else ""
+    held = {None: "", True: " (verified)", False: " (did not hold)"}[run.verified]
+    return one_line(f"#{run.best_attempt_id.rpartition('/')[2]} {time}{speedup}{held}")
+
+
+def parent_name(attempt_id: str, parent_id: str | None) -> str:
+    """Format the attempt that one was derived from: its number, or its id where it is of another run; "" for none."""
+    run, _, number = (parent_id or "").rpartition("/")
+    return f"#{number}" if number and run == attempt_id.rpartition("/")[0] else parent_id or ""

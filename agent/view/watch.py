@@ -12,7 +12,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from kerneltune.agent.controls import Controls
+from kerneltune.agent.attempt import Controls
 from kerneltune.agent.events import Event, RunEnded, RunResumed
 from kerneltune.agent.record.folder import RunProcess
 from kerneltune.agent.view import text as words

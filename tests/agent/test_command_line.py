@@ -17,7 +17,7 @@ from kerneltune.agent import complete
 from kerneltune.agent.cli import ABOUT, CODES, app, exit_code
 from kerneltune.agent.complete import VERDICTS
 from kerneltune.agent.export.base import FORMATS
-from kerneltune.agent.models.errors import KeyRejected
+from kerneltune.agent.models.types import KeyRejected
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import FIELDS
 from kerneltune.tools.backends.cuda.device import gpu_info

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kerneltune.agent.attempt import Limits, Proposal
-from kerneltune.agent.controls import Change, Controls
+from kerneltune.agent.attempt import Change, Controls, Limits, Proposal
 from kerneltune.agent.events import AttemptSkipped, Judged, Reflected, Updated
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.tracker import AttemptTracker, GivenUp

@@ -11,8 +11,8 @@ import pytest
 from kerneltune.agent import loop
 from kerneltune.agent.attempt import Attempt, Author, Limits
 from kerneltune.agent.authors.llm.author import LlmAuthor
-from kerneltune.agent.authors.replay import ReplayAuthor
 from kerneltune.agent.commands.bench import FilesAuthor
+from kerneltune.agent.commands.lifecycle import ReplayAuthor
 from kerneltune.agent.events import Event, Judged, Proposed, Updated
 from kerneltune.agent.loop import Run
 from kerneltune.agent.settings import Strategy

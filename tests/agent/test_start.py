@@ -8,7 +8,7 @@ import pytest
 
 from kerneltune.agent import loop
 from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal, RunStart, point_of
-from kerneltune.agent.commands.start import Beginning, StartingPoint, Where, checked, found, start_actions, start_of
+from kerneltune.agent.commands.lifecycle import Beginning, StartingPoint, Where, checked, found, start_actions, start_of
 from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Updated, Warned
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker

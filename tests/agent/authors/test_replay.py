@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.attempt import Attempt, Limits, LlmTurn, SearchPoint
-from kerneltune.agent.authors.replay import ReplayAuthor
+from kerneltune.agent.commands.lifecycle import ReplayAuthor
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker

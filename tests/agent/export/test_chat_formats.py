@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import LlmTurn
-from kerneltune.agent.authors.llm.tool_calls import TOOLS
+from kerneltune.agent.authors.llm.author import TOOLS
 from kerneltune.agent.events import Event, Judged, Proposed
 from kerneltune.agent.export.chat_formats import OpenAi, Reasoning, SftChat, ShareGpt
 from kerneltune.agent.models.types import ToolCall, Usage

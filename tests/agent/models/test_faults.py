@@ -6,16 +6,18 @@ import time
 
 import pytest
 
-from kerneltune.agent.models.errors import (
+from kerneltune.agent.models.types import (
     ContextOverflow,
+    Delta,
     KeyRejected,
     LlmError,
     NoSuchModel,
     OutOfCredit,
+    Reply,
     RequestRejected,
     Unavailable,
+    User,
 )
-from kerneltune.agent.models.types import Delta, Reply, User
 from kerneltune.tools.schema.codec import Json
 from tests.agent.models.server import Format, LlmServer
 from tests.agent.models.story import Fault

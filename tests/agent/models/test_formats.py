@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from kerneltune.agent.models.errors import ContextOverflow
-from kerneltune.agent.models.types import Delta, Message, Reply, ToolResult, ToolResults, Usage, User
+from kerneltune.agent.models.types import ContextOverflow, Delta, Message, Reply, ToolResult, ToolResults, Usage, User
 from kerneltune.tools.schema.codec import Json
 from tests.agent.models.server import Format, LlmServer
 from tests.agent.models.talk import KERNEL, STORY, bench, converse, model_of, plain, request, update

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.models.errors import ContextOverflow
 from kerneltune.agent.models.providers import open_model
 from kerneltune.agent.models.types import (
+    ContextOverflow,
     Delta,
     LanguageModel,
     Message,

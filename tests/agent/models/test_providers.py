@@ -9,9 +9,9 @@ import pytest
 from kerneltune.agent import complete
 from kerneltune.agent.commands.doctor import of_this_program
 from kerneltune.agent.export import provenance
-from kerneltune.agent.models.errors import KeyRejected
 from kerneltune.agent.models.providers import PROVIDERS, ModelName, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
+from kerneltune.agent.models.types import KeyRejected
 from kerneltune.agent.settings import Environment
 from kerneltune.tools.schema.errors import UsageError
 from tests.agent.models.talk import write_lines

@@ -11,7 +11,7 @@ from threading import Timer
 
 import pytest
 
-from kerneltune.agent.controls import Controls
+from kerneltune.agent.attempt import Controls
 from kerneltune.agent.events import Event, RunResumed, RunStarted, is_stored
 from kerneltune.agent.record.folder import RunProcess
 from kerneltune.agent.view.live import Steering

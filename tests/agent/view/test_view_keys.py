@@ -4,9 +4,9 @@ from functools import reduce
 
 import pytest
 
+from kerneltune.agent.view.live import Decoder
 from kerneltune.agent.view.render import Ui, chosen_attempt, press
 from kerneltune.agent.view.state import ViewState, fold
-from kerneltune.agent.view.terminal import Decoder
 from tests.agent.view.scripts import GPU_RUN, many_attempts
 
 STATE = reduce(fold, GPU_RUN, ViewState())

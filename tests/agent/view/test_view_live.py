@@ -22,7 +22,7 @@ HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 PROGRAM = """
 import signal, sys, time
 from rich.console import Console
-from kerneltune.agent.controls import Controls
+from kerneltune.agent.attempt import Controls
 from kerneltune.agent.view.live import LiveView
 from tests.agent.view.scripts import GPU_RUN
 

@@ -15,8 +15,7 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from kerneltune.agent.attempt import Attempt
-from kerneltune.agent.controls import Controls
+from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.events import Event, Proposed, RunStopping, Said
 from kerneltune.agent.view.live import RunSteering
 from kerneltune.agent.view.plain import NextCommand, summary, summary_text

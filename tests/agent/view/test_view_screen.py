@@ -7,10 +7,10 @@ from io import BytesIO, StringIO, TextIOWrapper
 import pytest
 from rich.console import Console
 
+from kerneltune.agent.view.live import TerminalScreen
 from kerneltune.agent.view.output import Page, columns
 from kerneltune.agent.view.render import Ui, render
 from kerneltune.agent.view.state import ViewState, fold
-from kerneltune.agent.view.terminal import TerminalScreen
 from tests.agent.view.scripts import GPU_RUN, NOW
 
 STATE = reduce(fold, GPU_RUN, ViewState())

@@ -151,7 +151,7 @@ def test_a_run_is_watched_steered_resized_stopped_and_leaves_the_terminal_clean(
 WATCHED = """
 import time
 from rich.console import Console
-from kerneltune.agent.controls import Controls
+from kerneltune.agent.attempt import Controls
 from kerneltune.agent.view.live import LiveView
 from tests.agent.view.scripts import GPU_RUN
 controls = Controls()

@@ -8,8 +8,7 @@ from kerneltune.agent.attempt import Limits
 from kerneltune.agent.authors.llm.author import KEPT_EXCHANGES, MOST_VAIN, LlmConversation
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
-from kerneltune.agent.models.errors import ContextOverflow, Unavailable
-from kerneltune.agent.models.types import Reply, ToolResult, ToolResults, Usage, User
+from kerneltune.agent.models.types import ContextOverflow, Reply, ToolResult, ToolResults, Unavailable, Usage, User
 from kerneltune.agent.tracker import AttemptTracker, CostTracker
 from kerneltune.tools.evaluator import Evaluator
 from tests.agent.authors.llm.parts import ListModel, NoteExecutor, OneLine, PlainPrompts, call, calling

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerneltune.agent.authors.llm.tool_calls import EditArguments, Mistake, apply
+from kerneltune.agent.authors.llm.author import EditArguments, Mistake, apply
 
 SOURCE = "def f(x):\n    y = x + 1\n    return y\n\n\ndef g(x):\n    y = x + 2\n    return y\n"
 

@@ -14,8 +14,16 @@ from kerneltune.agent.attempt import Limits, LlmTurn
 from kerneltune.agent.authors.llm.author import BEST_OF_SHARE, LlmAuthor
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
-from kerneltune.agent.models.errors import KeyRejected, Unavailable
-from kerneltune.agent.models.types import Listen, ModelRequest, Reply, ToolCall, ToolResults, User
+from kerneltune.agent.models.types import (
+    KeyRejected,
+    Listen,
+    ModelRequest,
+    Reply,
+    ToolCall,
+    ToolResults,
+    Unavailable,
+    User,
+)
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import Attempt, Limits, LlmTurn
-from kerneltune.agent.authors.llm.tool_calls import TOOLS, ToolExecutor
+from kerneltune.agent.authors.llm.author import TOOLS, ToolExecutor
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected
 from kerneltune.agent.loop import Run, bench_rest, carry_out, optimize
 from kerneltune.agent.models.types import ToolCall, ToolResult
