@@ -18,16 +18,25 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
 
-def now() -> float:
-    """Unix time in seconds, the `at` of every event."""
-    return time.time()
+@dataclass(frozen=True)
+class RunEvent:
+    """What every event says: of which run it is, and when it was."""
+
+    run_id: str
+    at: float = field(default_factory=time.time, kw_only=True)
 
 
 @dataclass(frozen=True)
-class RunStarted:
+class OfAttempt(RunEvent):
+    """What every event of one attempt says besides."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True)
+class RunStarted(RunEvent):
     """A run begins. `limits` are the budgets as given; `machine` names the GPU, the sandbox and the task file."""
 
-    run_id: str
     task: str
     task_sha256: str
     task_source: str
@@ -40,26 +49,22 @@ class RunStarted:
     seed: int
     versions: dict[str, str]
     kind: Literal["run_started"] = "run_started"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class RunResumed:
+class RunResumed(RunEvent):
     """The same run goes on in a new process."""
 
-    run_id: str
     finished_attempts: int
     kind: Literal["run_resumed"] = "run_resumed"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Said:
+class Said(RunEvent):
     """One message to a model (a prompt, a tool result), or a piece of its reply on the way, with `final=False`; only
     final ones are stored. `raw`: of a tool result, {"call_id", "is_error"}; of a history that took the place of older
     exchanges, {"history": True, "kept": exchanges' messages that the model still saw}."""
 
-    run_id: str
     role: Literal["system", "user", "assistant", "tool"]
     text: str
     attempt_id: str | None = None
@@ -68,15 +73,13 @@ class Said:
     raw: Json = None
     conversation: str = ""
     kind: Literal["said"] = "said"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Replied:
+class Replied(RunEvent):
     """A model's reply, whole. `calls`: [{"call_id", "name", "arguments", "problem"}]; `usage` and `cost_usd` are None
     when unknown; `raw`: the provider's own items; `turn` counts the replies of a conversation from 1."""
 
-    run_id: str
     conversation: str
     turn: int
     text: str
@@ -90,15 +93,12 @@ class Replied:
     seconds: float
     raw: Json = None
     kind: Literal["replied"] = "replied"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Proposed:
+class Proposed(OfAttempt):
     """An author wrote a candidate. `number` counts attempts of the run from 1; the id is "<run_id>/<number>"."""
 
-    run_id: str
-    attempt_id: str
     number: int
     parent_id: str | None
     source: str
@@ -107,15 +107,12 @@ class Proposed:
     hypothesis: str = ""  # why it should be better, and what would show it
     prediction: str = ""
     kind: Literal["proposed"] = "proposed"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Updated:
+class Updated(OfAttempt):
     """The `update` tool ran: traced and compiled, or failed with a verdict. `plan` is None when tracing failed."""
 
-    run_id: str
-    attempt_id: str
     plan: Json | None
     plan_sha256: str | None
     kernels: tuple[KernelReport, ...]
@@ -125,32 +122,26 @@ class Updated:
     compile_s: float
     failure: Verdict | None = None
     kind: Literal["updated"] = "updated"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(OfAttempt):
     """The attempt is finished: its verdict. An `Updated` with a failure is followed by the same verdict here."""
 
-    run_id: str
-    attempt_id: str
     verdict: Verdict
     bench_s: float
     best: bool  # the best so far, by the run's ranking
     rank_key: tuple[float, ...] = ()  # smaller is better; how this attempt compares
     kind: Literal["judged"] = "judged"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verified(OfAttempt):
     """A finished attempt was judged again, with fresh seeds. A confirmation counts from then on instead of the verdict
     in `Judged`; a verification, perhaps by another machine, and a look that came to no end ("unfinished": `unchecked`
     after the attempt was accepted) stand beside it. `held`: the new verdict bears the old one
     out, and `why` says by how much, or what differs."""
 
-    run_id: str
-    attempt_id: str
     purpose: Literal["confirm", "verify", "unfinished"]
     verdict: Verdict
     bench_s: float
@@ -161,38 +152,31 @@ class Verified:
     versions: dict[str, str]
     rank_key: tuple[float, ...] = ()
     kind: Literal["verified"] = "verified"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Reflected:
+class Reflected(OfAttempt):
     """The `reflect` tool ran: a hypothesis, what it predicted, the evidence and (later) whether it held."""
 
-    run_id: str
-    attempt_id: str
     hypothesis: str
     prediction: str
     evidence: dict[str, Json]
     outcome: Literal["open", "confirmed", "refuted"] = "open"
     kind: Literal["reflected"] = "reflected"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Warned:
+class Warned(RunEvent):
     """Something the user should know (no GPU, no sandbox, an absurd baseline): one line, and the way out."""
 
-    run_id: str
     text: str
     kind: Literal["warned"] = "warned"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class RunEnded:
+class RunEnded(RunEvent):
     """The run is over. `elapsed_s`: of this process."""
 
-    run_id: str
     why: StopReason
     attempts: int
     accepted: int
@@ -200,7 +184,6 @@ class RunEnded:
     best_path: str | None
     elapsed_s: float
     kind: Literal["run_ended"] = "run_ended"
-    at: float = field(default_factory=now)
 
 
 class Stage(StrEnum):
@@ -213,45 +196,34 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True)
-class StageStarted:
+class StageStarted(OfAttempt):
     """An attempt enters a stage."""
 
-    run_id: str
-    attempt_id: str
     stage: Stage
     kind: Literal["stage_started"] = "stage_started"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class AttemptSkipped:
+class AttemptSkipped(OfAttempt):
     """A person gave up an attempt; it gets no verdict."""
 
-    run_id: str
-    attempt_id: str
     kind: Literal["attempt_skipped"] = "attempt_skipped"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class JudgingAgain:
+class JudgingAgain(OfAttempt):
     """A finished attempt is judged more thoroughly."""
 
-    run_id: str
-    attempt_id: str
     tier: Tier
     kind: Literal["judging_again"] = "judging_again"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class ModelAsked:
+class ModelAsked(RunEvent):
     """A request to the model begins; its `Replied` ends it."""
 
-    run_id: str
     conversation: str
     kind: Literal["model_asked"] = "model_asked"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
@@ -269,63 +241,51 @@ class GpuReading:
 
 
 @dataclass(frozen=True)
-class GpuSampled:
+class GpuSampled(RunEvent):
     """The run's GPU was looked at, once a second."""
 
-    run_id: str
     reading: GpuReading
     kind: Literal["gpu_sampled"] = "gpu_sampled"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class LimitsChanged:
+class LimitsChanged(RunEvent):
     """Other limits count from now on: a person raised them, or resumed the run with others."""
 
-    run_id: str
     limits: Limits
     kind: Literal["limits_changed"] = "limits_changed"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class RunPaused:
+class RunPaused(RunEvent):
     """A person paused the run, or (`paused` false) lets it go on."""
 
-    run_id: str
     paused: bool
     kind: Literal["run_paused"] = "run_paused"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class RunSuspended:
+class RunSuspended(RunEvent):
     """The process was stopped by its shell (Ctrl-Z) for so many seconds, which are over."""
 
-    run_id: str
     seconds: float
     kind: Literal["run_suspended"] = "run_suspended"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class RunStopping:
+class RunStopping(RunEvent):
     """A person wants the run to end when what is under way is finished."""
 
-    run_id: str
     kind: Literal["run_stopping"] = "run_stopping"
-    at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(RunEvent):
     """What the machine is busy with, for a person who waits. `topic`: starting, search, verifying, …"""
 
-    run_id: str
     topic: str
     text: str = ""
     kind: Literal["note"] = "note"
-    at: float = field(default_factory=now)
 
 
 AttemptEvent = Proposed | Updated | Judged | Verified | Reflected
