@@ -81,6 +81,8 @@ def test_the_line_of_an_update_counts_blocks_and_waves_and_stays_short() -> None
     said = facts_in_words(facts(blocks=2, programs=300, multiprocessors=132))
     assert said.endswith("4 warps, 3 stages; 2 blocks/SM, 300 programs: 1.14 waves (last 14 %)")
     assert facts(blocks=2, programs=264, multiprocessors=132).last_wave == 1.0
+    one = KernelFacts(replace(SPILLING, num_warps=1), blocks=1, programs=1, multiprocessors=132)
+    assert facts_in_words(one).endswith("1 warp, 1 stage; 1 block/SM, 1 program: 0.01 waves (last 1 %)")
     longest = replace(SPILLING, name="k" * 300, spill_load_bytes=9935, shared_bytes=232448, num_warps=8, num_stages=4)
     grid = KernelFacts(longest, 1, 65536, 132)
     assert len(facts_in_words(grid)) == 160
