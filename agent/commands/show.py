@@ -31,7 +31,7 @@ from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.listing import best_in_words, parent_name, run_json, where
 from kerneltune.agent.view.output import Page, choose_view, columns, facts, heading, print_note, short, standard_page
-from kerneltune.tools.judge.timing.counters import counters_in_words
+from kerneltune.tools.schema import evidence
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -45,7 +45,7 @@ from kerneltune.tools.schema.sass import (
     listing,
     numbered_ptx,
 )
-from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, launches_in_words
+from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -564,10 +564,8 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
     if record.variant:
         yield "variant", record.variant
-    if launches := launches_in_words(record.verdict.receipt if record.verdict else {}):
-        yield "by launch", launches
-    for line in counters_in_words(record.verdict.receipt if record.verdict else {}):
-        yield "counters", line
+    if record.verdict:
+        yield from evidence.in_words(record.verdict)
 
 
 def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
