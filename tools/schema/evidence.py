@@ -130,7 +130,7 @@ def bottlenecks(verdict: Verdict) -> list[Bottleneck]:
 
 
 def _limit_of(one: KernelCounters, share: float) -> Bottleneck | None:
-    used = {unit: one.values[name] / 100 for name, unit in _UNITS.items() if one.values.get(name)}
+    used = {unit: one.values[name] / 100 for name, unit in _UNITS.items() if one.values.get(name, 0.0) > 0}
     if not used:
         return None
     unit = max(used, key=lambda u: used[u])
@@ -197,7 +197,7 @@ def _empty_launches(verdict: Verdict) -> Iterator[str]:
     if verdict.timing is None or not isinstance(null_us, int | float) or not isinstance(nodes, int):
         return
     us = verdict.timing.median_us
-    if null_us >= WORTH_A_HINT * us:
+    if nodes > 0 and WORTH_A_HINT * us <= null_us < us:
         kernels = "an empty kernel takes" if nodes == 1 else f"{nodes} empty kernels take"
         gain = "" if nodes == 1 else f"; as one kernel at most {us / (us - null_us * (1 - 1 / nodes)):.2f}x"
         yield f"{kernels} {null_us:.1f} of the {us:.1f} µs{gain}"

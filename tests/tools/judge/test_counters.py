@@ -1,6 +1,7 @@
 """Hardware counters: the process that is watched."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,12 +47,35 @@ def test_a_reader_that_is_closed_before_it_was_asked_leaves_nothing(blind_ncu: P
     assert not folder.exists()
 
 
-@pytest.mark.gpu
-def test_counters_of_a_judged_kernel_are_in_its_receipt(tmp_path: Path) -> None:
+# What a driver that keeps its counters for others makes ncu say.
+REFUSED = '#!/bin/sh\necho "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"\nexit 1\n'
+
+
+def test_an_ncu_that_is_refused_is_quoted(blind_ncu: Path, tmp_path: Path) -> None:
+    blind_ncu.write_text(REFUSED)
+    with CounterReader() as reader, pytest.raises(CountersUnavailable, match="ERR_NVGPUCTRPERM"):
+        reader.read(PLAN, [], [], tmp_path / "task.py")
+
+
+def receipt_with_counters(path: str) -> str:
+    """What `bench` of an honest kernel prints, with that PATH."""
     source = Path(__file__).parents[3] / "corpus" / "honest" / "associative_scan.py"
+    command = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", "bench", str(source), "--json"]
+    environment = os.environ | {"KERNELTUNE_COUNTERS": "true", "PYTHONPATH": os.pathsep.join(sys.path), "PATH": path}
+    done = subprocess.run([*command, "--task", "cumsum", "--no-store"], capture_output=True, text=True, env=environment)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+def test_counters_of_a_judged_kernel_are_in_its_receipt() -> None:
     if find_ncu() is None:
         pytest.skip("ncu is not installed")
-    command = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", "bench", str(source), "--json"]
-    environment = os.environ | {"KERNELTUNE_COUNTERS": "true", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([*command, "--task", "cumsum", "--no-store"], capture_output=True, text=True, env=environment)
-    assert "dram_read_bytes" in done.stdout, done.stdout + done.stderr
+    assert "dram_read_bytes" in receipt_with_counters(os.environ["PATH"])
+
+
+@pytest.mark.gpu
+def test_where_ncu_is_refused_probes_are_in_the_receipt(blind_ncu: Path) -> None:
+    blind_ncu.write_text(REFUSED)
+    told = receipt_with_counters(os.environ["PATH"])
+    assert "ERR_NVGPUCTRPERM" in told
+    assert re.search(r'"resident_us": ?\d', told), told

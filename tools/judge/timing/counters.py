@@ -67,7 +67,6 @@ class CountRequest:
     task_path: str
     case: str
     seed: int
-    kind: str = "count"
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,6 @@ class Counted:
 
     kernels: tuple[str, ...] = ()
     problem: str = ""
-    kind: str = "counted"
 
 
 def find_ncu() -> Path | None:
