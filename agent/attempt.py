@@ -185,6 +185,16 @@ class Attempt(Proposal):
         return self.verdict.cases if self.verdict else ()
 
     @property
+    def variant(self) -> str:
+        """The label of the autotuner's choice that was judged; "" without one."""
+        return self.verdict.variant if self.verdict else ""
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """Lines of its source that its verdict is about."""
+        return self.verdict.lines if self.verdict else ()
+
+    @property
     def pending(self) -> tuple[str, ...]:
         """Baselines that were not ready when it was timed."""
         return self.verdict.pending if self.verdict else ()

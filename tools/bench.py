@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kerneltune.tools.judge.execution.runner_link import Runners
-from kerneltune.tools.judge.timing.counters import CounterReader, CountersUnavailable
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError, WorkerTimeout
@@ -305,8 +304,6 @@ class GpuBench:
         self._runners = Runners(door, machine.runner, Worker.close)
         self.opening: Future[Baselines] | None = None  # of a task, in another thread: who asks something waits for it
         self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
-        self._counted: Path | None = None  # the task file, where counters are asked for
-        self._reader: CounterReader | None = None
 
     def open(
         self,
@@ -328,12 +325,11 @@ class GpuBench:
         kept = str(cache_dir) if cache_dir else ""
         request = OpenTask(
             str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes, first_tier,
-            dict(small or {}),
+            dict(small or {}), counters,
         )  # fmt: skip
         ready = self._ask(request, Ready, timeout_s=OPEN_TIMEOUT_S)
         if ready.problem:
             raise TaskError(ready.problem)
-        self._counted = task_file.path if counters else None
         return ready.gpu
 
     def warm(self, *, every: bool = True) -> Baselines:
@@ -356,25 +352,7 @@ class GpuBench:
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
         request = BenchRequest(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
-        verdict = self._ask(request, BenchReply, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
-        if self._counted is None or tier == "screened" or verdict.status is not Status.CORRECT:
-            return verdict
-        main = next(plan for plan in plans if plan.case == update.main_case)
-        return concluded(verdict, {**verdict.receipt, "counters": self._counters(update, main, self._counted)})
-
-    def _counters(self, update: Update, plan: Plan, task_path: Path) -> Json:
-        """What ncu counted, or why it did not: the verdict stands without it. The next reader warms up meanwhile."""
-        started_s = time.monotonic()
-        made = [artefact for _, artefact in update.compiled_of(plan)]
-        metadata, cubins = [artefact.compiled.metadata for artefact in made], [artefact.cubin for artefact in made]
-        try:
-            reader, self._reader = self._reader or CounterReader(), None
-            with reader:
-                found = reader.read(plan, metadata, cubins, task_path)
-            self._reader = CounterReader()
-        except CountersUnavailable as error:
-            return {"problem": str(error)}
-        return {"kernels": encode(found), "seconds": round(time.monotonic() - started_s, 3)}
+        return self._ask(request, BenchReply, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
         """Time a candidate against itself, to see what differences can be told apart."""
@@ -433,8 +411,6 @@ class GpuBench:
     def close(self) -> None:
         """End the runners."""
         self._runners.close()
-        if self._reader is not None:
-            self._reader.close()
 
 
 def _of_variant(plans: Sequence[Plan], variant: str) -> Plan:

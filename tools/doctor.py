@@ -18,7 +18,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info, gpu_setup
-from kerneltune.tools.judge.timing.counters import find_ncu
+from kerneltune.tools.judge.timing.counters import find_ncu, for_administrators
 from kerneltune.tools.sandbox import bubblewrap
 from kerneltune.tools.sandbox.confine import JAILED, available
 from kerneltune.tools.sandbox.rules import Profile
@@ -177,19 +177,11 @@ def _profiler(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
         )
         return
     yield Finding("ncu", True, str(ncu))
-    parameters = Path("/proc/driver/nvidia/params")
-    closed = parameters.exists() and "RmProfilingAdminOnly: 1" in parameters.read_text()
-    if not closed or _may_administer():
+    if not for_administrators():
         yield Finding("hardware counters", True, "open to this user")
         return
     line = f"echo options nvidia NVreg_RestrictProfilingToAdminUsers=0 | sudo tee {_PROFILING} && sudo reboot"
     yield Finding("hardware counters", False, "the driver keeps them for administrators", line)
-
-
-def _may_administer() -> bool:
-    """CAP_SYS_ADMIN: what the driver asks of whoever reads the counters."""
-    status = Path("/proc/self/status").read_text()
-    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> 21 & 1)
 
 
 def _ptxas(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:

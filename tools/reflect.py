@@ -1,8 +1,8 @@
 """The `reflect` tool: what the evidence says about an attempt, and whether a hypothesis held. Pure.
 
-`roofline` says what holds an attempt back, from its time if there is one, its plan and the compiler's report. Nothing
-here comes from a profiler's counters: bytes and operations are the task's own, so achieved rates are what a perfect
-kernel would have needed in that time.
+`roofline` says what holds an attempt back, from its time if there is one, its plan and the compiler's report. Bytes and
+operations are the task's own, so achieved rates are what a perfect kernel would have needed in that time; what the
+hardware did is in `schema.evidence`.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Literal
 
 from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.evidence import BUSY, WORTH_A_HINT, counted
 from kerneltune.tools.schema.gpus import Gpu, rate_tflops, speed_of_light
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.sass import KernelFacts, kernel_facts
@@ -53,10 +54,8 @@ def outcome(us: float | None, parent_us: float) -> Literal["open", "confirmed", 
 
 
 Bound = Literal["memory", "compute", "latency"]
-BUSY = 0.6  # share of a ceiling from which on that ceiling is called the bound
 NEAR = 0.9  # of the speed of light: little is left
 MOST_HINTS = 8
-WORTH_A_HINT = 0.1  # share of the time from which on a kernel is worth a hint
 SHORT_US = 5.0  # below this the start of a kernel is a large part of its time
 
 
@@ -135,15 +134,33 @@ def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: Pl
             f"{verdict.sol_fraction:.0%} of the speed of light: at most {1 / verdict.sol_fraction:.2f}x is left"
         )
     if verdict.coverage is not None and verdict.coverage < NEAR:
-        hints.append(f"{1 - verdict.coverage:.0%} of the time is outside your kernels: {_library(work)}")
+        most = f"; without it at most {1 / verdict.coverage:.2f}x" if verdict.coverage else ""
+        hints.append(f"{1 - verdict.coverage:.0%} of the time is outside your kernels: {_library(work)}{most}")
     if work.traffic_bytes and least_bytes and work.traffic_bytes > 1.1 * least_bytes:
         ratio = work.traffic_bytes / least_bytes
         hints.append(f"its steps touch {ratio:.2f}x the task's least bytes: fuse steps, drop intermediate tensors")
-    if len(work.launches) > 1:
+    elif (moved := _moved_bytes(work, verdict)) > 1.2 * least_bytes > 0:
+        hints.append(f"memory moved {moved / least_bytes:.2f}x the task's least bytes: something is read again")
+    if len(work.launches) > 1 and _start_share(verdict) >= WORTH_A_HINT:
         hints.append(f"{len(work.launches)} launches a forward: each costs a start and a wait")
     hints += [_few(n, gpu) for name, n in work.launches if n < gpu.multiprocessors and name not in light]
     hints += [hint for kernel in kernels if kernel.name not in light for hint in _of_kernel(kernel)]
     return list(dict.fromkeys(hints))[:MOST_HINTS]
+
+
+def _moved_bytes(work: PlanWork, verdict: Verdict) -> float:
+    """What the counters saw of DRAM in a forward; 0 where they did not see every launch."""
+    seen = counted(verdict.receipt)
+    if len(seen) != len(work.launches):
+        return 0.0
+    return sum(one.values.get(f"dram_{way}_bytes", 0.0) for one in seen for way in ("read", "written"))
+
+
+def _start_share(verdict: Verdict) -> float:
+    """The share of the time that as many empty launches take; 1 where nothing was timed."""
+    null_us = verdict.receipt.get("null_us")
+    timed = verdict.timing is not None and isinstance(null_us, int | float)
+    return null_us / verdict.timing.median_us if timed else 1.0
 
 
 def _library(work: PlanWork) -> str:

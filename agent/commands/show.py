@@ -40,7 +40,7 @@ from kerneltune.agent.view.output import (
     short,
     standard_page,
 )
-from kerneltune.tools.judge.timing.counters import counters_in_words
+from kerneltune.tools.schema import evidence
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -54,7 +54,7 @@ from kerneltune.tools.schema.sass import (
     listing,
     numbered_ptx,
 )
-from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status, launches_in_words
+from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -261,7 +261,7 @@ def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
 
 def _facts_of(record: "Attempt", updated: Updated | None) -> tuple[KernelFacts, ...]:
     """What the compiler did; nothing where the plan that is stored is another variant's, or cannot be read."""
-    variant = record.verdict.variant if record.verdict else ""
+    variant = record.variant
     try:
         plan = decode(Plan, updated.plan) if updated and updated.plan else None
         if plan is None or variant not in ("", plan.variant) or len(plan.kernels) != len(record.kernels):
@@ -301,7 +301,7 @@ def _compiled(run: RunStarted, attempt: "Attempt", plan: Plan, shop: "Workshop")
     """The plan of the variant that was timed, compiled again, confined, for the GPU of its run."""
     from kerneltune.tools.update import KernelCompiler, UpdateLimits
 
-    variant = attempt.verdict.variant if attempt.verdict else ""
+    variant = attempt.variant
     is_stored = variant in ("", plan.variant)
     if not is_stored:
         plan = _traced_again(run, attempt, variant, shop) or plan
@@ -370,21 +370,22 @@ def _artefacts(attempt_id: str, compiling: "KernelCompiler", kernels: list[Kerne
 
 def _run_json(started: RunStarted, summary: RunSummary, best_path: str | None) -> dict[str, Json]:
     """Return the one object of --json, but for the attempts."""
-    about = ("author_why", "task_sha256", "machine", "limits", "seed", "versions")
-    facts_of = {name: encode(getattr(started, name)) for name in about}
+    facts_of = _listed("author_why task_sha256 machine limits seed versions", started)
     return {"type": "run", "schema_version": 1, **run_json(summary), **facts_of, "best_path": best_path}
+
+
+def _listed(names: str, of: object) -> dict[str, Json]:
+    """Those properties, as JSON; None for each where there is nothing to have them."""
+    return {name: None if of is None else encode(getattr(of, name)) for name in names.split()}
 
 
 def _line_json(attempt: Attempt) -> dict[str, Json]:
     """An attempt of a list. Times in microseconds, registers per thread of each kernel, spills in bytes."""
-    timing, compared = attempt.timing, None if attempt.pending else attempt.hardest
+    compared = _listed("speedup low high", None if attempt.pending else attempt.hardest)
     return {
-        **{name: getattr(attempt, name) for name in ("attempt_id", "number", "parent_id", "rationale")},
-        **{name: encode(getattr(attempt, name)) for name in ("status", "detail", "tier")},
-        **{name: encode(getattr(timing, name, None)) for name in ("median_us", "low_us", "high_us")},
-        "speedup": encode(compared and compared.speedup),
-        "speedup_low": encode(compared and compared.low),
-        "speedup_high": encode(compared and compared.high),
+        **_listed("attempt_id number parent_id rationale status detail tier", attempt),
+        **_listed("median_us low_us high_us", attempt.timing),
+        **{name if name == "speedup" else f"speedup_{name}": value for name, value in compared.items()},
         "registers": [k.registers for k in attempt.kernels],
         "spill_bytes": words.spill_bytes(attempt.kernels),
     }
@@ -570,12 +571,10 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         yield "speed of light", f"{record.sol_fraction:.1%}"
     if record.coverage is not None:
         yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
-    if record.verdict and record.verdict.variant:
-        yield "variant", record.verdict.variant
-    if launches := launches_in_words(record.verdict.receipt if record.verdict else {}):
-        yield "by launch", launches
-    for line in counters_in_words(record.verdict.receipt if record.verdict else {}):
-        yield "counters", line
+    if record.variant:
+        yield "variant", record.variant
+    if record.verdict:
+        yield from evidence.in_words(record.verdict)
 
 
 def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
@@ -631,12 +630,12 @@ def _time(at: float) -> str:
 
 def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) -> dict[str, Json]:
     """Return the one object of --json."""
-    about = ("run_id", "task", "task_sha256", "author", "arch", "gpu", "versions")
     return {
         "type": "attempt",
         "schema_version": 2,
-        **_record_json(shown.record),
-        "run": {name: encode(getattr(shown.run, name)) for name in about},
+        **_listed(_RECORD, shown.record),
+        "tool": shown.record.tool if shown.record.verdict else None,
+        "run": _listed("run_id task task_sha256 author arch gpu versions", shown.run),
         "ancestors": list(map(_line_json, shown.ancestors)),
         "diff": shown.diff or None,
         "verifications": [_verification(v) for v in shown.verifications],
@@ -648,20 +647,12 @@ def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) 
 _RECORD = (
     "attempt_id number parent_id at source rationale origin status tool detail timing comparisons coverage sol_fraction"
     " variant tier best kernels library_ops trace_s compile_s bench_s expectations held cases rank_key lines pending"
-).split()
-
-
-def _record_json(attempt: Attempt) -> dict[str, Json]:
-    verdict = attempt.verdict
-    own: dict[str, object] = {"variant": verdict.variant if verdict else "", "lines": verdict.lines if verdict else ()}
-    own["tool"] = attempt.tool if verdict else None
-    return {name: encode(own[name] if name in own else getattr(attempt, name)) for name in _RECORD}
+)
 
 
 def _verification(verified: Verified) -> dict[str, Json]:
     verdict = {name: value for name, value in encode(verified.verdict).items() if name != "receipt"}
-    facts = {name: encode(getattr(verified, name)) for name in ("at", "gpu", "held", "why", "versions")}
-    return facts | {"verdict": verdict}
+    return _listed("at gpu held why versions", verified) | {"verdict": verdict}
 
 
 @dataclass(frozen=True)
@@ -789,17 +780,16 @@ def _resource_changes(before: CompiledAttempt, after: CompiledAttempt) -> Iterat
 def _resources(report: KernelReport) -> str:
     return (
         f"{report.registers} registers, {report.spill_bytes} B spilled, {report.shared_bytes} B shared, "
-        f"{report.num_warps} warps, occupancy {report.occupancy:.0%}"
+        f"{words.plural(report.num_warps, 'warp')}, occupancy {report.occupancy:.0%}"
     )
 
 
 def compiled_json(shown: CompiledAttempt, parts: Sequence[str], against: CompiledAttempt | None) -> dict[str, Json]:
     """Return the one object of --json. `parts`: "sass", "ptx" or both."""
-    names = ("attempt_id", "variant", "timed_variant", "arch", "assembler", "disassembler", "same_cubins")
     found: dict[str, Json] = {
         "type": "compiled",
         "schema_version": 2,
-        **{name: encode(getattr(shown, name)) for name in names},
+        **_listed("attempt_id variant timed_variant arch assembler disassembler same_cubins", shown),
         "versions": dict(shown.versions_now),
         "kernels": encode(shown.reports),
     }

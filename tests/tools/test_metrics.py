@@ -73,6 +73,22 @@ def test_a_kernel_that_takes_little_of_the_time_gets_no_hint() -> None:
         assert any("32 programs" in h for h in hints)
 
 
+def test_what_memory_moved_beyond_the_least_bytes_is_named_where_every_launch_was_seen() -> None:
+    seen: Json = {"kernels": [{"kernel": "k", "values": {"dram_read_bytes": 6e9, "dram_written_bytes": 1.2e9}}]}
+    work = PlanWork(launches=(("k", 4096),))
+    said = "memory moved 1.50x the task's least bytes: something is read again"
+    assert said in place(1_500.0, work=work, receipt={"counters": seen}).hints
+    more = replace(work, launches=(("k", 4096), ("j", 4096)))
+    assert said not in place(1_500.0, work=more, receipt={"counters": seen}).hints
+
+
+def test_launches_are_no_hint_where_empty_ones_take_little_of_the_time() -> None:
+    work = PlanWork(launches=(("k", 4096), ("k", 4096)))
+    for null_us, hinted in ((4.0, False), (400.0, True)):
+        hints = place(1_000.0, work=work, receipt={"null_us": null_us}).hints
+        assert any("2 launches a forward" in h for h in hints) is hinted
+
+
 def facts(**more: Any) -> KernelFacts:
     return KernelFacts(replace(SPILLING, name="mm", num_stages=3), **more)
 
@@ -81,6 +97,8 @@ def test_the_line_of_an_update_counts_blocks_and_waves_and_stays_short() -> None
     said = facts_in_words(facts(blocks=2, programs=300, multiprocessors=132))
     assert said.endswith("4 warps, 3 stages; 2 blocks/SM, 300 programs: 1.14 waves (last 14 %)")
     assert facts(blocks=2, programs=264, multiprocessors=132).last_wave == 1.0
+    one = KernelFacts(replace(SPILLING, num_warps=1), blocks=1, programs=1, multiprocessors=132)
+    assert facts_in_words(one).endswith("1 warp, 1 stage; 1 block/SM, 1 program: 0.01 waves (last 1 %)")
     longest = replace(SPILLING, name="k" * 300, spill_load_bytes=9935, shared_bytes=232448, num_warps=8, num_stages=4)
     grid = KernelFacts(longest, 1, 65536, 132)
     assert len(facts_in_words(grid)) == 160

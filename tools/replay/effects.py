@@ -21,6 +21,7 @@ from kerneltune.tools.schema.plan import (
     TensorArg,
     TensorRef,
     base_name,
+    step_refs,
     tensor_refs,
 )
 from kerneltune.tools.schema.sass import Census, Sass, phases
@@ -43,11 +44,8 @@ def traffic_bytes(plan: Plan) -> int:
 
 
 def _step_bytes(step: Step) -> int:
-    if isinstance(step, Launch):
-        return _distinct_bytes(a.tensor for a in step.args if isinstance(a, TensorArg | DescriptorArg))
-    if step.op.startswith(_ALLOCATIONS):
-        return 0
-    return _distinct_bytes([*tensor_refs([list(step.args), step.kwargs]), *filter(None, step.outs)])
+    allocates = isinstance(step, Aten) and step.op.startswith(_ALLOCATIONS)
+    return 0 if allocates else _distinct_bytes(step_refs(step))
 
 
 def _distinct_bytes(refs: Iterable[TensorRef]) -> int:

@@ -352,7 +352,8 @@ class OpenTask:
     data sheet); torch.compile keeps its work under `cache_dir` ("": nowhere), where processes of one user also lock a
     GPU; a baseline that takes longer than `baseline_limit_s` to build is left out. `memory_bytes` of the GPU may be
     used by judge and runner together (0: all of it). `first_tier`: what will be asked for first; a screening waits for
-    one baseline alone. `small`: the constants of the small case that the task has and its file does not."""
+    one baseline alone. `small`: the constants of the small case that the task has and its file does not. With
+    `counters`, what is judged in full and right has ncu's counters in its receipt."""
 
     path: str
     task: TaskSpec
@@ -363,6 +364,7 @@ class OpenTask:
     memory_bytes: int = 0
     first_tier: Tier = "screened"
     small: dict[str, Json] = field(default_factory=dict)
+    counters: bool = False
     kind: Literal["open_task"] = "open_task"
 
 

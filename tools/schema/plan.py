@@ -220,6 +220,15 @@ def tensor_refs(value: Json) -> Iterator[TensorRef]:
             yield from tensor_refs(item)
 
 
+def step_refs(step: Step) -> Iterator[TensorRef]:
+    """All tensors that a step reads or writes."""
+    if isinstance(step, Launch):
+        yield from (a.tensor for a in step.args if isinstance(a, TensorArg | DescriptorArg))
+    else:
+        yield from tensor_refs([list(step.args), step.kwargs])
+        yield from filter(None, step.outs)
+
+
 # Allocations: they move nothing. What they return is poisoned until somebody writes it.
 EMPTY = frozenset("empty empty_like empty_strided new_empty new_empty_strided".split())
 

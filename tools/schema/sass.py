@@ -417,17 +417,21 @@ def facts_in_words(facts: KernelFacts, sass: Sass | None = None) -> str:
     of = facts.report
     taken = {"registers": of.registers, "B spilled": of.spill_bytes, "B shared": of.shared_bytes}
     words = [f"{n} {what}" for what, n in taken.items() if n]
-    words += [f"occupancy {100 * of.occupancy:.0f} %", f"{of.num_warps} warps"]
-    parts = [", ".join([*words, *([f"{of.num_stages} stages"] if of.num_stages else [])])]
+    words += [f"occupancy {100 * of.occupancy:.0f} %", _counted(of.num_warps, "warp")]
+    parts = [", ".join([*words, *([_counted(of.num_stages, "stage")] if of.num_stages else [])])]
     if facts.programs:
         waves = f"{facts.waves:.{0 if facts.waves >= 100 else 2}f} waves (last {100 * facts.last_wave:.0f} %)"
-        parts.append(f"{facts.blocks} block{'s' * (facts.blocks != 1)}/SM, {facts.programs} programs: {waves}")
+        parts.append(f"{_counted(facts.blocks, 'block')}/SM, {_counted(facts.programs, 'program')}: {waves}")
     if facts.asked_warps is not None:
         done = of.num_warps > facts.asked_warps
-        parts.append(f"specialised from {facts.asked_warps} warps" if done else "not specialised as asked")
+        parts.append(f"specialised from {_counted(facts.asked_warps, 'warp')}" if done else "not specialised as asked")
     said = "; ".join(parts)
     name = of.name[: max(_LEAST_OF_A_NAME, _MOST_OF_A_LINE - len(said) - 2)]
     return f"{name}: {'; '.join([said, *(_instructions(facts, sass) if sass else [])])}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _instructions(facts: KernelFacts, sass: Sass) -> Iterator[str]:

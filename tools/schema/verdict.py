@@ -337,7 +337,8 @@ def _by_case(names: Iterable[str]) -> str:
 def of_a_process(receipt: Mapping[str, Json]) -> Mapping[str, Json]:
     """The facts of a timing. A confirmation tells of each of its processes; the last stands for them."""
     processes = receipt.get("processes")
-    return processes[-1] if isinstance(processes, list) and processes else receipt
+    last = processes[-1] if isinstance(processes, list) and processes else None
+    return last if isinstance(last, Mapping) else receipt
 
 
 def launch_times(receipt: Mapping[str, Json]) -> tuple[LaunchTime, ...]:

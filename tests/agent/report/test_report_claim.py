@@ -53,6 +53,13 @@ def test_what_a_check_did_without_stands_among_the_facts() -> None:
     assert ("precision", "float32, compared with float64") in facts(material(made, full))
 
 
+def test_what_limits_the_best_kernel_stands_among_the_facts() -> None:
+    counters = {"kernels": [{"kernel": "rows", "values": {"dram_percent": 80.0}}]}
+    made = events(confirmed=replace(correct(80.0, "confirmed"), receipt={"counters": counters}))
+    words = "rows: memory, 80 % of its peak rate: with the same bytes at most 1.25x"
+    assert ("bottleneck", words) in facts(material(made, receipt("x")))
+
+
 def test_what_was_not_confirmed_is_said_not_to_be() -> None:
     assert "Not confirmed in fresh processes: the time is a screened one." in of(correct(80.0, "screened")).text
 

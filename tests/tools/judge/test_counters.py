@@ -1,20 +1,14 @@
-"""Hardware counters: the process that is watched, and what is made of its numbers."""
+"""Hardware counters: the process that is watched."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.judge.timing.counters import (
-    CounterReader,
-    CountersUnavailable,
-    KernelCounters,
-    counters_in_words,
-    find_ncu,
-)
-from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.judge.timing.counters import CounterReader, CountersUnavailable, find_ncu
 from kerneltune.tools.schema.plan import Plan
 
 PLAN = Plan(
@@ -32,27 +26,6 @@ def blind_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return program
-
-
-def test_a_kernel_s_counters_are_one_line_with_the_longest_waits_first() -> None:
-    values = {
-        "time_ns": 126600.0,
-        "dram_read_bytes": 268435456.0,
-        "dram_written_bytes": 268435456.0,
-        "dram_percent": 88,
-    }
-    stalls = {"wait": 0.1, "barrier": 0.5, "long_scoreboard": 12.25}
-    receipt = {"counters": {"kernels": encode((KernelCounters("rows", values, stalls),))}}
-    assert counters_in_words(receipt) == [
-        "rows: 126.6 µs under ncu, 4.24 TB/s of DRAM (88 % of its peak), 256.0 MiB read, 256.0 MiB written; "
-        "warps waiting at an issue: 12.2 for global memory, 0.5 at a barrier"
-    ]
-
-
-def test_words_come_only_of_counters_that_are_there() -> None:
-    assert counters_in_words({}) == []
-    assert counters_in_words({"counters": {"kernels": [{"kernel": 7}]}}) == []
-    assert counters_in_words({"counters": {"problem": "ncu \x1b[31m is gone"}}) == ["not read: ncu  is gone"]
 
 
 def test_a_process_that_has_no_gpu_says_so_through_ncu(blind_ncu: Path, tmp_path: Path) -> None:
@@ -74,12 +47,35 @@ def test_a_reader_that_is_closed_before_it_was_asked_leaves_nothing(blind_ncu: P
     assert not folder.exists()
 
 
-@pytest.mark.gpu
-def test_counters_of_a_judged_kernel_are_in_its_receipt(tmp_path: Path) -> None:
+# What a driver that keeps its counters for others makes ncu say.
+REFUSED = '#!/bin/sh\necho "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"\nexit 1\n'
+
+
+def test_an_ncu_that_is_refused_is_quoted(blind_ncu: Path, tmp_path: Path) -> None:
+    blind_ncu.write_text(REFUSED)
+    with CounterReader() as reader, pytest.raises(CountersUnavailable, match="ERR_NVGPUCTRPERM"):
+        reader.read(PLAN, [], [], tmp_path / "task.py")
+
+
+def receipt_with_counters(path: str) -> str:
+    """What `bench` of an honest kernel prints, with that PATH."""
     source = Path(__file__).parents[3] / "corpus" / "honest" / "associative_scan.py"
+    command = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", "bench", str(source), "--json"]
+    environment = os.environ | {"KERNELTUNE_COUNTERS": "true", "PYTHONPATH": os.pathsep.join(sys.path), "PATH": path}
+    done = subprocess.run([*command, "--task", "cumsum", "--no-store"], capture_output=True, text=True, env=environment)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+def test_counters_of_a_judged_kernel_are_in_its_receipt() -> None:
     if find_ncu() is None:
         pytest.skip("ncu is not installed")
-    command = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", "bench", str(source), "--json"]
-    environment = os.environ | {"KERNELTUNE_COUNTERS": "true", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([*command, "--task", "cumsum", "--no-store"], capture_output=True, text=True, env=environment)
-    assert "dram_read_bytes" in done.stdout, done.stdout + done.stderr
+    assert "dram_read_bytes" in receipt_with_counters(os.environ["PATH"])
+
+
+@pytest.mark.gpu
+def test_where_ncu_is_refused_probes_are_in_the_receipt(blind_ncu: Path) -> None:
+    blind_ncu.write_text(REFUSED)
+    told = receipt_with_counters(os.environ["PATH"])
+    assert "ERR_NVGPUCTRPERM" in told
+    assert re.search(r'"resident_us": ?\d', told), told

@@ -24,6 +24,7 @@ from kerneltune.tools.backends.cuda.protocol import (
     Replays,
     Reply,
     Request,
+    Resident,
     RunOnce,
     Setup,
     Steps,
@@ -87,6 +88,8 @@ def _timed(stage: TimedPlan, request: Request) -> Reply:
             return stage.block(request.passes, request.turn)
         case Replays():
             return stage.replays(request.passes)
+        case Resident():
+            return stage.resident(request.passes)
         case Steps():
             return stage.shares(request.passes)
     return Done()

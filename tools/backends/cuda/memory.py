@@ -27,30 +27,32 @@ GUARD_BYTES = 1 << 30  # on each side; address space costs nothing
 
 
 class Pages:
-    """Whole pages of the current GPU, mapped between two guards at `address`."""
+    """Whole pages of the current GPU, mapped between two guards at `address`; `times` over, one behind the other, so
+    that what lies in the first is read and written in all."""
 
-    def __init__(self, handle: Any, nbytes: int, *, writable: bool) -> None:
-        self.nbytes, self._handle = nbytes, handle
-        span = nbytes + 2 * GUARD_BYTES
+    def __init__(self, handle: Any, nbytes: int, *, writable: bool, times: int = 1) -> None:
+        self.nbytes, self._piece_bytes, self._handle = times * nbytes, nbytes, handle
+        span = self.nbytes + 2 * GUARD_BYTES
         try:
             self._range = int(check("cuMemAddressReserve", cu.cuMemAddressReserve(span, 0, 0, 0)))
         except DriverError:
             cu.cuMemRelease(handle)
             raise
         self.address = self._range + GUARD_BYTES
-        self._mapped = False
+        self._mapped = 0
         try:
-            check("cuMemMap", cu.cuMemMap(self.address, nbytes, 0, handle, 0))
-            self._mapped = True
+            for number in range(times):
+                check("cuMemMap", cu.cuMemMap(self.address + number * nbytes, nbytes, 0, handle, 0))
+                self._mapped += 1
             self.allow(writable=writable)
         except DriverError:
             self.close()
             raise
 
     @classmethod
-    def create(cls, nbytes: int) -> "Pages":
+    def create(cls, nbytes: int, times: int = 1) -> "Pages":
         """New pages that can be read and written here; `nbytes` is a multiple of GRANULE_BYTES. Raises DriverError."""
-        return cls(check("cuMemCreate", cu.cuMemCreate(nbytes, _properties(), 0)), nbytes, writable=True)
+        return cls(check("cuMemCreate", cu.cuMemCreate(nbytes, _properties(), 0)), nbytes, writable=True, times=times)
 
     @classmethod
     def open(cls, fd: int, nbytes: int, *, writable: bool) -> "Pages":
@@ -74,8 +76,9 @@ class Pages:
     def close(self) -> None:
         """Unmap. The pages are freed when no process maps them and no descriptor is open. Nothing may use them."""
         if self._range:
-            if self._mapped:
-                check("cuMemUnmap", cu.cuMemUnmap(self.address, self.nbytes))
+            for number in range(self._mapped):
+                at = self.address + number * self._piece_bytes
+                check("cuMemUnmap", cu.cuMemUnmap(at, self._piece_bytes))
             check("cuMemAddressFree", cu.cuMemAddressFree(self._range, self.nbytes + 2 * GUARD_BYTES))
             check("cuMemRelease", cu.cuMemRelease(self._handle))
         self._range = 0
@@ -171,6 +174,12 @@ class DeviceBuffer:
         whole = aligned(nbytes, PAGE_BYTES)
         address = driver.allocate(whole)
         return cls(address, whole, lambda: driver.free(address))
+
+    @classmethod
+    def repeated(cls, nbytes: int, piece_bytes: int) -> "DeviceBuffer":
+        """At least `nbytes` of addresses behind which the same `piece_bytes`, a multiple of PAGE_BYTES, lie again and
+        again. Raises DriverError."""
+        return cls._of(Pages.create(piece_bytes, times=-(-nbytes // piece_bytes)))
 
     @classmethod
     def _of(cls, pages: Pages) -> "DeviceBuffer":

@@ -108,6 +108,15 @@ class Replays:
 
 
 @dataclass(frozen=True)
+class Resident:
+    """Time `passes` passes of a plan whose large tensors are a few pages again and again, which the L2 holds. Their
+    results are rubbish, and the graph has to be made again. The answer is Times; of no pass where it cannot be done."""
+
+    passes: int
+    kind: Literal["resident"] = "resident"
+
+
+@dataclass(frozen=True)
 class CopyOut:
     """Copy outputs that do not lie in the judge's buffer into it. The answer is Done."""
 
@@ -131,7 +140,7 @@ class Drop:
     kind: Literal["drop"] = "drop"
 
 
-Request = Load | RunOnce | Setup | Capture | TimedBlock | Replays | CopyOut | Steps | Drop
+Request = Load | RunOnce | Setup | Capture | TimedBlock | Replays | Resident | CopyOut | Steps | Drop
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,7 @@ class Failed:
 Reply = Done | Times | Shares | Failed
 
 # What a runner may answer to each request, besides Failed.
-ANSWERS: dict[str, type] = {"block": Times, "replays": Times, "steps": Shares}
+ANSWERS: dict[str, type] = {"block": Times, "replays": Times, "resident": Times, "steps": Shares}
 
 
 def fits(request: Request, reply: Reply) -> bool:
@@ -186,8 +195,9 @@ def fits(request: Request, reply: Reply) -> bool:
     if not isinstance(reply, ANSWERS.get(request.kind, Done)):
         return False
     if isinstance(reply, Times):
-        passes = request.passes if isinstance(request, TimedBlock) else 0
-        return len(reply.pass_us) == passes and all(map(_is_time, (*reply.pass_us, reply.span_us)))
+        passes = request.passes if isinstance(request, TimedBlock | Resident) else 0
+        undone = isinstance(request, Resident) and not reply.pass_us
+        return (undone or len(reply.pass_us) == passes) and all(map(_is_time, (*reply.pass_us, reply.span_us)))
     if isinstance(reply, Shares):
         groups = request.groups if isinstance(request, Steps) else 0
         times = (reply.own_us, reply.library_us, reply.glue_us, *reply.launches_us)

@@ -23,7 +23,15 @@ import torch
 
 from kerneltune.tools.backends.cuda import passes
 from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
-from kerneltune.tools.backends.cuda.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, settle, torch_memory
+from kerneltune.tools.backends.cuda.memory import (
+    PAGE_BYTES,
+    Bump,
+    DeviceBuffer,
+    protected_copy,
+    settle,
+    torch_memory,
+    usable,
+)
 from kerneltune.tools.backends.cuda.protocol import BufferRegion, Load, Setup, Shares, Times, launch_groups
 from kerneltune.tools.replay.replay import (
     Launcher,
@@ -37,7 +45,7 @@ from kerneltune.tools.replay.replay import (
     poison,
     view_of,
 )
-from kerneltune.tools.schema.plan import EMPTY, Aten, Plan, Step, Storage, base_name
+from kerneltune.tools.schema.plan import EMPTY, Aten, Plan, Step, Storage, base_name, step_refs
 
 
 class MappedBuffer(Protocol):
@@ -179,9 +187,13 @@ class TimedPlan:
     def reset(self, turn: int) -> None:
         """Nothing that the plan can write keeps what an earlier pass wrote (inputs are checked by the judge)."""
         poison(self._outputs, turn)
-        self._launcher.poison(turn)
         for memory in (self._scratch.tensor, *self._leftovers):
             poison(memory, turn + 1)
+        self._restore(turn)
+
+    def _restore(self, turn: int) -> None:
+        """What the plan keeps between forwards is as it was prepared."""
+        self._launcher.poison(turn)
         for tensor, pristine in self._kept:
             tensor.copy_(pristine.tensor[: tensor.numel()])
 
@@ -227,6 +239,56 @@ class TimedPlan:
         work = self._replayed()
         times: Times = self._on_stream(lambda: passes.warm_passes(count, work))
         return times
+
+    def resident(self, count: int) -> Times:
+        """Passes of a plan whose large tensors are a few pages again and again, all of which the L2 holds: what is left
+        of its time is not DRAM's. None where that cannot be: of what libraries allocate nobody knows the addresses, and
+        indices must stay what they are, or kernels would read beyond their tensors."""
+        plan = self._setup.plan
+        l2_bytes = int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+        piece_bytes = piece_for(plan, l2_bytes // 2) if usable() and not plan.library_ops else 0
+        if not piece_bytes:
+            return Times((), 0.0)
+        self._graph, self._leftovers = None, []
+        buffers: list[DeviceBuffer] = []
+        try:
+            replay = self._repeated(piece_bytes, buffers)
+
+            def work() -> None:
+                for _ in self._replays:
+                    self._launcher.begin_forward()
+                    replay.run()
+
+            self._on_stream(work)
+            graph = passes.captured(work, self._stream)
+            timed = partial(passes.cold_passes, count + 1, graph.replay, self._restore, lambda: None)
+            times: Times = self._on_stream(timed)
+            return Times(times.pass_us[1:], times.span_us)  # the first brings everything into the L2
+        finally:
+            torch.cuda.synchronize()
+            for buffer in buffers:
+                buffer.close()
+
+    def _repeated(self, piece_bytes: int, buffers: list[DeviceBuffer]) -> Replay:
+        """A replay on repeated pieces of the first slot's tensors, which are noted in `buffers`."""
+        setup, plan = self._setup, self._setup.plan
+        first = self._replays[0]
+        storages = _regions("input", self._inputs, setup.input_regions, 0)
+        storages |= _regions("state", self._state, setup.state_regions, 0)
+        ready, bound, whole = first.shareable(), {}, index_storages(plan)
+        for storage in plan.storages:
+            if storage.nbytes <= piece_bytes or storage.id in whole:
+                continue
+            buffers.append(DeviceBuffer.repeated(storage.nbytes, piece_bytes))
+            flat, name = buffers[-1].tensor[: storage.nbytes], f"{storage.origin}:{storage.name}"
+            known = storages.get(name, ready.get(storage.id))
+            if known is not None:
+                flat[:piece_bytes].copy_(known[:piece_bytes])
+            if name in storages:
+                storages[name] = flat
+            else:
+                (bound if storage.origin == "scratch" else ready)[storage.id] = flat
+        return Replay(plan, "cuda", self._launcher, storages, bound=bound, ready=ready)
 
     def copy_out(self) -> None:
         """Bring the outputs that do not lie in the judge's buffer there."""
@@ -311,6 +373,31 @@ class TimedPlan:
             buffer.close()
         self._buffers = []
         torch.cuda.empty_cache()
+
+
+def index_storages(plan: Plan) -> set[int]:
+    """Storages that may say where to read: some step sees whole numbers of four bytes or more there."""
+    refs = (ref for step in plan.run for ref in step_refs(step))
+    return {ref.storage for ref in refs if ref.dtype in _INDICES}
+
+
+_INDICES = ("int32", "int64", "uint32", "uint64")
+
+
+def piece_for(plan: Plan, most_bytes: int) -> int:
+    """How many bytes of each large tensor are kept, so that all tensors take `most_bytes` at most; 0 where not even
+    single pages would do."""
+    whole = index_storages(plan)
+
+    def kept_bytes(piece_bytes: int) -> int:
+        return sum(s.nbytes if s.id in whole else min(s.nbytes, piece_bytes) for s in plan.storages)
+
+    piece_bytes = 0
+    for larger in range(PAGE_BYTES, most_bytes + 1, PAGE_BYTES):
+        if kept_bytes(larger) > most_bytes:
+            break
+        piece_bytes = larger
+    return piece_bytes
 
 
 def _mark() -> torch.cuda.Event:

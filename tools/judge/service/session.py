@@ -31,11 +31,13 @@ from kerneltune.tools.judge.timing.baselines import keep_compiled
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted
 from kerneltune.tools.judge.timing.ceilings import describe_gpu
+from kerneltune.tools.judge.timing.counters import CounterReader, CountersUnavailable
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.evidence import COUNTERS, PROBES
 from kerneltune.tools.schema.messages import (
     OTHER_BASELINES_S,
     SCREENING,
@@ -56,6 +58,7 @@ from kerneltune.tools.schema.messages import (
     ScreenVariants,
     Warm,
 )
+from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict
 from kerneltune.tools.task.load import SMALL, TaskFile, find_task, with_small
@@ -83,6 +86,9 @@ class JudgeSession:
         self._patience_s = OTHER_BASELINES_S
         self._verdicts = VerdictCache()
         self._held_back: DeviceBuffer | None = None  # memory that a setting says is not ours
+        self._counts = False  # whether counters are asked for
+        self._reader: CounterReader | None = None
+        self._found: dict[str, dict[str, Json]] = {}  # what counters and probes told of a plan, by its hash
 
     def _tell(self, message: JudgeMessage) -> None:
         self._channel.send(encode(message))
@@ -161,7 +167,9 @@ class JudgeSession:
         note = keep_compiled(Path(request.cache_dir)) if request.cache_dir else ""
         name = str(self._gpu.get("name"))
         notes = [note] if note else []
-        self._first_tier = request.first_tier
+        self._first_tier, self._counts = request.first_tier, request.counters
+        if self._counts:
+            self._warm_reader()
         if request.cache_dir and self._gpu.get("uuid"):
             try:
                 self._gpu_lock = GpuLock(Path(request.cache_dir) / "locks", str(self._gpu["uuid"]))
@@ -272,10 +280,48 @@ class JudgeSession:
         known = self._verdicts.find(name) if request.reuse else None
         if known is not None:
             return known
-        in_full = self._verdicts.find_in_full(request, blobs)
-        verdict = self._bench_in_memory(request, images_of(request.images, blobs), in_full)
+        in_full, images = self._verdicts.find_in_full(request, blobs), images_of(request.images, blobs)
+        verdict = self._bench_in_memory(request, images, in_full)
+        if self._counts and request.tier != "screened" and verdict.status is Status.CORRECT:
+            verdict = replace(verdict, receipt={**verdict.receipt, **self._evidence(request, images)})
         self._verdicts.keep(name, verdict, request.tier)
         return verdict
+
+    def _evidence(self, request: BenchRequest, images: Images) -> dict[str, Json]:
+        """Why the timed case's plan takes its time, for the receipt: found once, whatever it is judged again for."""
+        main = self._opened()[1].main.name
+        plan = next(plan for plan in request.plans if plan.case == main)
+        name = plan_hash(plan)
+        if name not in self._found:
+            self._found[name] = {COUNTERS: self._counters(plan, images)}
+            if "problem" in self._found[name][COUNTERS]:
+                self._found[name][PROBES] = self._probes(plan, images)
+        return self._found[name]
+
+    def _counters(self, plan: Plan, images: Images) -> dict[str, Json]:
+        """What ncu counts, or why it does not: the verdict stands without it. The GPU is still this judge's own; what
+        ncu does would disturb another's times."""
+        its, started_s = [images[kernel.sha256] for kernel in plan.kernels], time.monotonic()
+        try:
+            with self._reader or CounterReader() as reader:
+                self._reader = None
+                found = reader.read(plan, [i.metadata for i in its], [i.cubin for i in its], self._opened()[0].path)
+        except CountersUnavailable as error:
+            return {"problem": str(error)}
+        self._warm_reader()
+        return {"kernels": encode(found), "seconds": round(time.monotonic() - started_s, 3)}
+
+    def _probes(self, plan: Plan, images: Images) -> dict[str, Json]:
+        """What the judge can find out of the plan without counters, or why it did not come through."""
+        try:
+            return encode(self._timing_run(images, SCREENING).probed(plan))
+        except (RunnerFailed, Refuted, torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
+            return {"problem": _first_line(error)}
+
+    def _warm_reader(self) -> None:
+        """A process for the next plan, which imports torch while the judge has other things to do."""
+        with contextlib.suppress(CountersUnavailable):  # said where counters are read
+            self._reader = CounterReader()
 
     def _bench_in_memory(self, request: BenchRequest, images: Images, known: Verdict | None) -> Verdict:
         """What is only kept to save time goes first when the memory is short."""

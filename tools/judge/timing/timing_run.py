@@ -13,6 +13,7 @@ from kerneltune.tools.backends.cuda.protocol import (
     Capture,
     CopyOut,
     Replays,
+    Resident,
     Steps,
     TimedBlock,
     Times,
@@ -37,7 +38,9 @@ from kerneltune.tools.judge.timing.statistics import (
     palindrome,
     passes_for,
 )
+from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.evidence import Probes
 from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.plan import EMPTY, Aten, Launch, Plan, base_name, plan_hash
 from kerneltune.tools.schema.verdict import CaseResult, Cause, LaunchTime, Status, Verdict, standing_for
@@ -162,6 +165,23 @@ class TimingRun:
         finally:
             outputs.close()
             self._setup.touched()
+
+    def probed(self, plan: Plan) -> Probes:
+        """Time the plan as it is and with its tensors in the L2, beside a copy of its bytes. Raises RunnerFailed, and
+        Refuted."""
+        self._start(plan, "probes")
+        outputs = OutputBuffers(plan, self._setup.slots)
+        try:
+            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+                self._capture(outputs)
+                cold_us = median(self._candidate(_STEADY_PASSES) for _ in range(3))
+                times, _ = self._ask(Resident(_STEADY_PASSES), (1 + _STEADY_PASSES) * self._setup.slots)
+        finally:
+            outputs.close()
+            self._setup.touched()
+        copied_bytes = traffic_bytes(plan)
+        resident_us = _per_launch(times, self._setup.slots) if times.pass_us else None
+        return Probes(cold_us, resident_us, copied_bytes / self._setup.copy_gbps / 1e3, copied_bytes)
 
     def against_itself(self, plan: Plan, pairs: int, pair_s: float) -> tuple[float, ...]:
         """Time ratios of the candidate to itself, as if it were two arms, `pair_s` seconds of device time each. Raises

@@ -1,10 +1,11 @@
-"""Which launches of a forward are timed apart, and what becomes of the times of its steps."""
+"""Which launches of a forward are timed apart, what becomes of the times of its steps, and what of it the L2 holds."""
 
 import pytest
 
-from kerneltune.tools.backends.cuda.protocol import MOST_LAUNCHES, launch_groups
-from kerneltune.tools.backends.cuda.stage import group_times
-from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan
+from kerneltune.tools.backends.cuda.memory import PAGE_BYTES
+from kerneltune.tools.backends.cuda.protocol import MOST_LAUNCHES, Resident, TimedBlock, Times, fits, launch_groups
+from kerneltune.tools.backends.cuda.stage import group_times, index_storages, piece_for
+from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan, Storage, TensorArg, TensorRef
 
 FILL = Aten("aten::zero_", (), {}, ())
 
@@ -40,3 +41,25 @@ def test_a_group_takes_the_median_over_passes_of_the_mean_over_forwards_of_its_s
     disturbed = [[9.0, 200.0, 500.0, 1.0], [9.0, 400.0, 700.0, 1.0]]
     times = group_times([(1, 3), (2,)], [one_pass, disturbed, one_pass])
     assert times == pytest.approx((4.0, 6.0))
+
+
+def reading(*storages: tuple[int, str]) -> Plan:
+    """A plan whose only launch is given tensors of so many pages and that dtype."""
+    refs = [TensorRef(number, dtype, (8,), (1,), 0) for number, (_, dtype) in enumerate(storages)]
+    kept = tuple(Storage(number, pages * PAGE_BYTES, "scratch") for number, (pages, _) in enumerate(storages))
+    kernel = Kernel("rows", "ttir", "rows", ())
+    return Plan("main", "", "sm_90", kept, (kernel,), (), (Launch(0, (1, 1, 1), tuple(map(TensorArg, refs))),), None)
+
+
+def test_tensors_share_what_the_l2_holds_and_indices_stay_whole() -> None:
+    plan_ = reading((100, "float32"), (100, "bfloat16"), (1, "float32"), (3, "int64"))
+    assert index_storages(plan_) == {3}
+    assert piece_for(plan_, 10 * PAGE_BYTES) == 3 * PAGE_BYTES
+    assert piece_for(plan_, 5 * PAGE_BYTES) == 0
+    assert piece_for(reading((100, "int32")), 10 * PAGE_BYTES) == 0
+
+
+def test_a_runner_may_leave_out_the_probe_but_no_block() -> None:
+    one, none = Times((1.0,), 2.0), Times((), 0.0)
+    assert (fits(Resident(1), one), fits(Resident(1), none), fits(Resident(2), one)) == (True, True, False)
+    assert (fits(TimedBlock(1, 0), one), fits(TimedBlock(1, 0), none)) == (True, False)
