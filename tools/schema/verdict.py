@@ -130,6 +130,7 @@ class LimitationKind(StrEnum):
     MANY_OUTPUTS = "many_outputs"
     NATIVE_MISSES = "native_misses"
     LEFT_OUT = "left_out"
+    MANY_OPERATORS = "many_operators"
     SLOW = "slow"
     NO_TIME = "no_time"
 
@@ -143,12 +144,18 @@ LIMITATIONS: Mapping[LimitationKind, str] = {
     ),
     LimitationKind.NATIVE_MISSES: "inputs at which torch's own arithmetic misses the answer as far say nothing",
     LimitationKind.LEFT_OUT: "no memory to draw these inputs, left out",
+    LimitationKind.MANY_OPERATORS: (
+        "the reference runs more operators than its noise is measured for (5,000), the noise's share of the tolerance "
+        "follows from the row's size"
+    ),
     LimitationKind.SLOW: (
-        "the reference is too slow to measure its noise, whose share of the tolerance follows from the row's size"
+        "a forward of the reference takes longer than its noise is measured for (0.4 s), the noise's share of the "
+        "tolerance follows from the row's size"
     ),
     LimitationKind.NO_TIME: "the reference is too slow for these inputs, left out",
 }
 _OF_MEMORY = frozenset({LimitationKind.NOT_FLOAT64, LimitationKind.NO_NOISE, LimitationKind.LEFT_OUT})
+_OF_TIME = frozenset({LimitationKind.MANY_OPERATORS, LimitationKind.SLOW})
 
 
 @dataclass(frozen=True)
@@ -294,7 +301,7 @@ class Verdict:
         return found
 
     def _why_left_out(self, name: str) -> LimitationKind:
-        slow = {c.case for c in self.cases if any(lacks.kind is LimitationKind.SLOW for lacks in c.limitations)}
+        slow = {c.case for c in self.cases if any(lacks.kind in _OF_TIME for lacks in c.limitations)}
         return LimitationKind.NO_TIME if name.rpartition("/")[0] in slow else LimitationKind.LEFT_OUT
 
     @property

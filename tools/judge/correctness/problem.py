@@ -140,6 +140,11 @@ class Lengths(contextlib.ExitStack):
         return set(self._watch.names)
 
     @property
+    def operators(self) -> int:
+        """How many of them."""
+        return self._watch.operators
+
+    @property
     def saturates(self) -> bool:
         """Whether there is a contraction, and something that turns large differences into all or nothing."""
         return bool(self._flops.get_total_flops()) and bool(self._watch.names & _SATURATING)
@@ -167,6 +172,7 @@ class Lengths(contextlib.ExitStack):
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     adds = False  # whether an operator ran that may add something up
+    operators = 0
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -175,6 +181,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = op._schema.name.partition("::")[2]
         self.names.add(name)
+        self.operators += 1
         self.adds = self.adds or not (torch.Tag.pointwise in op.tags or op.is_view or name in _MOVES)
         return op(*args, **(kwargs or {}))
 
@@ -185,9 +192,13 @@ _SAME_ROWS = 1e-9  # relative, between two float64 runs over different numbers o
 _ALIKE = 0.1  # relative, of an answer and its reference's own dtype: not a tolerance, but a sign of other rows
 # output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
 MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
-# Seconds of a forward that a dispatch mode watches, as one in float64 is. A battery with its noise takes a dozen, a
-# verdict over a hundred: of a scan over 1,500 steps in a Python loop none was given after 45 s.
-SLOW_S = 0.15
+# A reference is slow by its operators: a dispatch mode, as one in float64 is, takes some 30 µs for each. A battery with
+# its noise takes a dozen forwards, a verdict over a hundred: of a scan over 1,500 steps in a Python loop (7,500
+# operators, 0.2 s) none was given after 45 s. Their number is the same in every session, which no time is; a forward of
+# few operators is slow only where it takes far longer than those.
+MOST_OPERATORS = 5_000
+_OPERATOR_S = 4e-5
+SLOW_S = 0.4
 _BATTERIES_S = 12.0  # that the answers of a slow case may take altogether
 _RUNS_A_BATTERY = 4  # without noise: in both arithmetics, once to see whether it applies and once for its answer
 # equal terms are rounded the same way, so errors add up as L, not sqrt(L); whole numbers that something scales, too
@@ -272,17 +283,17 @@ class LoadedCase(ReferenceModel):
         return {**inferred, **declared}
 
     @property
-    def slow(self) -> bool:
-        """Whether judging in full takes too many runs of this reference: its noise is not measured then, and only the
-        batteries are drawn that there is time for."""
-        return _forward_s(self.task, self.case.name, self.device) > SLOW_S
+    def slow(self) -> LimitationKind | None:
+        """Why judging in full takes too long with this reference, by its operators or by the time of a forward: its
+        noise is not measured then, and only the batteries are drawn that there is time for."""
+        return _pace(self.task, self.case.name, self.device).slow
 
     @property
     def in_time(self) -> tuple[str, ...]:
         """The batteries that there is time for: all where the reference is not slow, the task's own in any case."""
         if not self.slow:
             return BATTERIES
-        each_s = _RUNS_A_BATTERY * _forward_s(self.task, self.case.name, self.device)
+        each_s = _RUNS_A_BATTERY * _pace(self.task, self.case.name, self.device).forward_s
         return BATTERIES[: max(1, int(_BATTERIES_S / each_s))]
 
     def in_domain(self, inputs: Tree) -> bool:
@@ -589,8 +600,8 @@ class LoadedCase(ReferenceModel):
     def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
         if not answer.exact:
             return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
-        if self.slow:
-            return _Noise(limitations=(Limitation(LimitationKind.SLOW),))
+        if slow := self.slow:
+            return _Noise(limitations=(Limitation(slow),))
         if numel(answer.values) > MOST_DISTURBED[self.device]:
             return _Noise(limitations=(Limitation(LimitationKind.MANY_OUTPUTS),))
         try:
@@ -682,11 +693,19 @@ def _inferred(task: TaskFile, case: str, device: str) -> Mapping[str, str]:
     return inferred_kinds([problem._own(seed) for seed in range(3)], problem.in_domain)
 
 
+@dataclass(frozen=True)
+class _Pace:
+    """How long a watched forward takes, and why that is slow; None where it is not."""
+
+    forward_s: float
+    slow: LimitationKind | None = None
+
+
 @functools.lru_cache(maxsize=256)
-def _forward_s(task: TaskFile, case: str, device: str) -> float:
-    """Seconds of one watched forward on the task's own inputs, measured once; 0 where it cannot be. One that seems slow
-    is measured three times, since the first loads libraries. On a CPU, whose cores others use as well, only the seconds
-    that this thread has worked count."""
+def _pace(task: TaskFile, case: str, device: str) -> _Pace:
+    """How fast a reference is on the task's own inputs, found out once. One that seems slow by its time is measured
+    three times, since the first loads libraries, and said to the next power of two, so that a session's noise decides
+    little. On a CPU, whose cores others use as well, only the seconds that this thread has worked count."""
     took_s = math.inf
     clock = time.perf_counter if device == "cuda" else time.thread_time
     try:
@@ -694,16 +713,18 @@ def _forward_s(task: TaskFile, case: str, device: str) -> float:
         inputs = problem._own(0)
         for _ in range(3):
             began_s = clock()
-            with Lengths():
+            with Lengths() as lengths:
                 problem.native(inputs)
+            if lengths.operators > MOST_OPERATORS:
+                return _Pace(lengths.operators * _OPERATOR_S, LimitationKind.MANY_OPERATORS)
             if device == "cuda":
                 torch.cuda.synchronize()
             took_s = min(took_s, clock() - began_s)
             if took_s <= SLOW_S:
-                break
+                return _Pace(took_s)
     except TaskError:  # whoever needs that forward is told
-        return 0.0
-    return took_s
+        return _Pace(0.0)
+    return _Pace(2.0 ** math.ceil(math.log2(took_s)), LimitationKind.SLOW)
 
 
 @functools.lru_cache(maxsize=256)
