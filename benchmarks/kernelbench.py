@@ -2,15 +2,17 @@
 
     python -m benchmarks.kernelbench --kernelbench DIR --out share.jsonl --gpus 0,1 --deadline 570
     python -m benchmarks.kernelbench --kernelbench DIR --out share.jsonl --gpus 0,1 --again    # those not right
+    python -m benchmarks.kernelbench --kernelbench DIR --out full.jsonl --tier judged --gpu-memory-gib 74.5
     python -m benchmarks.kernelbench --out share.jsonl --report                                # only print
 
 DIR is a checkout of github.com/ScalingIntelligence/KernelBench; nothing of it is part of this repository. Each problem
 is a line of JSON in the file, written when it ends, so that the same command goes on where it was, on another machine,
 too; of two lines for one problem the later counts.
 
-Each GPU has a worker, which judges one problem after the other against eager and torch.compile, all of them screened
-and none more thoroughly; beside that it describes, lowers, traces and compiles the next ones. Without a GPU a smaller
-case that the judge makes of a problem is replayed on the CPU and compared with float64: `checked`, and no time.
+Each GPU has a worker, which judges one problem after the other against eager and torch.compile; beside that it
+describes, lowers, traces and compiles the next ones. Candidates are screened, several of a problem; or, with `--tier
+judged`, up to the first that is right, checked in full. Without a GPU a smaller case that the judge makes of a problem
+is replayed on the CPU and compared with float64: `checked`, and no time.
 """
 
 import argparse
@@ -32,7 +34,18 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Protocol, TypeVar
 
-from benchmarks.gpu_fleet import Answer, Fleet, GpuWorker, More, Request, Step, ended_of_itself, gpus_of, served
+from benchmarks.gpu_fleet import (
+    Answer,
+    Fleet,
+    GpuWorker,
+    More,
+    Request,
+    Step,
+    ended_of_itself,
+    gpus_of,
+    names_of,
+    served,
+)
 from kerneltune.agent.attempt import Proposal, point_of
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import Lowering, open_task
@@ -44,12 +57,12 @@ from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, TaskError, Unfit
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, arch_number
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict, versions
+from kerneltune.tools.schema.verdict import NOT_IN_FULL, Status, Tier, Verdict, versions
 from kerneltune.tools.task.load import TaskFile, find_task
 from kerneltune.tools.update import Update, UpdateLimits, Updater
 
 Line = dict[str, Any]
-LEVELS = ("level1", "level2")
+LEVELS = ("level1", "level2", "level3", "level4")
 STAGES = ("described", "proposed", "traced", "compiled", "checked", "correct")
 RIGHT = ("checked", "correct")  # without a GPU; with one
 
@@ -59,9 +72,9 @@ def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def problems(folder: Path, only: str = "*") -> list[Path]:
-    """The files of levels 1 and 2, shuffled always alike: what is done by then is a fair sample. `only`: a glob."""
-    found = [path for level in LEVELS for path in (folder / "KernelBench" / level).glob("*.py")]
+def problems(folder: Path, only: str = "*", levels: Sequence[str] = LEVELS[:2]) -> list[Path]:
+    """The files of these levels, shuffled always alike: what is done by then is a fair sample. `only`: a glob."""
+    found = [path for level in levels for path in (folder / "KernelBench" / level).glob("*.py")]
     found.sort(key=lambda p: (p.parent.name, int(p.stem.partition("_")[0])))
     shuffled = random.Random(0).sample(found, len(found))
     return [path for path in shuffled if fnmatchcase(name_of(path), only)]
@@ -109,6 +122,10 @@ def line_text(line: Line) -> str:
     over = [f"{c[0]:.3f}x {name}" for name, c in best["over"].items()] if best else []
     seconds = ", ".join(f"{name} {line['seconds'][name]:.1f}" for name in _PARTS if name in line["seconds"])
     words = [line["stage"] or "unreadable", line["problem"], *over, f"{len(line['attempts'])} judged", seconds]
+    if peak := peak_gb(line):
+        words.append(f"at most {peak:.1f} GB")
+    if best and (why := not_in_full(line)):
+        words.append(why)
     return "  ".join([*words, line["cause"][:160]]).rstrip()
 
 
@@ -119,6 +136,8 @@ def report(lines: Mapping[str, Line]) -> Iterator[str]:
         return
     is_timed = any(best_of(line) for line in lines.values())
     yield from _table(lines, is_timed=is_timed)
+    if any(attempt.get("tier") == "judged" for line in lines.values() for attempt in line["attempts"]):
+        yield from _judged_in_full(lines)
     yield from _listed("Not right, by cause", lines, lambda line: [] if line["stage"] in RIGHT else [line["cause"]])
     if is_timed:
         yield from _listed("Baselines, notes", lines, lambda line: line.get("notes", []))
@@ -131,6 +150,33 @@ def best_of(line: Line) -> Line | None:
     return min(timed, key=lambda attempt: float(attempt["us"][0]), default=None)
 
 
+def not_in_full(line: Line) -> str:
+    """Why a problem has no candidate that is right, timed, and checked with nothing left out; "" where it has one."""
+    best = best_of(line)
+    if best is None:
+        return str(line["cause"]) or "right, not timed"
+    return "; ".join(f"{why}: {', '.join(names)}" for why, names in (best.get(NOT_IN_FULL) or {}).items())
+
+
+def peak_gb(line: Line) -> float:
+    """The most memory of the GPU, in 10^9 bytes, that judging one of its candidates took; 0 where none was judged."""
+    return max((float(attempt.get("peak_bytes") or 0) for attempt in line["attempts"]), default=0.0) / 1e9
+
+
+def _judged_in_full(lines: Mapping[str, Line]) -> Iterator[str]:
+    """How many problems were, each of the others with the reason, and the memory that they took."""
+    others = {name: why for name, line in lines.items() if (why := not_in_full(line))}
+    yield from ("", f"Judged in full: {len(lines) - len(others)} of {len(lines)}. The others:", "")
+    yield from (f"- {name}: {why[:400]}" for name, why in sorted(others.items()))
+    if peaks := sorted((peak, name) for name, line in lines.items() if (peak := peak_gb(line))):
+        tenth = peaks[len(peaks) * 9 // 10][0]
+        yield ""
+        yield (
+            f"Memory of the GPU at most, judge and runner together: median {median(p for p, _ in peaks):.1f} GB, 90 % "
+            f"within {tenth:.1f} GB, most {peaks[-1][0]:.1f} GB ({peaks[-1][1]})."
+        )
+
+
 def _table(lines: Mapping[str, Line], *, is_timed: bool) -> Iterator[str]:
     head = [*_HEAD, f"`{RIGHT[is_timed]}`", *(_TIMED_HEAD if is_timed else [])]
     yield _row(head)
@@ -138,7 +184,7 @@ def _table(lines: Mapping[str, Line], *, is_timed: bool) -> Iterator[str]:
     for level in (*LEVELS, ""):
         own = [line for name, line in lines.items() if name.startswith(level)]
         if own:
-            yield _row([level or "both", str(len(own)), *_reached(own), *(_compared(own) if is_timed else [])])
+            yield _row([level or "all", str(len(own)), *_reached(own), *(_compared(own) if is_timed else [])])
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -151,7 +197,7 @@ def _reached(lines: Sequence[Line]) -> list[str]:
 
 
 def _compared(lines: Sequence[Line]) -> list[str]:
-    """How many of those that have the baseline beat it, and by how much the faster one of both is."""
+    """How many of those that have the baseline beat it, and, of those that have both, by how much the faster one is."""
     found = [best["over"] for line in lines if (best := best_of(line))]
     eager, compiled = ([over[name] for over in found if name in over] for name in ("eager", "compile"))
     both = [min(over["eager"][0], over["compile"][0]) for over in found if {"eager", "compile"} <= over.keys()]
@@ -188,6 +234,8 @@ def _measured(lines: Sequence[Line]) -> str:
     if tiers := _unique(a["tier"] for a in attempts if a.get("tier")):
         most = max(len(line["attempts"]) for line in lines)
         words.append(f"tier {'/'.join(tiers)}, the fastest of up to {most}, none confirmed in other processes")
+    if memory := _unique(line["memory_gib"] for line in lines if line.get("memory_gib")):
+        words.append(f"{'/'.join(f'{gib:g}' for gib in memory)} GiB of the GPU's memory")
     if slots := [int(a["slots"]) for a in attempts if a.get("slots")]:
         words.append(
             f"slots {min(slots)} to {max(slots)}, median {median(slots):g}; {slots.count(1)} timed in one slot"
@@ -221,13 +269,16 @@ _parsing = threading.Lock()  # two threads must not parse Python at a time: CPyt
 @dataclass(frozen=True)
 class Limits:
     """Of one problem: seconds beside the GPU and on it; how many candidates are judged, and how many at `most`, when
-    none of those is right, or none is fast and the GPU has worked on the problem for less than `share_s`."""
+    none of those is right, or none is fast and the GPU has worked on the problem for less than `share_s`. Screened,
+    that is; judged in full are they up to the first that is right. `memory_gib`: of the GPU's; 0 for all of it."""
 
     prepare_s: float = 120.0
     judge_s: float = 40.0
     attempts: int = 2
     most: int = 6
     share_s: float = 12.0
+    tier: Tier = "screened"
+    memory_gib: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -327,6 +378,9 @@ class Candidate:
     update: Update
 
 
+_UNDER_WAY = {"": "reading", "described": "TorchInductor lowers it"}  # else candidates are made of it
+
+
 class Problem:
     """From its file to its first candidates, by `prepare`, in a thread of its own; judged in another one meanwhile.
     Close it in the end, from any thread. `tell`: called when there is something to judge, or it is known why not."""
@@ -353,7 +407,7 @@ class Problem:
             except KerneltuneError as error:
                 late = f"more than {limit_s:g} s" if deadline.over else ""
                 told = late or f"{type(error).__name__}: {error}"
-                self.line["cause"] = f"after {self.line['stage'] or 'reading'}: {told}"
+                self.line["cause"] = f"{_UNDER_WAY.get(self.line['stage'], 'tracing and compiling')}: {told}"
             except Exception as error:  # noqa: BLE001  a fault of ours in one problem must not end the others
                 self.line["cause"] = f"internal failure: {type(error).__name__}: {error}"
             finally:
@@ -464,6 +518,9 @@ _LEFT_OVER_BYTES = 2 << 30  # that the GPU may hold of the problem before, whose
 _FREED_WITHIN_S = 5.0
 
 
+_OF_BASELINES = {"baselines_us": "baselines_us", "baselines_build_s": "build_s", "notes": "notes"}
+
+
 class Bench(Protocol):
     """Judges a problem's candidates; `parts`: seconds of what it did beside that; `facts`: what it found."""
 
@@ -502,11 +559,12 @@ class OnGpu:
         self._judge: GpuBench | None = None
 
     def bench(self, candidate: Candidate) -> Verdict:
-        """Screened, against both baselines. Raises TaskError when the problem does not fit, GpuLost with the judge."""
+        """Against both baselines; judged in full, those that are compiled in time, as `optimize` does. Raises TaskError
+        when the problem does not fit, GpuLost with the judge."""
         if self._judge is None:
             self._judge = self._open(candidate.opened)
         try:
-            return self._judge.bench(candidate.update, "screened", all_baselines=True)
+            verdict = self._judge.bench(candidate.update, self._place.limits.tier, all_baselines=True)
         except GpuLost as error:
             self._judge.kill()
             self._judge.close()  # with the runners, which hold memory of the GPU, too
@@ -514,6 +572,9 @@ class OnGpu:
             if self._deadline.over or self._opened >= _OPENED_AT_MOST:
                 raise
             return Verdict(Status.CRASHED, str(error))
+        receipt = verdict.receipt
+        self.facts |= {ours: receipt[name] for name, ours in _OF_BASELINES.items() if name in receipt}
+        return verdict
 
     def _open(self, opened: OpenedProblem) -> GpuBench:
         started_s = time.monotonic()
@@ -521,9 +582,17 @@ class OnGpu:
         judge, self._waiting = self._waiting or self._started(), None
         self._deadline.kills(judge.kill)
         try:
-            judge.open(opened.file, opened.task, baselines=BASELINES, baseline_limit_s=self._limit_s)
+            limits = self._place.limits
+            judge.open(
+                opened.file,
+                opened.task,
+                baselines=BASELINES,
+                baseline_limit_s=self._limit_s,
+                memory_bytes=int(limits.memory_gib * (1 << 30)),
+                first_tier=limits.tier,
+            )
             self.parts["load"] = _since(started_s)
-            found = judge.warm()
+            found = judge.warm(every=limits.tier == "screened")
         finally:
             self.parts["open"] = round(self.parts["open"] + _since(started_s), 2)
         self.facts = {"baselines_us": dict(found.times_us), "build_s": dict(found.build_s), "notes": list(found.notes)}
@@ -537,7 +606,7 @@ class Judging:
     """Problems on this machine, one after the other."""
 
     def __init__(self, place: Place) -> None:
-        self._place, self._gpu, self._limits = place, place.gpu, place.limits
+        self._place, self._gpu, self.limits = place, place.gpu, place.limits
         self._sampler = Sampler() if place.gpu else None
         self._used_bytes = self._now_used_bytes()
 
@@ -560,7 +629,7 @@ class Judging:
         attempts: list[Line] = []
         parts["waited"] = 0.0
         more: Line = {"attempts": attempts, "lost": False}
-        with contextlib.ExitStack() as held, Deadline(self._limits.judge_s) as deadline:
+        with contextlib.ExitStack() as held, Deadline(self.limits.judge_s) as deadline:
             bench: Bench = OnCpu(self._place, deadline)
             if self._gpu is not None:
                 bench = OnGpu(self._place, problem, deadline, held)
@@ -587,7 +656,7 @@ class Judging:
         """The next candidate. When there is one that is right, the GPU waits no longer than for a fair share of it."""
         started_s = time.monotonic()
         is_right = any(a["stage"] in RIGHT for a in attempts)
-        share_s = max(0.0, self._limits.share_s - (self._limits.judge_s - deadline.left_s))
+        share_s = max(0.0, self.limits.share_s - (self.limits.judge_s - deadline.left_s))
         candidate = problem.candidate(share_s if is_right else deadline.left_s)
         parts["waited"] = round(parts["waited"] + _since(started_s), 2)
         return candidate
@@ -595,13 +664,13 @@ class Judging:
     def _goes_on(self, attempts: Sequence[Line], seconds: float) -> bool:
         """Whether another candidate is worth its time."""
         right = [a for a in attempts if a["stage"] in RIGHT]
-        if self._gpu is None and right:
+        if right and (self._gpu is None or self.limits.tier != "screened"):
             return False
-        if len(attempts) < self._limits.attempts:
+        if len(attempts) < self.limits.attempts:
             return True
         fast = any(all(low > 1 for _, low, _ in a["over"].values()) for a in right)
-        worth = not right or (not fast and seconds < self._limits.share_s)
-        return worth and len(attempts) < self._limits.most
+        worth = not right or (not fast and seconds < self.limits.share_s)
+        return worth and len(attempts) < self.limits.most
 
     def _why(self, error: KerneltuneError, bench: Bench, deadline: Deadline) -> str:
         if deadline.over:
@@ -609,7 +678,7 @@ class Judging:
         return str(error) if isinstance(error, TaskError) else f"{self._doing(bench)}: {type(error).__name__}: {error}"
 
     def _late(self, bench: Bench) -> str:
-        return f"{self._doing(bench)}: more than {self._limits.judge_s:g} s"
+        return f"{self._doing(bench)}: more than {self.limits.judge_s:g} s"
 
     def _doing(self, bench: Bench) -> str:
         return "judging" if bench.facts or self._gpu is None else "opening"
@@ -628,11 +697,14 @@ class Judging:
         return None
 
 
+_JUDGE_S = ("checks_s", "phases_s", "wall_s")
+
+
 def _attempt(candidate: Candidate, bench: Bench) -> Line:
     started_s, update = time.monotonic(), candidate.update
     verdict = update.failure or bench.bench(candidate)
     times = {c.baseline: [c.speedup, c.low, c.high] for c in verdict.comparisons}
-    timing = verdict.timing
+    timing, receipt = verdict.timing, verdict.receipt
     return {
         "sketch": _sketch_of(candidate.proposal),
         "stage": verdict.status.value if verdict.accepted else stage_of(update),
@@ -643,7 +715,14 @@ def _attempt(candidate: Candidate, bench: Bench) -> Line:
         "us": [timing.median_us, timing.low_us, timing.high_us] if timing else None,
         "over": times,
         "tier": verdict.tier,
-        "slots": verdict.receipt.get("slots"),
+        "cause": verdict.cause,
+        "not_timed": verdict.not_timed,
+        "pending": list(verdict.pending),
+        NOT_IN_FULL: receipt.get(NOT_IN_FULL),
+        "input_sets": len(verdict.cases),
+        "peak_bytes": receipt.get("peak_memory_bytes"),
+        "slots": receipt.get("slots"),
+        "judge_s": {name: receipt[name] for name in _JUDGE_S if name in receipt},
         "coverage": verdict.coverage,
         "source": candidate.proposal.source,
     }
@@ -869,7 +948,9 @@ class ShareWorker:
         assert self._ahead is not None
         assert self._judging is not None
         line = self._judging.line(self._ahead.take(Path(asked["problem"])))
-        more["line"] = line | {"gpu": self._gpu.name if self._gpu else None, "versions": versions()}
+        gib = self._judging.limits.memory_gib if self._gpu else 0.0
+        told: Line = {"gpu": self._gpu.name if self._gpu else None, "memory_gib": gib, "versions": versions()}
+        more["line"] = line | told
         return 0
 
 
@@ -902,10 +983,18 @@ def _run(given: argparse.Namespace) -> bool:
     gpus = gpus_of(given.gpus)
     known = stored(given.out)
     done = {name for name, line in known.items() if line["stage"] in RIGHT or not given.again}
-    wanted = [path for path in problems(given.kernelbench.resolve(), given.only) if name_of(path) not in done]
+    paths = problems(given.kernelbench.resolve(), given.only, given.levels)
+    wanted = [path for path in paths if name_of(path) not in done]
     plan = Plan(
         given.out.resolve(),
-        Limits(given.prepare_seconds, given.seconds, given.attempts, max(given.most, given.attempts)),
+        Limits(
+            given.prepare_seconds,
+            given.seconds,
+            given.attempts,
+            max(given.most, given.attempts),
+            tier=given.tier,
+            memory_gib=given.gpu_memory_gib,
+        ),
         given.width or max(1, min(_MOST_WIDTH, (os.cpu_count() or 2) // len(gpus) - 2)),
         deadline=started + given.deadline if given.deadline else None,
         command=WORKER,
@@ -919,12 +1008,23 @@ def _run(given: argparse.Namespace) -> bool:
     return True
 
 
+def _levels(text: str) -> list[str]:
+    """ "3,4" as the names of folders."""
+    levels = [f"level{number}" for number in names_of(text)]
+    if unknown := [level for level in levels if level not in LEVELS]:
+        raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; known: {', '.join(LEVELS)}")
+    return levels
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernelbench", type=Path, metavar="DIR", help="a checkout of KernelBench")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="lines of JSON, one a problem")
     parser.add_argument("--report", action="store_true", help="try nothing, print what is stored, in Markdown")
     parser.add_argument("--only", metavar="GLOB", default="*", help="problems whose level/name it fits: 'level1/1_*'")
+    parser.add_argument("--levels", type=_levels, default="1,2", metavar="1,2", help="of 1 to 4; 1,2")
+    parser.add_argument("--tier", choices=("screened", "judged"), default="screened", help="how thoroughly; screened")
+    parser.add_argument("--gpu-memory-gib", type=float, default=0.0, metavar="GIB", help="of the GPU's; else all")
     parser.add_argument("--again", action="store_true", help="try those again that are not right")
     parser.add_argument("--gpus", default="", metavar="0,1", help="a worker each; else one, on whatever there is")
     parser.add_argument("--deadline", type=float, metavar="S", help="be done with everything after so many seconds")

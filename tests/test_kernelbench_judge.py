@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, worth_trying
+from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, not_in_full, worth_trying
 from kerneltune.agent.attempt import Proposal, SearchPoint
 from kerneltune.tools.backends.cuda.device import GpuInfo
 from kerneltune.tools.bench import EARLY_JUDGE
@@ -26,7 +26,16 @@ from kerneltune.tools.schema.messages import (
     SupervisorMessage,
     Warm,
 )
-from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import (
+    CaseResult,
+    Comparison,
+    Limitation,
+    LimitationKind,
+    Status,
+    Timing,
+    Verdict,
+    concluded,
+)
 from tests import shared_fork_server
 
 PROBLEM = """
@@ -40,26 +49,37 @@ def get_init_inputs(): return []
 GPU = GpuInfo("NVIDIA H200", 90, "GPU-none", 150 << 30, "580.0")
 
 
+RECEIPT: dict[str, Any] = {"slots": 7, "peak_memory_bytes": 45_300_000_000, "checks_s": 2.5, "wall_s": 5.5}
+
+
 def judge(channel: Any) -> None:
     """What it does follows from the problem's name. A file beside the problem says that a judge has ended there."""
-    opened = Path()
+    opened, settings = Path(), ""
     while True:
         request: Any = decode(SupervisorMessage, channel.receive().body)  # type: ignore[arg-type]
         match request:
             case OpenTask():
                 opened = Path(request.path)
+                settings = f"{request.first_tier} in {request.memory_bytes >> 29} half GiB"
                 assert request.baselines == ("eager", "compile")
                 channel.send(encode(Ready({"name": GPU.name})))
             case Warm():
                 time.sleep(60 if "Slow" in opened.stem else 0)
-                channel.send(encode(_baselines(opened)))
+                found = _baselines(opened)
+                channel.send(encode(replace(found, notes=(settings,)) if "Full" in opened.stem else found))
             case BenchRequest():
                 if "Deadly" in opened.stem and not opened.with_suffix(".dead").exists():
                     opened.with_suffix(".dead").touch()
                     os.kill(os.getpid(), signal.SIGKILL)
                 assert request.all_baselines
                 wrong = Verdict(Status.WRONG, "row 3")
-                channel.send(encode(BenchReply(wrong if "Wrong" in opened.stem else _correct(request.tier))))
+                right = _correct(request.tier)
+                if "Short" in opened.stem:
+                    case = CaseResult(
+                        "main", "tiny", True, 0.1, 0.0, limitations=(Limitation(LimitationKind.NO_NOISE),)
+                    )
+                    right = concluded(replace(right, cases=(case,), pending=("compile",)), right.receipt)
+                channel.send(encode(BenchReply(wrong if "Wrong" in opened.stem else right)))
 
 
 def _baselines(opened: Path) -> Baselines:
@@ -71,7 +91,7 @@ def _baselines(opened: Path) -> Baselines:
 def _correct(tier: Any) -> Verdict:
     compared = (Comparison("compile", 100.0, 1.25, 1.2, 1.3), Comparison("eager", 200.0, 2.5, 2.4, 2.6))
     timing = Timing(80.0, 79.0, 81.0, 20, 400)
-    return Verdict(Status.CORRECT, "right", (), timing, compared, 1.0, 0.5, tier=tier, receipt={"slots": 7})
+    return Verdict(Status.CORRECT, "right", (), timing, compared, 1.0, 0.5, tier=tier, receipt=RECEIPT)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +128,26 @@ def test_the_first_candidates_are_screened_against_both_baselines(place: Place, 
     assert (line["baselines_us"], line["notes"]) == ({"eager": 200.0, "compile": 100.0}, ["noted"])
     assert {"prepared", "waited", "open", "load", "judge", "end", "all"} <= line["seconds"].keys()
     assert line_text(line).startswith("correct  level1/1_Product  1.250x compile  2.500x eager  2 judged  prepared ")
+
+
+def test_a_problem_is_judged_in_full_up_to_its_first_right_candidate_in_the_memory_that_was_given(
+    place: Place, tmp_path: Path
+) -> None:
+    line = judged(replace(place, limits=Limits(100.0, 100.0, tier="judged", memory_gib=74.5)), tmp_path, "7_Full")
+    assert line["notes"] == ["judged in 149 half GiB"]
+    (attempt,) = line["attempts"]  # neither is it fast, nor was it the only candidate
+    assert (attempt["tier"], attempt["peak_bytes"], attempt["not_in_full"]) == ("judged", 45_300_000_000, None)
+    assert attempt["judge_s"] == {"checks_s": 2.5, "wall_s": 5.5}
+    assert not_in_full(line) == ""
+    assert line_text(line).endswith("  at most 45.3 GB")
+
+
+def test_what_a_verdict_did_without_and_still_waits_for_is_in_its_line(place: Place, tmp_path: Path) -> None:
+    line = judged(replace(place, limits=Limits(judge_s=100.0, tier="judged")), tmp_path, "8_Short")
+    (attempt,) = line["attempts"]
+    assert (attempt["pending"], list(attempt["not_in_full"].values())) == (["compile"], [["main/tiny"]])
+    assert not_in_full(line).startswith("no memory to measure the noise")
+    assert "no memory to measure the noise" in line_text(line)
 
 
 def test_a_candidate_with_which_the_judge_ends_costs_only_itself(place: Place, tmp_path: Path) -> None:

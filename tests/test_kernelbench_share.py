@@ -78,7 +78,7 @@ def test_the_report_counts_who_reached_what_and_joins_causes_that_differ_in_numb
     text = text_of(LINES)
     assert "| level | tried | candidate | traces | compiles | `checked` |" in text
     assert "| level1 | 3 | 3 | 2 | 2 | 1 |" in text
-    assert "| both | 4 | 3 | 2 | 2 | 1 |" in text
+    assert "| all | 4 | 3 | 2 | 2 | 1 |" in text
     assert "- 2: wrong: row #: 1/1, 1/3" in text
     assert "- 1: after reading: TaskError: no: 2/9" in text
     assert "no GPU: checked on small cases, nothing is timed" in text
@@ -98,7 +98,7 @@ def test_the_fastest_candidate_that_is_right_is_compared_with_both_baselines() -
     assert head in text
     assert "| level1 | 2 | 2 | 2 | 2 | 2 | 1 of 2 | 1 of 2 | 2 of 2 | 1.407x (2) |" in text  # sqrt(2 * 0.99)
     assert "| level2 | 2 | 2 | 2 | 2 | 2 | 2 of 2 | 0 of 1 | 0 of 1 | 0.500x (1) |" in text
-    assert "| both | 4 | 4 | 4 | 4 | 4 | 3 of 4 | 1 of 3 | 2 of 3 | 0.997x (3) |" in text
+    assert "| all | 4 | 4 | 4 | 4 | 4 | 3 of 4 | 1 of 3 | 2 of 3 | 0.997x (3) |" in text
     assert "- 1: no baseline compile: over # s: 2/4" in text
     assert "NVIDIA H200; torch 2.11.0, triton 3.6.0, python 3.12.3; tier screened, the fastest of up to 3" in text
 
@@ -107,6 +107,27 @@ def test_problems_come_in_one_order_always_and_can_be_chosen(folder: Path) -> No
     assert problems(folder) == problems(folder)
     assert {name_of(path) for path in problems(folder)} == FORWARDS.keys()
     assert [name_of(path) for path in problems(folder, "level2/*")] == ["level2/3_Broken"]
+    assert [name_of(path) for path in problems(folder, levels=["level2", "level3"])] == ["level2/3_Broken"]
+
+
+def test_problems_judged_in_full_are_counted_and_each_of_the_others_is_named_with_its_reason() -> None:
+    def in_full(us: float, peak: float, **more: Any) -> dict[str, Any]:
+        return timed(us, eager=200.0, compiled=100.0) | {"tier": "judged", "peak_bytes": peak * 1e9} | more
+
+    short = {"no memory for float64": ["main/own", "main/huge"]}
+    lines = [
+        judged("level1/1_A", in_full(50.0, 45.3), memory_gib=74.5),
+        judged("level1/2_B", in_full(50.0, 2.0, not_in_full=short), memory_gib=74.5),
+        judged("level1/3_C", stage="traced", cause="wrong: row 7"),
+        judged("level1/4_D", {"stage": "checked", "status": "checked", "peak_bytes": 1e9}, stage="checked"),
+    ]
+    text = text_of(lines)
+    assert "Judged in full: 1 of 4. The others:" in text
+    assert "- level1/2_B: no memory for float64: main/own, main/huge" in text
+    assert "- level1/3_C: wrong: row 7" in text
+    assert "- level1/4_D: right, not timed" in text
+    assert "median 2.0 GB, 90 % within 45.3 GB, most 45.3 GB (level1/1_A)" in text
+    assert "74.5 GiB of the GPU's memory" in text
 
 
 STAND_IN = """
@@ -199,7 +220,7 @@ def test_problems_go_from_their_files_to_verdicts_and_on_from_there(
     assert main(words) == 0
     told = capsys.readouterr().out
     assert "1 problems to try, 2 done" in told
-    assert "| both | 3 | 1 | 1 | 1 | 1 |" in told
+    assert "| all | 3 | 1 | 1 | 1 | 1 |" in told
     assert stored(folder / "share.jsonl")["level2/3_Broken"]["stage"] == ""
     assert line_text(done).startswith("checked  level1/19_ReLU  1 judged  prepared ")
 
