@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("agent", "tools", "prompts")
-HEAVY = {"torch", "triton", "anthropic", "openai", "sqlalchemy", "ray", "numpy"}
+HEAVY = {"torch", "triton", "anthropic", "openai", "sqlalchemy", "sqlmodel", "ray", "numpy"}
 MACHINE_PATHS = tuple(f"/{name}/" for name in ("work", "root"))  # spelled so that this file does not name them
 
 

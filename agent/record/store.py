@@ -29,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType, UnionType, new_class
 from typing import Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from sqlalchemy import (
@@ -45,7 +45,6 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
@@ -59,6 +58,7 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
 from sqlalchemy.types import TypeDecorator
+from sqlmodel import Field, SQLModel
 
 from kerneltune.agent.attempt import Attempt, Earlier, GivenFile, LlmTurn, Origin, RunStart, SearchPoint, best
 from kerneltune.agent.events import (
@@ -134,7 +134,6 @@ class Document(TypeDecorator[Json]):
         return None if value is None else json.dumps(value)
 
 
-_METADATA = MetaData()
 _OF_EVENTS = ("run_id", "kind", "at")  # columns of `events`, whatever the event
 
 
@@ -163,7 +162,19 @@ def _table(
             columns.append(Column(ref, String, ForeignKey("texts.sha256"), nullable=may_be_null))
         else:
             columns.append(Column(field.name, kind, nullable=may_be_null))
-    return Table(name, _METADATA, *columns, *(item for item in own if not isinstance(item, Column)))
+    return _model(name, columns, [item for item in own if not isinstance(item, Column)])
+
+
+def _model(name: str, columns: Sequence[Column[Any]], constraints: Sequence[SchemaItem] = ()) -> Table:
+    """The table of a SQLModel class with these columns."""
+    body = {column.name: Field(sa_column=column) for column in columns} | {
+        "__module__": __name__,
+        "__annotations__": dict.fromkeys([column.name for column in columns], Any),
+        "__tablename__": name,
+        "__table_args__": tuple(constraints),
+    }
+    new_class(f"{name.title()}Row", (SQLModel,), {"table": True}, lambda namespace: namespace.update(body))
+    return SQLModel.metadata.tables[name]
 
 
 def _seq() -> Column[Any]:
@@ -179,19 +190,18 @@ def _parts_of(table: str) -> tuple[Column[Any], Column[Any]]:
 
 
 # A long text, stored once: zlib-compressed UTF-8 under the sha256 of the uncompressed bytes.
-TEXTS = Table(
-    "texts", _METADATA, Column("sha256", String, primary_key=True), Column("data", LargeBinary, nullable=False)
-)
+TEXTS = _model("texts", [Column("sha256", String, primary_key=True), Column("data", LargeBinary, nullable=False)])
 # The order of what happened. `digest` tells an event that is already stored.
-EVENTS = Table(
+EVENTS = _model(
     "events",
-    _METADATA,
-    Column("seq", Integer, primary_key=True),
-    Column("run_id", ForeignKey("runs.run_id", deferrable=True, initially="DEFERRED"), nullable=False, index=True),
-    Column("attempt_id", String, index=True),
-    Column("kind", String, nullable=False),
-    Column("at", Real, nullable=False),
-    Column("digest", String, nullable=False, unique=True),
+    [
+        Column("seq", Integer, primary_key=True),
+        Column("run_id", ForeignKey("runs.run_id", deferrable=True, initially="DEFERRED"), nullable=False, index=True),
+        Column("attempt_id", String, index=True),
+        Column("kind", String, nullable=False),
+        Column("at", Real, nullable=False),
+        Column("digest", String, nullable=False, unique=True),
+    ],
 )
 # No foreign key to `events`, which refers to this table.
 RUNS = _table(
@@ -607,7 +617,7 @@ def _copy_tables(connection: sqlite3.Connection) -> None:
     for name in names:
         connection.execute(f"ALTER TABLE {_quoted(name)} RENAME TO {_quoted('old_' + name)}")
     _create(connection)
-    for table in _METADATA.sorted_tables:
+    for table in SQLModel.metadata.sorted_tables:
         if table.name in names:
             old = {row[1] for row in connection.execute(f"PRAGMA table_info({_quoted('old_' + table.name)})")}
             both = ", ".join(_quoted(column.name) for column in table.columns if column.name in old)
@@ -648,7 +658,7 @@ def _quoted(name: str) -> str:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    for table in _METADATA.sorted_tables:
+    for table in SQLModel.metadata.sorted_tables:
         connection.execute(str(CreateTable(table).compile(dialect=sqlite.dialect())))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             connection.execute(str(CreateIndex(index).compile(dialect=sqlite.dialect())))

@@ -154,6 +154,6 @@ def test_an_attempt_proposed_again_after_a_resume_is_one_row() -> None:
 def test_the_views_do_not_load_torch() -> None:
     code = (
         "import sys; from kerneltune.agent.view import live, output, plain;"
-        "print(sorted({'torch', 'triton', 'sqlalchemy'} & set(sys.modules)))"
+        "print(sorted({'torch', 'triton', 'sqlmodel'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
