@@ -379,6 +379,7 @@ def opened(
             yield Evaluator(updater, bench, "checking")
             return
         with waiting_judge(machine, options.entry) as timed:
+            timed.prepare()
             timed.open(task_file, task, baselines=options.baselines)
             timed.warm()
             yield Evaluator(updater, timed, "timing")
