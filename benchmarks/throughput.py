@@ -2,6 +2,7 @@
 
     python -m benchmarks.throughput                     # 100 candidates; on a GPU at the tier "screened"
     python -m benchmarks.throughput --tier judged --width 4 --limit 30
+    python -m benchmarks.throughput --profile           # and where the judge's time goes
 
 Warm-up (imports, inputs, baselines) is told apart and not counted: it is paid once a run. The share of the time that
 the GPU was busy is NVML's: each sample says for which percentage of the driver's last period (a sixth of a second to a
@@ -15,6 +16,7 @@ import os
 import random
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
@@ -25,14 +27,14 @@ from typing import Any
 
 from kerneltune.tools import evaluator
 from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
-from kerneltune.tools.bench import Bench, CpuBench, gpu_bench
+from kerneltune.tools.bench import JUDGE, Bench, CpuBench, waiting_judge
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
-from kerneltune.tools.schema.messages import Open, Opened
+from kerneltune.tools.schema.messages import BASELINES, Open, Opened
 from kerneltune.tools.schema.verdict import Tier, Verdict, versions
 from kerneltune.tools.task.load import find_task
 from kerneltune.tools.update import UpdateLimits, Updater
@@ -337,6 +339,7 @@ def _changed(source: str, old: str, new: str) -> str:
 
 SAMPLES_HZ = 20.0
 DESCRIBE_TIMEOUT_S = 120.0
+WATCHED_JUDGE = "benchmarks.judge_profile:main"
 
 
 @dataclass(frozen=True)
@@ -348,8 +351,18 @@ class Limits:
     replay_s: float = 20.0  # in the interpreter, without a GPU
 
 
+@dataclass(frozen=True)
+class JudgeOptions:
+    """The judge's entry on a GPU, and the baselines that it builds."""
+
+    entry: str = JUDGE
+    baselines: tuple[str, ...] = BASELINES
+
+
 @contextlib.contextmanager
-def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits) -> Iterator[Evaluator]:
+def opened(
+    task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits, options: JudgeOptions
+) -> Iterator[Evaluator]:
     """The tools of one task, warm. Raises TaskError."""
     task_file = find_task(task_name)
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
@@ -365,7 +378,10 @@ def opened(task_name: str, machine: Machine, gpu: GpuInfo | None, limits: Limits
             bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=limits.replay_s)
             yield Evaluator(updater, bench, "checking")
             return
-        with gpu_bench(task_file, task, machine) as timed:
+        with waiting_judge(machine, options.entry) as timed:
+            timed.prepare()
+            timed.open(task_file, task, baselines=options.baselines)
+            timed.warm()
             yield Evaluator(updater, timed, "timing")
 
 
@@ -404,6 +420,7 @@ class Tally:
     warm_up_s: float = 0.0
     wall_s: float = 0.0
     judged: list[tuple[Candidate, evaluator.Judgement]] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)  # of the bench for each of them, until it had a plan
     busy_percents: list[int] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
@@ -429,6 +446,8 @@ class Tally:
             "median_trace_s": _median([j.update.trace_s for j in done if j.update.trace_s]),
             "median_compile_s": _median([j.update.compile_s for j in done if j.update.compile_s]),
             "median_judge_s": _median(benched),
+            "bench_waited_s": round(sum(self.waits_s), 2),
+            "last_wait_s": round(self.waits_s[-1], 2) if self.waits_s else None,
             "gpu_samples": len(busy),
             "gpu_busy_share_of_samples": round(sum(p > 0 for p in busy) / len(busy), 3) if busy else None,
             "gpu_mean_utilisation_percent": round(statistics.fmean(busy), 1) if busy else None,
@@ -459,22 +478,29 @@ def _line(verdict: Verdict) -> str:
     return verdict.detail.strip().partition("\n")[0][:160]
 
 
-def measure(chosen: Sequence[Candidate], *, width: int, tier: Tier, limits: Limits) -> Tally:
+def measure(
+    chosen: Sequence[Candidate], *, width: int, tier: Tier, limits: Limits, options: JudgeOptions = JudgeOptions()
+) -> Tally:
     """Judge the candidates of all tasks in one line, in their order, on one set of workers."""
     gpu, tally = gpu_info(), Tally(width, tier)
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        machine = stack.enter_context(workers.started())
+        warming = stack.enter_context(workers.begun(cache_dir=Path(tempfile.gettempdir()) / "kerneltune-benchmarks"))
+        machine = warming.machine()
         for role, held in machine.enforced().items():
             print(f"{role}: confined {held.confined}, bubblewrap {held.bubblewrap_version or 'no'}", file=sys.stderr)
         tasks = sorted({c.task for c in chosen})
-        tools = {task: stack.enter_context(opened(task, machine, gpu, limits)) for task in tasks}
+        tools = {task: stack.enter_context(opened(task, machine, gpu, limits, options)) for task in tasks}
         begun = time.perf_counter()
         tally.warm_up_s = begun - started
         with BusyWatch(gpu) as watch:
             line = [evaluator.Candidate(c.task, c.source, evaluator=tools[c.task]) for c in chosen]
+            before = begun
             for judged in evaluator.judge_all(tools[tasks[0]], line, width=width, tier=tier):
+                now = time.perf_counter()
                 tally.judged.append((chosen[judged.index], judged))
+                tally.waits_s.append(now - before - judged.bench_s)
+                before = now
         tally.wall_s = time.perf_counter() - begun
         tally.busy_percents = watch.percents
     return tally
@@ -490,17 +516,74 @@ def main() -> int:
     parser.add_argument("--trace-seconds", type=float, default=Limits.trace_s, help="when tracing counts as endless")
     parser.add_argument("--replay-seconds", type=float, default=Limits.replay_s, help="the same, of the interpreter")
     parser.add_argument("--no-endless", action="store_true", help="leave out what never ends by itself")
+    parser.add_argument("--profile", action="store_true", help="watch the judge, and print where its time goes")
+    parser.add_argument("--baselines", nargs="+", choices=BASELINES, default=list(BASELINES))
     parser.add_argument("--json", metavar="FILE", help="write the summary and every verdict there")
     given = parser.parse_args()
     chosen = [c for c in candidates() if not given.task or c.task in given.task][: given.limit]
     chosen = [c for c in chosen if not (given.no_endless and c.kind == "timeout")]
     limits = Limits(given.trace_seconds, given.replay_seconds)
-    tally = measure(chosen, width=given.width, tier=given.tier, limits=limits)
+    options = JudgeOptions(WATCHED_JUDGE if given.profile else JUDGE, tuple(given.baselines))
+    tally = measure(chosen, width=given.width, tier=given.tier, limits=limits, options=options)
     _print(tally)
+    if given.profile:
+        print(*profile(tally), sep="\n")
     if given.json:
         report = {"summary": tally.summary(), "versions": versions(), "verdicts": [_row(c, j) for c, j in tally.judged]}
         Path(given.json).write_text(json.dumps(report, indent=1))
     return int(bool(tally.unexpected()))
+
+
+def profile(tally: Tally) -> Iterator[str]:
+    """Where the judge's time went, and what it and the other workers waited for."""
+    kinds: dict[tuple[str, bool], list[tuple[Candidate, evaluator.Judgement]]] = defaultdict(list)
+    for candidate, judged in tally.judged:
+        if judged.bench_s:
+            kinds[judged.verdict.status.value, bool(judged.verdict.receipt.get("reused"))].append((candidate, judged))
+    for (status, reused), rows in sorted(kinds.items()):
+        known = " (known already)" * reused
+        yield f"\n{status}{known}: {len(rows)}; bench {_spread([j.bench_s for _, j in rows])}"
+        if watched := [j for _, j in rows if "profile" in j.verdict.receipt and not reused]:
+            yield from _parts(watched)
+    yield "\nlongest waits of the bench for a plan (s), and what came then"
+    waits = sorted(zip(tally.waits_s, tally.judged, strict=True), key=lambda row: -row[0])
+    for waited_s, (candidate, judged) in waits[:8]:
+        place = next(i for i, row in enumerate(tally.judged) if row[1] is judged)
+        spent = f"traced {judged.update.trace_s:.2f}, compiled {judged.update.compile_s:.2f}"
+        which = f"{candidate.task} {candidate.name}"
+        yield f"  {waited_s:7.3f}  as {place + 1:3}. (given as {judged.index + 1:3}.) {spent}: {which}"
+    yield "\nslowest to trace and compile (s)"
+    for candidate, judged in sorted(tally.judged, key=lambda r: -r[1].update.trace_s - r[1].update.compile_s)[:8]:
+        yield f"  {judged.update.trace_s:7.2f} {judged.update.compile_s:7.2f}  {candidate.task} {candidate.name}"
+    for stage in ("trace_s", "compile_s"):
+        yield f"{stage}: {_spread([s for _, j in tally.judged if (s := getattr(j.update, stage))])}"
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    ordered = sorted(seconds) or [0.0]
+    return (
+        f"sum {sum(ordered):.2f} s, median {statistics.median(ordered) * 1e3:.1f} ms, "
+        f"p95 {ordered[int(0.95 * (len(ordered) - 1))] * 1e3:.1f} ms"
+    )
+
+
+def _parts(rows: Sequence[evaluator.Judgement]) -> Iterator[str]:
+    found: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for judged in rows:
+        for name, (seconds, count) in judged.verdict.receipt["profile"].items():
+            found[name].append((seconds, count))
+    whole_s = sum(seconds for seconds, _ in found.pop("", []))
+    spent_s = sum(judged.bench_s for judged in rows)
+    yield f"  {'sum s':>8} {'share':>6} {'median ms':>10} {'p95 ms':>8} {'calls':>6}  of {len(rows)} attempts"
+    for name, made in sorted(found.items(), key=lambda item: -sum(s for s, _ in item[1])):
+        seconds = sorted(s for s, _ in made)
+        total_s = sum(seconds)
+        if total_s > 0.002 * whole_s:
+            calls = sum(n for _, n in made) / len(rows)
+            middle, high = statistics.median(seconds), seconds[int(0.95 * (len(seconds) - 1))]
+            figures = f"{total_s:8.3f} {total_s / whole_s:6.1%} {middle * 1e3:10.2f} {high * 1e3:8.2f} {calls:6.1f}"
+            yield f"  {figures}  {name}"
+    yield f"  {spent_s - whole_s:8.3f} {'':33}  beside it: messages, plans and cubins on their way"
 
 
 def _row(candidate: Candidate, judged: evaluator.Judgement) -> dict[str, Any]:

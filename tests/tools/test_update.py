@@ -556,10 +556,12 @@ def test_kernels_compiled_side_by_side_are_the_same_as_one_after_another(machine
     plan = updater.update(source).main_plan
     assert plan is not None
     compiling = KernelCompiler(machine.compiler, "sm_90", compile_s=60.0, width=width)
-    built = compiling.compile([list(plan.kernels), [replace(plan.kernels[0], text="no ttir")]])
+    good, bad = list(plan.kernels), [replace(plan.kernels[0], text="no ttir")]
+    built = compiling.compile([good, bad])
     assert set(built.artefacts) == {kernel.sha256 for kernel in plan.kernels}
     assert built.failure is not None
     assert (built.failure.status, built.failed_group) == (Status.COMPILE_FAILED, 1)
+    assert [compiling.compile(groups).failed_group for groups in ([bad, good], [bad, bad], [good, bad])] == [0, 0, 1]
     assert compiling.compile([]).failure is None
 
 

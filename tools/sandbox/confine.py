@@ -31,6 +31,7 @@ JAILED = (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER)  # profiles tha
 # its own. Elsewhere the limit would count what the user runs besides; and the kernel exempts root from it.
 _MOST_PROCESSES = 512
 _COUNTED_BY_NAMESPACE = (5, 14)  # version of Linux
+_NICENESS = 5  # of those that live in jails: a third of the share of the judge and its runner, where cores are few
 
 
 def enter(
@@ -73,6 +74,8 @@ class _Entry:
         self._try(linux.forbid_new_privileges)
         abi = self._landlock() if alone else 0
         memory = self._limit(limits, own_count=self._jailed or (user and linux.version() >= _COUNTED_BY_NAMESPACE))
+        if self._profile in JAILED:
+            os.nice(_NICENESS)
         self._try(linux.die_with_parent)
         self._try(linux.hide)
         filtered = self._filter(signals_scoped=abi >= 6)

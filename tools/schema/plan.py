@@ -9,6 +9,7 @@ Operators and compile options are closed lists: what is not on them is refused b
 Triton's options reach the compiler and the assembler as they are: some name files, some are command lines.
 """
 
+import functools
 import hashlib
 import json
 import re
@@ -178,6 +179,7 @@ _PIECE = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=64)  # three quarters of hashing a plan, whose kernels are those of the last ones
 def without_locations(text: str) -> str:
     """TTIR without its debug locations: the same kernel moved down a line must keep its hash.
 

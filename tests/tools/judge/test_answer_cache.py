@@ -33,6 +33,7 @@ def test_its_size_is_that_of_values_native_outputs_and_noise() -> None:
     values = torch.zeros(10, dtype=torch.float64)
     assert bytes_of(answer(10)) == 120
     assert bytes_of(Expected(values, torch.zeros(10), "float32", 1, values)) == 200
+    assert bytes_of(WholeExpectation(answer(10)).for_many().expected) == 200  # and the budgets that are kept
 
 
 def test_what_an_index_was_chosen_from_counts_too() -> None:
@@ -43,7 +44,7 @@ def test_what_an_index_was_chosen_from_counts_too() -> None:
 
 
 def test_the_one_used_longest_ago_goes_first() -> None:
-    answers, make = AnswerCache(250), Counter(10)
+    answers, make = AnswerCache(450), Counter(10)
     for name in ("a", "b", "a", "c"):
         answers.of(name, make)
     made = make.made

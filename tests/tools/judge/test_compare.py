@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kerneltune.tools.judge.correctness.comparison import compare, compare_drawn, judge, native_holds
+from kerneltune.tools.judge.correctness import gates
+from kerneltune.tools.judge.correctness.comparison import (
+    WholeExpectation,
+    compare,
+    compare_drawn,
+    judge,
+    native_holds,
+)
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import Problem, describe
 from kerneltune.tools.judge.correctness.tree import Tree
@@ -456,6 +463,21 @@ def test_noise_that_a_few_samples_found_too_low_is_lifted_to_what_is_typical_in_
     assert compare(expected, got).ok
     alone = replace(expected, noise=torch.ones_like(noise))
     assert not compare(alone, got).ok
+
+
+def test_an_answer_for_many_comparisons_says_of_each_what_a_fresh_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "CHUNK", 1 << 13)  # two blocks of 64 rows
+    values = torch.randn(128, 100, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    exact = {"small": values * 1e-3, "large": values * 1e3}
+    noise = {name: 2.0 ** torch.arange(128.0, dtype=torch.float64)[:, None].expand(128, 100) for name in exact}
+    native = {name: answer.float() for name, answer in exact.items()}
+    kept = WholeExpectation(Expected(exact, native, "float32", 8, noise)).for_many().expected
+    for change in (0.0, 1e-6, 1e-3, 0.0, math.inf, math.nan):
+        for name in exact:
+            got = {**native, name: (exact[name] + change).float()}
+            assert compare(kept, got) == compare(Expected(exact, native, "float32", 8, noise), got)
+    assert kept.kept is not None
+    assert {name: len(blocks) for name, blocks in kept.kept.items()} == {"small": 2, "large": 2}
 
 
 def test_one_element_that_cancels_widens_no_other_of_its_row() -> None:

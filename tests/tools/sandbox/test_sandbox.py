@@ -255,6 +255,12 @@ def test_processor_time_is_bounded() -> None:
     assert jailed(spin, limits=limits) in ("was killed by SIGKILL", "was killed by SIGXCPU")
 
 
+def test_hostile_work_on_the_processor_comes_after_the_judge_and_its_runner() -> None:
+    ours = os.nice(0)
+    assert [int(jailed(lambda: os.nice(0), profile)) - ours for profile in (*HOSTILE, Profile.RUNNER)] == [5, 5, 5, 0]
+    assert jailed(lambda: os.nice(-1)) in ("EPERM", "EACCES")
+
+
 def test_open_files_do_not_leak_into_a_worker(tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w+") as held:
         held.write("the answer")

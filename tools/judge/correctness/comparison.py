@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kerneltune.tools.judge.correctness.float64 import Rounding, Selection
-from kerneltune.tools.judge.correctness.gates import Expected, as_rows, reached, rounding_of
+from kerneltune.tools.judge.correctness.gates import Expected, KeptBudgets, as_rows, reached, rounding_of
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, map_tensors, stored_as
 from kerneltune.tools.schema.task import PROBES
@@ -259,6 +259,10 @@ class WholeExpectation:
 
     expected: Expected
 
+    def for_many(self) -> "WholeExpectation":
+        """The same, to compare many outputs with: what of the tolerance follows from it alone is worked out once."""
+        return WholeExpectation(replace(self.expected, kept={}))
+
     @property
     def native(self) -> Tree:
         """The answer in the reference's own dtypes."""
@@ -380,7 +384,8 @@ def _no_worse(gate: GateResult, trusted: GateResult) -> bool:
 
 def _of_native(expected: Expected) -> list[GateResult]:
     """The trusted implementation's own gates, with nothing allowed for what it misses."""
-    return _gates(replace(expected, native=stored_as(expected.native, expected.values)), expected.native, None)
+    own = replace(expected, native=stored_as(expected.native, expected.values), kept=None)
+    return _gates(own, expected.native, None)
 
 
 def _gates(expected: Expected, actual: Tree, poison: Tree | None) -> list[GateResult]:
@@ -399,9 +404,9 @@ def _gates(expected: Expected, actual: Tree, poison: Tree | None) -> list[GateRe
     gates = []
     for path, native in wanted.items():
         more = {name: found[path] for name, found in extra.items() if isinstance(found.get(path), Tensor)}
-        gate = _leaf(
-            _Leaf(expected, native, exact[path], before.get(path), more, expected.selections.get(path)), got[path]
-        )
+        kept = None if expected.kept is None else expected.kept.setdefault(path, {})
+        selection = expected.selections.get(path)
+        gate = _leaf(_Leaf(expected, native, exact[path], before.get(path), more, selection, kept), got[path])
         where = f"output {path}: " if many else ""
         gates.append(replace(gate, detail=gate.detail and where + gate.detail))
     return gates
@@ -419,7 +424,8 @@ def _shape_of(tree: Tree) -> str:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What one output should be; `before`: what it held; `extra`: its noise, slack and operands' noise."""
+    """What one output should be; `before`: what it held; `extra`: its noise, slack and operands' noise; `kept`: its
+    budgets, where they are kept."""
 
     expected: Expected
     native: Any
@@ -427,6 +433,7 @@ class _Leaf:
     before: Tensor | None
     extra: dict[str, Tensor]
     selection: Selection | Rounding | None
+    kept: KeptBudgets | None
 
 
 def _leaf(wanted: _Leaf, got: Any) -> GateResult:
@@ -446,9 +453,9 @@ def _leaf(wanted: _Leaf, got: Any) -> GateResult:
         got, before = got.float(), before.float() if isinstance(before, Tensor) else before
     if native.is_complex():
         native, exact, got = map(torch.view_as_real, (native, exact, got))
-        return _floating(wanted.expected, native, exact, got, {}, wanted.before)
+        return _floating(replace(wanted, native=native, exact=exact, extra={}), got)
     if native.is_floating_point():
-        return _floating(wanted.expected, native, exact, got, wanted.extra, before)
+        return _floating(replace(wanted, native=native, exact=exact, before=before), got)
     return _exactly(wanted, exact, got)
 
 
@@ -475,13 +482,13 @@ def _share(marked: Tensor) -> float:
     return int(marked.sum()) / max(1, marked.numel())
 
 
-def _floating(
-    expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: dict[str, Tensor], before: Tensor | None
-) -> GateResult:
-    found = reached(expected, native, exact, got, {name: extra[name] for name in extra.keys() & {"noise", "slack"}})
+def _floating(wanted: _Leaf, got: Tensor) -> GateResult:
+    expected, exact, extra = wanted.expected, wanted.exact, wanted.extra
+    widens = {name: extra[name] for name in extra.keys() & {"noise", "slack"}}
+    found = reached(expected, wanted.native, exact, got, widens, wanted.kept)
     if found.ok:
         return GateResult(True, found.ratio, found.max_abs_error, found.note)
-    words = explain(exact, got, found.wrong, uneven=found, before=before, operands=extra.get("operands"))
+    words = explain(exact, got, found.wrong, uneven=found, before=wanted.before, operands=extra.get("operands"))
     if expected.bits is not None:
         words = say_bits(bits_of(exact, got), expected.precision) or words
     elif expected.exact_operands:

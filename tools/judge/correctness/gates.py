@@ -68,7 +68,8 @@ class Expected:
     indices. `read`: elements of the largest operand, where anything is added up: an output of few elements may be sums
     over all of them, beside others that are not. `float8_operands`: what is multiplied is stored in float8, so that
     declaring float8 rounds nothing and only the sums are less precise. `limitations`: what a comparison with it does
-    without.
+    without. `kept`: the budgets by output and row, of an answer that many outputs are compared with (8 bytes an
+    element); None: they are worked out each time.
     """
 
     values: Tree
@@ -86,6 +87,7 @@ class Expected:
     operand_noise: Tree | None = None
     float8_operands: bool = False
     limitations: tuple[Limitation, ...] = ()
+    kept: "dict[str, KeptBudgets] | None" = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,16 @@ def as_rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, length) if tensor.numel() else tensor.reshape(0, 1)
 
 
-def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> GateOutcome:
-    """Put one output through the gates, a block of rows at a time. `extra`: its "noise" and "slack", if any."""
+def reached(
+    expected: Expected,
+    native: Tensor,
+    exact: Tensor,
+    got: Tensor,
+    extra: Mapping[str, Tensor],
+    kept: "KeptBudgets | None" = None,
+) -> GateOutcome:
+    """Put one output through the gates, a block of rows at a time. `extra`: its "noise" and "slack", if any; `kept`:
+    its budgets where they are kept; those that are missing are added."""
     expected = _of_one_output(expected, exact)
     true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
     more = {name: as_rows(tensor) for name, tensor in extra.items()}
@@ -146,8 +156,12 @@ def reached(expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extr
     chunks = []
     for at in range(0, true.shape[0], step):
         part = slice(at, at + step)
-        rest = {name: rows[part] for name, rows in more.items()}
-        chunks.append(_chunk(expected, true[part], trusted[part], given[part], rest))
+        budget = kept.get(at) if kept else None
+        if budget is None:
+            budget = _Budget(expected, true[part], trusted[part], {name: rows[part] for name, rows in more.items()})
+        if kept is not None:
+            kept[at] = budget
+        chunks.append(_chunk(budget, true[part], given[part]))
     if not chunks:
         nothing = torch.zeros(0, dtype=torch.bool)
         return GateOutcome(True, 0.0, 0.0, torch.zeros_like(exact, dtype=torch.bool), nothing, nothing)
@@ -167,10 +181,9 @@ def element_ratios(
 ) -> Tensor:
     """Error by budget of every element of one output, all at once: for small cases."""
     expected = _of_one_output(expected, exact)
-    rows = [as_rows(tensor) for tensor in (exact, native, got)]
-    more = {name: as_rows(tensor) for name, tensor in extra.items()}
-    ratios, _ = _measured(expected, rows[0], rows[1], rows[2], more)
-    return ratios[0].reshape(exact.shape)
+    true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
+    budget = _Budget(expected, true, trusted, {name: as_rows(tensor) for name, tensor in extra.items()})
+    return budget.ratios(_errors(budget, true, given))[0].reshape(exact.shape)
 
 
 def _of_one_output(expected: Expected, exact: Tensor) -> Expected:
@@ -180,39 +193,38 @@ def _of_one_output(expected: Expected, exact: Tensor) -> Expected:
 
 @dataclass(frozen=True)
 class _Errors:
-    """`size` is infinite where a NaN or an infinity is not where it should be; `lean`: away from zero counts up."""
+    """`size` is infinite where a NaN or an infinity is not where it should be, and 0 in `finite`; `largest`: of the
+    sizes; `lean`: away from zero counts up."""
 
     size: Tensor
+    finite: Tensor
+    largest: float
     lean: Tensor
 
 
-def _measured(
-    expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra: Mapping[str, Tensor]
-) -> tuple[list[Tensor], _Errors]:
-    """Error by budget: of elements, of rows, and of tiles where there are any."""
-    rounded, actual = exact.to(native.dtype).double(), got.double()
+def _errors(budget: "_Budget", exact: Tensor, got: Tensor) -> _Errors:
+    actual = got.double()
+    signed = actual - exact
+    size = signed.abs()
+    if budget.finite and math.isfinite(largest := float(size.max())):
+        return _Errors(size, size, largest, signed * exact.sign())
+    rounded = exact.to(budget.dtype).double()
     special = ~torch.isfinite(rounded) | ~torch.isfinite(actual)
     same = (torch.isnan(rounded) & torch.isnan(actual)) | (rounded == actual)
-    signed = torch.where(special, 0.0, actual - exact)
-    error = torch.where(special, torch.where(same, 0.0, math.inf), signed.abs())
-    value = torch.where(special, 0.0, exact.abs())
-    trusted = torch.nan_to_num((native.double() - exact).abs(), 0.0, 0.0, 0.0)
-    if is_float8(native):  # all of these values were rounded so: it says nothing of the arithmetic
-        trusted = (trusted - half_step(value, native.dtype)).clamp_min(0.0)
-    budget = _Budget(expected, native.dtype, value, trusted, extra)
-    finite = torch.where(torch.isfinite(error), error, 0.0)
-    ratios = [error / budget.envelope, budget.rms_ratio(finite, _row_rms)]
-    if min(error.shape) >= TILE:
-        ratios.append(budget.rms_ratio(finite, _tile_rms))
-    return ratios, _Errors(error, signed * exact.sign())
+    signed = torch.where(special, 0.0, signed)
+    finite = signed.abs()
+    size = torch.where(special, torch.where(same, 0.0, math.inf), finite)
+    return _Errors(size, finite, float(size.max()), signed * exact.sign())
 
 
-def _chunk(expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra: Mapping[str, Tensor]) -> GateOutcome:
-    ratios, error = _measured(expected, exact, native, got, extra)
+def _chunk(budget: "_Budget", exact: Tensor, got: Tensor) -> GateOutcome:
+    error = _errors(budget, exact, got)
+    ratios = budget.ratios(error)
+    worst = torch.stack([ratio.max() for ratio in ratios]).tolist()
     return GateOutcome(
-        ok=all(bool((ratio <= 1).all()) for ratio in ratios),
-        ratio=max(float(ratio.max()) for ratio in ratios),
-        max_abs_error=float(error.size.max()),
+        ok=all(ratio <= 1 for ratio in worst),
+        ratio=max(worst),
+        max_abs_error=error.largest,
         wrong=~(ratios[0] <= 1),
         uneven=~(ratios[1] <= 1).squeeze(1),
         tiles=~(ratios[2] <= 1) if len(ratios) > 2 else _no_tiles(exact),
@@ -221,13 +233,38 @@ def _chunk(expected: Expected, exact: Tensor, native: Tensor, got: Tensor, extra
 
 
 class _Budget:
-    """The tolerance of a block of rows."""
+    """The tolerance of a block of rows: of each element, of each row and of each tile, where there are any. It follows
+    from the answer alone, whatever is compared with it."""
+
+    def __init__(self, expected: Expected, exact: Tensor, native: Tensor, extra: Mapping[str, Tensor]) -> None:
+        self.dtype = native.dtype
+        finite = torch.isfinite(exact.to(self.dtype).double())
+        self.finite = bool(finite.all())
+        terms = _Terms(expected, native, torch.where(finite, exact.abs(), 0.0), exact, extra)
+        self._envelope, self._rows = terms.envelope, terms.rms_budget(_row_rms)
+        self._tiles = terms.rms_budget(_tile_rms) if min(exact.shape) >= TILE else None
+
+    def ratios(self, error: _Errors) -> list[Tensor]:
+        """Error by budget: of elements, of rows, and of tiles."""
+        of_tiles = [] if self._tiles is None else [_tile_rms(error.finite) / self._tiles]
+        return [error.size / self._envelope, _row_rms(error.finite) / self._rows, *of_tiles]
+
+
+KeptBudgets = dict[int, _Budget]  # of one output, by the first row of a block
+
+
+class _Terms:
+    """What the tolerance of a block of rows is made of. `value`: the size of the answers, 0 where they are not finite
+    in the output's format."""
 
     def __init__(
-        self, expected: Expected, dtype: torch.dtype, value: Tensor, trusted: Tensor, extra: Mapping[str, Tensor]
+        self, expected: Expected, native: Tensor, value: Tensor, exact: Tensor, extra: Mapping[str, Tensor]
     ) -> None:
         u_op, u_acc = _units(expected)
-        self._trusted, self._slack = trusted, extra.get("slack")
+        dtype, self._slack = native.dtype, extra.get("slack")
+        self._trusted = torch.nan_to_num((native.double() - exact).abs(), 0.0, 0.0, 0.0)
+        if is_float8(native):  # all of these values were rounded so: it says nothing of the arithmetic
+            self._trusted = (self._trusted - half_step(value, dtype)).clamp_min(0.0)
         eight = dtype.itemsize == 1
         # half a step where numbers are densest
         tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(torch.float32 if eight else dtype).tiny
@@ -253,12 +290,12 @@ class _Budget:
         bound = bound + 4 * self._trusted.amax(dim=1, keepdim=True)
         return bound if self._slack is None else bound + self._slack
 
-    def rms_ratio(self, error: Tensor, rms: Callable[[Tensor], Tensor]) -> Tensor:
-        """Error by budget, of each row or tile."""
+    def rms_budget(self, rms: Callable[[Tensor], Tensor]) -> Tensor:
+        """The largest root mean square of the errors that is allowed, of each row or tile."""
         budget = self._typical * rms(self._terms) + rms(self._stored) + 2 * rms(self._trusted)
         if self._slack is not None:
             budget = budget + rms(self._slack)
-        return rms(error) / (budget + rms(self._floor.expand_as(error)))
+        return budget + rms(self._floor.expand_as(self._terms))
 
 
 def _units(expected: Expected) -> tuple[float, float]:

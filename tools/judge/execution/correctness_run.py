@@ -496,15 +496,3 @@ def _batteries_of(batteries: Batteries, case: str) -> Sequence[str]:
     if isinstance(batteries, Mapping):
         return batteries[case]
     return batteries(case) if callable(batteries) else batteries
-
-
-def compare_slot(
-    expected: ExpectedOutputs, outputs: OutputBuffers, slot: int, turn: int, *, case: str, battery: str
-) -> CaseResult:
-    """Compare one slot; a failure is explained with what the outputs held before."""
-    found = outputs.tree(slot)
-    result = compare_in_parts(expected, found, case=case, battery=battery, strictly=True)
-    if result.ok:
-        return result
-    poison = outputs.poisoned(slot, turn)
-    return compare_in_parts(expected, found, case=case, battery=battery, poison=poison, strictly=True)

@@ -151,7 +151,7 @@ class QuickCheck:
             drawn = problem.draw(seed, battery)
             if drawn is not None:
                 expectation = problem.expectation(drawn.inputs)
-                held = expectation if isinstance(expectation, WholeExpectation) else None
+                held = expectation.for_many() if isinstance(expectation, WholeExpectation) else None
                 yield PreparedCase(drawn, problem, held)
         self._left_out[name] = [f"{name}/{battery}" for battery in problem.left_out]
 

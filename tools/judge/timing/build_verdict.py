@@ -16,7 +16,6 @@ from kerneltune.tools.judge.timing.statistics import (
     RoundSeries,
     comparisons_over,
     floor_us,
-    ratio_over,
     timing_over,
 )
 from kerneltune.tools.schema.codec import Json, encode
@@ -229,7 +228,7 @@ def build_verdict(
     comparisons = comparisons_over(sessions)
     return Verdict(
         Status.CORRECT,
-        sentence(comparisons, timed_runs, context),
+        sentence(comparisons, context),
         cases=tuple(standing_for(timed.results[-1], timed.results) for timed in timed_runs if timed.results),
         timing=timing,
         comparisons=comparisons,
@@ -276,13 +275,13 @@ def null_us(timed: TimingResult, context: TimingContext) -> float:
     return timed.nodes * context.null_launch_us * (_OVERLAP if timed.overlapping else 1.0)
 
 
-def sentence(comparisons: Sequence[Comparison], timed_runs: Sequence[TimingResult], context: TimingContext) -> str:
+def sentence(comparisons: Sequence[Comparison], context: TimingContext) -> str:
     """What was found, against the fastest baseline."""
     later = f"; not ready yet: {', '.join(context.pending)}" if context.pending else ""
     if not comparisons:
         return f"right; there is no baseline to compare with{later}"
     best = comparisons[0]
-    noise = ratio_over([timed.series for timed in timed_runs], best.baseline).half_width
+    noise = math.log(best.high / best.low) / 2
     if abs(math.log(best.speedup)) <= max(context.resolution, noise):
         return f"right; no difference from {best.baseline} measured{later}"
     return f"right; {best.speedup:.3f} times the speed of {best.baseline}{later}"
