@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from kerneltune.tools.backends.cuda.protocol import Done, Drop, Failed, Load, Reply, Request, Shared
 from kerneltune.tools.backends.cuda.stage import CheckedPlan
+from kerneltune.tools.backends.runner_messages import Done, Drop, Failed, Load, Reply, Request, Shared
 from kerneltune.tools.judge.execution.runner_link import RunnerLink, Runners
 from kerneltune.tools.replay.replay import Argument, ReplayError
 from kerneltune.tools.sandbox import wire

@@ -13,7 +13,8 @@ import torch
 from kerneltune.tools.backends.cuda.driver import PackingError, shrink_kept_memory
 from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, NotMapped
-from kerneltune.tools.backends.cuda.protocol import (
+from kerneltune.tools.backends.cuda.stage import CheckedPlan, TimedPlan
+from kerneltune.tools.backends.runner_messages import (
     MAX_ROOMS,
     Capture,
     CopyOut,
@@ -29,7 +30,6 @@ from kerneltune.tools.backends.cuda.protocol import (
     Steps,
     TimedBlock,
 )
-from kerneltune.tools.backends.cuda.stage import CheckedPlan, TimedPlan
 from kerneltune.tools.replay.replay import NotAllowed, ReplayError
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import DecodeError, decode, encode

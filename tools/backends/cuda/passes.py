@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kerneltune.tools.backends.cuda.driver import forget_persisting_lines
-from kerneltune.tools.backends.cuda.protocol import Times
+from kerneltune.tools.backends.runner_messages import Times
 
 MemoryPool = Any  # torch's name of memory that graphs allocate from
 FLUSH_OF_L2 = 3  # times the L2: what is read between two passes

@@ -24,7 +24,7 @@ import torch
 from kerneltune.tools.backends.cuda import passes
 from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
 from kerneltune.tools.backends.cuda.memory import PAGE_BYTES, Bump, DeviceBuffer, protected_copy, settle, torch_memory
-from kerneltune.tools.backends.cuda.protocol import BufferRegion, Load, Setup, Shares, Times, launch_groups
+from kerneltune.tools.backends.runner_messages import BufferRegion, Load, Setup, Shares, Times, launch_groups
 from kerneltune.tools.replay.replay import (
     Launcher,
     OutputLayout,

@@ -19,7 +19,7 @@ import torch
 from kerneltune.tools.backends.cuda.driver import DriverError
 from kerneltune.tools.backends.cuda.launcher import Image, scratch_bytes
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, settle
-from kerneltune.tools.backends.cuda.protocol import Drop, Load, RunOnce, Setup
+from kerneltune.tools.backends.runner_messages import Drop, Load, RunOnce, Setup
 from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem

@@ -7,7 +7,7 @@ have none where the runner maps them for reading only: 6 GB for a second time, o
 import torch
 
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer
-from kerneltune.tools.backends.cuda.protocol import Shared
+from kerneltune.tools.backends.runner_messages import Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_tensors
 from kerneltune.tools.judge.execution.guard_pages import like, regions_of, same_bits, write

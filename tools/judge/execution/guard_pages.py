@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from kerneltune.tools.backends.cuda.protocol import MAX_ROOMS, Allocation, BufferRegion, Shared
+from kerneltune.tools.backends.runner_messages import MAX_ROOMS, Allocation, BufferRegion, Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, leaves, portions, tensors
 from kerneltune.tools.replay.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of

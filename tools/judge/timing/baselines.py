@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.backends.cuda.protocol import Times
+from kerneltune.tools.backends.runner_messages import Times
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
 from kerneltune.tools.judge.correctness.problem import LoadedCase
 from kerneltune.tools.judge.correctness.reference_model import blame

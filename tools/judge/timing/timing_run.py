@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from kerneltune.tools.backends.cuda.device import Watch
-from kerneltune.tools.backends.cuda.protocol import (
+from kerneltune.tools.backends.runner_messages import (
     Capture,
     CopyOut,
     Replays,

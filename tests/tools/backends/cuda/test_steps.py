@@ -2,8 +2,8 @@
 
 import pytest
 
-from kerneltune.tools.backends.cuda.protocol import MOST_LAUNCHES, launch_groups
 from kerneltune.tools.backends.cuda.stage import group_times
+from kerneltune.tools.backends.runner_messages import MOST_LAUNCHES, launch_groups
 from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan
 
 FILL = Aten("aten::zero_", (), {}, ())
