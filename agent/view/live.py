@@ -22,7 +22,8 @@ from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary
 from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.agent.view.terminal import Keyboard, TerminalScreen, may_read
-from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler
+from kerneltune.tools.backends import gpu_sampler
+from kerneltune.tools.backends.base import GpuInfo
 
 PERIOD_S = 0.25
 GPU_PERIOD_S = 1.0
@@ -313,7 +314,7 @@ def gpu_samples(gpu: GpuInfo | None, run_id: str, show: Callable[[Event], None])
     stop = Flag()
 
     def sample_until_stopped() -> None:
-        with Sampler(gpu.uuid) as sampler:
+        with gpu_sampler(gpu.uuid) as sampler:
             while not stop.wait(GPU_PERIOD_S):
                 if (sample := sampler.sample()) is not None:
                     show(GpuSampled(run_id, GpuReading(**asdict(sample), memory_total_bytes=gpu.memory_bytes)))

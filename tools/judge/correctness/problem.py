@@ -184,7 +184,7 @@ _MOST_WHOLE = 1 << 29  # elements of inputs and outputs; 2 GiB of float32, for w
 _SAME_ROWS = 1e-9  # relative, between two float64 runs over different numbers of rows
 _ALIKE = 0.1  # relative, of an answer and its reference's own dtype: not a tolerance, but a sign of other rows
 # output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
-MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
+MOST_DISTURBED = {"cpu": 1 << 28, "gpu": 1 << 30}
 # Seconds of a forward that a dispatch mode watches, as one in float64 is. A battery with its noise takes a dozen, a
 # verdict over a hundred: of a scan over 1,500 steps in a Python loop none was given after 45 s.
 SLOW_S = 0.15
@@ -591,7 +591,7 @@ class LoadedCase(ReferenceModel):
             return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
         if self.slow:
             return _Noise(limitations=(Limitation(LimitationKind.SLOW),))
-        if numel(answer.values) > MOST_DISTURBED[self.device]:
+        if numel(answer.values) > MOST_DISTURBED["cpu" if self.device == "cpu" else "gpu"]:
             return _Noise(limitations=(Limitation(LimitationKind.MANY_OUTPUTS),))
         try:
             return with_room(lambda: self._measured_noise(inputs, answer, samples, longest), self._make_room)
@@ -688,7 +688,7 @@ def _forward_s(task: TaskFile, case: str, device: str) -> float:
     is measured three times, since the first loads libraries. On a CPU, whose cores others use as well, only the seconds
     that this thread has worked count."""
     took_s = math.inf
-    clock = time.perf_counter if device == "cuda" else time.thread_time
+    clock = time.thread_time if device == "cpu" else time.perf_counter
     try:
         problem = LoadedCase(task, task.case(case), device)
         inputs = problem._own(0)
@@ -696,8 +696,7 @@ def _forward_s(task: TaskFile, case: str, device: str) -> float:
             began_s = clock()
             with Lengths():
                 problem.native(inputs)
-            if device == "cuda":
-                torch.cuda.synchronize()
+            torch.get_device_module(device).synchronize()
             took_s = min(took_s, clock() - began_s)
             if took_s <= SLOW_S:
                 break

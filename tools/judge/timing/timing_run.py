@@ -4,11 +4,11 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import Any
 
-from kerneltune.tools.backends.cuda.device import Watch
+from kerneltune.tools.backends.base import Watch, throttled
 from kerneltune.tools.backends.runner_messages import (
     Capture,
     CopyOut,
@@ -25,7 +25,7 @@ from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLin
 from kerneltune.tools.judge.timing.baselines import Baseline
 from kerneltune.tools.judge.timing.benchmark_setup import BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult
-from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, throttled
+from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch
 from kerneltune.tools.judge.timing.statistics import (
     CANDIDATE,
     MemoizationTimes,
@@ -85,11 +85,11 @@ class TimingRun:
             self._refresh("first")
         else:
             self._refill()
-        outputs, started_s = OutputBuffers(plan, self._setup.slots), time.monotonic()
+        outputs, started_s = OutputBuffers(self._setup.backend, plan, self._setup.slots), time.monotonic()
         try:
             with (
                 Watch(self._gpu_watch.sampler) as watch,
-                staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes),
+                self._staged(plan, outputs),
             ):
                 timed.phases_s["setup"] = time.monotonic() - started_s
                 try:
@@ -152,9 +152,9 @@ class TimingRun:
     def screen(self, plan: Plan) -> float:
         """Time per launch in µs from a few passes, after a look at one run. Raises RunnerFailed; a wrong result too."""
         self._start(plan, "variants")
-        outputs = OutputBuffers(plan, self._setup.slots)
+        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
         try:
-            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+            with self._staged(plan, outputs):
                 self._capture(outputs)
                 return min(self._candidate(_STEADY_PASSES) for _ in range(3))
         except Refuted as refuted:
@@ -163,13 +163,17 @@ class TimingRun:
             outputs.close()
             self._setup.touched()
 
+    def _staged(self, plan: Plan, outputs: OutputBuffers) -> AbstractContextManager[None]:
+        setup = self._setup
+        return staged(setup.backend, self._link, plan, self._images, setup.inputs, outputs, setup.timer.flush_bytes)
+
     def against_itself(self, plan: Plan, pairs: int, pair_s: float) -> tuple[float, ...]:
         """Time ratios of the candidate to itself, as if it were two arms, `pair_s` seconds of device time each. Raises
         RunnerFailed and Refuted."""
         self._start(plan, "itself")
-        outputs = OutputBuffers(plan, self._setup.slots)
+        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
         try:
-            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+            with self._staged(plan, outputs):
                 self._capture(outputs)
                 self._arms = []
                 self._preheat()
