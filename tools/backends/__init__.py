@@ -7,7 +7,7 @@ that may have.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kerneltune.tools.backends.base import Backend, GpuInfo, GpuSetup, Sampler
+    from kerneltune.tools.backends.base import Backend, GpuInfo, GpuSetup, Sampler, StandIns
 
 RUNNER = "kerneltune.tools.backends.cuda.main:main"  # entry of the process that replays plans on the device
 
@@ -31,6 +31,13 @@ def gpu_sampler(uuid: str | None = None) -> "Sampler":
     from kerneltune.tools.backends.cuda.device import NvmlSampler
 
     return NvmlSampler(uuid)
+
+
+def stand_ins() -> "StandIns":
+    """What a process without the device has in its place."""
+    from kerneltune.tools.backends.cuda import stubs
+
+    return stubs
 
 
 def device_backend() -> "Backend":

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kerneltune.tools.backends.runner_messages import Shared, Times
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.plan import Plan, Step
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +71,36 @@ class GpuSetup:
     mig: bool | None
     processes: tuple[tuple[int, int | None], ...] | None  # pid and bytes of GPU memory
     count: int
+
+
+class StepTape(Protocol):
+    """What stand-ins need of a recording."""
+
+    steps: list[Step]
+
+    def address(self, tensor: "torch.Tensor") -> int:
+        """A made-up address of the tensor's first element."""
+        ...
+
+
+class StandIns(Protocol):
+    """What torch and Triton find in a process without the device, so that they take it for one that has. A module of
+    the backend's, since both are changed for the whole process. `DEVICE` is torch's name of the device."""
+
+    DEVICE: str
+
+    def install(self, tape: StepTape, arch: int, gpu: dict[str, Any]) -> Any:
+        """Make this process a tracer's, for good; returns Triton's target. `gpu` has the properties that host code
+        asks for."""
+        ...
+
+    def placed(self, model: "torch.nn.Module") -> "torch.nn.Module":
+        """The model on the device that is not there."""
+        ...
+
+    def for_inductor(self, arch: int) -> AbstractContextManager[None]:
+        """TorchInductor writes code for that architecture in the block; everything is put back afterwards."""
+        ...
 
 
 class Sampler(Protocol):
