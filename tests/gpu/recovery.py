@@ -25,7 +25,6 @@ from kerneltune.tools.task.load import TaskFile, find_task
 from tests.gpu import harness
 
 SECRET = bytes(32)
-GUARDED = CudaBackend()
 BACK_WITHIN_S = 1.0
 LEFT_MIB = 64
 LARGE_TASK = """
@@ -73,12 +72,12 @@ class Judge:
         plans: Sequence[Plan],
         repeats: int,
         batteries: Sequence[str] = CORE,
-        backend: Backend = GUARDED,
+        backend: Backend | None = None,
     ) -> tuple[float, Verdict | None, CorrectnessRun]:
         """Seconds, the verdict, and the trial."""
         spec = describe_once(file)
         started_s = time.perf_counter()
-        trial = CorrectnessRun(backend, self.link, file, spec, SECRET, self.images, repeats=repeats)
+        trial = CorrectnessRun(backend or CudaBackend(), self.link, file, spec, SECRET, self.images, repeats=repeats)
         verdict = trial.run(plans, batteries)
         trial.close()
         return time.perf_counter() - started_s, verdict, trial

@@ -1,14 +1,9 @@
 """What a kind of hardware has to offer, and the values that it tells of itself. Knows no maker; imports no torch.
 
-A backend is used in four kinds of processes, and each needs something else of it:
-
-- the supervisor reads facts (`GpuInfo`, `Sampler`), without torch and without a context;
-- the tracer has no device: a candidate's host code runs with `StandIns` in its place;
-- the judge has the device: `Backend` gives it memory, a `Timer` and facts;
-- the runner is the backend's own program: it answers `runner_messages`.
-
-Where a name is CUDA's shape (graphs, streams, an L2 that is flushed, guard pages that a second process maps), another
-maker's backend says what it has instead, and the judge's protocol of timing has to be looked at again.
+Each kind of process needs something else of it: the supervisor facts (`GpuInfo`, `Sampler`); the tracer, which has no
+device, `StandIns`; the judge a `Backend`. The runner is a program of the backend's own, which answers
+`runner_messages`. What is CUDA's shape: graphs, streams, an L2 to be flushed, pages that a second process maps. Where
+another maker has something else, the judge's protocol of timing has to be looked at again.
 """
 
 import contextlib
@@ -80,7 +75,6 @@ class StepTape(Protocol):
 
     def address(self, tensor: "torch.Tensor") -> int:
         """A made-up address of the tensor's first element."""
-        ...
 
 
 class StandIns(Protocol):
@@ -92,15 +86,9 @@ class StandIns(Protocol):
     def install(self, tape: StepTape, arch: int, gpu: dict[str, Any]) -> Any:
         """Make this process a tracer's, for good; returns Triton's target. `gpu` has the properties that host code
         asks for."""
-        ...
-
-    def placed(self, model: "torch.nn.Module") -> "torch.nn.Module":
-        """The model on the device that is not there."""
-        ...
 
     def for_inductor(self, arch: int) -> AbstractContextManager[None]:
         """TorchInductor writes code for that architecture in the block; everything is put back afterwards."""
-        ...
 
 
 class Sampler(Protocol):
@@ -108,15 +96,12 @@ class Sampler(Protocol):
 
     def sample(self) -> GpuSample | None:
         """The state now; None without a GPU."""
-        ...
 
     def clocks(self) -> GpuSample | None:
         """SM clock and throttle reasons only, which takes a fraction of the time."""
-        ...
 
     def foreign_processes(self) -> int | None:
         """How many processes compute on the GPU that are not ours."""
-        ...
 
     def __enter__(self) -> "Sampler": ...
 
@@ -253,15 +238,12 @@ class SharedBuffer(Protocol):
     @property
     def guarded(self) -> bool:
         """Whether an access just outside faults, and a reader's mapping cannot be written to."""
-        ...
 
     def share(self, fds: list[int], *, writable: bool) -> Shared:
         """What another process opens it by. A new descriptor may be appended to `fds`; the caller closes it."""
-        ...
 
     def close(self) -> None:
         """Free the memory; nothing may use it any more."""
-        ...
 
 
 class Timer(Protocol):
@@ -272,92 +254,69 @@ class Timer(Protocol):
 
     def stream(self) -> AbstractContextManager[Any]:
         """What a block enqueues goes to the timer's stream."""
-        ...
 
     def wait(self) -> None:
         """Wait until the stream is idle."""
-        ...
 
     def without_host_reads(self) -> AbstractContextManager[None]:
         """Raise RuntimeError in the block where an operator waits for the device, which no graph can hold."""
-        ...
 
     def captured(self, work: Callable[[], object]) -> Callable[[], object]:
         """What replays a graph of the work, which has run once in the stream. Raises RuntimeError where the work cannot
         be captured; then `renew_memory` before the next capture."""
-        ...
 
     def renew_memory(self) -> None:
         """Other memory for the graphs that are captured from now on. Until then they may lie in the same: of what one
         has written, nothing is left once another has run."""
-        ...
 
-    def cold_passes(self, passes: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
+    def cold_passes(self, count: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
         """Time passes on the current stream, each after a reset and a flush; returns when the device is idle."""
-        ...
 
 
 class Backend(Protocol):
-    """What the judge needs of the hardware, in the process that has the device. `device` is torch's name of it."""
+    """What the judge needs of the hardware, in a process that has made its context. `device` is torch's name of it."""
 
     device: str
 
-    def start(self) -> None:
-        """Make the context; nothing to do where there is no device."""
-        ...
-
     def describe(self) -> dict[str, Json]:
         """Name, UUID, limits, versions, and how it is set up, for receipts."""
-        ...
 
     def sampler(self, uuid: str | None = None) -> Sampler:
         """What reads the state of the GPU of that UUID, or of the first."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until the device has done everything."""
-        ...
 
     def allocate(self, nbytes: int) -> SharedBuffer:
         """Memory for a runner to map; its tensor shows all of it, slack included. Raises DeviceError."""
-        ...
 
     def memory_bytes(self) -> tuple[int, int]:
         """The memory that is free, and all."""
-        ...
 
     def peak_bytes(self) -> int:
         """The most that torch held since this was asked last."""
-        ...
 
     def l2_bytes(self) -> int:
         """Size of the cache that all multiprocessors share."""
-        ...
 
     def scratch_bytes(self, plan: Plan, images: Sequence[CompiledImage]) -> dict[tuple[int, str], int]:
         """What launches need beside the plan's tensors: bytes by kernel and kind."""
-        ...
 
     def replay_profiled(
         self, plan: Plan, images: Sequence[CompiledImage], storages: Mapping[str, "torch.Tensor"], most_kernels: int
     ) -> Iterator[str]:
         """Replay a plan once in this process over inputs and parameters by name. A profiler that watches the process
         sees the first launch of each kernel, of so many at most; their names as they come."""
-        ...
 
     def timer(self) -> Timer:
         """A new timer."""
-        ...
 
-    def warm_passes(self, passes: int, work: Callable[[], object]) -> Times:
+    def warm_passes(self, count: int, work: Callable[[], object]) -> Times:
         """Time passes on the current stream, back to back with nothing in between."""
-        ...
 
     def null_launch_us(self) -> float:
         """Time per node of a graph of empty kernels: no launch can be shorter."""
-        ...
 
     def short_kernels(self, lead: int) -> tuple[list[float], bool]:
         """Times in µs of equal short kernels that were enqueued together, behind a wait that doubles with each `lead`;
         and whether all were enqueued before the first of them began."""
-        ...

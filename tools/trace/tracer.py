@@ -262,7 +262,7 @@ class CaseTracer:
             )
             self.model = module.ModelNew(*arguments)
         require_module(self.model)
-        self.model = self.session.stand_ins.placed(self.model).eval()
+        self.model = self.model.to(f"{self.session.tape.device}:0").eval()
         extra = self._match_state(dict(self.model.state_dict(keep_vars=True)))
         self.init = (*self.session.tape.steps, *extra)
 

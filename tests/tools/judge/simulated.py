@@ -96,11 +96,11 @@ class SimulatedTimer:
     def renew_memory(self) -> None:
         self.renewed += 1
 
-    def cold_passes(self, passes: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
-        for _ in range(passes):
+    def cold_passes(self, count: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
+        for _ in range(count):
             reset()
             work()
-        return Times((self._device.pass_us,) * passes, passes * self._device.pass_us)
+        return Times((self._device.pass_us,) * count, count * self._device.pass_us)
 
 
 @dataclass
@@ -117,10 +117,8 @@ class Device:
     device: str = "cpu"
     pass_us: float = 100.0
 
-    def start(self) -> None:
+    def synchronize(self) -> None:
         pass
-
-    synchronize = start
 
     def describe(self) -> dict[str, Json]:
         return {"name": "this process", "uuid": None}
@@ -148,10 +146,10 @@ class Device:
     def timer(self) -> SimulatedTimer:
         return SimulatedTimer(self)
 
-    def warm_passes(self, passes: int, work: Callable[[], object]) -> Times:
-        for _ in range(passes):
+    def warm_passes(self, count: int, work: Callable[[], object]) -> Times:
+        for _ in range(count):
             work()
-        return Times((), passes * self.pass_us)
+        return Times((), count * self.pass_us)
 
     def null_launch_us(self) -> float:
         return 1.0

@@ -1,7 +1,7 @@
 """The CUDA device of a judge's process: memory, timers and facts, as `tools.backends.base.Backend` asks for them."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from kerneltune.tools.backends.cuda.device import NvmlSampler
 from kerneltune.tools.backends.cuda.driver import DriverError, check, cu
 from kerneltune.tools.backends.cuda.launcher import CudaLauncher, scratch_bytes
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, settle
-from kerneltune.tools.backends.runner_messages import Times
 from kerneltune.tools.replay.replay import Replay
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.plan import Launch, Plan
@@ -23,15 +22,22 @@ class CudaBackend:
     """CUDA's first device, through torch and the driver. Holds nothing: the primary context is torch's."""
 
     device = "cuda"
+    allocate = staticmethod(DeviceBuffer.allocate)
+    sampler = staticmethod(NvmlSampler)
+    scratch_bytes = staticmethod(scratch_bytes)
+    synchronize = staticmethod(torch.cuda.synchronize)
+    timer = staticmethod(passes.StreamTimer)
+    warm_passes = staticmethod(passes.warm_passes)
+    null_launch_us = staticmethod(passes.null_launch_us)
+    short_kernels = staticmethod(passes.short_kernels)
 
-    def start(self) -> None:
+    def __init__(self) -> None:
         """Make the primary context, and make it current; nothing to do where there is no device."""
         if torch.cuda.is_available():
             torch.zeros(1, device="cuda")
 
     def describe(self) -> dict[str, Json]:
-        """Name, limits, versions, and how it is set up. Makes the primary context."""
-        torch.zeros(1, device="cuda")
+        """Name, limits, versions, and how it is set up."""
         properties = torch.cuda.get_device_properties(0)
         bare = str(getattr(properties, "uuid", ""))
         uuid = f"GPU-{bare}" if bare and not bare.startswith("GPU-") else bare or None
@@ -52,18 +58,6 @@ class CudaBackend:
             **facts,
         }
 
-    def sampler(self, uuid: str | None = None) -> NvmlSampler:
-        """NVML's readings."""
-        return NvmlSampler(uuid)
-
-    def synchronize(self) -> None:
-        """Wait until the device has done everything."""
-        torch.cuda.synchronize()
-
-    def allocate(self, nbytes: int) -> DeviceBuffer:
-        """Pages between guards where the driver can map them. Raises DriverError."""
-        return DeviceBuffer.allocate(nbytes)
-
     def memory_bytes(self) -> tuple[int, int]:
         """The memory that is free, and all."""
         free, total = torch.cuda.mem_get_info()
@@ -78,10 +72,6 @@ class CudaBackend:
     def l2_bytes(self) -> int:
         """Size of the L2."""
         return int(torch.cuda.get_device_properties(0).L2_cache_size)
-
-    def scratch_bytes(self, plan: Plan, images: Sequence[CompiledImage]) -> dict[tuple[int, str], int]:
-        """What Triton's launcher would allocate beside the tensors."""
-        return scratch_bytes(plan, images)
 
     def replay_profiled(
         self, plan: Plan, images: Sequence[CompiledImage], storages: Mapping[str, torch.Tensor], most_kernels: int
@@ -102,22 +92,6 @@ class CudaBackend:
             if isinstance(step, Launch) and looked_at:
                 seen.add(step.kernel)
                 yield plan.kernels[step.kernel].name
-
-    def timer(self) -> passes.StreamTimer:
-        """A new timer."""
-        return passes.StreamTimer()
-
-    def warm_passes(self, count: int, work: Callable[[], object]) -> Times:
-        """Time passes back to back with nothing in between."""
-        return passes.warm_passes(count, work)
-
-    def null_launch_us(self) -> float:
-        """Time per node of a CUDA graph of empty kernels."""
-        return passes.null_launch_us()
-
-    def short_kernels(self, lead: int) -> tuple[list[float], bool]:
-        """Times of equal short kernels that were enqueued together."""
-        return passes.short_kernels(lead)
 
 
 @contextlib.contextmanager

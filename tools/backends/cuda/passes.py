@@ -84,13 +84,13 @@ def without_host_reads() -> Iterator[None]:
 
 
 def cold_passes(
-    passes: int, work: Callable[[], object], reset: Callable[[int], object], flush: Callable[[], object]
+    count: int, work: Callable[[], object], reset: Callable[[int], object], flush: Callable[[], object]
 ) -> Times:
-    """Time `passes` cold passes of `work` on the current stream; returns when the device is idle."""
+    """Time `count` cold passes of `work` on the current stream; returns when the device is idle."""
     torch.cuda.current_stream().synchronize()
     forget_persisting_lines()
     first, last = _event(), _event()
-    pairs = [(_event(), _event()) for _ in range(passes)]
+    pairs = [(_event(), _event()) for _ in range(count)]
     first.record()
     for turn, (start, end) in enumerate(pairs):
         reset(turn)
@@ -104,12 +104,12 @@ def cold_passes(
     return Times(times, first.elapsed_time(last) * 1e3)
 
 
-def warm_passes(passes: int, work: Callable[[], object]) -> Times:
+def warm_passes(count: int, work: Callable[[], object]) -> Times:
     """Time passes back to back with nothing in between."""
     torch.cuda.current_stream().synchronize()
     first, last = _event(), _event()
     first.record()
-    for _ in range(passes):
+    for _ in range(count):
         work()
     last.record()
     last.synchronize()
@@ -150,23 +150,24 @@ class StreamTimer:
         return cold_passes(count, work, lambda _: reset(), self._flush)
 
 
-def null_launch_us(count: int = 256) -> float:
+def null_launch_us() -> float:
     """Time per node of a CUDA graph of empty kernels, timed as everything else is: no launch can be shorter."""
     stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     sleep: Any = torch.cuda._sleep
 
     def empty() -> None:
-        for _ in range(count):
+        for _ in range(_EMPTY):
             sleep(0)
 
     with torch.cuda.stream(stream):
         empty()
         graph = captured(empty, stream)
         times = cold_passes(9, graph.replay, lambda _: None, lambda: sleep(1000))
-    return sorted(times.pass_us)[4] / count
+    return sorted(times.pass_us)[4] / _EMPTY
 
 
+_EMPTY = 256
 _SHORT = 160
 _SHORT_CYCLES = 60_000  # 30 µs: 160 of them last as long as two turns of another context
 _LEAD_CYCLES = 8_000_000  # 4 ms, in which the host enqueues all that follows

@@ -269,11 +269,6 @@ def install(tape: StepTape, arch: int, gpu: dict[str, Any]) -> GPUTarget:
     return driver.target
 
 
-def placed(model: torch.nn.Module) -> torch.nn.Module:
-    """The model on the device that is not there."""
-    return model.cuda()
-
-
 _GPU = {
     "name": "target GPU", "multi_processor_count": 132, "warp_size": 32, "regs_per_multiprocessor": 65536,
     "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "total_memory": 80 << 30,

@@ -345,8 +345,7 @@ def images_of(images: Sequence[KernelImage], blobs: Sequence[bytes]) -> dict[str
 def main(channel: Any) -> None:
     """Answer until the supervisor closes the socket."""
     torch.set_num_threads(min(8, os.cpu_count() or 1))
-    backend = device_backend()
-    backend.start()  # while the task is being described elsewhere
+    backend = device_backend()  # makes the context, while the task is being described elsewhere
     session = JudgeSession(backend, channel, channel.sockets[0])
     wire.serve(channel, session.handlers(), session.afterwards)
 

@@ -315,7 +315,6 @@ def _replayed(request: CountRequest, cubins: Sequence[bytes]) -> Iterator[str]:
     from kerneltune.tools.task.load import find_task
 
     plan, backend = request.plan, device_backend()
-    backend.start()
     drawn = Problem.load(find_task(request.task_path), request.case, device=backend.device).draw(request.seed)
     if drawn is None:
         raise ValueError("the task gives no inputs")
