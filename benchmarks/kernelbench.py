@@ -49,7 +49,8 @@ from benchmarks.gpu_fleet import (
 from kerneltune.agent.attempt import Proposal, point_of
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import Lowering, open_task
-from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
+from kerneltune.tools.backends import gpu_info, gpu_sampler
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import EARLY_JUDGE, CpuBench, GpuBench, waiting_judge
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.workers import Machine, Worker
@@ -607,7 +608,7 @@ class Judging:
 
     def __init__(self, place: Place) -> None:
         self._place, self._gpu, self.limits = place, place.gpu, place.limits
-        self._sampler = Sampler() if place.gpu else None
+        self._sampler = gpu_sampler() if place.gpu else None
         self._used_bytes = self._now_used_bytes()
 
     def line(self, problem: Problem) -> Line:

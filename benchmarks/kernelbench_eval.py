@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.throughput import HEADER, Candidate, Limits, candidates, measure
-from kerneltune.tools.backends.cuda.device import gpu_info
+from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.schema.errors import KerneltuneError
 from kerneltune.tools.task.load import find_task
 

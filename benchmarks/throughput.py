@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools import evaluator
-from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
+from kerneltune.tools.backends import gpu_info, gpu_sampler
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import JUDGE, Bench, CpuBench, waiting_judge
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.sandbox import workers
@@ -394,7 +395,7 @@ class BusyWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
-        with Sampler(self._gpu.uuid if self._gpu else None) as sampler:
+        with gpu_sampler(self._gpu.uuid if self._gpu else None) as sampler:
             while not self._stop.wait(1 / SAMPLES_HZ):
                 sample = sampler.sample()
                 if sample is not None and sample.utilisation_percent is not None:

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.kernelbench import Ahead, Judging, Limits, Line, Place, line_text, not_in_full, worth_trying
 from kerneltune.agent.attempt import Proposal, SearchPoint
-from kerneltune.tools.backends.cuda.device import GpuInfo
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import EARLY_JUDGE
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import (

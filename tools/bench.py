@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from kerneltune.tools.backends import RUNNER
 from kerneltune.tools.judge.execution.runner_link import Runners
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
@@ -301,7 +302,7 @@ class GpuBench:
     ) -> None:
         """`tell` hears what a person who waits should know."""
         self._judge, self._tell = judge, tell
-        self._runners = Runners(door, machine.runner, Worker.close)
+        self._runners = Runners(door, lambda line: machine.runner(RUNNER, line), Worker.close)
         self.opening: Future[Baselines] | None = None  # of a task, in another thread: who asks something waits for it
         self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info, gpu_setup
+from kerneltune.tools.backends import gpu_info, gpu_setup
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.judge.timing.counters import find_ncu, for_administrators
 from kerneltune.tools.sandbox import bubblewrap
 from kerneltune.tools.sandbox.confine import JAILED, available

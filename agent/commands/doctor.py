@@ -19,7 +19,7 @@ from kerneltune.tools.schema.codec import encode, one_line
 from kerneltune.tools.schema.errors import Unfit, UsageError
 
 if TYPE_CHECKING:
-    from kerneltune.tools.backends.cuda.device import GpuInfo
+    from kerneltune.tools.backends.base import GpuInfo
     from kerneltune.tools.doctor import Finding
     from kerneltune.tools.sandbox.workers import Machine
 
@@ -53,7 +53,7 @@ def doctor(
     """
     settings = chosen_settings(locals())
     from kerneltune.agent.commands.session import ceilings_file
-    from kerneltune.tools.backends.cuda.device import gpu_info
+    from kerneltune.tools.backends import gpu_info
     from kerneltune.tools.doctor import Patient, findings
     from kerneltune.tools.schema.gpus import load_ceilings
 

@@ -10,7 +10,8 @@ from kerneltune.agent.record.query import RunSummary, latest_runs
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import heading, standard_page
-from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
+from kerneltune.tools.backends import gpu_info
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
 from kerneltune.tools.task.load import builtin_names

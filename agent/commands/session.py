@@ -17,7 +17,8 @@ from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, Note, RunEnded, RunStarted, Warned
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit, Place
-from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
+from kerneltune.tools.backends import gpu_info
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import EARLY_JUDGE, JUDGE, Bench, CpuBench, GpuBench, opening, waiting_judge
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext

@@ -17,7 +17,7 @@ from kerneltune.agent.events import Event
 from kerneltune.agent.record.folder import folder_of, process_of
 from kerneltune.agent.record.trajectory import JUDGED_FILES
 from kerneltune.agent.settings import chosen_settings, environment
-from kerneltune.tools.backends.cuda.device import GpuInfo
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.schema.codec import DecodeError, decode
 from kerneltune.tools.schema.errors import UsageError
 

@@ -26,7 +26,8 @@ from kerneltune.agent.view.output import JsonView, ViewChoice, while_there_is_a_
 from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
 from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
 from kerneltune.agent.view.state import ViewState, fold
-from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler
+from kerneltune.tools.backends import gpu_sampler
+from kerneltune.tools.backends.base import GpuInfo
 
 # The terminal --------------------------------------------------------------------------------------------------------
 
@@ -533,7 +534,7 @@ def gpu_samples(gpu: GpuInfo | None, run_id: str, show: Callable[[Event], None])
     stop = Flag()
 
     def sample_until_stopped() -> None:
-        with Sampler(gpu.uuid) as sampler:
+        with gpu_sampler(gpu.uuid) as sampler:
             while not stop.wait(GPU_PERIOD_S):
                 if (sample := sampler.sample()) is not None:
                     show(GpuSampled(run_id, GpuReading(**asdict(sample), memory_total_bytes=gpu.memory_bytes)))

@@ -20,7 +20,7 @@ from kerneltune.agent.export.base import FORMATS
 from kerneltune.agent.models.types import KeyRejected
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import FIELDS
-from kerneltune.tools.backends.cuda.device import gpu_info
+from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.schema.errors import GpuLost, Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.record.samples import started

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from kerneltune.tools.backends import RUNNER
 from kerneltune.tools.judge.execution.runner_link import Runners
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import decode, encode
@@ -176,7 +177,7 @@ class Confined(Supervisor):
         theirs.close()
         self._worker.enforced()  # its first word; what follows is the judge's
         self._sock = self._worker.detach()
-        self.runners = Runners(self._door, machine.runner, Worker.close)
+        self.runners = Runners(self._door, lambda line: machine.runner(RUNNER, line), Worker.close)
 
     def close(self) -> None:
         """End everything."""

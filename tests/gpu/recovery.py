@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from kerneltune.tools.backends.base import Backend, CompiledImage
+from kerneltune.tools.backends.cuda.backend import CudaBackend
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer
 from kerneltune.tools.judge.correctness.problem import describe, expanded
-from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
-from kerneltune.tools.judge.execution.guard_pages import Allocate
+from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun
 from kerneltune.tools.judge.execution.runner_link import RunnerLink
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.messages import EndRunner, NeedRunner, Screened
@@ -45,6 +46,14 @@ def get_init_inputs():
 """
 
 
+class WithoutGuards(CudaBackend):
+    """The GPU where the driver cannot map pages with rights."""
+
+    def allocate(self, nbytes: int) -> DeviceBuffer:
+        """Plain device memory."""
+        return DeviceBuffer.plain(nbytes)
+
+
 class Judge:
     """Trials on runners that the harness brings."""
 
@@ -63,12 +72,12 @@ class Judge:
         plans: Sequence[Plan],
         repeats: int,
         batteries: Sequence[str] = CORE,
-        allocate: Allocate = DeviceBuffer.allocate,
+        backend: Backend | None = None,
     ) -> tuple[float, Verdict | None, CorrectnessRun]:
         """Seconds, the verdict, and the trial."""
         spec = describe_once(file)
         started_s = time.perf_counter()
-        trial = CorrectnessRun(self.link, file, spec, SECRET, self.images, repeats=repeats, allocate=allocate)
+        trial = CorrectnessRun(backend or CudaBackend(), self.link, file, spec, SECRET, self.images, repeats=repeats)
         verdict = trial.run(plans, batteries)
         trial.close()
         return time.perf_counter() - started_s, verdict, trial
@@ -144,7 +153,7 @@ def plain(judge: Judge, plans: dict[str, list[Plan]], path: str) -> list[str]:
         ("memoising_softmax", [Status.WRONG]),
         ("far_out_of_bounds", [Status.CRASHED]),
     ):
-        taken_s, verdict, trial = judge.trial(file, plans[name], 3, allocate=DeviceBuffer.plain)
+        taken_s, verdict, trial = judge.trial(file, plans[name], 3, backend=WithoutGuards())
         assert (verdict.status if verdict else None) in statuses, f"{name}: {verdict}"
         lines.append(f"{name}: {taken_s:.3f} s, {verdict.detail[:120] if verdict else trial.facts()['cases']['odd']}")
     return lines

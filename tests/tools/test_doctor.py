@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.backends.cuda.device import GpuInfo, gpu_info
+from kerneltune.tools.backends import gpu_info
+from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.doctor import _OTHER_SCRATCH, Finding, Patient, _confine, _guarded, _others, _own, findings
 from kerneltune.tools.sandbox.confine import available
 from kerneltune.tools.sandbox.rules import Profile

@@ -65,7 +65,7 @@ def _view_bytes(ref: TensorRef) -> int:
 
 _CLOCK_HZ = 1.7e9  # about what H100, H200 and A100 hold under load; their data sheets give no more than a boost clock
 _SCHEDULERS = 4  # of a multiprocessor, from Volta on
-_LAUNCH_S = 2e-6  # of one step behind another in a CUDA graph, about
+_LAUNCH_S = 2e-6  # of one step behind another in a graph, about
 _MOVED_OTHERWISE = ("bulk", "tensor")  # beginnings of classes whose bytes or repetitions no instruction tells
 _IN_FLIGHT = {10: 64 << 10, 9: 48 << 10, 8: 16 << 10}  # generation -> bytes a multiprocessor must have asked for
 

@@ -1,6 +1,6 @@
 """Replays a launch plan on any device: ATen steps by torch, kernels by the launcher it is given.
 
-Knows neither CUDA nor an interpreter. Every tensor is a bounds-checked view of a flat uint8 tensor, one per storage.
+Knows no device and no interpreter. Every tensor is a bounds-checked view of a flat uint8 tensor, one per storage.
 What the plan allocates as empty is poisoned, so that an element that nobody writes shows.
 
 A storage that `run` allocates (or fills) itself, and that holds an output, is laid directly into the caller's buffer;

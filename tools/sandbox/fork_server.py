@@ -1,4 +1,4 @@
-"""The warm process that all workers are forked from: it has imported torch and triton and has never touched CUDA.
+"""The warm process that all workers are forked from: it has imported torch and triton and has never touched a GPU.
 
 A fork from here to a working child takes milliseconds where a fresh interpreter takes 3.5-5 s. It holds no secret, no
 answer and no clock, so a hostile child inherits nothing worth having. It is single-threaded on purpose: threads do not
@@ -198,7 +198,7 @@ def warm() -> None:
     """
     import numpy  # noqa: F401
     import torch
-    import torch._dynamo  # touches no CUDA
+    import torch._dynamo  # touches no GPU
     import torch._subclasses.fake_tensor
     import triton.backends.nvidia.compiler
     import triton.compiler  # noqa: F401

@@ -420,10 +420,10 @@ class Machine:
         """A confined child that will replay a plan on the CPU."""
         return self._remembered(self._interpreter("kerneltune.tools.replay.interpret:main"))
 
-    def runner(self, judge_end: socket.socket) -> Worker:
+    def runner(self, target: str, judge_end: socket.socket) -> Worker:
         """A confined child with the GPU that will replay plans; `judge_end` is its line to the judge, to whom alone it
         talks from then on. So it is asked at once what holds it; raises Unconfined."""
-        worker = self._runner("kerneltune.tools.backends.cuda.main:main", [judge_end])
+        worker = self._runner(target, [judge_end])
         worker.enforced()
         return worker
 

@@ -1,4 +1,4 @@
-"""Records what host code does with tensors: a dispatch mode over fake CUDA tensors. Runs in the jail.
+"""Records what host code does with tensors: a dispatch mode over fake tensors. Runs in the jail.
 
 Every ATen operator that touches data becomes an `Aten` step; operators that only make a view vanish, because a tensor
 is written down as storage + dtype + shape + stride + offset. Values of constants that host code brings along
@@ -55,8 +55,10 @@ _RANDOM_SIDE_EFFECT_FREE = ("aten::sym_", "aten::is_", "prim::", "aten::_has_")
 
 @dataclass
 class Tape:
-    """Everything recorded so far. Storages are numbered in the order in which they are first seen."""
+    """Everything recorded so far, of tensors on `device`. Storages are numbered in the order in which they are first
+    seen."""
 
+    device: str
     steps: list[Step] = field(default_factory=list)
     nbytes: dict[int, int] = field(default_factory=dict)
     constants: dict[int, str] = field(default_factory=dict)
@@ -228,7 +230,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         definition = OPDEFS.get(qualified)
         if definition is None:
             raise Refused(UNKNOWN_OPERATOR.format(op=qualified), Cause.OPERATOR)
-        body = definition._backend_fns.get("cuda", definition._init_fn)
+        body = definition._backend_fns.get(self.tape.device, definition._init_fn)
         with self:
             return body(*args, **kwargs)
 
@@ -293,7 +295,7 @@ def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
         return DescriptorArg(tape.ref(view), tuple(value.block_shape), str(getattr(value, "padding", "zero")))
     tensor = getattr(value, "base", value)  # triton.reinterpret wraps a tensor
     if isinstance(tensor, torch.Tensor):
-        if tensor.device.type != "cuda":
+        if tensor.device.type != tape.device:
             raise Refused(FOREIGN_TENSOR.format(device=tensor.device), Cause.FOREIGN_MEMORY)
         return TensorArg(tape.ref(tensor))
     if isinstance(value, bool | int | float):

@@ -16,7 +16,8 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kerneltune.tools.backends.cuda import stubs
+from kerneltune.tools.backends import stand_ins
+from kerneltune.tools.backends.base import StandIns
 from kerneltune.tools.languages.base import languages
 from kerneltune.tools.replay.replay import Replay
 from kerneltune.tools.schema.codec import Json, decode, encode
@@ -119,10 +120,12 @@ class TracingSession:
     """The process-wide recording state that the stand-ins write to."""
 
     arch: int
-    tape: Tape = field(default_factory=Tape)
+    stand_ins: StandIns
+    tape: Tape = field(init=False)
     log: LaunchLog = field(init=False)
 
     def __post_init__(self) -> None:
+        self.tape = Tape(self.stand_ins.DEVICE)
         self.log = LaunchLog(self.tape)
 
     def reset(self) -> None:
@@ -135,10 +138,10 @@ class TracingSession:
 
 def install(arch: int, gpu: dict[str, Any]) -> TracingSession:
     """Turn this process into a tracer for good."""
-    session = TracingSession(arch)
-    driver = stubs.install(session.tape, arch, gpu)
+    session = TracingSession(arch, stand_ins())
+    target = session.stand_ins.install(session.tape, arch, gpu)
     for known in languages():
-        known.record(session.log, driver.target)
+        known.record(session.log, target)
     return session
 
 
@@ -252,14 +255,14 @@ class CaseTracer:
             raise Refused(
                 "the file defines no class ModelNew(nn.Module) with Model's constructor and forward", Cause.NO_MODEL
             )
-        with torch.device("cuda"):
+        with torch.device(self.session.tape.device):
             arguments = self._arguments(self.case.init_args, "init")
             require_call(
                 module.ModelNew, arguments, "ModelNew takes ({takes}); the task makes its Model with ({given})"
             )
             self.model = module.ModelNew(*arguments)
         require_module(self.model)
-        self.model = self.model.cuda().eval()
+        self.model = self.model.to(f"{self.session.tape.device}:0").eval()
         extra = self._match_state(dict(self.model.state_dict(keep_vars=True)))
         self.init = (*self.session.tape.steps, *extra)
 
@@ -285,7 +288,9 @@ class CaseTracer:
     def _fake_input(self, spec: TensorSpec, name: str) -> torch.Tensor:
         stride = spec.stride or _contiguous(spec.shape)
         steps = len(self.session.tape.steps)
-        tensor = torch.empty_strided(spec.shape, stride, dtype=getattr(torch, spec.dtype), device="cuda")
+        tensor = torch.empty_strided(
+            spec.shape, stride, dtype=getattr(torch, spec.dtype), device=self.session.tape.device
+        )
         del self.session.tape.steps[steps:]
         self._inputs[self.session.tape.storage(tensor)] = name
         return tensor
@@ -312,7 +317,7 @@ class CaseTracer:
                 self.state[ref.storage] = name
                 continue
             stride = _contiguous(tuple(tensor.shape))
-            source = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cuda")
+            source = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=self.session.tape.device)
             self.state[tape.storage(source)] = name
             arguments = ({"$tensor": encode(ref)}, {"$tensor": encode(tape.ref(source))})
             extra.append(Aten("aten::copy_", arguments, {}, (ref,)))
@@ -328,9 +333,10 @@ class CaseTracer:
 
     def _output(self, value: Any) -> Json:
         if isinstance(value, torch.Tensor):
-            if value.device.type != "cuda":
+            if value.device.type != self.session.tape.device:
                 raise Refused(
-                    f"forward returns a tensor on the {value.device.type} device; return it on the inputs' (cuda)",
+                    f"forward returns a tensor on the {value.device.type} device; return it on the inputs' "
+                    f"({self.session.tape.device})",
                     Cause.RETURNS,
                 )
             return {"$tensor": encode(self.session.tape.ref(value))}

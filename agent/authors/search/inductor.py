@@ -20,16 +20,12 @@ from typing import Any
 import torch
 import torch._inductor.config as inductor_config
 import torch.nn.functional as functional
-import triton
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo import device_interface
 from torch._dynamo.source import ConstantSource
-from torch._inductor import compile_fx
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.runtime import triton_helpers
-from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -39,7 +35,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kerneltune.agent.authors.search.clean import InductorKernel, LoweredCode, LoweringFacts, kernel_texts
-from kerneltune.tools.backends.cuda.stubs import RecordingDriver, apply_to_module, install_cuda_guard
+from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.schema.codec import Json, encode
 
 # ---
@@ -348,59 +344,15 @@ def _per_channel(value: torch.Tensor, dims: int) -> torch.Tensor:
 
 def _tensor(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def tensor(data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
-        if device is None or torch.device(device).type != "cuda" or not isinstance(data, bool | int | float):
+        if (
+            device is None
+            or torch.device(device).type != stand_ins().DEVICE
+            or not isinstance(data, bool | int | float)
+        ):
             return usual(data, dtype=dtype, device=device, **options)
         return torch.full((), data, dtype=dtype, device=device)
 
     return tensor
-
-
-# ---
-# Makes TorchInductor believe in the target GPU, for as long as a `with` lasts. Touches no device, needs no CUDA
-# build.
-#
-# Inductor chooses splits, tiles and warps from device properties, so the target's are served; nothing is ever
-# launched.
-
-_GPU = {
-    "name": "target GPU", "multi_processor_count": 132, "warp_size": 32, "regs_per_multiprocessor": 65536,
-    "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "total_memory": 80 << 30,
-    "L2_cache_size": 50 << 20, "shared_memory_per_block": 48 << 10, "shared_memory_per_block_optin": 227 << 10,
-}  # fmt: skip
-
-
-@contextlib.contextmanager
-def pretend_gpu(arch: int) -> Iterator[None]:
-    """Serve the target GPU to torch, Inductor and Triton; everything is put back afterwards."""
-    capability = divmod(arch, 10)
-    gpu = types.SimpleNamespace(major=capability[0], minor=capability[1], **_GPU)
-    install_cuda_guard()
-    with contextlib.ExitStack() as stack:
-        for owner, name, value in _stand_ins(gpu, capability):
-            stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, value)
-        driver = triton.runtime.driver
-        stack.callback(setattr, driver, "_active", vars(driver).get("_active"))  # asking for the default needs libcuda
-        driver.set_active(RecordingDriver(arch, {}))
-        yield
-
-
-def _stand_ins(gpu: Any, capability: tuple[int, int]) -> list[tuple[Any, str, Any]]:
-    cuda, interface = torch.cuda, device_interface.CudaInterface
-    return [
-        (fake_tensor, "init_gpu_context", lambda device=None: None),
-        (cuda, "is_available", lambda: True),
-        (cuda, "device_count", lambda: 1),
-        (cuda, "current_device", lambda: 0),
-        (cuda, "get_device_properties", lambda device=None: gpu),
-        (cuda, "get_device_capability", lambda device=None: capability),
-        (cuda, "get_rng_state", lambda *_: torch.empty(0, dtype=torch.uint8, device="cpu")),
-        (cuda, "set_rng_state", lambda *_: None),
-        (interface, "get_device_properties", staticmethod(lambda device=None: gpu)),
-        (interface, "is_triton_capable", staticmethod(lambda device=None: True)),
-        (torch.version, "cuda", torch.version.cuda or "12.8"),
-        (compile_fx, "get_cuda_device_context", lambda graph: contextlib.nullcontext()),
-    ]
 
 
 # ---
@@ -476,7 +428,7 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
     config = {k: v for k, v in {**_CONFIG, **overrides.get("config", {})}.items() if k in known}
     dynamic = bool(overrides.get("dynamic"))
     limited = processor_time(DYNAMIC_S if dynamic else STATIC_S)
-    with pretend_gpu(arch), inductor_config.patch(config), limited, _no_grad_fakes(dynamic) as fake_mode:
+    with stand_ins().for_inductor(arch), inductor_config.patch(config), limited, _no_grad_fakes(dynamic) as fake_mode:
         call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
         code = f"{_inductor(call).rstrip()}\n"
         return LoweredCode(code, facts_of(call, code, fake_mode.shape_env))
@@ -484,14 +436,8 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
 
 @contextlib.contextmanager
 def _no_grad_fakes(dynamic: bool) -> Iterator[FakeTensorMode]:
-    mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None)
-    before = nn.Module._apply
-    nn.Module._apply = apply_to_module  # type: ignore[method-assign]  # `self.to(dtype)` in a constructor
-    try:
-        with mode, torch.no_grad():
-            yield mode
-    finally:
-        nn.Module._apply = before  # type: ignore[method-assign]
+    with FakeTensorMode(shape_env=ShapeEnv() if dynamic else None) as mode, torch.no_grad():
+        yield mode
 
 
 def _load(source: str, constants: dict[str, Json]) -> types.ModuleType:
@@ -588,7 +534,7 @@ def _on_gpu(inputs: Any, index: int, shape_env: ShapeEnv | None, symbols: Symbol
 
 def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: Symbols) -> torch.Tensor:
     if shape_env is None or not like.is_contiguous():
-        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cuda")
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=stand_ins().DEVICE)
     sizes: list[Any] = []
     for dim, size in enumerate(like.shape):
         if size < 2:  # Inductor treats 0 and 1 as facts
@@ -598,7 +544,7 @@ def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: S
         symbol = shape_env.create_symbol(size, source=source, dynamic_dim=DimDynamic.DYNAMIC)
         symbols[str(symbol)] = (index, dim)
         sizes.append(shape_env.create_symintnode(symbol, hint=size, source=source))
-    return torch.empty(sizes, dtype=like.dtype, device="cuda")
+    return torch.empty(sizes, dtype=like.dtype, device=stand_ins().DEVICE)
 
 
 def _inductor(call: TracedModel) -> str:

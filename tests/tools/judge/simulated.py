@@ -1,6 +1,6 @@
-"""A device that is this process: pages are CPU tensors, kernels are Python functions, and a wild access is a fault.
+"""A backend whose device is this process: pages are CPU tensors, kernels Python functions, a wild access is a fault.
 
-The judge's `Trial` and the runner's `Check` run on it as they are; what stands in for hardware is only what CUDA does
+The judge and the runner's `CheckedPlan` run on it as they are; what stands in for hardware is only what CUDA does
 elsewhere: pages with rights, and launches.
 """
 
@@ -8,19 +8,20 @@ import contextlib
 import ctypes
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from kerneltune.tools.backends.cuda.protocol import Done, Drop, Failed, Load, Reply, Request, Shared
+from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.backends.cuda.stage import CheckedPlan
+from kerneltune.tools.backends.runner_messages import Done, Drop, Failed, Load, Reply, Request, Shared, Times
 from kerneltune.tools.judge.execution.runner_link import RunnerLink, Runners
 from kerneltune.tools.replay.replay import Argument, ReplayError
 from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.codec import decode, encode
-from kerneltune.tools.schema.plan import Kernel, Launch
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.plan import Kernel, Launch, Plan
 
 FAULT = "CUDA error: an illegal memory access was encountered"
 Body = Callable[["Device", Sequence[Any]], None]
@@ -33,6 +34,9 @@ class Pages:
     device: "Device"
     tensor: torch.Tensor
     guarded: bool
+
+    def __post_init__(self) -> None:
+        self.address, self.nbytes = self.tensor.data_ptr(), self.tensor.numel()
 
     def share(self, fds: list[int], *, writable: bool) -> Shared:
         del fds
@@ -55,6 +59,50 @@ class Mapped:
         pass
 
 
+class Readings:
+    """A GPU whose state nobody can read."""
+
+    def sample(self) -> None:
+        return None
+
+    clocks = foreign_processes = sample
+
+    def __enter__(self) -> "Readings":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class SimulatedTimer:
+    """Every pass takes as long as the device says; a graph is the work itself."""
+
+    flush_bytes = 0
+
+    def __init__(self, device: "Device") -> None:
+        self._device, self.renewed = device, 0
+
+    def stream(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    without_host_reads = stream
+
+    def wait(self) -> None:
+        pass
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], object]:
+        return work
+
+    def renew_memory(self) -> None:
+        self.renewed += 1
+
+    def cold_passes(self, count: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
+        for _ in range(count):
+            reset()
+            work()
+        return Times((self._device.pass_us,) * count, count * self._device.pass_us)
+
+
 @dataclass
 class Device:
     """Memory, kernels by name, and what is mapped in the present runner."""
@@ -66,6 +114,48 @@ class Device:
     allocated: int = 0
     freed: int = 0
     launches: int = 0
+    device: str = "cpu"
+    pass_us: float = 100.0
+
+    def synchronize(self) -> None:
+        pass
+
+    def describe(self) -> dict[str, Json]:
+        return {"name": "this process", "uuid": None}
+
+    def sampler(self, uuid: str | None = None) -> Readings:
+        return Readings()
+
+    def memory_bytes(self) -> tuple[int, int]:
+        return 1 << 33, 1 << 33
+
+    def peak_bytes(self) -> int:
+        return 0
+
+    def l2_bytes(self) -> int:
+        return 1 << 20
+
+    def scratch_bytes(self, plan: Plan, images: Sequence[CompiledImage]) -> dict[tuple[int, str], int]:
+        return {}
+
+    def replay_profiled(
+        self, plan: Plan, images: Sequence[CompiledImage], storages: Mapping[str, torch.Tensor], most_kernels: int
+    ) -> Iterator[str]:
+        return iter(())
+
+    def timer(self) -> SimulatedTimer:
+        return SimulatedTimer(self)
+
+    def warm_passes(self, count: int, work: Callable[[], object]) -> Times:
+        for _ in range(count):
+            work()
+        return Times((), count * self.pass_us)
+
+    def null_launch_us(self) -> float:
+        return 1.0
+
+    def short_kernels(self, lead: int) -> tuple[list[float], bool]:
+        return [30.0] * 160, True
 
     def allocate(self, nbytes: int) -> Pages:
         self.allocated += 1

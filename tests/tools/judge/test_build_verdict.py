@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.tools.backends.cuda.protocol import Shares
+from kerneltune.tools.backends.runner_messages import Shares
 from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, TimingResult, build_verdict
 from kerneltune.tools.judge.timing.statistics import CANDIDATE, Agreement, RoundSeries
 from kerneltune.tools.schema.messages import Rules

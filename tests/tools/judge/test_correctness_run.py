@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.judge.correctness.problem import describe
-from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun, befores, may_vary
+from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun, befores, may_vary
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.plan import (
     Aten,
@@ -190,9 +191,7 @@ def tried(
     images: Mapping[str, CompiledImage] = {k.sha256: CompiledImage({}, b"") for k in plan.kernels}
     with linked(device) as link:
         spec = describe(task)
-        trial = CorrectnessRun(
-            link, task, spec, bytes(32), images, repeats=repeats, device="cpu", allocate=device.allocate
-        )
+        trial = CorrectnessRun(device, link, task, spec, bytes(32), images, repeats=repeats)
         verdict = trial.run([plan], batteries)
         trial.close()
     assert device.allocated == device.freed

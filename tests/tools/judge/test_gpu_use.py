@@ -9,12 +9,12 @@ import pytest
 
 from kerneltune.agent.attempt import rank_key
 from kerneltune.agent.repeat import repeated, unfinished
-from kerneltune.tools.backends.cuda.device import Sampler
 from kerneltune.tools.judge.service.tiers import Measured, said_alone
 from kerneltune.tools.judge.timing.build_verdict import not_timed
 from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, doubtful, lost_share, stands
 from kerneltune.tools.schema.verdict import CaseResult, NotTimed, Status, Timing, Verdict
 from kerneltune.tools.update import Update
+from tests.tools.judge.simulated import Device
 
 OURS = GpuUse(foreign=0)
 HIDDEN = GpuUse(foreign=None)
@@ -100,7 +100,7 @@ class Looks:
 
     def __init__(self, *uses: GpuUse) -> None:
         self._uses, self.slept_s = list(uses), 0.0
-        self.watch = GpuWatch(Sampler(), sleep=self._sleep)
+        self.watch = GpuWatch(Device({}), sleep=self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.slept_s += seconds

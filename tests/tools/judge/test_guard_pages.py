@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kerneltune.tools.backends.cuda.protocol import MAX_ROOMS
+from kerneltune.tools.backends.runner_messages import MAX_ROOMS
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.execution.guard_pages import (
     ALIGNMENT,

@@ -14,10 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.judge.correctness import float64, inputs, problem, tree
 from kerneltune.tools.judge.correctness.comparison import WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.problem import ExpectationInParts, Problem, describe
-from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
+from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun
 from kerneltune.tools.judge.service.admission import too_large
 from kerneltune.tools.schema.task import BATTERIES
 from kerneltune.tools.schema.verdict import Verdict
@@ -196,7 +197,7 @@ def judged(file: TaskFile, kernel: Callable[..., None]) -> tuple[Verdict | None,
     images = {k.sha256: CompiledImage({}, b"") for k in plan.kernels}
     task = describe(file)
     with linked(device) as link, Meter() as meter:
-        run = CorrectnessRun(link, file, task, bytes(32), images, device="cpu", allocate=device.allocate)
+        run = CorrectnessRun(device, link, file, task, bytes(32), images)
         verdict = run.run([plan], JUDGED)
     assert run.left_out == []
     assert {one for result in run.results for one in result.limitations} == set()

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import MOST_DISTURBED, Problem, describe
 from kerneltune.tools.judge.correctness.reference_model import is_out_of_memory
 from kerneltune.tools.judge.correctness.tree import tensors
-from kerneltune.tools.judge.execution.correctness_run import CompiledImage, CorrectnessRun
+from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun
 from kerneltune.tools.judge.service.cpu_judge import CpuJudge
 from kerneltune.tools.judge.service.tiers import VerdictCache
 from kerneltune.tools.receipt import author_view, statement
@@ -253,8 +254,7 @@ def tried(
     images = {k.sha256: CompiledImage({}, b"") for k in plan.kernels}
     with linked(device) as link:
         trial = CorrectnessRun(
-            link, task, describe(task), bytes(32), images,
-            device="cpu", allocate=device.allocate, make_room=lambda: make_room(device),
+            device, link, task, describe(task), bytes(32), images, make_room=lambda: make_room(device),
         )  # fmt: skip
         verdict = trial.run([plan], batteries)
     assert device.allocated == device.freed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.tools.backends.cuda.protocol import (
+from kerneltune.tools.backends.runner_messages import (
     CopyOut,
     Done,
     Failed,

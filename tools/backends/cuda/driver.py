@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kerneltune.tools.backends.base import DeviceError
 from kerneltune.tools.schema.codec import Json
 
 _FORMATS = {
@@ -156,7 +157,7 @@ _STATIC_LIMIT = 48 << 10
 _NOT_FOUND = 500
 
 
-class DriverError(RuntimeError):
+class DriverError(DeviceError):
     """A CUDA driver call failed; the context may be lost."""
 
     def __init__(self, call: str, code: int, text: str) -> None:

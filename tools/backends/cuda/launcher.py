@@ -8,16 +8,16 @@ import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata as packages
 
 import torch
 
+from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.backends.cuda import driver
 from kerneltune.tools.backends.cuda.driver import DeviceDescriptor, Parameter, Value, pack, pack_scalar
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, protected_copy, seen
 from kerneltune.tools.replay.replay import Argument, ReplayError, TensorDescriptor, poison
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.plan import Kernel, Launch, Plan
 from kerneltune.tools.schema.sass import sections, text_at
 
@@ -48,34 +48,24 @@ SCRATCH = ("global", "profile")
 _PORTABLE_CLUSTER = 8
 
 
-@dataclass(frozen=True)
-class Image:
-    """A compiled kernel and what its launcher must know, as `triton.compile` says it."""
-
-    cubin: bytes
-    metadata: Mapping[str, Json]
-
-    def number(self, name: str, default: int = 0) -> int:
-        """A whole number of the metadata; absent or None means the default."""
-        value = self.metadata.get(name)
-        return default if value is None else int(value)
-
-    def shape(self, kernel: Kernel, grid: tuple[int, int, int], launch: Launch) -> driver.LaunchShape:
-        """How this kernel is launched over a grid: of blocks for PTX, of clusters in Triton's counting."""
-        ctas = self.number("num_ctas", 1)
-        block = kernel.options.get("block") or (32 * self.number("num_warps", 4), 1, 1)
-        x, y, z = kernel.options.get("cluster") or (ctas, 1, 1)
-        return driver.LaunchShape(
-            grid=(grid[0] * ctas, grid[1], grid[2]),
-            block=(int(block[0]), int(block[1]), int(block[2])),
-            shared_bytes=self.number("shared"),
-            cluster=(int(x), int(y), int(z)),
-            cooperative=launch.cooperative or bool(self.metadata.get("launch_cooperative_grid")),
-            pdl=launch.pdl or bool(self.metadata.get("launch_pdl")),
-        )
+def launch_shape(
+    image: CompiledImage, kernel: Kernel, grid: tuple[int, int, int], launch: Launch
+) -> driver.LaunchShape:
+    """How this kernel is launched over a grid: of blocks for PTX, of clusters in Triton's counting."""
+    ctas = image.number("num_ctas", 1)
+    block = kernel.options.get("block") or (32 * image.number("num_warps", 4), 1, 1)
+    x, y, z = kernel.options.get("cluster") or (ctas, 1, 1)
+    return driver.LaunchShape(
+        grid=(grid[0] * ctas, grid[1], grid[2]),
+        block=(int(block[0]), int(block[1]), int(block[2])),
+        shared_bytes=image.number("shared"),
+        cluster=(int(x), int(y), int(z)),
+        cooperative=launch.cooperative or bool(image.metadata.get("launch_cooperative_grid")),
+        pdl=launch.pdl or bool(image.metadata.get("launch_pdl")),
+    )
 
 
-def scratch_bytes(plan: Plan, images: Sequence[Image]) -> dict[tuple[int, str], int]:
+def scratch_bytes(plan: Plan, images: Sequence[CompiledImage]) -> dict[tuple[int, str], int]:
     """What Triton's launcher would allocate beside the tensors: bytes by kernel and kind, for the widest launch."""
     wanted: dict[tuple[int, str], int] = {}
     for step in (*plan.prepare, *plan.run):
@@ -87,7 +77,7 @@ def scratch_bytes(plan: Plan, images: Sequence[Image]) -> dict[tuple[int, str], 
     return wanted
 
 
-def _scratch_of(image: Image, kernel: Kernel, which: str, grid: tuple[int, int, int]) -> int:
+def _scratch_of(image: CompiledImage, kernel: Kernel, which: str, grid: tuple[int, int, int]) -> int:
     blocks = grid[0] * grid[1] * grid[2] * image.number("num_ctas", 1)
     return image.number(f"{which}_scratch_size") * blocks if kernel.language == "ttir" else 0
 
@@ -108,7 +98,7 @@ class CudaLauncher:
 
     def __init__(
         self,
-        images: Sequence[Image],
+        images: Sequence[CompiledImage],
         kernels: Sequence[Kernel],
         scratch: Mapping[tuple[int, str], torch.Tensor] | None = None,
     ) -> None:
@@ -118,7 +108,7 @@ class CudaLauncher:
         self._loaded = [self._load(i, k) for i, k in zip(images, kernels, strict=True)]
         self._variables = self._found_variables()
 
-    def _load(self, image: Image, kernel: Kernel) -> driver.LoadedKernel:
+    def _load(self, image: CompiledImage, kernel: Kernel) -> driver.LoadedKernel:
         name = str(image.metadata.get("name") or kernel.name)
         cluster = math.prod(kernel.options.get("cluster") or (image.number("num_ctas", 1),))
         return driver.LoadedKernel(
@@ -164,7 +154,7 @@ class CudaLauncher:
         if kernel.language == "ttir":
             parameters = [*packed, *(self._scratch_pointer(kernel_index, kernel, which, grid) for which in SCRATCH)]
         stream = torch.cuda.current_stream().cuda_stream
-        shape = image.shape(kernel, grid, launch)
+        shape = launch_shape(image, kernel, grid, launch)
         shape, self._first = replace(shape, pdl=shape.pdl and not self._first), False
         self._loaded[kernel_index].launch(shape, [driver.encode(p) for p in parameters], stream)
 

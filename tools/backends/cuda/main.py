@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.backends.cuda.driver import PackingError, shrink_kept_memory
-from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
+from kerneltune.tools.backends.cuda.launcher import CudaLauncher
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, NotMapped
-from kerneltune.tools.backends.cuda.protocol import (
+from kerneltune.tools.backends.cuda.stage import CheckedPlan, TimedPlan
+from kerneltune.tools.backends.runner_messages import (
     MAX_ROOMS,
     Capture,
     CopyOut,
@@ -30,7 +32,6 @@ from kerneltune.tools.backends.cuda.protocol import (
     Steps,
     TimedBlock,
 )
-from kerneltune.tools.backends.cuda.stage import CheckedPlan, TimedPlan
 from kerneltune.tools.replay.replay import NotAllowed, ReplayError
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import DecodeError, decode, encode
@@ -73,7 +74,7 @@ class Runner:
 
 
 def _check(load: Load, cubins: list[bytes], fds: list[int]) -> CheckedPlan:
-    images = [Image(cubin, meta) for cubin, meta in zip(cubins, load.metadata, strict=True)]
+    images = [CompiledImage(meta, cubin) for cubin, meta in zip(cubins, load.metadata, strict=True)]
     rooms = [DeviceBuffer.open(shared, fds) for shared in load.rooms]
     return CheckedPlan(load, rooms, lambda: CudaLauncher(images, load.plan.kernels))
 

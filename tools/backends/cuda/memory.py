@@ -19,7 +19,7 @@ import torch
 
 from kerneltune.tools.backends.cuda import driver
 from kerneltune.tools.backends.cuda.driver import DriverError, check, cu
-from kerneltune.tools.backends.cuda.protocol import Shared
+from kerneltune.tools.backends.runner_messages import Shared
 from kerneltune.tools.replay.replay import aligned
 
 GRANULE_BYTES = 2 << 20

@@ -6,12 +6,13 @@ L2 is flushed by reading other memory: reading, so that no dirty line of the flu
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from kerneltune.tools.backends.cuda.driver import forget_persisting_lines
-from kerneltune.tools.backends.cuda.protocol import Times
+from kerneltune.tools.backends.runner_messages import Times
 
 MemoryPool = Any  # torch's name of memory that graphs allocate from
 FLUSH_OF_L2 = 3  # times the L2: what is read between two passes
@@ -83,13 +84,13 @@ def without_host_reads() -> Iterator[None]:
 
 
 def cold_passes(
-    passes: int, work: Callable[[], object], reset: Callable[[int], object], flush: Callable[[], object]
+    count: int, work: Callable[[], object], reset: Callable[[int], object], flush: Callable[[], object]
 ) -> Times:
-    """Time `passes` cold passes of `work` on the current stream; returns when the device is idle."""
+    """Time `count` cold passes of `work` on the current stream; returns when the device is idle."""
     torch.cuda.current_stream().synchronize()
     forget_persisting_lines()
     first, last = _event(), _event()
-    pairs = [(_event(), _event()) for _ in range(passes)]
+    pairs = [(_event(), _event()) for _ in range(count)]
     first.record()
     for turn, (start, end) in enumerate(pairs):
         reset(turn)
@@ -103,16 +104,88 @@ def cold_passes(
     return Times(times, first.elapsed_time(last) * 1e3)
 
 
-def warm_passes(passes: int, work: Callable[[], object]) -> Times:
+def warm_passes(count: int, work: Callable[[], object]) -> Times:
     """Time passes back to back with nothing in between."""
     torch.cuda.current_stream().synchronize()
     first, last = _event(), _event()
     first.record()
-    for _ in range(passes):
+    for _ in range(count):
         work()
     last.record()
     last.synchronize()
     return Times((), first.elapsed_time(last) * 1e3)
+
+
+class StreamTimer:
+    """A stream, memory that graphs captured on it share, and the flush between two passes."""
+
+    def __init__(self) -> None:
+        self.flush_bytes = flush_bytes()
+        self._flush = Flush(self.flush_bytes)
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.renew_memory()
+
+    def stream(self) -> contextlib.AbstractContextManager[Any]:
+        """What a block enqueues goes to this stream."""
+        return torch.cuda.stream(self._stream)
+
+    def wait(self) -> None:
+        """Wait until the stream is idle."""
+        self._stream.synchronize()
+
+    def without_host_reads(self) -> contextlib.AbstractContextManager[None]:
+        """Raise RuntimeError in the block where an operator waits for the GPU."""
+        return without_host_reads()
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Replays a CUDA graph of the work. Raises RuntimeError where it cannot be captured."""
+        return captured(work, self._stream, self._pool).replay
+
+    def renew_memory(self) -> None:
+        """Another pool for the graphs to come."""
+        self._pool: MemoryPool = torch.cuda.graph_pool_handle()
+
+    def cold_passes(self, count: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
+        """Time cold passes on the current stream."""
+        return cold_passes(count, work, lambda _: reset(), self._flush)
+
+
+def null_launch_us() -> float:
+    """Time per node of a CUDA graph of empty kernels, timed as everything else is: no launch can be shorter."""
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    sleep: Any = torch.cuda._sleep
+
+    def empty() -> None:
+        for _ in range(_EMPTY):
+            sleep(0)
+
+    with torch.cuda.stream(stream):
+        empty()
+        graph = captured(empty, stream)
+        times = cold_passes(9, graph.replay, lambda _: None, lambda: sleep(1000))
+    return sorted(times.pass_us)[4] / _EMPTY
+
+
+_EMPTY = 256
+_SHORT = 160
+_SHORT_CYCLES = 60_000  # 30 µs: 160 of them last as long as two turns of another context
+_LEAD_CYCLES = 8_000_000  # 4 ms, in which the host enqueues all that follows
+
+
+def short_kernels(lead: int) -> tuple[list[float], bool]:
+    """Times in µs of equal short kernels that were enqueued together, behind a wait that doubles with each `lead`; and
+    whether all were enqueued before the first of them began."""
+    sleep: Any = torch.cuda._sleep
+    events: list[Any] = [_event() for _ in range(_SHORT + 1)]
+    sleep(_LEAD_CYCLES << lead)
+    events[0].record()
+    for event in events[1:]:
+        sleep(_SHORT_CYCLES)
+        event.record()
+    in_time = not events[0].query()
+    events[-1].synchronize()
+    return [a.elapsed_time(b) * 1e3 for a, b in pairwise(events)], in_time
 
 
 def _event() -> torch.cuda.Event:

@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 import torch
 
+from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
+from kerneltune.tools.backends.cuda.launcher import CudaLauncher
 from kerneltune.tools.backends.cuda.memory import (
     PAGE_BYTES,
     Bump,
@@ -32,7 +33,7 @@ from kerneltune.tools.backends.cuda.memory import (
     torch_memory,
     usable,
 )
-from kerneltune.tools.backends.cuda.protocol import BufferRegion, Load, Setup, Shares, Times, launch_groups
+from kerneltune.tools.backends.runner_messages import BufferRegion, Load, Setup, Shares, Times, launch_groups
 from kerneltune.tools.replay.replay import (
     Launcher,
     OutputLayout,
@@ -136,7 +137,7 @@ class TimedPlan:
         plan, self._layout = setup.plan, output_layout(setup.plan)
         if setup.outputs_stride < self._layout.nbytes:
             raise ReplayError(f"a slot's outputs need {self._layout.nbytes} bytes, not {setup.outputs_stride}")
-        images = [Image(cubin, meta) for cubin, meta in zip(cubins, setup.metadata, strict=True)]
+        images = [CompiledImage(meta, cubin) for cubin, meta in zip(cubins, setup.metadata, strict=True)]
         self._launcher = CudaLauncher(images, plan.kernels)
         shared = (setup.inputs, setup.state, setup.outputs)
         self._inputs, self._state, self._outputs = (self._keep(DeviceBuffer.open(s, fds)).tensor for s in shared)

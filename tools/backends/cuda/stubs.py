@@ -10,7 +10,7 @@ import os
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import triton
@@ -18,20 +18,12 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from triton.backends.compiler import GPUTarget
 
+from kerneltune.tools.backends.base import StepTape
 from kerneltune.tools.schema.messages import BACKWARD, COMPILED, READS_VALUE, Refused
 from kerneltune.tools.schema.plan import Step
 from kerneltune.tools.schema.verdict import Cause
 
-
-class StepTape(Protocol):
-    """What the stand-ins need of a recording."""
-
-    steps: list[Step]
-
-    def address(self, tensor: torch.Tensor) -> int:
-        """A made-up address of the tensor's first element."""
-
-
+DEVICE = "cuda"
 _CUDA = 1  # c10::DeviceType::CUDA
 
 
@@ -253,8 +245,9 @@ def apply_to_module(module: torch.nn.Module, function: Callable[[Any], Any], rec
     return module
 
 
-def install(tape: StepTape, arch: int, gpu: dict[str, Any]) -> RecordingDriver:
-    """Install everything; `gpu` has name, multi_processor_count, total_memory, L2_cache_size, shared sizes."""
+def install(tape: StepTape, arch: int, gpu: dict[str, Any]) -> GPUTarget:
+    """Install everything; returns Triton's target. `gpu` has name, multi_processor_count, total_memory, L2_cache_size,
+    shared sizes."""
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     install_cuda_guard()
     install_torch_cuda(tape, arch, gpu)
@@ -273,4 +266,50 @@ def install(tape: StepTape, arch: int, gpu: dict[str, Any]) -> RecordingDriver:
         },
     )
     triton.runtime.driver.set_active(driver)
-    return driver
+    return driver.target
+
+
+_GPU = {
+    "name": "target GPU", "multi_processor_count": 132, "warp_size": 32, "regs_per_multiprocessor": 65536,
+    "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "total_memory": 80 << 30,
+    "L2_cache_size": 50 << 20, "shared_memory_per_block": 48 << 10, "shared_memory_per_block_optin": 227 << 10,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def for_inductor(arch: int) -> Iterator[None]:
+    """Serve the target GPU to torch, Inductor and Triton for the length of a block: Inductor chooses splits, tiles and
+    warps from device properties. Touches no device, needs no CUDA build."""
+    capability = divmod(arch, 10)
+    gpu = types.SimpleNamespace(major=capability[0], minor=capability[1], **_GPU)
+    install_cuda_guard()
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in _for_inductor(gpu, capability):
+            stack.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, value)
+        driver = triton.runtime.driver
+        stack.callback(setattr, driver, "_active", vars(driver).get("_active"))  # asking for the default needs libcuda
+        driver.set_active(RecordingDriver(arch, {}))
+        yield
+
+
+def _for_inductor(gpu: Any, capability: tuple[int, int]) -> list[tuple[Any, str, Any]]:
+    from torch._dynamo import device_interface
+    from torch._inductor import compile_fx
+
+    cuda, interface = torch.cuda, device_interface.CudaInterface
+    return [
+        (fake_tensor, "init_gpu_context", lambda device=None: None),
+        (torch.nn.Module, "_apply", apply_to_module),  # `self.to(dtype)` in a constructor
+        (cuda, "is_available", lambda: True),
+        (cuda, "device_count", lambda: 1),
+        (cuda, "current_device", lambda: 0),
+        (cuda, "get_device_properties", lambda device=None: gpu),
+        (cuda, "get_device_capability", lambda device=None: capability),
+        (cuda, "get_rng_state", lambda *_: torch.empty(0, dtype=torch.uint8, device="cpu")),
+        (cuda, "set_rng_state", lambda *_: None),
+        (interface, "get_device_properties", staticmethod(lambda device=None: gpu)),
+        (interface, "is_triton_capable", staticmethod(lambda device=None: True)),
+        (torch.version, "cuda", torch.version.cuda or "12.8"),
+        (compile_fx, "get_cuda_device_context", lambda graph: contextlib.nullcontext()),
+    ]

@@ -191,7 +191,7 @@ _MOST_WHOLE = 1 << 29  # elements of inputs and outputs; 2 GiB of float32, for w
 _SAME_ROWS = 1e-9  # relative, between two float64 runs over different numbers of rows
 _ALIKE = 0.1  # relative, of an answer and its reference's own dtype: not a tolerance, but a sign of other rows
 # output elements; above, disturbed copies in float64 take tens of gigabytes, and what finds no memory is tried twice
-MOST_DISTURBED = {"cpu": 1 << 28, "cuda": 1 << 30}
+MOST_DISTURBED = {"cpu": 1 << 28, "gpu": 1 << 30}
 # A reference is slow by its operators: a dispatch mode, as one in float64 is, takes some 30 µs for each. A battery with
 # its noise takes a dozen forwards, a verdict over a hundred: of a scan over 1,500 steps in a Python loop (7,500
 # operators, 0.2 s) none was given after 45 s. Their number is the same in every session, which no time is; a forward of
@@ -602,7 +602,7 @@ class LoadedCase(ReferenceModel):
             return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
         if slow := self.slow:
             return _Noise(limitations=(Limitation(slow),))
-        if numel(answer.values) > MOST_DISTURBED[self.device]:
+        if numel(answer.values) > MOST_DISTURBED["cpu" if self.device == "cpu" else "gpu"]:
             return _Noise(limitations=(Limitation(LimitationKind.MANY_OUTPUTS),))
         try:
             return with_room(lambda: self._measured_noise(inputs, answer, samples, longest), self._make_room)
@@ -707,7 +707,7 @@ def _pace(task: TaskFile, case: str, device: str) -> _Pace:
     three times, since the first loads libraries, and said to the next power of two, so that a session's noise decides
     little. On a CPU, whose cores others use as well, only the seconds that this thread has worked count."""
     took_s = math.inf
-    clock = time.perf_counter if device == "cuda" else time.thread_time
+    clock = time.thread_time if device == "cpu" else time.perf_counter
     try:
         problem = LoadedCase(task, task.case(case), device)
         inputs = problem._own(0)
@@ -717,8 +717,7 @@ def _pace(task: TaskFile, case: str, device: str) -> _Pace:
                 problem.native(inputs)
             if lengths.operators > MOST_OPERATORS:
                 return _Pace(lengths.operators * _OPERATOR_S, LimitationKind.MANY_OPERATORS)
-            if device == "cuda":
-                torch.cuda.synchronize()
+            torch.get_device_module(device).synchronize()
             took_s = min(took_s, clock() - began_s)
             if took_s <= SLOW_S:
                 return _Pace(took_s)

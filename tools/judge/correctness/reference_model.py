@@ -60,10 +60,16 @@ def asked_for(error: BaseException) -> str:
     return found[1] if found else ""
 
 
+def empty_cache() -> None:
+    """Give memory back that torch keeps for later on a GPU."""
+    if torch.accelerator.is_available():
+        torch.get_device_module().empty_cache()
+
+
 def free_cached() -> None:
     """Give back what nobody holds any more."""
     gc.collect()
-    torch.cuda.empty_cache()  # does nothing without CUDA
+    empty_cache()
 
 
 def with_room(make: Callable[[], T], make_room: Callable[[], None]) -> T:
@@ -136,8 +142,8 @@ def seed_everything(seed: int) -> None:
     """Seed Python's and torch's generators, and numpy's when a task file has loaded it."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():  # else torch.manual_seed keeps three formatted stacks a call, for devices never there
-        torch.cuda.manual_seed_all(seed)
+    if torch.accelerator.is_available():  # else torch.manual_seed keeps three formatted stacks a call, for no device
+        torch.get_device_module().manual_seed_all(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
 

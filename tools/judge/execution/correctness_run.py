@@ -16,16 +16,14 @@ from typing import Any, Protocol
 
 import torch
 
-from kerneltune.tools.backends.cuda.driver import DriverError
-from kerneltune.tools.backends.cuda.launcher import Image, scratch_bytes
-from kerneltune.tools.backends.cuda.memory import DeviceBuffer, settle
-from kerneltune.tools.backends.cuda.protocol import Drop, Load, RunOnce, Setup
+from kerneltune.tools.backends.base import Backend, CompiledImage, DeviceError
+from kerneltune.tools.backends.runner_messages import Drop, Load, RunOnce, Setup
 from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
-from kerneltune.tools.judge.correctness.reference_model import Drawn, free_cached
+from kerneltune.tools.judge.correctness.reference_model import Drawn, empty_cache, free_cached
 from kerneltune.tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
-from kerneltune.tools.judge.execution.guard_pages import Allocate, GuardedMemory, Harm, same_bits
+from kerneltune.tools.judge.execution.guard_pages import GuardedMemory, Harm, same_bits
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink, now_s
 from kerneltune.tools.replay.replay import ReplayError
 from kerneltune.tools.schema.codec import Json
@@ -86,8 +84,8 @@ class ExpectsAnswer(Protocol):
 class PlanChecker:
     """A plan and the memory that it is checked in. Use `checking`. Raises RunnerFailed wherever the plan fails."""
 
-    def __init__(self, link: RunnerLink, plan: Plan, images: Sequence[Image], allocate: Allocate) -> None:
-        self._link, self._plan, self._images, self._allocate = link, plan, images, allocate
+    def __init__(self, backend: Backend, link: RunnerLink, plan: Plan, images: Sequence[CompiledImage]) -> None:
+        self._backend, self._link, self._plan, self._images = backend, link, plan, images
         self._memory: GuardedMemory | None = None
         self._befores = befores()
         self._stale: Mapping[int, torch.Tensor] = {}
@@ -103,7 +101,7 @@ class PlanChecker:
         started_s = now_s()
         expected = problem.expectation(drawn.inputs)
         memory = self._loaded(drawn)  # again, where `unload` has made room for the answer
-        settle()
+        self._backend.synchronize()
         work = 1 if isinstance(expected, WholeExpectation) else _NATIVE_OF_WHOLE
         self._limit_s = max(FIRST_RUN_S if self._plan.library_ops else RUN_S, 5 * work * (now_s() - started_s))
         try:
@@ -130,9 +128,9 @@ class PlanChecker:
             self._forget()
 
     def _load(self, drawn: Drawn, *, strict: bool) -> GuardedMemory:
-        most_bytes = torch.cuda.mem_get_info()[0] // 2 if torch.cuda.is_available() else 1 << 32
-        scratch = scratch_bytes(self._plan, self._images)
-        memory = GuardedMemory(self._plan, drawn, scratch, self._allocate, most_bytes=most_bytes, strict=strict)
+        most_bytes = self._backend.memory_bytes()[0] // 2
+        scratch = self._backend.scratch_bytes(self._plan, self._images)
+        memory = GuardedMemory(self._plan, drawn, scratch, self._backend.allocate, most_bytes=most_bytes, strict=strict)
         fds: list[int] = []
         try:
             rooms, pieces = memory.share(fds)
@@ -147,7 +145,7 @@ class PlanChecker:
 
     def _run(self, memory: GuardedMemory, drawn: Drawn, before: MemoryState) -> None:
         memory.lay(drawn, right=before.right, turn=before.turn, stale=self._stale if before.stale else None)
-        settle()
+        self._backend.synchronize()
         self._last = before
         self._link.ask(RunOnce(memory.offsets()), timeout_s=self._limit_s)
         self.runs += 1
@@ -238,7 +236,7 @@ class PlanChecker:
         """What a run that faulted does where it can; None when that cannot be found out."""
         try:
             memory = self._load(drawn, strict=False)
-        except (RunnerFailed, DriverError, torch.OutOfMemoryError):
+        except (RunnerFailed, DeviceError, torch.OutOfMemoryError):
             return None
         try:
             self._run(memory, drawn, self._last)
@@ -255,7 +253,7 @@ class PlanChecker:
 
     def _forget(self) -> None:
         if self._memory is not None:
-            settle()
+            self._backend.synchronize()
             self._memory.close()
         self._memory = None
 
@@ -281,9 +279,9 @@ class PlanChecker:
 
 
 @contextlib.contextmanager
-def checking(link: RunnerLink, plan: Plan, images: Sequence[Image], allocate: Allocate) -> Iterator[PlanChecker]:
+def checking(backend: Backend, link: RunnerLink, plan: Plan, images: Sequence[CompiledImage]) -> Iterator[PlanChecker]:
     """A checker for the length of a block; its memory is freed, and a runner that is still there is empty again."""
-    checker = PlanChecker(link, plan, images, allocate)
+    checker = PlanChecker(backend, link, plan, images)
     try:
         yield checker
         checker.finish()
@@ -307,14 +305,6 @@ def _shifted(flat: torch.Tensor) -> torch.Tensor:
     return torch.roll(flat, flat.numel() // 2 // 16 * 16)
 
 
-@dataclass(frozen=True)
-class CompiledImage:
-    """A kernel's launch metadata and cubin."""
-
-    metadata: dict[str, Json]
-    cubin: bytes
-
-
 Images = Mapping[str, CompiledImage]  # by Kernel.sha256
 
 
@@ -322,12 +312,12 @@ class MissingImage(KeyError):
     """The supervisor sent a plan without one of its cubins."""
 
 
-def images_for(plan: Plan, images: Images) -> list[Image]:
+def images_for(plan: Plan, images: Images) -> list[CompiledImage]:
     """The plan's kernels as the launcher takes them, in the plan's order."""
     missing = [k.name for k in plan.kernels if k.sha256 not in images]
     if missing:
         raise MissingImage(f"no cubin for {', '.join(missing)}")
-    return [Image(images[k.sha256].cubin, images[k.sha256].metadata) for k in plan.kernels]
+    return [images[k.sha256] for k in plan.kernels]
 
 
 def setup_request(
@@ -354,13 +344,19 @@ def setup_request(
 
 @contextlib.contextmanager
 def staged(
-    link: RunnerLink, plan: Plan, images: Images, inputs: InputBuffers, outputs: OutputBuffers, flush_bytes: int
+    backend: Backend,
+    link: RunnerLink,
+    plan: Plan,
+    images: Images,
+    inputs: InputBuffers,
+    outputs: OutputBuffers,
+    flush_bytes: int,
 ) -> Iterator[None]:
     """The plan loaded in the runner, for the length of a block; a runner that failed has nothing left to drop."""
     fds: list[int] = []
     try:
         request, cubins = setup_request(plan, images, inputs, outputs, flush_bytes, fds)
-        torch.cuda.synchronize()  # what was written to the buffers must be there before another process reads it
+        backend.synchronize()  # what was written to the buffers must be there before another process reads it
         link.ask(request, cubins, timeout_s=SETUP_S, fds=fds)
     finally:
         close_all(fds)
@@ -382,6 +378,7 @@ class CorrectnessRun:
 
     def __init__(
         self,
+        backend: Backend,
         link: RunnerLink,
         file: TaskFile,
         task: TaskSpec,
@@ -389,12 +386,10 @@ class CorrectnessRun:
         images: Images,
         *,
         repeats: int = 3,
-        device: str = "cuda",
-        allocate: Allocate = DeviceBuffer.allocate,
         make_room: Callable[[], None] = free_cached,
     ) -> None:
         self._link, self._file, self._task, self._secret = link, file, task, secret
-        self._images, self._repeats, self._device, self._allocate = images, repeats, device, allocate
+        self._backend, self._images, self._repeats = backend, images, repeats
         self._room = make_room
         self._checker: PlanChecker | None = None
         self._problems: dict[str, Problem] = {}
@@ -418,8 +413,7 @@ class CorrectnessRun:
 
     def close(self) -> tuple[CaseResult, ...]:
         """The results; the memory of the cases is needed for the slots."""
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        empty_cache()
         return tuple(self.results)
 
     def facts(self) -> dict[str, Json]:
@@ -435,7 +429,7 @@ class CorrectnessRun:
     def _guarded(self, plan: Plan, batteries: Sequence[str]) -> Verdict | None:
         name = where = case_in_words(self._task, plan.case)
         try:
-            with checking(self._link, plan, images_for(plan, self._images), self._allocate) as checker:
+            with checking(self._backend, self._link, plan, images_for(plan, self._images)) as checker:
                 self._checker = checker
                 for battery in batteries:
                     where = f"{name} ({battery} inputs)"
@@ -488,7 +482,9 @@ class CorrectnessRun:
 
     def _problem(self, case: str) -> Problem:
         if case not in self._problems:
-            self._problems[case] = Problem.load(self._file, case, device=self._device, make_room=self._make_room)
+            self._problems[case] = Problem.load(
+                self._file, case, device=self._backend.device, make_room=self._make_room
+            )
         return self._problems[case]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import torch
 
-from kerneltune.tools.backends.cuda.memory import DeviceBuffer
-from kerneltune.tools.backends.cuda.protocol import Shared
+from kerneltune.tools.backends.base import Backend
+from kerneltune.tools.backends.runner_messages import Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_tensors
 from kerneltune.tools.judge.execution.guard_pages import like, regions_of, same_bits, write
@@ -37,13 +37,13 @@ def without_data(inputs: Tree) -> Tree:
 class InputBuffers:
     """`slots` sets of inputs and one set of parameters. Of `sample`, no more is kept than how its inputs look."""
 
-    def __init__(self, sample: Drawn, slots: int) -> None:
+    def __init__(self, backend: Backend, sample: Drawn, slots: int) -> None:
         named = [(path, leaf) for path, leaf in leaves(sample.inputs) if isinstance(leaf, torch.Tensor)]
-        self._sample, self.slots = without_data(sample.inputs), slots
+        self._backend, self._sample, self.slots = backend, without_data(sample.inputs), slots
         self.regions, self.stride = regions_of(named)
         self.state_regions, state_bytes = regions_of(list(sample.state.items()))
-        self.buffer = DeviceBuffer.allocate(self.stride * slots)
-        self.state_buffer = DeviceBuffer.allocate(max(state_bytes, ALIGNMENT))
+        self.buffer = backend.allocate(self.stride * slots)
+        self.state_buffer = backend.allocate(max(state_bytes, ALIGNMENT))
         poison(self.buffer.tensor, 1)
         poison(self.state_buffer.tensor, 1)
         for region, tensor in zip(self.state_regions, sample.state.values(), strict=True):
@@ -84,7 +84,7 @@ class InputBuffers:
         ):
             if pristine is not None and not torch.equal(buffer.view(torch.int64), pristine.view(torch.int64)):
                 buffer.copy_(pristine)
-                torch.cuda.synchronize()
+                self._backend.synchronize()
                 return name
         return ""
 
@@ -98,7 +98,7 @@ class InputBuffers:
 
     def close(self) -> None:
         """Free the memory."""
-        torch.cuda.synchronize()
+        self._backend.synchronize()
         self._right.clear()
         self.buffer.close()
         self.state_buffer.close()
@@ -107,11 +107,11 @@ class InputBuffers:
 class OutputBuffers:
     """Room for a plan's outputs in `slots` sets."""
 
-    def __init__(self, plan: Plan, slots: int) -> None:
-        self.plan, self.slots = plan, slots
+    def __init__(self, backend: Backend, plan: Plan, slots: int) -> None:
+        self._backend, self.plan, self.slots = backend, plan, slots
         self.layout: OutputLayout = output_layout(plan)
         self.stride = self.layout.nbytes
-        self.buffer = DeviceBuffer.allocate(self.stride * slots)
+        self.buffer = backend.allocate(self.stride * slots)
         self._right: dict[str, tuple[Tree, CaseResult]] = {}
 
     def tree(self, slot: int, base: torch.Tensor | None = None) -> Tree:
@@ -161,6 +161,6 @@ class OutputBuffers:
 
     def close(self) -> None:
         """Free the memory."""
-        torch.cuda.synchronize()
+        self._backend.synchronize()
         self._right.clear()
         self.buffer.close()

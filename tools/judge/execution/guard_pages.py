@@ -3,16 +3,16 @@
 The pages lie between unmapped guards, and inputs and parameters are mapped for reading only in the runner, where the
 driver can do that; then an access outside of a tensor faults as soon as it leaves the pages. Tensors lie at the right
 end of their pages or at the left one, by turns, so that both directions show. What cannot fault is found afterwards: a
-changed canary, or (without read-only mappings) a changed input. Knows no CUDA: pages come from `allocate`.
+changed canary, or (without read-only mappings) a changed input. Knows no device: pages come from `allocate`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
-from kerneltune.tools.backends.cuda.protocol import MAX_ROOMS, Allocation, BufferRegion, Shared
+from kerneltune.tools.backends.base import SharedBuffer
+from kerneltune.tools.backends.runner_messages import MAX_ROOMS, Allocation, BufferRegion, Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, leaves, portions, tensors
 from kerneltune.tools.replay.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
@@ -72,23 +72,6 @@ MARGIN_BYTES = 2 << 20  # of mapped canaries on either side of a piece, when a f
 _OWN_ROOMS = MAX_ROOMS - 2  # pieces beyond share the last two rooms
 _MOST_CONSTANT_BYTES = 1 << 30  # they are unpacked in this process
 _GAP = 4096  # canaries around a piece that shares its room
-
-
-class MappedPages(Protocol):
-    """Pages that a runner can map."""
-
-    @property
-    def tensor(self) -> torch.Tensor: ...
-
-    @property
-    def guarded(self) -> bool: ...
-
-    def share(self, fds: list[int], *, writable: bool) -> Shared: ...
-
-    def close(self) -> None: ...
-
-
-Allocate = Callable[[int], MappedPages]
 
 
 @dataclass(frozen=True)
@@ -199,7 +182,7 @@ class GuardedMemory:
     """The pieces of one plan. `drawn` says what the given ones look like, `scratch` what the launcher wants beside them
     (`launcher.scratch_bytes`). `strict=False` looks into a fault: margins of canaries, all of it writable.
 
-    Raises ReplayError when the plan contradicts itself or wants more than `most_bytes` for itself; DriverError when the
+    Raises ReplayError when the plan contradicts itself or wants more than `most_bytes` for itself; DeviceError when the
     memory is not there.
     """
 
@@ -208,7 +191,7 @@ class GuardedMemory:
         plan: Plan,
         drawn: Drawn,
         scratch: Mapping[tuple[int, str], int],
-        allocate: Allocate,
+        allocate: Callable[[int], SharedBuffer],
         *,
         most_bytes: int,
         page_bytes: int = 2 << 20,
@@ -222,7 +205,7 @@ class GuardedMemory:
         self.places, sizes = places_for(wanted, page_bytes, 0 if strict else MARGIN_BYTES)
         self.nbytes = sum(sizes)
         self._by_name = {place.name: place for place in self.places}
-        self._rooms: list[MappedPages] = []
+        self._rooms: list[SharedBuffer] = []
         try:
             self._rooms += (allocate(size) for size in sizes)
             self._constants = {s.id: constant_bytes(s) for s in plan.storages if s.data is not None}
@@ -279,7 +262,7 @@ class GuardedMemory:
         """Hold the inputs of the last run no longer: those of a next one may need their room."""
         self._drawn = None
 
-    def _rooms_to_fill(self, *, everything: bool) -> list[MappedPages]:
+    def _rooms_to_fill(self, *, everything: bool) -> list[SharedBuffer]:
         chosen = {p.room for p in self.places if everything or p.writable}
         return [self._rooms[i] for i in sorted(chosen)]
 

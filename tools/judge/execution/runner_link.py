@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kerneltune.tools.backends.cuda.protocol import Failed, Load, Reply, Request, Setup, fits
+from kerneltune.tools.backends.runner_messages import Failed, Load, Reply, Request, Setup, fits
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import DecodeError, decode, encode, one_line
 from kerneltune.tools.schema.errors import WorkerTimeout

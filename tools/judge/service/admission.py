@@ -23,7 +23,7 @@ from kerneltune.tools.task.load import TaskFile
 
 _GB = 1e9
 _LEAST_HELD = 2  # times a case's inputs, parameters and outputs: what is timed, and the reference run on a copy of it
-_CONTEXTS_BYTES = 1 << 30  # CUDA itself, in the judge and in the runner
+_CONTEXTS_BYTES = 1 << 30  # the driver itself, in the judge and in the runner
 _WIDE = ("float32", "float64")
 _STEPS = {True: 0.01, False: 0.25}  # relative change, by whether the arithmetic is wide
 _ENOUGH = {True: 20.0, False: 1.0}  # budgets that half of the elements that move at all must move by

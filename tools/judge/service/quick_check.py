@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kerneltune.tools.backends.cuda.memory import DeviceBuffer
+from kerneltune.tools.backends.base import Backend
 from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
@@ -48,13 +48,15 @@ class QuickCheck:
 
     def __init__(
         self,
+        backend: Backend,
         link: RunnerLink,
         file: TaskFile,
         task: TaskSpec,
         secret: bytes,
         make_room: Callable[[], None] = free_cached,
     ) -> None:
-        self._link, self._file, self._task, self._secret, self._make_room = link, file, task, secret, make_room
+        self._backend, self._link, self._file, self._task, self._secret = backend, link, file, task, secret
+        self._make_room = make_room
         self._left_out: dict[str, list[str]] = {}
         self._prepared: dict[str, tuple[PreparedCase, ...]] = {}
         self._drawn: dict[str, str] = {}
@@ -133,7 +135,7 @@ class QuickCheck:
         if chosen is not None and others:
             others = [others[chosen % len(others)]]
         results: list[CaseResult] = []
-        with checking(self._link, plan, images_for(plan, images), DeviceBuffer.allocate) as checker:
+        with checking(self._backend, self._link, plan, images_for(plan, images)) as checker:
             for kept, repeats in [(own, 2), *((other, 1) for other in others)]:
                 results.append(checker.check(kept, kept.drawn, repeats))
                 if not results[-1].ok:
@@ -146,7 +148,8 @@ class QuickCheck:
         return self._prepared[name]
 
     def _drawn_for(self, name: str) -> Iterator[PreparedCase]:
-        problem, seed = Problem.load(self._file, name, device="cuda", make_room=self._make_room), self.seed(name)
+        problem = Problem.load(self._file, name, device=self._backend.device, make_room=self._make_room)
+        seed = self.seed(name)
         for battery in self._batteries(name):
             drawn = problem.draw(seed, battery)
             if drawn is not None:

@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 
-from kerneltune.tools.backends.cuda.device import GpuLock, Sampler
-from kerneltune.tools.backends.cuda.driver import DriverError
-from kerneltune.tools.backends.cuda.memory import DeviceBuffer
+from kerneltune.tools.backends import device_backend
+from kerneltune.tools.backends.base import Backend, CompiledImage, DeviceError, GpuLock, SharedBuffer
 from kerneltune.tools.judge.correctness.problem import expanded
 from kerneltune.tools.judge.correctness.reference_model import free_cached
-from kerneltune.tools.judge.execution.correctness_run import CompiledImage, Images
+from kerneltune.tools.judge.execution.correctness_run import Images
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.service.admission import too_large
 from kerneltune.tools.judge.service.quick_check import QuickCheck
@@ -30,7 +29,6 @@ from kerneltune.tools.judge.service.tiers import CandidateJudge, VerdictCache, n
 from kerneltune.tools.judge.timing.baselines import keep_compiled
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted
-from kerneltune.tools.judge.timing.ceilings import describe_gpu
 from kerneltune.tools.judge.timing.counters import CounterReader, CountersUnavailable
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.judge.timing.timing_run import TimingRun
@@ -69,8 +67,8 @@ _TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a 
 class JudgeSession:
     """Judges candidates of one task on one GPU; keeps its setup, secret and verdicts."""
 
-    def __init__(self, channel: Any, door: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self, backend: Backend, channel: Any, door: socket.socket) -> None:
+        self._backend, self._channel = backend, channel
         self._link = RunnerLink(door, lambda why: self._tell(NeedRunner(why)), lambda why: self._tell(EndRunner(why)))
         self._secret = secrets.token_bytes(32)
         self._file: TaskFile | None = None
@@ -79,13 +77,13 @@ class JudgeSession:
         self._made: BenchmarkSetup | None = None
         self._quick_check: QuickCheck | None = None
         self._gpu: dict[str, Json] = {}
-        self._gpu_watch = GpuWatch(Sampler())
+        self._gpu_watch = GpuWatch(backend)
         self._gpu_lock: GpuLock | None = None
         self._told_s = -_TELL_AGAIN_S
         self._first_tier: Tier = "screened"
         self._patience_s = OTHER_BASELINES_S
         self._verdicts = VerdictCache()
-        self._held_back: DeviceBuffer | None = None  # memory that a setting says is not ours
+        self._held_back: SharedBuffer | None = None  # memory that a setting says is not ours
         self._counts = False  # whether counters are asked for
         self._reader: CounterReader | None = None
         self._found: dict[str, dict[str, Json]] = {}  # what counters and probes told of a plan, by its hash
@@ -133,7 +131,7 @@ class JudgeSession:
         not wait for. What fails here fails again for whoever asks for it."""
         if self._made is None or not isinstance(request, Warm | BenchRequest):
             return
-        with self._turn(), contextlib.suppress(TaskError, torch.OutOfMemoryError, DriverError, OutOfMemory):
+        with self._turn(), contextlib.suppress(TaskError, torch.OutOfMemoryError, DeviceError, OutOfMemory):
             if isinstance(request, BenchRequest):
                 self._made.build()
             elif self._first_tier == "screened":
@@ -151,8 +149,8 @@ class JudgeSession:
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_s))
 
     def _open(self, request: OpenTask) -> Ready:
-        self._gpu = describe_gpu()
-        self._gpu_watch = GpuWatch(Sampler(self._gpu.get("uuid")))
+        self._gpu = self._backend.describe()
+        self._gpu_watch = GpuWatch(self._backend, self._gpu.get("uuid"))
         try:
             self._file = _with_small(find_task(request.path), request)
         except TaskError as error:
@@ -160,7 +158,7 @@ class JudgeSession:
         self._task = request.task
         try:
             memory_bytes = self._limited_to(request.memory_bytes)
-        except DriverError as error:
+        except DeviceError as error:
             return Ready(self._gpu, f"gpu-memory-gib: others use the GPU's memory that was to be left alone: {error}")
         if problem := too_large(request.task, memory_bytes):
             return Ready(self._gpu, problem)
@@ -184,10 +182,10 @@ class JudgeSession:
         if self._held_back is not None:
             self._held_back.close()
             self._held_back = None
-        total = int(torch.cuda.mem_get_info()[1])
+        total = self._backend.memory_bytes()[1]
         if not 0 < memory_bytes < total:
             return total
-        self._held_back = DeviceBuffer.allocate(total - memory_bytes)
+        self._held_back = self._backend.allocate(total - memory_bytes)
         return memory_bytes
 
     def _opened(self) -> tuple[TaskFile, TaskSpec]:
@@ -199,14 +197,16 @@ class JudgeSession:
         file, task = self._opened()
         if self._made is None:
             use = self._gpu_watch.seen()
-            self._made = BenchmarkSetup(file, task, self._plans, secrets.randbits(62), self._forget_answers)
+            self._made = BenchmarkSetup(
+                self._backend, file, task, self._plans, secrets.randbits(62), self._forget_answers
+            )
             self._made.use = use.and_then(self._gpu_watch.seen())
         return self._made
 
     def _checks(self) -> QuickCheck:
         file, task = self._opened()
         if self._quick_check is None:
-            self._quick_check = QuickCheck(self._link, file, task, self._secret, self._forget_answers)
+            self._quick_check = QuickCheck(self._backend, self._link, file, task, self._secret, self._forget_answers)
         return self._quick_check
 
     def _judge(self, images: Images) -> CandidateJudge:
@@ -231,7 +231,7 @@ class JudgeSession:
                 setup.build()
         except TaskError as error:
             return Baselines(problem=str(error))
-        except (torch.OutOfMemoryError, DriverError) as error:
+        except (torch.OutOfMemoryError, DeviceError) as error:
             return Baselines(problem=f"the timed case does not fit this GPU's memory beside its baselines: {error}")
         return Baselines(
             dict(setup.times_us),
@@ -259,7 +259,7 @@ class JudgeSession:
             except RunnerFailed as failure:
                 times.append(None)
                 details.append(f"{failure.status.value}: {failure.detail}")
-            except (torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
+            except (torch.OutOfMemoryError, DeviceError, OutOfMemory) as error:
                 short = True
                 times.append(None)
                 details.append(f"does not fit the GPU's memory: {_first_line(error)}")
@@ -315,7 +315,7 @@ class JudgeSession:
         """What the judge can find out of the plan without counters, or why it did not come through."""
         try:
             return encode(self._timing_run(images, SCREENING).probed(plan))
-        except (RunnerFailed, Refuted, torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
+        except (RunnerFailed, Refuted, torch.OutOfMemoryError, DeviceError, OutOfMemory) as error:
             return {"problem": _first_line(error)}
 
     def _warm_reader(self) -> None:
@@ -329,7 +329,7 @@ class JudgeSession:
         for _ in range(2):
             try:
                 return self._judged(request, images, known)
-            except (torch.OutOfMemoryError, DriverError, OutOfMemory) as error:
+            except (torch.OutOfMemoryError, DeviceError, OutOfMemory) as error:
                 first = _first_line(error)
             except TaskError as error:  # of a reference that ran before, on other inputs
                 self._link.distrust("the task's own code failed")
@@ -391,15 +391,14 @@ def images_of(images: Sequence[KernelImage], blobs: Sequence[bytes]) -> dict[str
 def main(channel: Any) -> None:
     """Answer until the supervisor closes the socket."""
     torch.set_num_threads(min(8, os.cpu_count() or 1))
-    if torch.cuda.is_available():
-        torch.zeros(1, device="cuda")  # makes the context, while the task is being described elsewhere
-    session = JudgeSession(channel, channel.sockets[0])
+    backend = device_backend()  # makes the context, while the task is being described elsewhere
+    session = JudgeSession(backend, channel, channel.sockets[0])
     wire.serve(channel, session.handlers(), session.afterwards)
 
 
 def main_early(channel: Any) -> None:
     """The same for a judge that waits for its task: what torch.compile needs is imported meanwhile. Here, after the
-    fork, before which nothing may touch CUDA."""
+    fork, before which nothing may touch the device."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     inductor.compile_threads = 1  # as for baselines; some versions start a pool of processes when the next is imported
     for name in ("compile_fx", "cudagraph_trees"):

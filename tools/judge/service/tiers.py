@@ -122,8 +122,9 @@ class CandidateJudge:
             self.setup.vacate()
             self.quick_check.close()
         return CorrectnessRun(
-            self.link, self.file, self.task, self.secret, self.images, repeats=repeats, make_room=make_room
-        )
+            self.setup.backend, self.link, self.file, self.task, self.secret, self.images,
+            repeats=repeats, make_room=make_room,
+        )  # fmt: skip
 
     def _more_checked(self, request: BenchRequest, judged: Verdict) -> Verdict:
         """What was judged in full, checked with the batteries that only a confirmation has."""

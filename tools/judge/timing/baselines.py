@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.backends.cuda.protocol import Times
+from kerneltune.tools.backends.base import Backend, Timer
+from kerneltune.tools.backends.runner_messages import Times
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
 from kerneltune.tools.judge.correctness.problem import LoadedCase
 from kerneltune.tools.judge.correctness.reference_model import blame
@@ -149,53 +149,41 @@ def declared_arithmetic(problem: LoadedCase) -> Iterator[None]:
 class Baseline:
     """One way to run the reference over all slots. `graphed` is False where it cannot be captured."""
 
-    def __init__(
-        self,
-        name: str,
-        problem: LoadedCase,
-        inputs: InputBuffers,
-        stream: torch.cuda.Stream,
-        flush: passes.Flush,
-        pool: passes.MemoryPool,
-    ) -> None:
-        self.name, self._problem, self._stream, self._flush = name, problem, stream, flush
+    def __init__(self, name: str, problem: LoadedCase, inputs: InputBuffers, timer: Timer) -> None:
+        self.name, self._problem, self._timer = name, problem, timer
         self._model = _model(name, problem)
-        self.bind(inputs, pool)
+        self.bind(inputs)
 
-    def bind(self, inputs: InputBuffers, pool: passes.MemoryPool) -> None:
+    def bind(self, inputs: InputBuffers) -> None:
         """Run on these buffers from now on: new addresses, a new graph, the same compiled code. What the graph writes
-        lies in the pool, where other baselines' graphs write as well."""
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._clearing: torch.cuda.CUDAGraph | None = None
+        lies in the timer's memory, where other baselines' graphs write as well."""
         self.outputs: list[Tree] = []
         self._trees = [inputs.tree(slot) for slot in range(inputs.slots)]
         self._start, self._end = inputs.buffer.address, inputs.buffer.address + inputs.buffer.nbytes
         self._work: Callable[[], object] = self._pass
         self._reset: Callable[[], object] = self._clear
-        self.graphed = self._build(pool)
+        self.graphed = self._build()
 
     @property
     def slots(self) -> int:
         """How many launches a pass makes."""
         return len(self._trees)
 
-    def _build(self, pool: passes.MemoryPool) -> bool:
-        with declared_arithmetic(self._problem), torch.cuda.stream(self._stream):
+    def _build(self) -> bool:
+        with declared_arithmetic(self._problem), self._timer.stream():
             for _ in range(3):
                 self._pass()
-            self._stream.synchronize()
+            self._timer.wait()
             try:
-                with passes.without_host_reads():
+                with self._timer.without_host_reads():
                     self._pass()
-                self._stream.synchronize()
+                self._timer.wait()
                 self.outputs = []  # those of the graph take their room
-                graph = passes.captured(self._pass, self._stream, pool)
-                clearing = passes.captured(self._clear, self._stream, pool)
+                work, clearing = self._timer.captured(self._pass), self._timer.captured(self._clear)
             except RuntimeError:  # the reference reads values on the host, or something else that no graph can hold
                 self.outputs = []
                 return False
-        self._graph, self._clearing = graph, clearing
-        self._work, self._reset = graph.replay, clearing.replay
+        self._work, self._reset = work, clearing
         return True
 
     def _pass(self) -> None:
@@ -219,24 +207,22 @@ class Baseline:
         with (
             blame(self._problem.task, "forward()"),
             declared_arithmetic(self._problem),
-            torch.cuda.stream(self._stream),
+            self._timer.stream(),
         ):
-            return passes.cold_passes(count, self._work, lambda _: self._reset(), self._flush)
+            return self._timer.cold_passes(count, self._work, self._reset)
 
     def run_once(self) -> None:
         """Run one pass, to look at the outputs."""
         with (
             blame(self._problem.task, "forward()"),
             declared_arithmetic(self._problem),
-            torch.cuda.stream(self._stream),
+            self._timer.stream(),
         ):
             self._work()
-        self._stream.synchronize()
+        self._timer.wait()
 
     def release(self) -> None:
-        """Let go of graphs and outputs, before the buffers go."""
-        torch.cuda.synchronize()
-        self._graph = self._clearing = None
+        """Let go of graphs and outputs, before the buffers go; the device is idle."""
         self._work, self._reset = self._pass, self._clear
         self.outputs, self._trees = [], []
 
@@ -256,40 +242,23 @@ def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
     return compiled
 
 
-def eager_us(problem: LoadedCase, inputs: Tree) -> float:
+def eager_us(backend: Backend, problem: LoadedCase, inputs: Tree) -> float:
     """A rough time of one eager forward, launched one after the other from Python, to size what follows. One forward
     of a second or more is enough."""
     with blame(problem.task, "forward()", limit_s=math.inf), declared_arithmetic(problem):
         problem.model(*inputs)
-        once_us = passes.warm_passes(1, lambda: problem.model(*inputs)).span_us
+        once_us = backend.warm_passes(1, lambda: problem.model(*inputs)).span_us
         if once_us > _SLOW_US:
             return once_us
         problem.model(*inputs)
-        times = passes.warm_passes(5, lambda: problem.model(*inputs))
+        times = backend.warm_passes(5, lambda: problem.model(*inputs))
     return times.span_us / 5
 
 
-def copy_gbps(nbytes: int = 1 << 30) -> float:
+def copy_gbps(backend: Backend, nbytes: int = 1 << 30) -> float:
     """Bandwidth of a large copy on the device, bytes read plus written; the best of several."""
-    source = torch.empty(nbytes, dtype=torch.uint8, device="cuda").fill_(1)
+    source = torch.empty(nbytes, dtype=torch.uint8, device=backend.device).fill_(1)
     target = torch.empty_like(source)
     target.copy_(source)
-    best = min(passes.warm_passes(4, lambda: target.copy_(source)).span_us / 4 for _ in range(5))
+    best = min(backend.warm_passes(4, lambda: target.copy_(source)).span_us / 4 for _ in range(5))
     return 2 * nbytes / best / 1e3
-
-
-def null_launch_us(count: int = 256) -> float:
-    """Time per node of a CUDA graph of empty kernels, timed as everything else is: no launch can be shorter."""
-    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-    sleep: Any = torch.cuda._sleep
-
-    def empty() -> None:
-        for _ in range(count):
-            sleep(0)
-
-    with torch.cuda.stream(stream):
-        empty()
-        graph = passes.captured(empty, stream)
-        times = passes.cold_passes(9, graph.replay, lambda _: None, lambda: sleep(1000))
-    return sorted(times.pass_us)[4] / count

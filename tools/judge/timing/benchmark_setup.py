@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from kerneltune.tools.backends.cuda import passes
+from kerneltune.tools.backends.base import Backend
 from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.gates import Expected, samples_for
 from kerneltune.tools.judge.correctness.problem import Problem
@@ -23,7 +23,6 @@ from kerneltune.tools.judge.timing.baselines import (
     copy_gbps,
     doubts,
     eager_us,
-    null_launch_us,
     within,
 )
 from kerneltune.tools.judge.timing.build_verdict import RooflineBound, TimingContext, roofline_bound
@@ -107,15 +106,17 @@ class BenchmarkSetup:
 
     def __init__(
         self,
+        backend: Backend,
         file: TaskFile,
         task: TaskSpec,
         plans: BaselineSettings,
         seed: int,
         make_room: Callable[[], None] = free_cached,
     ) -> None:
-        self.task, self.notes, self._plans = task, list(plans.notes), plans
-        self.answers = AnswerCache(torch.cuda.mem_get_info()[0] // 6)
-        self.problem = Problem.load(file, task.main.name, device="cuda", make_room=_forgetting(self.answers, make_room))
+        self.backend, self.task, self.notes, self._plans = backend, task, list(plans.notes), plans
+        self.answers = AnswerCache(backend.memory_bytes()[0] // 6)
+        room = _forgetting(self.answers, make_room)
+        self.problem = Problem.load(file, task.main.name, device=backend.device, make_room=room)
         self.contents = _SLOW_CONTENTS if self.problem.slow else CONTENTS
         drawn = self.problem.draw(seed, "own")
         if drawn is None:
@@ -124,17 +125,15 @@ class BenchmarkSetup:
         native = self.problem.native(drawn.inputs)
         self.output_bytes, self._samples = tree_bytes(native), samples_for(native, self.problem.precision)
         del native
-        self.eager_us = eager_us(self.problem, drawn.inputs)
-        self.l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
+        self.eager_us = eager_us(backend, self.problem, drawn.inputs)
+        self.l2_bytes = backend.l2_bytes()
         footprint = tree_bytes(drawn.inputs) + self.output_bytes
-        free, _ = torch.cuda.mem_get_info()
+        free, _ = backend.memory_bytes()
         wanted = slots_for(footprint, self.l2_bytes, self.eager_us, shared_bytes=tree_bytes(drawn.state))
         self.slots = min(wanted, max(1, free // 6 // max(1, footprint)))
-        self.flush_bytes = passes.flush_bytes()
-        self._flush = passes.Flush(self.flush_bytes)
-        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.timer = backend.timer()
         self.large = footprint > LARGE_BYTES
-        self.inputs, self.placed = InputBuffers(drawn, self.slots), True
+        self.inputs, self.placed = InputBuffers(backend, drawn, self.slots), True
         del drawn
         self._contents: list[tuple[int, str]] = []
         self._applies: dict[str, bool] = {}
@@ -147,7 +146,6 @@ class BenchmarkSetup:
         self.times_us: dict[str, float] = {}
         self._queue = BaselineQueue(list(plans.baselines), plans.baseline_limit_s)
         self.resolution = 0.0
-        self._pool: passes.MemoryPool = torch.cuda.graph_pool_handle()
         self.build(most=1)
         self.touched()
 
@@ -176,8 +174,8 @@ class BenchmarkSetup:
         self.use = use.and_then(watch.seen())
 
     def _measure_gpu(self) -> None:
-        self.copy_gbps = copy_gbps()
-        self.null_launch_us = null_launch_us()
+        self.copy_gbps = copy_gbps(self.backend)
+        self.null_launch_us = self.backend.null_launch_us()
         self.roofline: RooflineBound = roofline_bound(
             self.task, self._plans.gpu_name, self._plans.ceilings, self.output_bytes, self.copy_gbps
         )
@@ -189,7 +187,7 @@ class BenchmarkSetup:
             roofline=self.roofline,
             slots=self.slots,
             l2_bytes=self.l2_bytes,
-            flush_bytes=self.flush_bytes,
+            flush_bytes=self.timer.flush_bytes,
             resolution=self.resolution,
             eager_us=self.eager_us,
             null_launch_us=self.null_launch_us,
@@ -220,7 +218,7 @@ class BenchmarkSetup:
             drawn = self.problem.inputs(seed, battery)
             for slot in range(number, self.slots, self._period):
                 self.inputs.fill(slot, drawn)
-        torch.cuda.synchronize()  # other streams, and another process, read them next
+        self.backend.synchronize()  # other streams, and another process, read them next
 
     def fill_for(self, epoch: str, seed_of: Callable[[int], int], batteries: Sequence[str]) -> None:
         """The contents of a screening epoch, unless they are there."""
@@ -240,10 +238,8 @@ class BenchmarkSetup:
     def peak_bytes(self, pages: int | None = None) -> int:
         """The most memory that this process held on the GPU since it was asked last: torch's, the slots, and bytes of
         `pages` beside them (None: a plan's outputs, as while it is timed)."""
-        peak = int(torch.cuda.max_memory_allocated())
-        torch.cuda.reset_peak_memory_stats()
         beside = self.output_bytes * self.slots if pages is None else pages
-        return peak + beside + (self.inputs.nbytes if self.placed else 0)
+        return self.backend.peak_bytes() + beside + (self.inputs.nbytes if self.placed else 0)
 
     def touched(self) -> None:
         """The GPU has just worked."""
@@ -305,6 +301,7 @@ class BenchmarkSetup:
         """Give up the slots and what the baselines hold until `place`; what was compiled stays."""
         if self.placed:
             self.placed = False
+            self.backend.synchronize()
             for baseline in self.baselines:
                 baseline.release()
             self.inputs.close()
@@ -316,27 +313,29 @@ class BenchmarkSetup:
         are."""
         if self.placed:
             return
-        spacer = torch.empty((1 + secrets.randbelow(_SPACER_PAGES)) << 21, dtype=torch.uint8, device="cuda")
-        self.inputs = InputBuffers(self._drawn, self.slots)
+        spacer = torch.empty(
+            (1 + secrets.randbelow(_SPACER_PAGES)) << 21, dtype=torch.uint8, device=self.backend.device
+        )
+        self.inputs = InputBuffers(self.backend, self._drawn, self.slots)
         self.refresh(lambda _: secrets.randbits(62))
-        self._pool = torch.cuda.graph_pool_handle()
+        self.timer.renew_memory()
         for baseline in self.baselines:
             self._bind(baseline)
         del spacer
         self.placed = True
 
     def _bind(self, baseline: Baseline) -> None:
-        baseline.bind(self.inputs, self._pool)
+        baseline.bind(self.inputs)
         baseline.forget_outputs()
         if not baseline.graphed:  # a capture that failed may have spoilt it
-            self._pool = torch.cuda.graph_pool_handle()
+            self.timer.renew_memory()
 
     def _baseline(self, name: str, limit_s: float) -> Baseline | None:
         """Build one; None where that fails. Raises TookTooLong."""
         started = time.monotonic()
         try:
             with within(limit_s):
-                baseline = Baseline(name, self.problem, self.inputs, self._stream, self._flush, self._pool)
+                baseline = Baseline(name, self.problem, self.inputs, self.timer)
                 baseline.run_once()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever torch.compile raises on a person's reference
             why = " ".join(str(error).split())[:300]
@@ -362,7 +361,7 @@ class BenchmarkSetup:
             return False
         baseline.forget_outputs()
         if not baseline.graphed:
-            self._pool = torch.cuda.graph_pool_handle()
+            self.timer.renew_memory()
             self.notes.append(f"{baseline.name} cannot be captured in a CUDA graph; its time includes launches")
         return True
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kerneltune.tools.backends.cuda.device import GpuSample
-from kerneltune.tools.backends.cuda.protocol import Shares
+from kerneltune.tools.backends.base import GpuSample
+from kerneltune.tools.backends.runner_messages import Shares
 from kerneltune.tools.judge.timing.gpu_use import GpuUse, why_not_timed
 from kerneltune.tools.judge.timing.statistics import (
     Agreement,

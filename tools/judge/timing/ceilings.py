@@ -1,4 +1,4 @@
-"""Describe this GPU and measure its ceilings in a few seconds. A trusted worker's entry; no candidate is near."""
+"""Measure a GPU's ceilings in a few seconds. A trusted worker's entry; no candidate is near."""
 
 import contextlib
 import time
@@ -7,60 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
-from cuda.bindings import driver as cu  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from kerneltune.tools.backends.cuda import passes
-from kerneltune.tools.backends.cuda.device import Sampler
-from kerneltune.tools.backends.cuda.driver import DriverError, check
+from kerneltune.tools.backends import device_backend
+from kerneltune.tools.backends.base import Backend
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
-from kerneltune.tools.judge.timing.baselines import copy_gbps, null_launch_us
+from kerneltune.tools.judge.timing.baselines import copy_gbps
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.gpus import Ceilings
-from kerneltune.tools.schema.verdict import versions
-
-
-def describe_gpu() -> dict[str, Json]:
-    """Name, limits, versions, and how it is set up. Makes the primary context."""
-    torch.zeros(1, device="cuda")
-    properties = torch.cuda.get_device_properties(0)
-    bare = str(getattr(properties, "uuid", ""))
-    uuid = f"GPU-{bare}" if bare and not bare.startswith("GPU-") else bare or None
-    found = versions()
-    with Sampler(uuid) as sampler:
-        facts = sampler.facts()
-    return {
-        "name": properties.name,
-        "uuid": uuid,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "l2_bytes": int(properties.L2_cache_size),
-        "memory_bytes": int(properties.total_memory),
-        "torch": torch.__version__,
-        "triton": found["triton"],
-        "python": found["python"],
-        "addressing": _addressing(),
-        **facts,
-    }
-
-
-def _addressing() -> str:
-    """Whether kernels can reach ordinary host memory, and by whose page tables."""
-    attribute = cu.CUdevice_attribute
-    try:
-        pageable, host_tables = (
-            int(check("cuDeviceGetAttribute", cu.cuDeviceGetAttribute(which, torch.cuda.current_device())))
-            for which in (
-                attribute.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                attribute.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
-            )
-        )
-    except DriverError as error:
-        return f"not told: {error}"
-    if not pageable:
-        return "device memory only"
-    return "pageable host memory by the host's page tables (ATS)" if host_tables else "pageable host memory (HMM)"
-
 
 _BYTES = 2 << 30
 _SIDE = 8192
@@ -73,17 +27,17 @@ def main(channel: Any) -> None:
     """Measure once; the answer is Ceilings, or {"problem": …}."""
     channel.receive()
     try:
-        channel.send(encode(measured()))
+        channel.send(encode(measured(device_backend())))
     except (RuntimeError, AssertionError) as error:  # no GPU, or not enough of its memory
         channel.send({"problem": str(error).partition("\n")[0]})
 
 
-def measured() -> Ceilings:
+def measured(backend: Backend) -> Ceilings:
     """Bandwidths and matmul rates of the current GPU, with random data. Raises RuntimeError, also where others use the
     GPU meanwhile: honest kernels would beat what is left of it."""
-    gpu = describe_gpu()
+    gpu = backend.describe()
     uuid = gpu["uuid"]
-    watch = GpuWatch(Sampler(uuid if isinstance(uuid, str) else None))
+    watch = GpuWatch(backend, uuid if isinstance(uuid, str) else None)
     use = watch.seen()
     with torch.no_grad():
         found = Ceilings(
@@ -92,44 +46,44 @@ def measured() -> Ceilings:
             driver=str(gpu.get("driver")),
             torch=str(gpu["torch"]),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            copy_gbps=copy_gbps(),
-            read_gbps=_read_gbps(),
-            write_gbps=_write_gbps(),
-            tflops=_rates(),
-            null_launch_us=null_launch_us(),
+            copy_gbps=copy_gbps(backend),
+            read_gbps=_read_gbps(backend),
+            write_gbps=_write_gbps(backend),
+            tflops=_rates(backend),
+            null_launch_us=backend.null_launch_us(),
         )
     if not use.and_then(watch.seen()).quiet:
         raise RuntimeError("others use this GPU; calibrate when it is idle")
     return found
 
 
-def _best_us(work: Callable[[], object], calls: int = 8) -> float:
+def _best_us(backend: Backend, work: Callable[[], object], calls: int = 8) -> float:
     """The best of several short runs, some after a rest and some after half a second of the same. A GPU at its power
     limit slows down: settled rates alone were no ceiling, products of float8 were screened at 118 % of them (H200)."""
-    one_us = passes.warm_passes(2, work).span_us / 2
-    rested = [_run_us(work, calls, _REST_S) for _ in range(_BEST_OF)]
-    passes.warm_passes(max(1, int(_WARM_S * 1e6 / max(one_us, 1.0))), work)
-    return min(*rested, *(_run_us(work, calls) for _ in range(_BEST_OF)))
+    one_us = backend.warm_passes(2, work).span_us / 2
+    rested = [_run_us(backend, work, calls, _REST_S) for _ in range(_BEST_OF)]
+    backend.warm_passes(max(1, int(_WARM_S * 1e6 / max(one_us, 1.0))), work)
+    return min(*rested, *(_run_us(backend, work, calls) for _ in range(_BEST_OF)))
 
 
-def _run_us(work: Callable[[], object], calls: int, rest_s: float = 0.0) -> float:
+def _run_us(backend: Backend, work: Callable[[], object], calls: int, rest_s: float = 0.0) -> float:
     """A call's share of one run."""
     time.sleep(rest_s)
-    return passes.warm_passes(calls, work).span_us / calls
+    return backend.warm_passes(calls, work).span_us / calls
 
 
-def _read_gbps() -> float:
-    data = torch.ones(_BYTES // 4, dtype=torch.float32, device="cuda").view(8192, -1)
-    sink = torch.empty(8192, dtype=torch.float32, device="cuda")
-    return _BYTES / _best_us(lambda: torch.amax(data, dim=1, out=sink)) / 1e3
+def _read_gbps(backend: Backend) -> float:
+    data = torch.ones(_BYTES // 4, dtype=torch.float32, device=backend.device).view(8192, -1)
+    sink = torch.empty(8192, dtype=torch.float32, device=backend.device)
+    return _BYTES / _best_us(backend, lambda: torch.amax(data, dim=1, out=sink)) / 1e3
 
 
-def _write_gbps() -> float:
-    data = torch.empty(_BYTES // 4, dtype=torch.float32, device="cuda")
-    return _BYTES / _best_us(lambda: data.fill_(1.0)) / 1e3
+def _write_gbps(backend: Backend) -> float:
+    data = torch.empty(_BYTES // 4, dtype=torch.float32, device=backend.device)
+    return _BYTES / _best_us(backend, lambda: data.fill_(1.0)) / 1e3
 
 
-def _rates() -> dict[str, float]:
+def _rates(backend: Backend) -> dict[str, float]:
     """TFLOP/s of a square matmul by precision; left out where this GPU or torch cannot do it."""
     found: dict[str, float] = {}
     for name, dtype, tf32 in (
@@ -139,27 +93,27 @@ def _rates() -> dict[str, float]:
         ("float16", torch.float16, False),
     ):
         with plain_arithmetic(tf32=tf32):
-            left, right = _operands(dtype)
-            out = torch.empty(_SIDE, _SIDE, dtype=dtype, device="cuda")
-            found[name] = _tflops(_matmul(left, right, out))
+            left, right = _operands(backend, dtype)
+            out = torch.empty(_SIDE, _SIDE, dtype=dtype, device=backend.device)
+            found[name] = _tflops(backend, _matmul(left, right, out))
     with contextlib.suppress(RuntimeError, ValueError, AttributeError, TypeError):  # no float8, or another signature
-        found["float8"] = _tflops(_scaled())
+        found["float8"] = _tflops(backend, _scaled(backend))
     return found
 
 
-def _operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    return tuple(torch.randn(_SIDE, _SIDE, device="cuda").to(dtype) for _ in range(2))  # type: ignore[return-value]
+def _operands(backend: Backend, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(torch.randn(_SIDE, _SIDE, device=backend.device).to(dtype) for _ in range(2))  # type: ignore[return-value]
 
 
 def _matmul(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
     return lambda: torch.matmul(left, right, out=out)
 
 
-def _scaled() -> Callable[[], object]:
-    left, right = _operands(torch.float8_e4m3fn)
-    one = torch.ones((), device="cuda")
+def _scaled(backend: Backend) -> Callable[[], object]:
+    left, right = _operands(backend, torch.float8_e4m3fn)
+    one = torch.ones((), device=backend.device)
     return lambda: torch._scaled_mm(left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
 
-def _tflops(work: Callable[[], object]) -> float:
-    return float(2 * _SIDE**3 / _best_us(work, calls=4) / 1e6)
+def _tflops(backend: Backend, work: Callable[[], object]) -> float:
+    return float(2 * _SIDE**3 / _best_us(backend, work, calls=4) / 1e6)

@@ -26,12 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kerneltune.tools.backends import start_driver
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.sandbox.workers import environment, isolated
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import KerneltuneError
 from kerneltune.tools.schema.evidence import STALLS, KernelCounters
-from kerneltune.tools.schema.plan import Launch, Plan
+from kerneltune.tools.schema.plan import Plan
 
 MOST_KERNELS = 8
 READ_TIMEOUT_S = 60.0
@@ -236,11 +237,9 @@ def main(fd: int) -> None:
     """Entry of the process under ncu: replay one plan, say so, end when the other side closes."""
     # On an H200 the imports take 1.4 s and the driver's start under ncu 0.4 s, which need not wait for the plan. A
     # context does, and its 0.2 s: the judge may be timing
-    import torch
-
+    start_driver()
     for name in _MODULES:
         importlib.import_module(f"kerneltune.tools.{name}")
-    torch.cuda.is_available()
     line = socket.socket(fileno=fd)
     with contextlib.suppress(wire.WireError):
         message = wire.receive(line)
@@ -250,61 +249,34 @@ def main(fd: int) -> None:
     line.close()
 
 
-_MODULES = ("backends.cuda.launcher", "judge.correctness.problem", "replay.replay", "task.load")
+_MODULES = ("judge.correctness.problem", "replay.replay", "task.load")
 
 
 def _counted(request: CountRequest, cubins: Sequence[bytes]) -> Counted:
     try:
         return Counted(tuple(_replayed(request, cubins)))
-    except Exception as error:  # noqa: BLE001 - the task's code, the plan or CUDA: whatever it is, there are no counters
+    except Exception as error:  # noqa: BLE001 - the task's code, the plan or the device: whatever it is, there are no counters
         return Counted(problem=f"{type(error).__name__}: {error}"[:2000])
 
 
 def _replayed(request: CountRequest, cubins: Sequence[bytes]) -> Iterator[str]:
     import torch
 
-    from kerneltune.tools.backends.cuda.launcher import CudaLauncher, Image
-    from kerneltune.tools.backends.cuda.memory import settle
+    from kerneltune.tools.backends import device_backend
+    from kerneltune.tools.backends.base import CompiledImage
     from kerneltune.tools.judge.correctness.problem import Problem
     from kerneltune.tools.judge.correctness.tree import leaves
-    from kerneltune.tools.replay.replay import Replay
     from kerneltune.tools.task.load import find_task
 
-    plan = request.plan
-    torch.zeros(1, device="cuda")  # makes the primary context, and makes it current
-    drawn = Problem.load(find_task(request.task_path), request.case, device="cuda").draw(request.seed)
+    plan, backend = request.plan, device_backend()
+    drawn = Problem.load(find_task(request.task_path), request.case, device=backend.device).draw(request.seed)
     if drawn is None:
         raise ValueError("the task gives no inputs")
     tensors = [(f"input:{path}", leaf) for path, leaf in leaves(drawn.inputs) if isinstance(leaf, torch.Tensor)]
     tensors += [(f"state:{name}", tensor) for name, tensor in drawn.state.items()]
     storages = {name: _flat(tensor) for name, tensor in tensors}
-    launcher = CudaLauncher([Image(c, m) for c, m in zip(cubins, request.metadata, strict=True)], plan.kernels)
-    replay = Replay(plan, "cuda", launcher, storages)
-    replay.prepare()
-    launcher.begin_forward()
-    replay.run()  # whatever is loaded or allocated lazily is, before ncu looks
-    settle()
-    launcher.begin_forward()
-    seen: set[int] = set()
-    for step in plan.run:
-        looked_at = isinstance(step, Launch) and step.kernel not in seen and len(seen) < MOST_KERNELS
-        with _watched() if looked_at else contextlib.nullcontext():
-            replay.run_step(step)
-        if isinstance(step, Launch) and looked_at:
-            seen.add(step.kernel)
-            yield plan.kernels[step.kernel].name
-
-
-@contextlib.contextmanager
-def _watched() -> Iterator[None]:
-    import torch
-
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    runtime.cudaProfilerStart()
-    yield
-    torch.cuda.synchronize()
-    runtime.cudaProfilerStop()
+    images = [CompiledImage(metadata, cubin) for metadata, cubin in zip(request.metadata, cubins, strict=True)]
+    yield from backend.replay_profiled(plan, images, storages, MOST_KERNELS)
 
 
 def _flat(tensor: Any) -> Any:

@@ -8,13 +8,9 @@ no kernel of a candidate's runs: a candidate cannot make a GPU look busy.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
-from typing import Any
 
-import torch
-
-from kerneltune.tools.backends.cuda.device import BAD_THROTTLE, Sampler, foreign_processes
+from kerneltune.tools.backends.base import Backend
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import NotTimed, Status
 
@@ -22,9 +18,6 @@ _GAP_US = 400.0  # beyond a usual kernel's time: a shorter one may be a clock th
 _MOST_LOST = 0.02
 _MOST_IDLE_PERCENT = 5  # utilisation while nothing of ours runs
 _MOST_DRIFT = 0.05  # between the two blocks of the same baseline in a round
-_PROBES = 160
-_PROBE_CYCLES = 60_000  # 30 µs: 160 of them last as long as two turns of another context
-_LEAD_CYCLES = 8_000_000  # 4 ms, in which the host enqueues all that follows
 _LEADS = 4
 _LOOK_S, _LOOK_EVERY_S = 1.2, 0.2  # NVML's utilisation is over up to a second
 _WAITS_S = (1.0, 2.0, 4.0)
@@ -107,21 +100,22 @@ class GpuWatch:
     """Looks at the GPU for one session, and waits for it; how long altogether is bounded, and once it was in vain
     there is no more waiting until the GPU was seen quiet."""
 
-    def __init__(self, sampler: Sampler, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.sampler, self._sleep = sampler, sleep
+    def __init__(self, backend: Backend, uuid: str | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Of the GPU of that UUID; of the first without one."""
+        self._backend, self.sampler, self._sleep = backend, backend.sampler(uuid), sleep
         self._waits_s = list(_WAITS_S)
 
     def seen(self) -> GpuUse:
         """A probe of some 10 ms while a candidate is at hand, but not at work. What stands out is looked at again: a
         runner that has just been started makes its context."""
-        lost = _probe()
+        lost = self._probe()
         if lost > _MOST_LOST:
-            lost = min(lost, _probe())
-        return GpuUse(foreign_processes(self.sampler.processes()), lost)
+            lost = min(lost, self._probe())
+        return GpuUse(self.sampler.foreign_processes(), lost)
 
     def looked(self) -> GpuUse:
         """A look of a second. Nothing of ours may be at work, and no candidate's process alive."""
-        torch.cuda.synchronize()
+        self._backend.synchronize()
         idle: list[int] = []
         ends_s = time.monotonic() + _LOOK_S
         while time.monotonic() < ends_s:
@@ -141,27 +135,13 @@ class GpuWatch:
         self._sleep(self._waits_s.pop(0))
         return True
 
-
-def throttled(reasons: int | None) -> bool:
-    """Whether heat or hardware held the GPU back, by NVML's bit mask."""
-    return bool((reasons or 0) & BAD_THROTTLE)
-
-
-def _probe() -> float:
-    """The share of time lost among short kernels that were all enqueued before the first of them began: where the host
-    was too late for that, it is tried again with a longer lead."""
-    sleep: Any = torch.cuda._sleep
-    share = 0.0
-    for lead in range(_LEADS):
-        events: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(_PROBES + 1)]  # type: ignore[no-untyped-call]
-        sleep(_LEAD_CYCLES << lead)
-        events[0].record()
-        for event in events[1:]:
-            sleep(_PROBE_CYCLES)
-            event.record()
-        in_time = not events[0].query()
-        events[-1].synchronize()
-        share = lost_share([a.elapsed_time(b) * 1e3 for a, b in pairwise(events)])
-        if in_time or share <= _MOST_LOST:
-            break
-    return share
+    def _probe(self) -> float:
+        """The share of time lost among short kernels that were all enqueued before the first of them began: where the
+        host was too late for that, it is tried again with a longer lead."""
+        share = 0.0
+        for lead in range(_LEADS):
+            times_us, in_time = self._backend.short_kernels(lead)
+            share = lost_share(times_us)
+            if in_time or share <= _MOST_LOST:
+                break
+        return share

@@ -4,12 +4,12 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import Any
 
-from kerneltune.tools.backends.cuda.device import Watch
-from kerneltune.tools.backends.cuda.protocol import (
+from kerneltune.tools.backends.base import Watch, throttled
+from kerneltune.tools.backends.runner_messages import (
     Capture,
     CopyOut,
     Replays,
@@ -26,7 +26,7 @@ from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLin
 from kerneltune.tools.judge.timing.baselines import Baseline
 from kerneltune.tools.judge.timing.benchmark_setup import BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult
-from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, throttled
+from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch
 from kerneltune.tools.judge.timing.statistics import (
     CANDIDATE,
     MemoizationTimes,
@@ -88,11 +88,11 @@ class TimingRun:
             self._refresh("first")
         else:
             self._refill()
-        outputs, started_s = OutputBuffers(plan, self._setup.slots), time.monotonic()
+        outputs, started_s = OutputBuffers(self._setup.backend, plan, self._setup.slots), time.monotonic()
         try:
             with (
                 Watch(self._gpu_watch.sampler) as watch,
-                staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes),
+                self._staged(plan, outputs),
             ):
                 timed.phases_s["setup"] = time.monotonic() - started_s
                 try:
@@ -155,9 +155,9 @@ class TimingRun:
     def screen(self, plan: Plan) -> float:
         """Time per launch in µs from a few passes, after a look at one run. Raises RunnerFailed; a wrong result too."""
         self._start(plan, "variants")
-        outputs = OutputBuffers(plan, self._setup.slots)
+        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
         try:
-            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+            with self._staged(plan, outputs):
                 self._capture(outputs)
                 return min(self._candidate(_STEADY_PASSES) for _ in range(3))
         except Refuted as refuted:
@@ -170,9 +170,9 @@ class TimingRun:
         """Time the plan as it is and with its tensors in the L2, beside a copy of its bytes. Raises RunnerFailed, and
         Refuted."""
         self._start(plan, "probes")
-        outputs = OutputBuffers(plan, self._setup.slots)
+        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
         try:
-            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+            with self._staged(plan, outputs):
                 self._capture(outputs)
                 cold_us = median(self._candidate(_STEADY_PASSES) for _ in range(3))
                 times, _ = self._ask(Resident(_STEADY_PASSES), (1 + _STEADY_PASSES) * self._setup.slots)
@@ -183,13 +183,17 @@ class TimingRun:
         resident_us = _per_launch(times, self._setup.slots) if times.pass_us else None
         return Probes(cold_us, resident_us, copied_bytes / self._setup.copy_gbps / 1e3, copied_bytes)
 
+    def _staged(self, plan: Plan, outputs: OutputBuffers) -> AbstractContextManager[None]:
+        setup = self._setup
+        return staged(setup.backend, self._link, plan, self._images, setup.inputs, outputs, setup.timer.flush_bytes)
+
     def against_itself(self, plan: Plan, pairs: int, pair_s: float) -> tuple[float, ...]:
         """Time ratios of the candidate to itself, as if it were two arms, `pair_s` seconds of device time each. Raises
         RunnerFailed and Refuted."""
         self._start(plan, "itself")
-        outputs = OutputBuffers(plan, self._setup.slots)
+        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
         try:
-            with staged(self._link, plan, self._images, self._setup.inputs, outputs, self._setup.flush_bytes):
+            with self._staged(plan, outputs):
                 self._capture(outputs)
                 self._arms = []
                 self._preheat()

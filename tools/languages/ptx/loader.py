@@ -185,7 +185,7 @@ def _line_of(error: Exception) -> int:
 
 # ---
 # What a candidate launches its PTX with. Where launches go is decided by who is in charge of the process: a tracer
-# writes them down; elsewhere they go to the GPU (`tools.backends.cuda.ptx_launch`).
+# writes them down; elsewhere they go to the GPU (`GpuPtxLauncher`).
 
 LARGEST_BLOCK = 1024
 LARGEST_CLUSTER = 16

@@ -9,22 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.backends.cuda.device import (
-    GpuLock,
-    GpuSample,
-    Sampler,
-    Watch,
-    first_visible,
-    foreign_processes,
-    window,
-)
+from kerneltune.tools.backends.base import GpuLock, GpuSample, Watch, window
+from kerneltune.tools.backends.cuda.device import NvmlSampler, first_visible, foreign_processes
 
 
 def sample(clock: int | None, reasons: int | None = 0) -> GpuSample:
     return GpuSample(clock, None, None, None, None, None, reasons)
 
 
-class Readings(Sampler):
+class Readings(NvmlSampler):
     """A sampler whose GPU says what it is told to."""
 
     def __init__(self, clocks: list[int], reasons: int = 0) -> None:
@@ -105,19 +98,19 @@ def test_a_window_without_a_reading_takes_the_last_one() -> None:
 
 
 def test_without_a_gpu_a_watch_sees_nothing() -> None:
-    sampler = Sampler()
+    sampler = NvmlSampler()
     if sampler.sample() is not None:
         pytest.skip("there is a GPU")
     with Watch(sampler) as watch:
         time.sleep(0.02)
     assert (watch.clocks(), watch.reasons(), watch.since(0.0).sm_clock_mhz) == ([], None, None)
-    assert (sampler.facts(), sampler.processes(), sampler.clocks()) == ({}, None, None)
+    assert (sampler.facts(), sampler.foreign_processes(), sampler.clocks()) == ({}, None, None)
 
 
 def test_a_second_process_waits_for_its_turn_and_is_told_so(tmp_path: Path) -> None:
     waited: list[float] = []
     code = (
-        "import sys, pathlib; from kerneltune.tools.backends.cuda.device import GpuLock\n"
+        "import sys, pathlib; from kerneltune.tools.backends.base import GpuLock\n"
         "with GpuLock(pathlib.Path(sys.argv[1]), 'GPU-1').held(print): print('mine', flush=True); sys.stdin.read(1)"
     )
     with subprocess.Popen(

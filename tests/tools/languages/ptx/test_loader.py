@@ -86,7 +86,7 @@ def test_each_config_of_a_template_becomes_a_variant(update: Updates) -> None:
 
 
 def test_kernels_of_one_name_are_tuned_apart() -> None:
-    log = LaunchLog(Tape(), choices={"k (2)": 1})
+    log = LaunchLog(Tape("cpu"), choices={"k (2)": 1})
     recorder = PtxRecorder(log)
     few, many = ({"A": 1}, {"A": 2}), ({"B": 1}, {"B": 2}, {"B": 3})
     chosen = [recorder.choose("k", (), configs, lambda config: None) for configs in (few, many, few)]

@@ -1,4 +1,6 @@
-"""Messages between the judge and a runner. Pure data; the runner never learns a seed, an answer or a verdict."""
+"""Messages between the judge and a runner, the same for every backend.
+
+Pure data; the runner never learns a seed, an answer or a verdict."""
 
 import math
 from dataclasses import dataclass
@@ -85,7 +87,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Capture:
-    """Make a CUDA graph of one pass over all slots. The answer is Done."""
+    """Make a graph of one pass over all slots. The answer is Done."""
 
     kind: Literal["capture"] = "capture"
 
