@@ -1,5 +1,6 @@
 """Answers are worked out once, within a bound of memory."""
 
+import pytest
 import torch
 
 from kerneltune.tools.judge.correctness.comparison import WholeExpectation
@@ -44,7 +45,7 @@ def test_what_an_index_was_chosen_from_counts_too() -> None:
 
 
 def test_the_one_used_longest_ago_goes_first() -> None:
-    answers, make = AnswerCache(450), Counter(10)
+    answers, make = AnswerCache(250), Counter(10)
     for name in ("a", "b", "a", "c"):
         answers.of(name, make)
     made = make.made
@@ -59,6 +60,13 @@ def test_an_answer_that_is_too_large_is_made_every_time() -> None:
     answers.of("a", make)
     answers.of("a", make)
     assert make.made == 2
+
+
+@pytest.mark.parametrize(("most_bytes", "kept"), [(800, True), (799, False)])
+def test_budgets_are_kept_where_there_is_room_for_those_of_all_contents(most_bytes: int, *, kept: bool) -> None:
+    found = AnswerCache(most_bytes).of("a", Counter(10))
+    assert isinstance(found, WholeExpectation)
+    assert (found.expected.kept is not None) is kept
 
 
 def test_nothing_is_held_after_forgetting() -> None:

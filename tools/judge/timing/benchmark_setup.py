@@ -35,6 +35,8 @@ from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import CaseResult, standing_for
 from kerneltune.tools.task.load import TaskFile
 
+_FEW = 4  # sets of contents of a case of gigabytes; where the budgets of so many do not fit, an answer is worth more
+
 
 class AnswerCache:
     """The latest answers that fit into `most_bytes`; the one used longest ago goes first. Those that are worked out in
@@ -49,14 +51,14 @@ class AnswerCache:
         if name in self._held:
             self._held.move_to_end(name)
             return self._held[name][0]
-        made = make()
-        expected = made.for_many() if isinstance(made, WholeExpectation) else made
+        expected = make()
+        if isinstance(expected, WholeExpectation) and _FEW * bytes_of(expected.for_many().expected) <= self._most_bytes:
+            expected = expected.for_many()
         size = bytes_of(expected.expected) if isinstance(expected, WholeExpectation) else math.inf
-        if size > self._most_bytes:
-            return made
-        self._held[name] = (expected, size)
-        self._held_bytes += size
-        self._shrink()
+        if size <= self._most_bytes:
+            self._held[name] = (expected, size)
+            self._held_bytes += size
+            self._shrink()
         return expected
 
     def forget(self) -> None:
