@@ -122,9 +122,9 @@ def bottlenecks(verdict: Verdict) -> list[Bottleneck]:
         if share >= WORTH_A_HINT and (limit := _limit_of(one, share)) is not None:
             found.setdefault(one.kernel, limit)
     probes = probed(verdict.receipt)
-    if not found and probes is not None:
+    if not found and probes is not None and probes.resident_us is not None:
+        stays = probes.resident_us >= _STAYS * probes.cold_us
         used = min(1.0, probes.copy_us / probes.cold_us)
-        stays = probes.resident_us is not None and probes.resident_us >= _STAYS * probes.cold_us
         return [Bottleneck("not memory" if stays else "memory", "memory", used)]
     return sorted(found.values(), key=lambda b: -b.share)
 
@@ -171,7 +171,7 @@ def bottleneck_in_words(one: Bottleneck) -> str:
     name = f"{plain(one.kernel, 80)}{of_all}: " if one.kernel else ""
     in_all = f", {one.most_gain_in_all:.2f}x in all" if part else ""
     gain = f"at most {one.most_gain:.2f}x{in_all}"
-    busy = f"{100 * one.used:.0f} % of {_PEAKS[one.unit]}"
+    busy = f"{100 * one.used:.0f} % of {_PEAKS[one.unit] if one.kernel else 'the rate of a copy'}"
     if one.limit != "latency":
         return f"{name}{one.limit}, {busy}: with the same {_WORK[one.unit]} {gain}"
     waits = f", {100 * one.stall_share:.0f} % of the waiting is {STALLS.get(one.stall, one.stall)}" if one.stall else ""

@@ -74,7 +74,7 @@ def test_of_a_kernel_that_takes_little_of_the_time_no_bottleneck_is_named() -> N
 
 
 PROBED = [
-    (60.0, "memory", "memory, 80 % of its peak rate: with the same bytes at most 1.25x"),
+    (60.0, "memory", "memory, 80 % of the rate of a copy: with the same bytes at most 1.25x"),
     (95.0, "not memory", "not memory, which would allow 1.25x: instructions, or what they wait for"),
 ]
 
@@ -91,7 +91,7 @@ def test_probes_tell_memory_from_waiting_where_there_are_no_counters(
         ("counters", "none: no ncu"),
         ("probes", f"100.0 µs; {resident_us:.1f} µs with its tensors in the L2; a copy of its 512.0 MiB takes 80.0 µs"),
     ]
-    assert not bottlenecks(verdict(probes=encode(Probes(100.0, None, 0.0, 0))))
+    assert not bottlenecks(verdict(probes=encode(Probes(100.0, None, 80.0, 512 * MIB))))
 
 
 def test_empty_launches_are_named_where_they_matter_with_what_one_kernel_would_save() -> None:
