@@ -159,8 +159,9 @@ def _moved_bytes(work: PlanWork, verdict: Verdict) -> float:
 def _start_share(verdict: Verdict) -> float:
     """The share of the time that as many empty launches take; 1 where nothing was timed."""
     null_us = verdict.receipt.get("null_us")
-    timed = verdict.timing is not None and isinstance(null_us, int | float)
-    return null_us / verdict.timing.median_us if timed else 1.0
+    if verdict.timing is None or not isinstance(null_us, int | float):
+        return 1.0
+    return null_us / verdict.timing.median_us
 
 
 def _library(work: PlanWork) -> str:

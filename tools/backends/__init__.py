@@ -42,11 +42,9 @@ def stand_ins() -> "StandIns":
 
 def start_driver() -> None:
     """What takes time before `device_backend`, and leaves the device alone: imports and the driver; no context."""
-    import torch
+    from kerneltune.tools.backends.cuda import backend
 
-    from kerneltune.tools.backends.cuda import backend as _
-
-    torch.cuda.is_available()
+    backend.start_driver()
 
 
 def device_backend() -> "Backend":

@@ -18,6 +18,11 @@ from kerneltune.tools.schema.plan import Launch, Plan
 from kerneltune.tools.schema.verdict import versions
 
 
+def start_driver() -> None:
+    """Start the driver; makes no context."""
+    torch.cuda.is_available()
+
+
 class CudaBackend:
     """CUDA's first device, through torch and the driver. Holds nothing: the primary context is torch's."""
 

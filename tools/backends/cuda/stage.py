@@ -276,7 +276,8 @@ class TimedPlan:
         first = self._replays[0]
         storages = _regions("input", self._inputs, setup.input_regions, 0)
         storages |= _regions("state", self._state, setup.state_regions, 0)
-        ready, bound, whole = first.shareable(), {}, index_storages(plan)
+        ready, whole = first.shareable(), index_storages(plan)
+        bound: dict[int, torch.Tensor] = {}
         for storage in plan.storages:
             if storage.nbytes <= piece_bytes or storage.id in whole:
                 continue

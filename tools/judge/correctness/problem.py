@@ -142,7 +142,7 @@ class Lengths(contextlib.ExitStack):
     @property
     def operators(self) -> int:
         """How many of them."""
-        return self._watch.operators
+        return int(self._watch.operators)
 
     @property
     def saturates(self) -> bool:

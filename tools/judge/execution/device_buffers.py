@@ -99,7 +99,6 @@ class InputBuffers:
     def close(self) -> None:
         """Free the memory."""
         self._backend.synchronize()
-        self._right.clear()
         self.buffer.close()
         self.state_buffer.close()
 

@@ -314,7 +314,8 @@ class JudgeSession:
     def _probes(self, plan: Plan, images: Images) -> dict[str, Json]:
         """What the judge can find out of the plan without counters, or why it did not come through."""
         try:
-            return encode(self._timing_run(images, SCREENING).probed(plan))
+            found: dict[str, Json] = encode(self._timing_run(images, SCREENING).probed(plan))
+            return found
         except (RunnerFailed, Refuted, torch.OutOfMemoryError, DeviceError, OutOfMemory) as error:
             return {"problem": _first_line(error)}
 

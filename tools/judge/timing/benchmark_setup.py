@@ -260,9 +260,8 @@ class BenchmarkSetup:
             for slot in range(number, self.slots, self._period):
                 if only is not None and slot not in only:
                     continue
-                result = outputs.judged(
-                    slot, f"{battery}/{seed}", lambda found, slot=slot: self._verified(found, outputs, slot, turn)
-                )
+                verified = partial(self._verified, outputs=outputs, slot=slot, turn=turn)
+                result = outputs.judged(slot, f"{battery}/{seed}", verified)
                 if not result.ok:
                     return result
                 seen.append(result)
