@@ -299,8 +299,6 @@ class ReplayAuthor:
 # Who writes the kernels ----------------------------------------------------------------------------------------------
 
 
-
-
 @dataclass(frozen=True)
 class Choice:
     """`model` is None for the offline author and for a replay. `notes`: what a person should know of the model;
